@@ -42,7 +42,7 @@ class Server:
     @property
     def num_warm_standbys(self) -> int:
         """Standby workers that have ever become warm."""
-        return self.stderr().count("waits to be needed")
+        return self.stderr().count("standing by")
 
     def stderr(self) -> str:
         self.log.seek(0)

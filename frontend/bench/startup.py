@@ -15,7 +15,7 @@ from .load.load_options import count_option, json_option
 @json_option
 @config_options
 def command(**flags: Any) -> None:
-    """Start `serve` with these options again and again; print what a start takes, and the memory of each process.
+    """Start `serve` with these options repeatedly; print the times of a start, and the memory of each process.
 
     The first start, whose files may come from the disk, is shown apart and does not count. Memory is read when idle,
     after some requests; PSS divides a page that several processes share among them.

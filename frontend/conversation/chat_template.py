@@ -1,7 +1,7 @@
-"""Messages to a prompt, by the model's own Jinja template. Templates come from the operator, never from a request.
+"""Renders messages as a prompt with the model's Jinja template. Templates come from the operator, never from a request.
 
-A prompt may end within its last message, for the model to go on with it: the template ends messages, so the last one is
-marked, and the prompt cut there.
+A prompt may end within its last message, for the model to continue: as the template ends messages, the last one is
+marked, and the prompt is cut at the mark.
 """
 
 import json
@@ -19,7 +19,7 @@ from paged_serve.protocol.errors import ConfigError, InvalidRequest
 
 from .template_needs import TemplateNeeds
 
-# What templates find beside their variables. No `lipsum` and no filter `random`: the same request has the same prompt.
+# Globals of templates. No `lipsum` and no filter `random`: the same request has the same prompt.
 GLOBALS = {"cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"}
 _ERRORS = (
     jinja2.TemplateError,
@@ -27,7 +27,7 @@ _ERRORS = (
     AttributeError,
     ImportError,
     LookupError,
-    OSError,  # what the process that renders may not do
+    OSError,  # forbidden in the process that renders
     RecursionError,
     TypeError,
     ValueError,
@@ -67,7 +67,7 @@ class ChatTemplate:
                 self._templates[name] = environment.from_string(text)
             except jinja2.TemplateError as error:
                 raise ConfigError(f"chat template {name!r} does not compile: {error}") from None
-            except _ERRORS as error:  # the compiler computes what is constant
+            except _ERRORS as error:  # the compiler evaluates constants
                 raise ConfigError(f"chat template {name!r} does not compile ({type(error).__name__})") from None
         if not self._templates:
             raise ConfigError("the list of chat templates is empty")
@@ -105,7 +105,7 @@ class ChatTemplate:
         return cut_at_mark(text) if continue_final_message else text
 
     def probe(self) -> None:
-        """Have each template render a short message. What it cannot render is no error: templates refuse roles."""
+        """Have each template render a short message. A failure is not an error, as templates may refuse roles."""
         for with_tools in (False, True):
             self._needs(with_tools)
 
@@ -160,7 +160,7 @@ def _raise_exception(message: str) -> None:
 
 
 def _clock(moment: float | None, utc_offset_s: int) -> Callable[[str], str]:
-    """A plain function, of which the sandbox shows a template nothing; a partial would show what is in it."""
+    """The clock as a plain function, whose internals the sandbox hides from templates; a partial's are visible."""
 
     def strftime_now(form: str) -> str:
         if moment is None:
@@ -188,7 +188,7 @@ def with_mark(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def cut_at_mark(prompt: str) -> str:
-    """All before the mark; white space there only if the template keeps white space at a message's end."""
+    """The prompt up to the mark; with white space before it only if the template keeps it at a message's end."""
     end = prompt.rfind(MARK.rstrip())
     if end < 0:
         raise InvalidRequest(

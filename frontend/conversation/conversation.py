@@ -1,7 +1,8 @@
-"""Messages, tools and template arguments to what a chat template is given: one way for HTTP and for LLM.chat.
+"""Turns messages, tools and template arguments into the input of a chat template, for HTTP and LLM.chat alike.
 
-A template sees each message, call and tool as its sender wrote it, in the sender's order of keys: models were trained
-on such JSON. Only what means nothing is left out (nulls, empty lists of calls, what written_back.py lists).
+A template sees each message, call and tool as its sender wrote it, with the keys in the sender's order, because models
+were trained on JSON in that order. Only parts without meaning are left out (nulls, empty lists of calls, the fields in
+written_back.py).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,13 +30,13 @@ from .strict_json import decode_body
 from .unknown_fields import check_number_of_nodes
 from .written_back import without_written_back
 
-# Names that mean something to the rendering itself; a request could replace them unseen.
+# Names with a meaning for the rendering, which a request must not replace.
 RESERVED_KWARGS = {
     *("self", "messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template"),
     *("continue_final_message", "moment", *SPECIAL_TOKENS, *GLOBALS),
 }
 MAX_KWARG_CHARS = 64
-# The key under which arguments that are no object are one, as Anthropic has clients send them.
+# The key that wraps arguments which are not an object, as Anthropic has clients send them.
 INVALID_JSON = "INVALID_JSON"
 LEGACY_ID_CHARS = 9  # of the ids that function calls get, all digits, as Mistral's templates demand
 _MESSAGE_KEYS = without_written_back(ChatMessage) - {"refusal", "audio", "function_call"}
@@ -63,7 +64,7 @@ class ConversationFields(Protocol):
 
 
 class TemplateInput(msgspec.Struct):
-    """What `ChatTemplate.render` takes, but for the moment."""
+    """The arguments of `ChatTemplate.render`, except for the time."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
@@ -83,7 +84,7 @@ _decode_sent = msgspec.json.Decoder(_Sent).decode
 
 
 def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = True) -> TemplateInput:
-    """`raw`: the JSON that `body` was decoded from. Raises InvalidRequest for what no template can be given."""
+    """The template's input; `raw`: the JSON that `body` was decoded from. Raises InvalidRequest for invalid content."""
     kwargs = _of_fields(body) | _checked_kwargs(body.chat_template_kwargs)
     goes_on = bool(body.continue_final_message)
     if goes_on and body.add_generation_prompt:
@@ -106,7 +107,7 @@ def conversation_input(
     continue_final_message: bool = False,
     kwargs: Mapping[str, Any] | None = None,
 ) -> TemplateInput:
-    """What a template is given of objects of this process. Raises InvalidRequest."""
+    """The template's input for Python objects. Raises InvalidRequest."""
     conversation = {
         "messages": messages,
         "tools": tools,
@@ -134,7 +135,7 @@ def conversation_of(conversation: Mapping[str, Any]) -> tuple[Conversation, byte
 
 
 def check_depth(value: object, field: str, levels: int = MAX_JSON_DEPTH) -> None:
-    """Raises InvalidRequest when lists and objects stand in one another more than `levels` deep."""
+    """Raises InvalidRequest when lists and objects are nested more than `levels` deep."""
     if not isinstance(value, (dict, list)):
         return
     if not levels:
@@ -155,7 +156,7 @@ def _checked_kwargs(kwargs: TemplateKwargs | None) -> dict[str, Any]:
 
 
 def _of_fields(body: ConversationFields) -> dict[str, Any]:
-    """What templates read of OpenAI's fields: most know reasoning as a switch, of one of two names."""
+    """Template variables for OpenAI's fields: most templates have a switch for reasoning, under one of two names."""
     kwargs: dict[str, Any] = {}
     if body.verbosity is not None:
         kwargs["verbosity"] = body.verbosity
@@ -168,7 +169,7 @@ def _of_fields(body: ConversationFields) -> dict[str, Any]:
 
 
 def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """A lenient server has reported the others already."""
+    """`sent` with known keys only; a lenient server has warned about the others already."""
     return {key: value for key, value in sent.items() if key in keys}
 
 
@@ -239,7 +240,7 @@ def _tool(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _written_arguments(messages: Messages) -> str:
-    """JSON within JSON, of all earlier calls: the count of the body's own has not seen into it."""
+    """The JSON texts in the arguments of earlier calls, which the node count of the body does not include."""
     calls = [call.function for message in messages for call in message.tool_calls or ()]
     calls += [message.function_call for message in messages if message.function_call is not None]
     return "".join(function.arguments for function in calls if isinstance(function.arguments, str))

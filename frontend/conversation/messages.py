@@ -1,4 +1,4 @@
-"""What a conversation is made of: messages, calls of tools, tools. Names are the field's; unknown ones are refused."""
+"""The parts of a conversation: messages, tool calls, tools. Names are the field's; unknown ones are refused."""
 
 from typing import Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ class TextPart(WithPart, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class RefusalPart(WithPart, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
-    """A part of what the assistant said, in place of an answer."""
+    """A refusal by the assistant, in place of an answer."""
 
     refusal: str
 
@@ -51,8 +51,8 @@ class ChatMessage(WithMessage, frozen=True, kw_only=True, forbid_unknown_fields=
     tool_call_id: Label | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    refusal: str | None = None  # what the assistant said where content is null
-    function_call: FunctionCall | None = None  # before there were tool_calls; the role function answered it
+    refusal: str | None = None  # the assistant's refusal, when content is null
+    function_call: FunctionCall | None = None  # the predecessor of tool_calls; its results have the role function
     audio: None = None  # clients send it back empty, as they got it
 
 
@@ -74,7 +74,7 @@ Functions = Annotated[list[Function], Meta(max_length=MAX_TOOLS)]
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a chat template is given."""
+    """The input of a chat template."""
 
     messages: Messages
     tools: Tools | None = None

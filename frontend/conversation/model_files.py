@@ -1,4 +1,4 @@
-"""What a model's folder holds beside its tokenizer: chat templates and recommended sampling."""
+"""Reads chat templates and recommended sampling parameters from a model folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from .template_process import Templates
 def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Templates | None:
     """The template of a model folder, or of the file `override`; None when the model has none.
 
-    Raises ConfigError when it cannot be read. It is compiled where it is rendered: a compiler computes constants.
+    Raises ConfigError when it cannot be read. A helper process compiles it: the compiler evaluates constants.
     """
     path = Path(folder)
     if override:
@@ -53,7 +53,7 @@ def sampling_defaults(model: ModelConfig) -> Mapping[str, Any]:
 
     Raises ConfigError for a value out of bounds.
 
-    As in vLLM, `do_sample` is not looked at: without a temperature the API's own default holds.
+    As in vLLM, `do_sample` is ignored: without a temperature the API's default applies.
     """
     if model.generation_config != "auto":
         return {}

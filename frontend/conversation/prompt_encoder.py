@@ -1,4 +1,4 @@
-"""Prompts to token ids. In a conversation, what a request writes is text, also where it spells a special token."""
+"""Encodes prompts as token ids. In a conversation a request's text stays text, even if it spells special tokens."""
 
 import json
 import secrets
@@ -28,7 +28,7 @@ class PromptEncoder:
         self._making = threading.Lock()
 
     def prepared(self, given: TemplateInput) -> tuple[TemplateInput, str]:
-        """(what the template is to be given, the mark of text that spells special tokens, "" for none).
+        """(the template's input, the mark of text that spells special tokens, "" for none).
 
         Raises InvalidRequest when no character is left for a mark.
         """
@@ -44,7 +44,7 @@ class PromptEncoder:
         return self._encode_literally(text, [], add_special_tokens)
 
     def encode_chat(self, text: str, mark: str = "", add_special_tokens: bool = False) -> list[int]:
-        """The tokens of what the template rendered from what `prepared` gave; `without` takes the marks from it."""
+        """The tokens of the text that the template rendered from the input of `prepared`; the marks are removed."""
         plain = without(text, mark)
         if self._in_chats:
             return self._tokenizer.encode(plain, add_special_tokens)
@@ -61,7 +61,7 @@ class PromptEncoder:
         return sum(token in special for token in ids)
 
     def _encode_literally(self, text: str, own: list[Span], add_special_tokens: bool) -> list[int]:
-        """`own`: the places that are special tokens; all else is text."""
+        """Encode with special tokens only at the places `own`; the rest is text."""
         with self._making:
             if self._literal is None:
                 self._literal = LiteralTokenizer(self._tokenizer)
@@ -74,9 +74,9 @@ def without(text: str, mark: str) -> str:
 
 
 class LiteralTokenizer:
-    """The same tokenizer, to which special tokens have other names, which no text can guess.
+    """The tokenizer with other names for its special tokens, which no text can guess.
 
-    So one call of the library sees the places that are special tokens, and text that only looks like one.
+    So a single call of the library distinguishes special tokens from text that only looks like them.
     """
 
     def __init__(self, tokenizer: Tokenizer):

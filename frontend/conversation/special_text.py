@@ -1,8 +1,8 @@
-"""Text of requests that spells special tokens, distinguished from the chat template's own.
+"""Tells special tokens spelled by the text of a request from those written by the chat template.
 
-A template joins both to one text. So each string of a request that spells a special token, or that could end one begun
-by the template or another string, gets a mark within the spelling: a character that no string of the request has.
-Whatever spells a special token in the rendered text without a mark is the template's own.
+A template joins both into one text. So each string of a request that spells a special token, or could complete one
+begun by the template or another string, gets a mark within the spelling: a character that no string of the request has.
+A special token spelled without a mark in the rendered text comes from the template.
 """
 
 import re
@@ -16,7 +16,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from .conversation import TemplateInput
 
-# Of a rare script: letters without case, that templates do not trim, escape or change in any other way.
+# Letters of a rare script without case, which templates do not trim, escape or change.
 MARKS = range(0x17000, 0x187F8)
 _WORDS = re.compile(r"\w+")
 
@@ -56,8 +56,8 @@ class SpecialSpellings:
         return self.spells(text) or any(self._edges(text.strip()))
 
     def marked(self, text: str, mark: str) -> str:
-        """`text` with no special token in it, nor a part of one at an edge. White space stays outermost: templates trim
-        texts."""
+        """`text` with marks, so that it spells no special token and no part of one at an edge. White space stays
+        outermost, as templates trim texts."""
         core = text.strip()
         before, after = self._edges(core)
         at = text.find(core)
@@ -70,7 +70,7 @@ class SpecialSpellings:
         return f"{head}{mark if before else ''}{inner}{mark if after else ''}{tail}"
 
     def _edges(self, core: str) -> tuple[bool, bool]:
-        """Whether text (before it, behind it) could make a special token of its edge, or of all of it."""
+        """Whether text (before, after) could complete a special token with its edge, or with all of it."""
         if not core:
             return False, False
         if len(core) < self._longest and not self._signs.isdisjoint(core) and core in self._joined:
@@ -81,7 +81,7 @@ class SpecialSpellings:
         return before, after
 
     def mark_input(self, given: TemplateInput) -> tuple[TemplateInput, str]:
-        """(what the template is given, the mark in it); "" where nothing needs one.
+        """(the template's input with marks, the mark); "" when no mark is needed.
 
         Raises InvalidRequest when no character is left for a mark.
         """
@@ -118,7 +118,7 @@ class SpecialSpellings:
 
 
 def _any_of(texts: Collection[str]) -> str:
-    """A pattern of the longest of these that begins here. Common beginnings are looked at once: there are thousands."""
+    """A pattern for the longest of these texts at a place. Common prefixes are shared: there are thousands of texts."""
     branches: dict[str, list[str]] = {}
     for text in texts:
         if text:
@@ -128,7 +128,7 @@ def _any_of(texts: Collection[str]) -> str:
 
 
 def _strings_of(given: TemplateInput) -> Iterator[str]:
-    """Every string of a request but roles, which are a few fixed words."""
+    """Every string of a request except roles, which are a few fixed words."""
     for message in given.messages:
         yield from _strings([value for name, value in message.items() if name != "role"])
     yield from _strings(given.tools)

@@ -1,4 +1,4 @@
-"""JSON to a msgspec Struct, strictly: what does not fit is refused in words that name the field and its value."""
+"""Decodes JSON into a msgspec Struct, strictly: errors name the field and its value."""
 
 import difflib
 import functools
@@ -12,10 +12,10 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from .unknown_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
 
-MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get less service: no value in errors, no 7.0 for 7
-MAX_PATIENT_BYTES = 2 << 20  # that are read again in all because of one body's foreign fields
+MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get shorter errors, without the value, and no 7.0 for 7
+MAX_PATIENT_BYTES = 2 << 20  # bytes read again in total because of the unknown fields of one body
 MAX_SHOWN_CHARS = 60
-MAX_ERROR_CHARS = 2000  # of the library, which repeats names of any length
+MAX_ERROR_CHARS = 2000  # of msgspec's errors, which repeat names of any length
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -33,7 +33,7 @@ def decode_body(kind: type[Body], body: bytes, lenient: bool = False) -> tuple[B
 
 
 def has_field(body: bytes, name: str) -> bool:
-    """Whether the object has it; false for what is none, which its decoder refuses. Raises InvalidRequest."""
+    """Whether the body is an object with this field; its decoder refuses other bodies. Raises InvalidRequest."""
     check_number_of_nodes(body)
     try:
         return name in msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -75,14 +75,14 @@ class BodyDecoder(Generic[Body]):
         return self._decode_patiently(body, warnings)
 
     def _without_foreign(self, body: bytes) -> tuple[bytes, list[str]]:
-        """(the body without what of its own fields may be left out, warnings)."""
+        """(the body without top-level fields that may be ignored, warnings)."""
         body, names = without_foreign(body, self._kind.__struct_fields__, self._lenient)
         if len(names) > MAX_WARNINGS:
             raise InvalidRequest(f"The body has more than {MAX_WARNINGS} unknown fields.")
         return body, [f"ignored: {self._refusal(name, '').message}" for name in names]
 
     def _decode_patiently(self, body: bytes, warnings: list[str]) -> tuple[Body, list[str]]:
-        """Unknown fields are left out where that is allowed, and 7.0 is 7, as JSON Schema has it."""
+        """Decode again: unknown fields are ignored where allowed, and 7.0 is 7, as in JSON Schema."""
         value, made_whole = _generic(body), set[str]()
         _drop_unknown_nulls(value, self._kind)
         for _ in range(min(MAX_WARNINGS, 2 + MAX_PATIENT_BYTES // len(body))):
@@ -171,7 +171,7 @@ def _generic(body: bytes) -> Any:
 
 
 def _with_integers(value: Any) -> Any:
-    """The same with 7 for each 7.0; 1e30 stays what it is, no field is so large."""
+    """The value with 7 for each 7.0; 1e30 stays a float, as no field is so large."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**63:
             return int(value)
@@ -207,7 +207,7 @@ def _shown(value: Any) -> str:
 
 
 def _type_at(kind: Any, path: str, value: Any = None) -> tuple[Any, Any]:
-    """The annotation where `path` leads, and the part of `value` there; None for what leads nowhere."""
+    """The annotation at `path`, and the part of `value` there; None when the path leads nowhere."""
     for name, index, _any in _STEP.findall(path):
         if name:
             struct = _struct_in(kind, value)
@@ -219,7 +219,7 @@ def _type_at(kind: Any, path: str, value: Any = None) -> tuple[Any, Any]:
 
 
 def _struct_in(hint: Any, value: Any = None) -> Any:
-    """The Struct inside a union, list or Annotated: of several, that with the value's tag, or else the first."""
+    """The Struct inside a union, list or Annotated: of several, the one with the value's tag, or else the first."""
     structs = list(_structs_in(hint))
     if len(structs) > 1 and isinstance(value, dict):
         for struct in structs:
@@ -247,7 +247,7 @@ def _hints(struct: Any) -> dict[str, Any]:
 
 
 def _drop_unknown_nulls(value: Any, hint: Any) -> None:
-    """A null counts as an absent field, also where there is no field of its name. What no Struct describes stays."""
+    """Drop unknown fields that are null, which count as absent. Parts that no Struct describes stay."""
     struct = _struct_in(hint, value)
     if struct is None:
         return

@@ -1,9 +1,9 @@
-"""In which shape a chat template reads contents and arguments: found by what it makes of a probe, not by its source.
+"""Finds the shape of contents and arguments that a chat template expects, by rendering a probe and not from its source.
 
-Templates are written for one of several shapes, and fail or print nonsense for another. A content of parts goes as it
-is to a template that reads parts, and as one text to any other; earlier calls' arguments go as objects, or as the text
-of one where a template joins them to other text. A system message that is not the first goes as it is to a template
-that shows it; to one that would drop or refuse it, as a part of a message that is shown.
+A template is written for one of several shapes, and fails or prints nonsense for another. A content of parts is passed
+unchanged to a template that reads parts, and as one text to any other; the arguments of earlier calls are passed as
+objects, or as JSON text to a template that joins them to other text. A later system message is passed unchanged to a
+template that shows it; for one that would drop or refuse it, it becomes a part of a message that is shown.
 """
 
 import itertools
@@ -23,11 +23,11 @@ _LATE_SYSTEM = [
 ]
 _ID = "probe0123"  # nine letters and digits, as Mistral's templates demand
 _WRITTEN = json.dumps({PROBE: 1})
-# What a message with calls has for a content where its sender gave none: templates differ in which they take.
+# The content of a message with calls that was sent without one: templates differ in what they accept.
 _FILLS: tuple[Mapping[str, Any], ...] = ({}, {"content": None}, {"content": ""})
 
 Messages = Sequence[Mapping[str, Any]]
-Attempt = Callable[[Messages], str]  # renders, "" for what the template refuses or cannot render
+Attempt = Callable[[Messages], str]  # renders messages; "" when the template refuses or fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class TemplateNeeds:
 
 
 def _with_system_first(messages: Messages) -> Messages:
-    """The first system messages as one. The texts of later ones are in the user's message behind them, or else in the
-    one before them; where there is neither, in one of their own."""
+    """Join the first system messages. The texts of later ones go into the user's message after them, or else into the
+    one before them, or else into a new one."""
     first = list(itertools.takewhile(_is_system, messages))
     shown = [{**first[0], "content": _joined([message.get("content") for message in first])}] if first else []
     waiting = list[Any]()
@@ -115,7 +115,7 @@ def _joined(contents: Sequence[Any]) -> Any:
 
 
 def _needs_of_calls(attempt: Attempt) -> dict[str, Any]:
-    """Objects are preferred: what a template writes of them, models were trained on."""
+    """The shape of calls. Objects are preferred: models were trained on the JSON that a template writes of them."""
     for fill in _FILLS:
         from_object, from_text = _of_call(attempt, fill, {PROBE: 1}), _of_call(attempt, fill, _WRITTEN)
         printed_by_python = repr({PROBE: 1}) in from_object

@@ -1,10 +1,10 @@
-"""The process that renders chat templates. A template is code, and the messages that it loops over are a stranger's.
+"""The helper process that renders chat templates. A template is code, and it loops over untrusted messages.
 
-Sandboxed as it is, a template may still compute for hours or ask for all memory, and a thread cannot be stopped. Here
-the kernel does it: each rendering may take a second of processor time, and half a gigabyte.
+Even in the sandbox a template may compute for hours or allocate all memory, and a thread cannot be stopped. In a
+process the kernel enforces limits: a rendering may take one second of processor time, and half a gigabyte.
 
-The link carries first the templates, which the empty object answers or the reason why they do not compile; then one
-rendering after the other.
+The first frame of the link holds the templates; the answer is an empty object, or the reason why they do not compile.
+Each further frame is one rendering.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Templates(msgspec.Struct):
 
 
 class Rendering(msgspec.Struct):
-    """What `ChatTemplate.render` takes."""
+    """The arguments of `ChatTemplate.render`."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
@@ -92,7 +92,7 @@ def compiled(templates: Templates) -> tuple[ChatTemplate | None, Rendered]:
 
 
 def serve(link: socket.socket) -> None:
-    """Until the other side closes."""
+    """Answer renderings until the other side closes."""
     templates = msgspec.json.decode(receive_frame(link), type=Templates)
     decode = msgspec.json.Decoder(Rendering).decode
     _warm_up()
@@ -108,7 +108,7 @@ def serve(link: socket.socket) -> None:
 
 
 def _warm_up() -> None:
-    """What is imported at the first use is imported now: files are out of reach later."""
+    """Trigger all lazy imports now: files are inaccessible later."""
     template = ChatTemplate("{{ strftime_now('%Y') }}{{ messages | tojson }}{{ 1 // (messages | length) }}")
     for messages in ([{"role": "user", "content": ""}], []):
         with contextlib.suppress(InvalidRequest):

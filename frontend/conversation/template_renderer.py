@@ -1,4 +1,4 @@
-"""Renders chat templates in processes of their own, so that no conversation can hold up the others."""
+"""Renders chat templates in helper processes, so that no conversation can hold up others."""
 
 import asyncio
 import functools
@@ -20,7 +20,7 @@ TOO_LONG_TO_COMPILE = (
 
 
 def _started(templates: Templates) -> HelperProcess:
-    """A helper that has compiled them. Raises ConfigError when they do not compile."""
+    """Start a helper that compiles `templates`. Raises ConfigError when they do not compile."""
     process = HelperProcess(MODULE)
     try:
         refusal = process.ask(templates, Rendered).refusal
@@ -35,7 +35,7 @@ def _started(templates: Templates) -> HelperProcess:
 
 
 class TemplateRenderer:
-    """For any number of callers."""
+    """Renders for any number of callers."""
 
     def __init__(self, templates: Templates, idle_s: float = IDLE_S):
         self.templates = templates
@@ -43,7 +43,7 @@ class TemplateRenderer:
         self._threads = ThreadPoolExecutor(MAX_PROCESSES, "template")
 
     async def render(self, given: TemplateInput, *, moment: float | None = None, mark: str = "") -> str:
-        """As `render_now`, in a thread."""
+        """Like `render_now`, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, functools.partial(self.render_now, given, moment=moment, mark=mark)
         )
@@ -51,8 +51,8 @@ class TemplateRenderer:
     def render_now(self, given: TemplateInput, *, moment: float | None = None, mark: str = "") -> str:
         """The prompt, as ChatTemplate.render makes it.
 
-        Raises InvalidRequest when the template refuses the messages, cannot render them, or takes too much for them;
-        ConfigError when it does not compile; PagedServeError when no helper answers.
+        Raises InvalidRequest when the template refuses the messages, cannot render them, or exceeds the limits of time
+        and memory; ConfigError when it does not compile; PagedServeError when no helper answers.
         """
         moment = time.time() if moment is None else moment
         rendering = Rendering(
@@ -79,6 +79,6 @@ class TemplateRenderer:
         self.helpers.start()
 
     def close(self) -> None:
-        """End all helpers, once the last rendering has."""
+        """End all helpers after the last rendering."""
         self._threads.shutdown()
         self.helpers.close()

@@ -1,4 +1,4 @@
-"""Fields that a body has and the server has not: which are harmless, which are known from elsewhere, and how many."""
+"""Unknown fields of a body: harmless ones, fields known from other servers with a reason, and their number."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 
 MAX_WARNINGS = 64
-MAX_NODES = 100_000  # lists, objects and names of fields, which take 0.3 us each; numbers are ten times cheaper
+MAX_NODES = 100_000  # lists, objects and field names take 0.3 us each; numbers are ten times cheaper
 _MAX_VALUE_BYTES = 64  # of a harmless field's value
 _GUIDES = ("choice", "grammar", "json", "regex")
 
@@ -16,9 +16,9 @@ _GUIDES = ("choice", "grammar", "json", "regex")
 class Foreign(NamedTuple):
     """A field of other servers, or of another route."""
 
-    reason: str = ""  # why it is not taken
+    reason: str = ""  # why it is refused
     instead: str = ""  # what to use
-    nothing: tuple[Any, ...] = ()  # values that ask for nothing that this server does not do anyway, beside null
+    nothing: tuple[Any, ...] = ()  # values without an effect, besides null
 
 
 _CHAT, _OF_CHATS = "/v1/chat/completions", "it is for conversations"
@@ -26,7 +26,7 @@ _SERVICE = "it is of Anthropic's service"
 _NO_BEAMS = "there is no beam search over HTTP, LLM has it"
 _ACTIVATION = "use_activation"
 _NO_MEDIA = "this server reads and writes text alone"
-# Users know these from elsewhere: a reason helps them more than a guess at a typing error.
+# Users know these from other servers: a reason helps more than a guess at a typo.
 UNSUPPORTED = {
     "activation": Foreign(instead=_ACTIVATION),
     "allowed_tokens": Foreign(instead="allowed_token_ids"),
@@ -83,7 +83,7 @@ UNSUPPORTED = {
     "repeat_penalty": Foreign(instead="repetition_penalty"),
     "service_tier": Foreign("there is one tier; leave it out, or give auto", nothing=("auto", "default")),
     "softmax": Foreign(instead=_ACTIVATION),
-    "spaces_between_special_tokens": Foreign(nothing=(True, False)),  # text is as its tokens are
+    "spaces_between_special_tokens": Foreign(nothing=(True, False)),  # text follows from the tokens
     "stop_sequences": Foreign(instead="stop", nothing=([],)),
     "stream": Foreign("this answer comes whole", nothing=(False,)),
     "store": Foreign("no answer is kept; leave it out", nothing=(False,)),
@@ -103,10 +103,10 @@ _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def check_number_of_nodes(body: bytes) -> None:
-    """InvalidRequest for a body whose values would hold the interpreter, and with it all other requests, for long."""
+    """Raises InvalidRequest for a body whose values would occupy the interpreter, and all requests, for long."""
     if _num_nodes(body) <= MAX_NODES:
         return
-    # What stands in texts does not count: two backslashes escape nothing, so that each \\" that is left is no quote.
+    # Strings do not count: with pairs of backslashes removed, each \\" left is an escaped quote.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') <= 2 * MAX_NODES and _num_nodes(b"".join(plain.split(b'"')[::2])) <= MAX_NODES:
         return
@@ -118,15 +118,16 @@ def _num_nodes(text: bytes) -> int:
 
 
 def is_harmless(name: str, value: Any) -> bool:
-    """A null counts as an absent field, whatever its name."""
+    """Whether a field has no effect. Null counts as absent, whatever the name."""
     nothing = UNSUPPORTED[name].nothing if name in UNSUPPORTED else ()
     return value is None or any(type(value) is type(same) and value == same for same in nothing)
 
 
 def without_foreign(body: bytes, known: Collection[str], lenient: bool) -> tuple[bytes, list[str]]:
-    """(the object without those of its own fields that may be left out, their names), found in one pass.
+    """(the object without top-level fields that may be ignored, the names of those to warn about), in one pass.
 
-    Harmless fields are accepted silently; `lenient`: all are, and the names of the others are returned.
+    Harmless fields are ignored silently; `lenient`: all unknown fields are ignored, and the names of the others
+    returned.
     """
     try:
         fields = _fields_of(body)

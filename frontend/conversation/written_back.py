@@ -1,6 +1,6 @@
-"""What client libraries write back with a conversation and no template reads: one table, a line a field, with why.
+"""Fields that client libraries send back with a conversation and no template reads, each with a reason.
 
-A class is a part of the struct of that name in messages.py. Its fields are taken with any value and dropped.
+A class here is a base of the struct of that name in messages.py. Its fields are accepted with any value and dropped.
 """
 
 from typing import Annotated, Any

@@ -1,6 +1,7 @@
-"""Forms of outputs in channels (gpt-oss, harmony): what binds the final message, or a call.
+"""Forms of outputs in channels (gpt-oss, harmony): they constrain the final message, or a call.
 
-Reasoning in the channel `analysis` may come before, free and of any length. A call ends its turn: there is one at most.
+Unconstrained reasoning of any length in the channel `analysis` may come before. A call ends its turn, so there is at
+most one.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The text of a custom tool's call, from the JSON of the function that the model is shown in its place.
+"""Extracts the text of a custom tool's call from the JSON arguments of the function that stands for the tool.
 
-The model writes {"input": "…"}, and the tool is given the text alone. Where it writes anything else, as without a
-grammar it may, the tool is given what it wrote, whole.
+The model writes {"input": "…"}, and the tool gets the text. Anything else that the model writes, which is possible
+without a grammar, is passed on unchanged.
 """
 
 import re

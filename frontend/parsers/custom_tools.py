@@ -1,4 +1,4 @@
-"""Custom tools, whose input is a text: to the model each is a function with that text as its one argument."""
+"""Custom tools, whose input is a text. The model sees each as a function with that text as its only argument."""
 
 from collections.abc import Sequence
 from typing import Any, Literal

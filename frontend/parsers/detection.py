@@ -1,4 +1,4 @@
-"""Which formats a model writes: by name, or by the marks that its chat template has."""
+"""Chooses the formats of a model's outputs, by name or by the marks in its chat template."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

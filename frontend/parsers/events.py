@@ -1,4 +1,4 @@
-"""What generated text turns out to be, in its order."""
+"""The events that generated text is parsed into, in order."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How models write calls of tools and reasoning: a table of states each. Names are vLLM's, where it has the format."""
+"""The formats of tool calls and reasoning, each a table of states. Names are vLLM's for formats that it has."""
 
 import re
 from collections.abc import Mapping

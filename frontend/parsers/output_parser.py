@@ -1,7 +1,7 @@
-"""Generated text to events, in whatever pieces it comes: a table of states is the format, this runs it.
+"""Parses generated text into events, in pieces of any size, by running a format's table of states.
 
-A call is an event as soon as its name is certain, and its arguments follow piece by piece. Until then its text is
-held; if it turns out to be none, it is content.
+A call is reported as soon as its name is certain, and its arguments follow piece by piece. Until then its text is
+held back; if it turns out not to be a call, it is content.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ from .readers.states import (
 )
 from .readers.text_readers import HeaderReader, SkipReader, TextReader
 
-MAX_FAILURES = 64  # beginnings of calls that are none: each has text read twice
+MAX_FAILURES = 64  # beginnings that turn out not to be calls: each has text read twice
 
 
 class Reader(Protocol):
@@ -98,7 +98,7 @@ class OutputParser:
         return FAIL if final and target is None and self._held is not None else target
 
     def _fail(self) -> None:
-        """What is held is content, and read as such behind its tag."""
+        """Treat the text held back as content, and read on after its tag."""
         if self._held is not None:
             self._text, self._at = "".join(self._held) + self._text[self._at :], self._tag_len
             self._collector.content(self._text[: self._at])

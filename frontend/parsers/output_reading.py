@@ -1,4 +1,4 @@
-"""What a chat's outputs are read by: decided once a request, from the model's formats and the prompt."""
+"""Decides how the outputs of a chat are parsed, once per request, from the model's formats and the prompt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from .readers.states import CONTENT, Format, PythonCalls, Skip, State, Text, Val
 
 @dataclass(frozen=True, slots=True)
 class OutputReading:
-    """For every sequence of a request."""
+    """How the sequences of a request are parsed."""
 
     format: Format
     tools: Tools
-    begins_in_reasoning: bool = False  # the prompt's end has begun it
-    reasoning_begin: str = ""  # its tags; "" where it has none of its own, or where the prompt has ended it
+    begins_in_reasoning: bool = False  # the prompt ends within reasoning
+    reasoning_begin: str = ""  # its tags; "" when it has none, or when the prompt has ended it
     reasoning_end: str = ""
     custom_tools: frozenset[str] = frozenset()  # those of the tools that stand for custom ones
 
@@ -32,7 +32,7 @@ class OutputReading:
         return OutputParser(self.format, self.tools)
 
     def behind_reasoning(self, grammar: Grammar, tokenizer: Tokenizer) -> Grammar:
-        """The same, where reasoning is free and comes first. Raises InvalidRequest where its end cannot be seen."""
+        """`grammar` after unconstrained reasoning. Raises InvalidRequest when reasoning does not end with one token."""
         if not self.reasoning_end:
             return grammar
         begin, end = tokenizer.token_id(self.reasoning_begin), tokenizer.token_id(self.reasoning_end)

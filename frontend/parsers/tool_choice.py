@@ -1,4 +1,4 @@
-"""Which tools an answer may call, must call, or may not: `tool_choice`, `parallel_tool_calls`, `strict`."""
+"""The tools that an answer may or must call: `tool_choice`, `parallel_tool_calls`, `strict`."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -19,7 +19,7 @@ FIELD = "tool_choice"
 
 
 class ToolFields(Protocol):
-    """The fields of a chat that say so."""
+    """The fields of a chat that choose tools."""
 
     @property
     def tools(self) -> Tools | None: ...
@@ -31,7 +31,7 @@ class ToolFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """What the answer may call."""
+    """The tools that the answer may call."""
 
     mode: Mode
     tools: tuple[Tool, ...]  # that it may call

@@ -1,1 +1,1 @@
-"""From the form that a request asks for to the grammar that a worker holds its output to."""
+"""Turns the required form of an output into the grammar that a worker enforces."""

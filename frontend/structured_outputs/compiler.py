@@ -1,4 +1,4 @@
-"""Turns `structured_outputs` into `grammar`, in a process of its own, so that no schema can hold up other requests."""
+"""Turns `structured_outputs` into `grammar` in a helper process, so that no schema can hold up other requests."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class GrammarCompiler:
-    """For any number of callers; the first one starts a helper."""
+    """Compiles for any number of callers; the first call starts a helper."""
 
     def __init__(self, added_tokens: AddedTokens):
         self._helpers = HelperPool(lambda: _started(added_tokens), "compiles grammars")
@@ -32,7 +32,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # of what is kept
 
     async def compile(self, params: StructuredOutputsParams) -> tuple[Grammar, list[str]]:
-        """As `compile_now`, in a thread unless it was compiled before."""
+        """Like `compile_now`, in a thread unless the result is cached."""
         if (found := self._kept.get(_encode(params))) is not None:
             return Grammar(found.source), found.warnings
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile_now, params)
@@ -40,8 +40,8 @@ class GrammarCompiler:
     def compile_now(self, params: StructuredOutputsParams) -> tuple[Grammar, list[str]]:
         """The grammar, and what of the request it does not enforce.
 
-        Raises InvalidRequest for what cannot be enforced, its message a sentence about the form; PagedServeError when
-        no helper answers.
+        Raises InvalidRequest for a form that cannot be enforced, with a sentence about the form as message;
+        PagedServeError when no helper answers.
         """
         key = _encode(params)
         found = self._kept.get(key)

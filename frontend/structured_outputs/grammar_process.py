@@ -1,6 +1,6 @@
-"""The process that compiles grammars before a request may reach a worker; what hangs or crashes there ends alone.
+"""The helper process that compiles grammars before a request reaches a worker, so that a hang or crash is confined.
 
-The link carries AddedTokens, then one StructuredOutputsParams after the other, each answered by a Compiled.
+The first frame of the link is AddedTokens; each further frame is a StructuredOutputsParams, answered by a Compiled.
 """
 
 import socket
@@ -30,7 +30,7 @@ def compiled(params: StructuredOutputsParams, added: AddedTokens, tokenizer: LLT
 
 
 def serve(link: socket.socket) -> None:
-    """Until the other side closes."""
+    """Answer requests until the other side closes."""
     added = msgspec.json.decode(receive_frame(link), type=AddedTokens)
     tokenizer = bytes_tokenizer(added)
     decode = msgspec.json.Decoder(StructuredOutputsParams).decode

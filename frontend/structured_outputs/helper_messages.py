@@ -1,4 +1,4 @@
-"""What a frontend and the process that compiles grammars send each other."""
+"""The messages between a frontend and the process that compiles grammars."""
 
 from typing import Protocol
 

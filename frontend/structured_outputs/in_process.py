@@ -15,7 +15,7 @@ _decode = msgspec.json.Decoder(StructuredOutputsParams).decode
 
 
 def with_grammar(params: SamplingParams, added: AddedTokens | None = None) -> SamplingParams:
-    """Raises InvalidRequest. Without the tokenizer's added tokens it is left to the worker to compile it."""
+    """Fill in `grammar`. Raises InvalidRequest. Without the tokenizer's added tokens only the worker compiles it."""
     if params.structured_outputs is None:
         return params
     try:
@@ -27,7 +27,7 @@ def with_grammar(params: SamplingParams, added: AddedTokens | None = None) -> Sa
 
 @lru_cache(maxsize=64)
 def _source(form: bytes, added_tokens: bytes | None) -> str:
-    from .lowering import bytes_tokenizer, check, lowered  # a library of some megabytes, which few requests need
+    from .lowering import bytes_tokenizer, check, lowered  # late: megabytes that few requests need
 
     if added_tokens is None:
         return lowered(_decode(form)).source

@@ -1,4 +1,4 @@
-"""What a request asks for as a grammar for llguidance: `lowered` reads it, `check` compiles it once."""
+"""Turns the form that a request requires into a grammar for llguidance: `lowered` writes it, `check` compiles it."""
 
 import json
 import re
@@ -22,7 +22,7 @@ _READER = json.JSONDecoder()
 
 
 class Lowered(msgspec.Struct):
-    """A grammar's source (protocol Grammar), and what of the request it does not enforce."""
+    """A grammar's source (protocol Grammar), and warnings about parts that it does not enforce."""
 
     source: str
     warnings: list[str] = []
@@ -102,7 +102,7 @@ def _json(params: StructuredOutputsParams) -> Lowered:
     try:
         given = json.loads(params.json or '{"type": "object"}')
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"json is no JSON: {error}") from None
+        raise InvalidRequest(f"json is not JSON: {error}") from None
     if not isinstance(given, dict | bool):
         raise InvalidRequest(f"json is {given!r:.100}; a JSON schema is an object")
     try:
@@ -147,7 +147,7 @@ def _closed(schema: Schema) -> Schema:
 
 
 def _regex(pattern: str) -> str:
-    """As a Lark terminal: between slashes."""
+    """The pattern as a Lark terminal, between slashes."""
     return "/" + pattern.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n") + "/"
 
 
@@ -156,7 +156,7 @@ def _literal(text: str) -> str:
 
 
 def _lark(grammar: str) -> str:
-    """GBNF and EBNF have `::=`, and Lark has not."""
+    """The grammar in Lark; one with `::=`, which Lark lacks, is converted from GBNF or EBNF."""
     if "::=" not in grammar:
         return grammar
     try:

@@ -21,7 +21,7 @@ def structural_tag_grammar(text: str, added: AddedTokens) -> tuple[str, list[str
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"structural_tag is no JSON: {error}") from None
+        raise InvalidRequest(f"structural_tag is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise InvalidRequest(f"structural_tag is {given!r:.100}; it must be an object")
     builder = _StructuralTag(added)

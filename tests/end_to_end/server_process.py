@@ -78,7 +78,7 @@ class ServerProcess:
     def wait_for_standby(self) -> psutil.Process:
         """The standby worker, once it is warm."""
         deadline = time.monotonic() + 60
-        while "waits to be needed" not in self.stderr():
+        while "standing by" not in self.stderr():
             assert time.monotonic() < deadline, self.stderr()
             time.sleep(0.02)
         return self.children()["standby"]

@@ -1,4 +1,4 @@
-"""A model's tokenizer as grammars see it: the bytes of every token."""
+"""A model's tokenizer for grammars: the bytes of every token."""
 
 import json
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-# Tokens that a mask takes or leaves together, where it may: white space, and text of a JSON string up to so many
-# characters. With the library's own 10 and 30, a string of bounded length has masks that take three times as long.
+# Classes of tokens that a mask allows or forbids together where possible: white space, and text of a JSON string up to
+# a number of characters. With the library's 10 and 30, masks of a string of bounded length take three times as long.
 SLICES = [
     r"[\x20\x0A\x0D\x09]+",
     *(rf'[^"\\\x00-\x1F\x7F]{{1,{count}}}' for count in (3, 6, 9, 12, 16, 20, 30)),

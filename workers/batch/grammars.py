@@ -1,12 +1,12 @@
-"""Which tokens a grammar allows next: a matcher a row, advanced by the row's own output (llguidance: an Earley parser
-over lexemes that are derivatives of regular expressions).
+"""Computes the tokens that a grammar allows next, by one matcher per row, advanced by the row's output (llguidance: an
+Earley parser over lexemes that are derivatives of regular expressions).
 
-A mask depends on the grammar and the output alone, so a row that returns with its output after preemption or a restart
-has the masks that it would have had.
+A mask depends only on the grammar and the output, so a row restored with its output after preemption or a restart has
+the same masks.
 
-Copies of a matcher share the states of its expressions, with llguidance's limits of them (LLParserLimits): what one row
-makes it construct may end all of them. A row that fails among others therefore goes on alone, with a matcher of its own
-that reads its output again mask by mask, and only what fails alone fails.
+Copies of a matcher share the states of its expressions and llguidance's limits on them (LLParserLimits): the states of
+one row may exhaust the limits of all. A row that fails while it shares a matcher is therefore retried with a matcher
+that it does not share, which reads the output again mask by mask; only a row that fails then has failed.
 """
 
 import os
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_THREADS = 4
-MAX_COMPILED = 64  # grammars, which later rows begin with a copy of
+MAX_COMPILED = 64  # grammars kept, of which later rows take a copy
 MAX_REASON_CHARS = 256
-MASK_EVERY = 16  # tokens of an output that is read again: a mask renews the limit of a step
+MASK_EVERY = 16  # tokens of an output read again: computing a mask renews the limit of a step
 NO_OUTPUT = "no output satisfies the grammar"
 
 
@@ -41,12 +41,12 @@ class RowGrammar:
 
     source: str
     matcher: "LLMatcher"
-    origin: "LLMatcher | None"  # which it is a copy of; None: it is the row's own
-    bits: NDArray[np.int32]  # [words] of the next token: bit i is set if token i is allowed
-    free_bits: NDArray[np.int32]  # while the output is free: all but its end, as the grammar's part must come
-    after: frozenset[int]  # as Grammar.after; empty once one of them has come
-    opens: frozenset[int] = frozenset()  # as Grammar.opens; empty behind the first token
-    tokens: list[int] = field(default_factory=list)  # that the matcher has read, or was to read
+    origin: "LLMatcher | None"  # the matcher that it is a copy of; None: not shared
+    bits: NDArray[np.int32]  # [words] mask of the next token: bit i is set if token i is allowed
+    free_bits: NDArray[np.int32]  # mask while the output is free: all but its end, as the grammar's part must come
+    after: frozenset[int]  # as Grammar.after; empty once one of them has been output
+    opens: frozenset[int] = frozenset()  # as Grammar.opens; empty after the first token
+    tokens: list[int] = field(default_factory=list)  # that the matcher has read or should have read
     failure: str = ""  # why no token can follow
 
     @property
@@ -55,7 +55,7 @@ class RowGrammar:
         return not self.after or bool(self.opens)
 
     def allows(self, token: int) -> bool:
-        """Whether `token` may come next, once masks are there."""
+        """Whether `token` may come next; call it after `wait`."""
         return not self.failure and bool(self.bits.view(np.uint32)[token // 32] >> np.uint32(token % 32) & 1)
 
     def append(self, token: int) -> None:
@@ -76,14 +76,14 @@ class RowGrammar:
 
 
 class Grammars:
-    """Compiles for one model, and computes the masks of a step's rows beside its forward pass; on the sampling rank."""
+    """Compiles grammars for one model, and computes masks during the forward pass; on the sampling rank only."""
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Sequence[int], cpus: Collection[int] = ()):
         """Reads tokenizer.json, which takes seconds for a vocabulary of 128k tokens. Raises ConfigError.
 
-        `cpus`: where its threads may run; they would inherit the caller's, which is pinned to one.
+        `cpus`: the CPUs for its threads, which would otherwise inherit the single CPU of the pinned caller.
         """
-        import llguidance.numpy  # here: a worker without a tokenizer does without
+        import llguidance.numpy  # imported here: a worker without a tokenizer does not need it
 
         self._library = llguidance
         try:
@@ -102,7 +102,7 @@ class Grammars:
         self._running: Future[None] | None = None
 
     def prepare(self, grammar: Grammar, output: Sequence[int]) -> RowGrammar:
-        """For a row whose output so far is `output`."""
+        """The matcher of a row whose output so far is `output`."""
         self.wait()
         origin, matcher = self._matcher(grammar.source)
         opens = frozenset(grammar.opens) if grammar.after else frozenset()
@@ -121,7 +121,7 @@ class Grammars:
             self._running = self._thread.submit(self._fill, bound)
 
     def wait(self) -> None:
-        """Until the masks that were started are there."""
+        """Wait for the masks started last."""
         if self._running is not None:
             self._running.result()
             self._running = None
@@ -145,7 +145,7 @@ class Grammars:
                 row.failure = _reason(row.matcher)
 
     def _set_apart(self, row: RowGrammar) -> None:
-        """Give the row a matcher of its own, and let later rows begin with another one than it did."""
+        """Give the row a matcher that it does not share, and let later rows copy a new one."""
         if self._compiled.get(row.source) is row.origin:
             del self._compiled[row.source]
         row.matcher, row.origin = self._library.LLMatcher(self._tokenizer, row.source, log_level=0), None
@@ -156,7 +156,7 @@ class Grammars:
                 return
 
     def _matcher(self, source: str) -> "tuple[LLMatcher, LLMatcher]":
-        """One of the grammar, and a copy at its start; a grammar's first takes milliseconds, a copy microseconds."""
+        """(a matcher of the grammar, a copy at its start). Compiling takes milliseconds, copying microseconds."""
         compiled = self._compiled.pop(source, None) or self._library.LLMatcher(self._tokenizer, source, log_level=0)
         self._compiled[source] = compiled
         if len(self._compiled) > MAX_COMPILED:
@@ -170,6 +170,6 @@ def _run_on(cpus: Collection[int]) -> None:
 
 
 def _reason(matcher: "LLMatcher") -> str:
-    """In a line; the rest of what llguidance writes describes its own state."""
+    """The first line of llguidance's error; the rest describes its internal state."""
     reason = matcher.get_error().strip().split("\n")[0][:MAX_REASON_CHARS]
     return NO_OUTPUT if reason.startswith("NoExtension") else reason

@@ -1,4 +1,4 @@
-"""Penalties on tokens that were seen: repetition over prompt and output, frequency and presence over output alone."""
+"""Penalties on tokens seen before: repetition over prompt and output, frequency and presence over the output only."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class Penalties:
-    """What one row has seen. Costs a step as much as there are distinct tokens, not as much as the vocabulary."""
+    """The tokens that one row has seen. A step costs time in the number of distinct tokens, not in the vocabulary."""
 
     repetition: np.float32
     frequency: np.float32
@@ -24,7 +24,7 @@ class Penalties:
     def prepare(
         cls, params: SamplingParams, token_ids: NDArray[np.int32], prompt_len: int, vocab_size: int
     ) -> "Penalties | None":
-        """For a row that starts with these tokens, prompt then output; None when nothing is penalised."""
+        """The state of a row that starts with these tokens, prompt then output; None when nothing is penalised."""
         if params.repetition_penalty == 1.0 and params.frequency_penalty == 0.0 and params.presence_penalty == 0.0:
             return None
         ids = np.unique(token_ids).astype(np.int64)

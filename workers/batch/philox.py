@@ -1,4 +1,4 @@
-"""Philox4x32-10, the counter-based random generator: a number is a function of (key, counter) and of nothing else.
+"""Philox4x32-10, a counter-based random generator: a number is a function of (key, counter) only.
 
 There is no state to carry, save or restore: the uniform number of a request's output position is the same whether
 the position is sampled in a batch of one, in a batch of 128, or again after a preemption or a crash.

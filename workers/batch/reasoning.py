@@ -1,6 +1,6 @@
-"""How far a row's reasoning has come, where a budget bounds it.
+"""Tracks the reasoning of a row that has a thinking budget.
 
-It depends on the row's own tokens alone, so a row that returns with its output ends its reasoning where it would have.
+The state depends only on the row's tokens, so a row restored with its output ends its reasoning at the same token.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ _NOT_REASONING = -1  # less than any budget
 
 @dataclass(slots=True)
 class Reasoning:
-    """One row's."""
+    """The reasoning of one row."""
 
     budget: ThinkingBudget
     vocab_size: int
-    num_known: int = 0  # output tokens that it has seen
+    num_known: int = 0  # output tokens seen
     num_used: int = _NOT_REASONING  # of the budget
-    num_matched: int = 0  # tokens of the tag to come next, with which the output ends
+    num_matched: int = 0  # tokens of the next tag at the end of the output
     _bits: dict[int, NDArray[np.int32]] = field(default_factory=dict)
 
     @classmethod
     def prepare(cls, budget: ThinkingBudget | None, vocab_size: int, output: Sequence[int]) -> "Reasoning | None":
-        """For a row whose output so far is `output`; None without a budget."""
+        """The state of a row whose output so far is `output`; None without a budget."""
         if budget is None:
             return None
         used = _NOT_REASONING if budget.num_prompt_tokens is None else budget.num_prompt_tokens
@@ -42,7 +42,7 @@ class Reasoning:
         return self.budget.end[self.num_matched] if self.num_used >= self.budget.max_tokens else None
 
     def may_force(self, output_len: int) -> bool:
-        """Whether a token may be forced behind `output_len` tokens, the last of which may be unknown here."""
+        """Whether a token may be forced after `output_len` tokens, the last of which may not be known yet."""
         # From outside of reasoning one of the unknown tokens at least is the tag's; -1 counts it.
         return self.num_used + output_len - self.num_known >= self.budget.max_tokens
 
@@ -68,6 +68,6 @@ class Reasoning:
 
 
 def _matched(tag: tuple[int, ...], before: int, token: int) -> int:
-    """With how many tokens of `tag` a text ends that ended with `before` of them, when `token` follows."""
+    """The number of tokens of `tag` at the end of a text that ended with `before` of them, once `token` follows."""
     end = (*tag[:before], token)
     return next(length for length in range(len(end), -1, -1) if end[len(end) - length :] == tag[:length])

@@ -1,7 +1,7 @@
-"""DRY: what would continue a repetition becomes less likely, the more the longer the repetition is.
+"""DRY: penalizes tokens that would continue a repetition, the more the longer the repetition is.
 
-By p-e-w (https://github.com/oobabooga/text-generation-webui/pull/5677); all of it depends on a row's tokens alone, so
-a row that comes back is where it was.
+By p-e-w (https://github.com/oobabooga/text-generation-webui/pull/5677). The penalty depends only on a row's tokens, so
+a restored row has the same ones.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.samplers import MAX_MATCH, Dry
 
-MAX_PENALTY = 1e6  # finite, so that a token that must come still can
+MAX_PENALTY = 1e6  # finite, so that a token that the grammar requires stays possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,18 @@ class Repetitions:
     """One row's rules, prepared once at admission."""
 
     allowed_length: int
-    last_n: int  # tokens that are looked at; -1: all
+    last_n: int  # tokens searched for repetitions; -1: all
     is_breaker: NDArray[np.bool_]  # [vocab]
-    penalties: NDArray[np.float32]  # by how many tokens a repetition is longer than allowed
+    penalties: NDArray[np.float32]  # indexed by the excess of a repetition over the allowed length, in tokens
 
     @classmethod
     def prepare(cls, dry: Dry | None, vocab_size: int) -> "Repetitions | None":
-        """None when the request has no such rule."""
+        """The rules of a request; None when DRY is off."""
         if dry is None or not dry.is_on:
             return None
         is_breaker = np.zeros(vocab_size, np.bool_)
         is_breaker[list(dry.breaker_token_ids)] = True
-        # One product after another: a library's power may have other bits on another machine.
+        # Repeated products: a library's power function may give other bits on another machine.
         powers = accumulate(
             repeat(dry.base, MAX_MATCH), lambda power, base: min(power * base, MAX_PENALTY), initial=1.0
         )
@@ -39,7 +39,7 @@ class Repetitions:
         return cls(dry.allowed_length, dry.penalty_last_n, is_breaker, penalties)
 
     def after(self, tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """For a row of these tokens, prompt and output: distinct ids [k], and what each one's logit loses [k]."""
+        """The penalties of a row with these tokens, prompt and output: distinct ids [k], and their penalties [k]."""
         if self.last_n >= 0:
             tokens = tokens[max(0, len(tokens) - self.last_n) :]
         ends, lengths = self._repetitions(tokens)
@@ -51,7 +51,7 @@ class Repetitions:
         return ids, self.penalties[longest - self.allowed_length]
 
     def _repetitions(self, tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where what ends `tokens` has ended before [k], and how many tokens it has in common with that [k]."""
+        """Earlier occurrences of the end of `tokens`: their end positions [k], and their matching tokens [k]."""
         last = len(tokens) - 1
         if last < 1 or self.is_breaker[tokens[last]]:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -69,6 +69,6 @@ class Repetitions:
         return ends, lengths
 
     def apply(self, logits: NDArray[np.float32], tokens: NDArray[np.int32]) -> None:
-        """In place, to one row [vocab] that has these tokens."""
+        """Apply the penalties, in place, to one row [vocab] with these tokens."""
         ids, penalties = self.after(tokens)
         logits[ids] -= penalties

@@ -1,4 +1,4 @@
-"""The sampling parameters of all rows, as columns: what a step reads for many rows at once."""
+"""The sampling parameters of all rows as columns, which a step reads for many rows at once."""
 
 import math
 
@@ -22,7 +22,7 @@ _BLOCK = 64  # random numbers made at once for a row: Philox costs the same for 
 
 
 class SamplingColumns:
-    """One entry a row in each column; rare parameters are prepared objects, None where a row has none of them."""
+    """Columns with one entry per row. Rare parameters are prepared objects, None in rows without them."""
 
     def __init__(self, num_rows: int, vocab_size: int, grammars: Grammars | None = None):
         self.vocab_size = vocab_size
@@ -36,7 +36,7 @@ class SamplingColumns:
         self.xtc_threshold = np.full(num_rows, NO_EXCLUSION, np.float64)
         self.seed = np.zeros(num_rows, np.int64)
         self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
-        self.logprob_tokens: list[NDArray[np.int64] | None] = [None] * num_rows  # those named, in place of the best
+        self.logprob_tokens: list[NDArray[np.int64] | None] = [None] * num_rows  # the named tokens, instead of the best
         self.custom: list[tuple[LogitsProcessorParams, ...]] = [()] * num_rows  # logits processors of plugins
         self.is_custom = np.zeros(num_rows, np.bool_)  # has any
         self.adjusted = np.zeros(num_rows, np.bool_)  # has one of what follows
@@ -45,7 +45,7 @@ class SamplingColumns:
         self.repetitions: list[Repetitions | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
-        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of those with a budget
+        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a budget
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
         self._random_block = np.full(num_rows, -1, np.int64)  # which positions / _BLOCK `_random` holds
 
@@ -58,7 +58,7 @@ class SamplingColumns:
         prompt_len: int,
         eos_token_ids: tuple[int, ...],
     ) -> None:
-        """Set every column of `row` for a request with these tokens, prompt then output; nothing old remains."""
+        """Set every column of `row` for a request with these tokens, prompt then output."""
         self.greedy[row] = params.greedy
         self.temperature[row] = 1.0 if params.greedy else params.temperature
         self.log_min_p[row] = math.log(params.min_p) if params.min_p > 0 else -np.inf
@@ -102,7 +102,7 @@ class SamplingColumns:
         return grammar is None or grammar.allows(token)
 
     def allowed(self, row: int) -> NDArray[np.int32] | None:
-        """The bits of the tokens that may come next, once masks are there; None: no mask, but rules by token."""
+        """The mask of the next token, valid after `await_masks`; None: the row has rules by token instead of a mask."""
         grammar, constraints, reasoning = self.grammars[row], self.constraints[row], self.reasonings[row]
         if reasoning is not None and self.is_forced(row):
             return reasoning.forced_bits()
@@ -111,13 +111,13 @@ class SamplingColumns:
         return None if constraints is None else constraints.allowed
 
     def start_masks(self, rows: NDArray[np.int64]) -> None:
-        """Begin to compute what the grammars of `rows` allow next; their tokens must be known."""
+        """Start computing the grammar masks of `rows`, whose tokens must be known."""
         if self._grammars is not None and self.adjusted[rows].any():
             found = (self.grammars[row] for row in rows.tolist())
             self._grammars.start([each for each in found if each is not None])
 
     def await_masks(self) -> None:
-        """Until they are there."""
+        """Wait for the masks."""
         if self._grammars is not None:
             self._grammars.wait()
 
@@ -130,7 +130,7 @@ class SamplingColumns:
         return self._random[rows, positions % _BLOCK]
 
     def exclusions(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The share of the mass from which tokens are excluded in this step; above 1: none are. All [n]."""
+        """The probability from which XTC excludes tokens in this step; above 1: none. All [n]."""
         probability = self.xtc_probability[rows]
         thresholds = np.full(len(rows), NO_EXCLUSION)
         asked = np.flatnonzero(probability > 0.0)

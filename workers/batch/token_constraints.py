@@ -1,4 +1,4 @@
-"""What a request forbids or favours by token id: allowed tokens, bad words, tokens too early to end with, biases."""
+"""Constraints by token id: allowed tokens, bad words, minimum length, biases."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Constraints:
 
     @classmethod
     def prepare(cls, params: SamplingParams, eos_token_ids: tuple[int, ...], vocab_size: int) -> "Constraints | None":
-        """None when the request has no such rule."""
+        """The constraints of a request; None when it has none."""
         allowed = None
         if params.allowed_token_ids is not None:
             bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)

@@ -1,4 +1,4 @@
-"""Weights in the dtype that a model computes in: rounded, never beyond its range, and finite."""
+"""Converts weights to the dtype that a model computes in, and checks that they are finite and within its range."""
 
 from collections.abc import Callable
 
@@ -22,8 +22,8 @@ def converted(name: str, values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def check_finite(name: str, found: Tensor, values: Callable[[], Tensor]) -> None:
-    """Raises ConfigError where `found` is not finite, with the reason: the `values` that it was rounded from are not
-    either, or lie beyond its dtype's range. These are asked for only then.
+    """Raises ConfigError when `found` is not finite, with the reason: the `values` that it was rounded from are not
+    finite either, or exceed the range of its dtype. `values` is called only then.
     """
     if found.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(found)):
         return
@@ -44,7 +44,7 @@ def check_finite(name: str, found: Tensor, values: Callable[[], Tensor]) -> None
 
 
 def find_not_finite(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Raises ConfigError naming the first tensor that was read and is not finite in `dtype`; reads them all again."""
+    """Raises ConfigError naming the first tensor in use that is not finite in `dtype`; reads all of them again."""
     for name in sorted(checkpoint.used):
         entry = checkpoint.entries[name]
         if entry.dtype in FLOATS:

@@ -1,4 +1,4 @@
-"""A model's shape in our own words, whatever its family: what the decoder, the weights and the KV cache must know."""
+"""The geometry of a model, independent of its family: the facts that decoder, weights and KV cache need."""
 
 import math
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ NormKind = Literal["rms", "rms_less_1", "layer", "unbiased_layer", "plain_layer"
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the length a model was first trained on."""
+    """How rotary frequencies are scaled beyond the model's original context length."""
 
-    kind: str  # "default", "linear", "dynamic", "llama3", "yarn", "longrope"; "none": nothing is turned
+    kind: str  # "default", "linear", "dynamic", "llama3", "yarn", "longrope"; "none": no rotation
     theta: Annotated[float, Meta(gt=1)] = 10000.0
     factor: Positive = 1.0
     original_max_positions: Annotated[int, Meta(ge=1)] = 1
@@ -50,7 +50,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
-    """What a family scales by constants."""
+    """Constant factors of a family."""
 
     embedding: float = 1.0
     residual: float = 1.0  # what attention and feed-forward add
@@ -60,7 +60,7 @@ class Multipliers:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The whole model's shape; what one tensor-parallel rank holds of it is asked by number of ranks."""
+    """The geometry of the whole model; methods with `tp_size` give the share of one tensor-parallel rank."""
 
     family: str
     num_layers: int
@@ -97,11 +97,11 @@ class Geometry:
     scores_cap: float = 0.0  # of attention: capped at +-this by a tanh; 0: not
     logits_cap: float = 0.0
     has_alibi: bool = False  # scores fall with the distance of the key, by a slope a head
-    head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
+    head_multiple: int = 1  # elements; heads in the KV cache are padded with zeros to a multiple of it
 
     @property
     def scale(self) -> float:
-        """Of attention's scores."""
+        """The scale of attention scores."""
         return 1.0 / math.sqrt(self.head_dim) if self.multipliers.scores is None else self.multipliers.scores
 
     def heads_of_rank(self, tp_size: int) -> int:
@@ -132,7 +132,7 @@ class Geometry:
             raise ConfigError(f"tensor_parallel_size={tp_size} {problem}; use one of {fits}")
 
     def _uneven(self, tp_size: int) -> str:
-        """What so many ranks could not share evenly; "" if they can share all."""
+        """The parts that `tp_size` ranks cannot share evenly; "" when they can share all."""
         parts = (("attention heads", self.num_heads), ("intermediate size", self.intermediate_size))
         for name, count in parts:
             if count % tp_size:

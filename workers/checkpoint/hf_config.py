@@ -1,4 +1,4 @@
-"""config.json and generation_config.json of a Hugging Face folder, as far as our decoder needs them."""
+"""Reads the fields of config.json and generation_config.json that the decoder needs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,7 +56,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: Size | None = None
     vocab_size: Size
     max_position_embeddings: Annotated[int, Meta(ge=-1, le=1 << 30)]
-    rms_norm_eps: float = 1e-6  # of whatever norm the family has
+    rms_norm_eps: float = 1e-6  # of the family's norm, of any kind
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
     attention_bias: bool = False
@@ -73,7 +73,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     partial_rotary_factor: float | None = None
     rotary_dim: Size | None = None  # what it comes to
     rope_local_base_freq: float = 10000.0  # Gemma 3's layers that slide
-    no_rope_layers: list[int] | None = None  # SmolLM3: 0 for each layer whose heads are not turned
+    no_rope_layers: list[int] | None = None  # SmolLM3: 0 for each layer without rotary embeddings
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
@@ -120,7 +120,7 @@ def read_hf_config(folder: Path, in_common_names: Callable[[dict[str, Any]], dic
 
 
 def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
-    """Raises ConfigError for one that no kernel computes."""
+    """The activation function. Raises ConfigError for one without a kernel."""
     if (kind := ACTIVATIONS.get(config.hidden_act)) is None:
         supported = ", ".join(ACTIVATIONS)
         raise ConfigError(f"config.json: hidden_act {config.hidden_act!r} is not supported; supported are {supported}")

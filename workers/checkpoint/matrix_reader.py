@@ -1,4 +1,4 @@
-"""What every reader of quantized checkpoints offers, and what those of grouped weights share."""
+"""The protocol of readers of quantized checkpoints, and helpers for readers of grouped weights."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,7 +35,7 @@ class MatrixPart:
 
 
 class MatrixReader(Protocol):
-    """Reads projections by name (what comes before ".weight") in whatever way the checkpoint holds them."""
+    """Reads projections by name (the part before ".weight") in the form in which the checkpoint stores them."""
 
     def read(self, name: str, part: MatrixPart) -> Weight: ...
 
@@ -83,7 +83,7 @@ def groups_of(name: str, part: MatrixPart, groups: int, order: Tensor | None) ->
             f"{name} was quantized in activation order, which scatters its groups over all inputs, so that ranks "
             "cannot share it; use tensor_parallel_size=1"
         )
-    if groups == 1:  # its one scale serves every share
+    if groups == 1:  # every share uses the one scale
         return slice(None)
     size = part.shape[1] // groups
     check_cuts(name, part, size)
@@ -100,7 +100,7 @@ def check_cuts(name: str, part: MatrixPart, size: int) -> None:
 
 
 def activation_order(checkpoint: Checkpoint, name: str, inputs: int, groups: int) -> Tensor | None:
-    """From the tensor `name` that gives each input's group: the inputs, group by group; None if they lie so already."""
+    """The inputs, group by group, from tensor `name`, which has each input's group; None if they are in that order."""
     if name not in checkpoint.entries:
         return None
     group_of_input = checkpoint.read(name, (inputs,), dtypes=("I32",))

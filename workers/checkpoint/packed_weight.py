@@ -1,4 +1,4 @@
-"""A weight as our CPU kernels read it."""
+"""A weight in the layout of the CPU kernels."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -31,7 +31,7 @@ class Index(msgspec.Struct, frozen=True):
 
 
 class Checkpoint:
-    """Every tensor of a folder by name. Nothing is read until `read`; a file that lies about its size is refused."""
+    """Every tensor of a folder by name. Nothing is read until `read`; a file that contradicts its header is refused."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -97,7 +97,7 @@ class Checkpoint:
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """The tensors that `path` holds, after every length in it was found to agree with the file's size."""
+    """The tensors in `path`, after checking every length in its header against the size of the file."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -163,7 +163,7 @@ def _listed(names: list[str], most: int = 8) -> str:
 
 
 def check_names(checkpoint: Checkpoint, unused_endings: tuple[str, ...]) -> None:
-    """Raises ConfigError naming tensors that nothing used: the model would not be what its file says."""
+    """Raises ConfigError naming unused tensors: without them the model would differ from its checkpoint."""
     unexpected = sorted(
         name for name in checkpoint.entries.keys() - checkpoint.used if not name.endswith(unused_endings)
     )

@@ -1,4 +1,4 @@
-"""The canonical forms of a quantized matrix: all that readers make, and all that products and packing take."""
+"""The canonical forms of a quantized matrix: readers produce them, and products and packing take them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -84,9 +84,9 @@ class GroupedWeight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredWeight:
-    """A float matrix that still lies in the checkpoint's mapped files, in its dtype there, to be rounded to `dtype`.
+    """A float matrix in the checkpoint's mapped files, in its stored dtype, to be rounded to `dtype`.
 
-    It has not been read: packing reads it once, and may do so on several threads.
+    It is not read yet: packing reads it once, on several threads if it has them.
     """
 
     parts: tuple[Tensor, ...]  # [rows, in] each, stacked

@@ -1,4 +1,4 @@
-"""How this process's C allocator treats memory that a step gives back."""
+"""Tunes glibc's allocator for memory that a step frees."""
 
 import ctypes
 
@@ -7,10 +7,10 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20  # bytes; glibc refuses more
 
 
 def keep_freed_memory() -> bool:
-    """Lets glibc keep freed buffers for the next step; False when there is no glibc.
+    """Let glibc keep freed buffers for the next step; False without glibc.
 
-    Every step asks for the same temporaries of some megabytes. By default glibc returns them to the kernel, which
-    then zeroes each page anew: more than half of a decode step of 64 rows went there.
+    Every step allocates the same temporaries of some megabytes. By default glibc returns them to the kernel, which
+    zeroes each page again: that took more than half of a decode step of 64 rows.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -19,10 +19,10 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> None:
-    """Lets the kernel have what is free now, holes included.
+    """Return free memory to the kernel, holes included.
 
-    While weights are loaded small tensors that stay come to lie in the room of large ones that have gone, so that the
-    next large ones take new room: a third of the weights again, layer after layer.
+    During loading, small tensors that stay are placed in the space of large ones that were freed, so the next large
+    ones need new space: a third of the weights again, layer after layer.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

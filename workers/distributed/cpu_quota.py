@@ -1,4 +1,4 @@
-"""How much CPU time the container that we run in may use."""
+"""The CPU quota of the container that this process runs in."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,24 +8,24 @@ from typing import NamedTuple
 class Mount(NamedTuple):
     """A mounted hierarchy of control groups."""
 
-    group: str  # the group that its top shows
+    group: str  # the group at its top
     folder: Path
     kind: str  # cgroup, cgroup2
     controllers: list[str]  # of version 1
 
 
 def quota_of_cpus(root: Path = Path("/")) -> int | None:
-    """How many CPUs' time we may use; None: no limit. Threads beyond it would wait for one another.
+    """The number of CPUs whose time this process may use; None: no limit. More threads would wait for one another.
 
-    The least of our own group's quota and those above it that can be seen, in both versions of control groups: a host
-    may have either or both, mounted anywhere, and a container may see the host's names of its groups or its own.
+    It is the least quota of the process's control group and its visible ancestors, in both versions of control groups:
+    a host may have either or both, mounted anywhere, and a container may see the host's group names or its own.
     """
     quotas = [quota for folder in _groups(root) if (quota := _quota(folder)) is not None]
     return max(1, int(min(quotas))) if quotas else None
 
 
 def _quota(folder: Path) -> float | None:
-    """Of one group alone, in CPUs."""
+    """The quota of one group, in CPUs."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()
@@ -37,7 +37,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The folders of the groups that we are in, and of all above them."""
+    """The folders of this process's groups and of their ancestors."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
         mounts = [mount for line in (root / "proc/self/mountinfo").read_text().splitlines() if (mount := _mount(line))]
@@ -54,13 +54,13 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _below(group: str, top: str) -> tuple[str, ...]:
-    """The names from the group at a mount's top down to `group`; none where the top is ours, whatever it is called."""
+    """The path from the group at a mount's top down to `group`; empty when the top is this process's own group."""
     path = Path(group)
     return path.relative_to(top).parts if path.is_relative_to(top) and ".." not in path.parts else ()
 
 
 def _mount(line: str) -> Mount | None:
-    """From a line of mountinfo, if it is of control groups."""
+    """The mount in a line of mountinfo; None unless it is one of control groups."""
     place, _, source = line.partition(" - ")
     fields, (kind, *rest) = place.split(), source.split() or [""]
     if kind not in ("cgroup", "cgroup2") or len(fields) < 5:

@@ -1,4 +1,4 @@
-"""Memory in pages of 2 MB, which cost the processor fewer waits for addresses."""
+"""Memory in pages of 2 MB, which cause fewer TLB misses."""
 
 import mmap
 

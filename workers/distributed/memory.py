@@ -1,4 +1,4 @@
-"""How much memory this machine, or the container we run in, can still give."""
+"""Measures the memory available on this machine or in its container."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ from paged_serve.protocol.errors import ConfigError
 
 _CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = Path("/dev/shm")
-NCCL_BYTES = 16 << 20  # its segments have ten megabytes, and it ends a process that cannot have one
+NCCL_BYTES = 16 << 20  # a segment has ten megabytes, and nccl ends a process that cannot allocate one
 
 
 def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
-    """Bytes that can be allocated without swapping; a container has its own limit."""
+    """Bytes that can be allocated without swapping, within the container's limit."""
     free = _available(meminfo)
     limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
     if limit is not None and used is not None:
@@ -20,7 +20,7 @@ def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROU
 
 
 def check_shared_memory(folder: Path = SHARED_MEMORY) -> None:
-    """Raises ConfigError when nccl's ranks could not meet there. Nothing else of ours uses it."""
+    """Raises ConfigError when /dev/shm is too small for nccl, its only user here."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if free < NCCL_BYTES:
@@ -31,12 +31,12 @@ def check_shared_memory(folder: Path = SHARED_MEMORY) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now, shared and mapped pages included; 0 where /proc does not show it."""
+    """Resident memory of this process, shared and mapped pages included; 0 without /proc."""
     return _status("VmRSS")
 
 
 def peak_resident_bytes() -> int:
-    """The most that it ever held."""
+    """The peak of this process's resident memory."""
     return _status("VmHWM")
 
 
@@ -68,7 +68,7 @@ def _number(path: Path) -> int | None:
 
 
 def _reclaimable(path: Path) -> int:
-    """The page cache that counts as used but goes when it is needed."""
+    """Page cache that counts as used but is freed on demand."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

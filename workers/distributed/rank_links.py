@@ -1,7 +1,8 @@
-"""How ranks of one host exchange bytes on the CPU: a unix stream socket between each two, in a private directory.
+"""Exchanges bytes between the ranks of one host on the CPU, over a unix stream socket between each pair of ranks.
 
-Nothing listens on the network, and only processes of this user get in. A stream of 4 KiB is a tenth of what gloo's
-loopback connections cost: no threads, two system calls, and a wait that looks for a moment before it sleeps.
+The sockets are in a private directory: nothing listens on the network, and only processes of this user can connect.
+Exchanging 4 KiB costs a tenth of gloo's loopback connections: no threads, two system calls, and a wait that polls
+for a moment before it sleeps.
 """
 
 import contextlib
@@ -11,30 +12,30 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-RETRY_S = 0.005  # between two looks for a rank that does not listen yet
-LOOKS_BEFORE_SLEEP = 200  # some 100 us: longer than a peer on another core takes to catch up in a decode step
+RETRY_S = 0.005  # between two attempts to reach a rank that does not listen yet
+LOOKS_BEFORE_SLEEP = 200  # about 100 us: longer than a peer on another core takes to catch up in a decode step
 BUFFER_BYTES = 1 << 20
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class RankLost(RuntimeError):
-    """A peer has ended, or was silent for too long; the group is of no more use."""
+    """A peer has ended or was silent for too long; the group is unusable."""
 
 
 class RankLinks:
-    """This rank's links to all others. Made by `join`, which every rank must call with the same place."""
+    """This rank's links to all others. Made by `join`, which every rank must call with the same `place`."""
 
     def __init__(self, rank: int, peers: dict[int, socket.socket]):
         self._rank = rank
         self._size = len(peers) + 1
         self._peers = peers
-        # What fits twice: a rank may be one exchange ahead of its peer.
+        # Room for two messages: a rank may be one exchange ahead of its peer.
         buffers = [peer.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for peer in peers.values()]
         self._small_bytes = min(buffers, default=0) // 8
 
     @classmethod
     def join(cls, rank: int, size: int, place: str, timeout_s: float) -> "RankLinks":
-        """Meet the other ranks at sockets named `place` and a number; their directory must be this user's alone.
+        """Connect to the other ranks at sockets named `place` and a number; only this user may enter their directory.
 
         Each listens for the ranks above it and connects to those below. Raises RankLost after `timeout_s`.
         """
@@ -57,7 +58,7 @@ class RankLinks:
         return cls(rank, peers)
 
     def exchange(self, parts: Sequence[memoryview]) -> None:
-        """Fill parts[other] with what rank `other` has in its own; all are of one length on all ranks, in bytes."""
+        """Fill parts[other] with the own part of rank `other`; all parts have one length in bytes on all ranks."""
         if parts[self._rank].nbytes <= self._small_bytes:
             for peer in self._peers.values():
                 self._send(peer, parts[self._rank])
@@ -67,7 +68,7 @@ class RankLinks:
             self._exchange_in_turns(parts)
 
     def _exchange_in_turns(self, parts: Sequence[memoryview]) -> None:
-        """In each round every rank has one partner, or pauses; of two the lower speaks first: none waits for ever."""
+        """Exchange in rounds: each rank has one partner or pauses, and the lower one sends first, to avoid deadlock."""
         for turn in range(self._size):
             other = (turn - self._rank) % self._size
             if other == self._rank:
@@ -79,7 +80,7 @@ class RankLinks:
                 step(peer, part)
 
     def send(self, part: memoryview) -> None:
-        """To every other rank, which calls `receive`."""
+        """Send `part` to every other rank, which calls `receive`."""
         for peer in self._peers.values():
             self._send(peer, part)
 
@@ -130,7 +131,7 @@ def _connect(path: str, rank: int, deadline: float) -> socket.socket:
 
 
 def _accept(listener: socket.socket) -> tuple[int, socket.socket]:
-    """(its rank, the link). Of this user, or refused."""
+    """Accept a link: (the peer's rank, the link). Peers of other users are refused."""
     try:
         peer, _ = listener.accept()
         _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -142,7 +143,7 @@ def _accept(listener: socket.socket) -> tuple[int, socket.socket]:
 
 
 def set_timeouts(peer: socket.socket, timeout_s: float) -> None:
-    """In the kernel: Python's own would cost a poll before each call."""
+    """Set the kernel's timeouts; Python's would cost a poll before each call."""
     peer.settimeout(None)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
     limit = struct.pack("@qq", int(timeout_s), int(timeout_s % 1 * 1e6))

@@ -1,4 +1,4 @@
-"""The ranks of one model and what they exchange. A group of one needs no links."""
+"""Collectives among the ranks of one model. A group of one needs no links."""
 
 from datetime import timedelta
 from typing import Any
@@ -37,7 +37,7 @@ class TensorParallelGroup:
         if device != "cuda":
             return cls(rank, size, RankLinks.join(rank, size, rendezvous, timeout_s))
         check_shared_memory()
-        import torch.distributed as dist  # late: a tenth of a second that only CUDA needs
+        import torch.distributed as dist  # imported late: it takes a tenth of a second and only CUDA needs it
 
         store: Any = getattr(dist, "FileStore")(rendezvous, size)  # noqa: B009  torch does not export it to type checkers
         nccl: Any = getattr(dist, "ProcessGroupNCCL")  # noqa: B009  absent from CPU builds

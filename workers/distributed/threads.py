@@ -1,4 +1,4 @@
-"""How many threads a rank computes with, and on which cores."""
+"""Decides the number of threads of a rank, and their cores."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,1 +1,1 @@
-"""The worker's process: one rank, the standby worker, what this machine computes with. Open worker_process.py first."""
+"""The worker's process: one rank, the standby worker, the report on this machine. Open worker_process.py first."""

@@ -1,17 +1,18 @@
-"""What a model's bits depend on beside its files, its settings and the request, in words: equal words, equal bits."""
+"""Describes the arithmetic of a model, on which its bits depend besides files, settings and request: equal text means
+equal bits."""
 
 import torch
 
 from ..kernels.cpu.library import Pool
 from ..models.decoder import Model
 
-EQUAL_RANKS = (1, 2, 4)  # they add as one does: see layers/segments.py
+EQUAL_RANKS = (1, 2, 4)  # these add in the same order as one: see layers/segments.py
 
 
 def arithmetic(model: Model, num_ranks: int, pool: Pool | None) -> str:
     """Device, dtype, the order of sums, and the number of ranks only where it changes that order.
 
-    Instruction sets, threads, memory and the size of batches are not in it, but for torch's own products.
+    Instruction sets, threads, memory and batch sizes are not part of it, except for torch's own products.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     ranks = f"{num_ranks} ranks"

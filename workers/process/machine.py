@@ -1,4 +1,4 @@
-"""`python -m paged_serve.workers.process.machine`: what this machine computes with on its CPU, and why."""
+"""`python -m paged_serve.workers.process.machine`: prints the CPU kernels that this machine uses, and why."""
 
 import json
 import shlex
@@ -26,12 +26,12 @@ def why_slow(cpu_isa: str) -> str:
 
 
 def remedy(cpu_isa: str) -> str:
-    """The one command, or change of it, that brings the kernels back."""
+    """The command, or the change of options, that enables the kernels."""
     return "leave out --cpu-isa torch" if cpu_isa == "torch" and runnable_isas() else install_command()
 
 
 def install_command() -> str:
-    """Gets a compiler on Debian and its like, and builds what is installed now again, from where it came."""
+    """The command that installs a compiler on Debian and reinstalls this package from its source."""
     source = "paged-serve"
     try:
         origin = json.loads(metadata.distribution("paged-serve").read_text("direct_url.json") or "{}")
@@ -41,7 +41,7 @@ def install_command() -> str:
     if url.scheme == "file" and not url.path.endswith(".whl"):
         editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
         source = editable + shlex.quote(unquote(url.path))
-    # A wheel that pip has kept was built without a compiler, too.
+    # A wheel in pip's cache was built without a compiler as well.
     return f"apt-get install g++ && pip install --force-reinstall --no-deps --no-cache-dir {source}"
 
 

@@ -39,7 +39,7 @@ DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 
 
 class Rank:
-    """What a worker process owns once it has joined its group and loaded its weights."""
+    """The state of a worker process that has joined its group and loaded its weights."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Rank:
 
     @classmethod
     def load(cls, config: Config, index: int, rendezvous: str, on_progress: Callable[[int, int], None]) -> "Rank":
-        """Meet the other ranks at the file `rendezvous` and load. Raises ConfigError when this machine does not fit."""
+        """Join the other ranks at the file `rendezvous` and load. Raises ConfigError for an unsuitable machine."""
         started = time.monotonic()
         size = config.parallel.tensor_parallel_size
         platform = platform_of(config)
@@ -81,7 +81,7 @@ class Rank:
         return cls(config, group, model, pool, grammars, time.monotonic() - started, platform)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
-        """Have ready what is compiled for this model; `on_progress(loaded, of)` after each kernel."""
+        """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
         if self._has_cuda_kernels:
             from ..backends.cuda.kernel_list import load_kernels
 
@@ -98,7 +98,7 @@ class Rank:
         )
 
     def ready(self) -> WorkerReady:
-        """What this rank has and what its memory holds."""
+        """The facts of this rank, and the number of blocks that its memory holds."""
         geometry, size, pooling = self._model.geometry, self._group.size, self._model.pooling
         block_size, kv_dtype = self._config.cache.block_size, cache_dtype(self._config, self._model)
         groups = groups_of(self._config, geometry)
@@ -172,7 +172,7 @@ class Rank:
         return self._steps
 
     def take_output(self) -> ModelRunnerOutput | None:
-        """Of the next step, if it is through."""
+        """The output of the next step, if it is complete."""
         return None if self._steps is None else self._steps.take()
 
     def facts(self) -> dict[str, str]:
@@ -205,7 +205,7 @@ class Rank:
 
 
 def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
-    """This process's threads for our kernels, pinned; None when torch computes, with as many. Loading, too."""
+    """The pinned threads of this process, for loading and for the kernels; None when torch computes, with as many."""
     cpus, quota = usable_cpus(), quota_of_cpus()
     share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
     num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))

@@ -1,8 +1,8 @@
-"""`python -m paged_serve.workers.process.standby`: a worker in waiting, started by the supervisor.
+"""`python -m paged_serve.workers.process.standby`: a standby worker, started by the supervisor.
 
-It has done what takes a start longest and needs no rank's memory: torch is imported, the kernels' library is loaded,
-the weights' files were asked into the page cache. It holds no weights, no KV cache and no device. When a group is
-replaced it receives its epoch and is a worker like any other from then on.
+It has done the slowest steps of a start that need no rank's memory: torch is imported, the kernels' library is loaded,
+and the kernel has been asked to read the weights' files into the page cache. It holds no weights, no KV cache and no
+device. When a group is replaced it receives an epoch and becomes an ordinary worker.
 """
 
 import gc
@@ -25,7 +25,7 @@ def main(child: ChildProcess) -> None:
     started = time.monotonic()
     prepare(child.config.model)
     child.control.send(control.Ready({}))
-    log.info("waits to be needed prepared_s=%.1f memory=%d", time.monotonic() - started, resident_bytes())
+    log.info("standing by prepared_s=%.1f memory=%d", time.monotonic() - started, resident_bytes())
     if wait_for_promotion(child):
         from .worker_process import WorkerProcess
 
@@ -65,5 +65,5 @@ def wait_for_promotion(child: ChildProcess) -> bool:
 
 
 if __name__ == "__main__":
-    gc.disable()  # as in a worker: until it is ready, everything that is made stays
+    gc.disable()  # as in a worker: until it is ready, it creates only objects that stay
     run_child("standby", main)

@@ -1,4 +1,4 @@
-"""A process's first steps are slow: libraries load parts of themselves and choose their code. Users need not wait."""
+"""Warms a process up with an invented request: libraries finish loading in the first steps, which are slow."""
 
 from collections.abc import Callable
 

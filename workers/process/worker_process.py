@@ -66,8 +66,8 @@ class WorkerProcess:
                 self._answer()
         except Exception as error:
             self._obey_supervisor()
-            if self._child.stop_requested:  # on a normal stop the core or another rank may leave in the midst of a step
-                log.info("stopped in the midst of a step reason=%s", error)
+            if self._child.stop_requested:  # on a normal stop the core or another rank may leave during a step
+                log.info("stopped during a step reason=%s", error)
                 return
             refused = isinstance(error, ConfigError)
             reason = str(error) if refused else f"{type(error).__name__}: {error}"
@@ -88,7 +88,7 @@ class WorkerProcess:
         if message is None:
             self._poller.poll(int(1000 * HEARTBEAT_S))
             message = self._link.receive()
-        if self._link.num_invalid:  # a lost plan would be waited for until the step's deadline
+        if self._link.num_invalid:  # a lost scheduler output would stall the step until its deadline
             raise ProtocolError("the engine core sent what cannot be read; the line above says why")
         self._obey_supervisor()
         return message
@@ -110,7 +110,7 @@ class WorkerProcess:
             case Shutdown():
                 self._child.request_stop()
             case Refused(reason=reason, stale=stale):
-                # A group's epoch is over when another has begun: this process is replaced, and not the settings wrong.
+                # The group's epoch is over: this process is being replaced; the settings are not at fault.
                 raise (ProtocolError if stale else ConfigError)(f"the engine core refused this worker: {reason}")
             case _:
                 assert_never(message)
@@ -135,7 +135,7 @@ class WorkerProcess:
         rank = self._loaded()
         rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
         self._poller.register(rank.steps.fd, zmq.POLLIN)
-        gc.freeze()  # what lives now lives for ever; later collections need not look at it
+        gc.freeze()  # objects alive now stay alive; later collections can skip them
         gc.enable()
         self._send(KVCacheReady(self._child.index))
         self._child.control.send(control.Ready(rank.facts()))

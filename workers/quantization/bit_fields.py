@@ -9,7 +9,7 @@ from ..kernels.cpu.library import Pool
 from ..kernels.cpu.unpacking import WordLayout, unpack_codes
 
 WORD_BITS = 32
-AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]  # output i of a word of AWQ's lies in its nibble AWQ_NIBBLES[i]
+AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]  # output i of an AWQ word is in nibble AWQ_NIBBLES[i]
 
 
 def read_codes(
@@ -21,7 +21,7 @@ def read_codes(
     bits: int,
     order: Tensor | None,
 ) -> Tensor:
-    """uint8 [out, in] of `part`, columns in `order`, from words that lie along the inputs or down them."""
+    """uint8 [out, in] of `part`, columns in `order`, from words packed along the inputs or down them."""
     per_word, (outputs, inputs) = WORD_BITS // bits, part.shape
     shape, across = (outputs, -(-inputs // per_word)), 0
     if layout is WordLayout.DOWN_INPUTS:
@@ -43,7 +43,7 @@ def codes_of(
     first: int = 0,
     order: Tensor | None = None,
 ) -> Tensor:
-    """uint8 [outputs, inputs] as unpack_codes gives it, by torch where there is no pool."""
+    """uint8 [outputs, inputs] like unpack_codes, by torch when there is no pool."""
     if pool is not None:
         return unpack_codes(pool, words, layout, bits, shape, first, order)
     outputs, inputs = shape

@@ -1,4 +1,4 @@
-"""A checkpoint's quantization as config.json describes it, checked against what can be served."""
+"""Reads a checkpoint's quantization from config.json, and checks that it can be served."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ SUPPORTED = (
 
 
 class Gptq(msgspec.Struct, frozen=True):
-    """As AutoGPTQ and GPTQModel write it. Group sizes and activation order are read off the tensors."""
+    """Settings of AutoGPTQ and GPTQModel. Group sizes and activation order are read off the tensors."""
 
     bits: int
     group_size: int = -1
@@ -27,7 +27,7 @@ class Gptq(msgspec.Struct, frozen=True):
 
 
 class Awq(msgspec.Struct, frozen=True):
-    """As AutoAWQ writes it, in either spelling of its two numbers."""
+    """Settings of AutoAWQ, in either spelling of its two numbers."""
 
     bits: int | None = None
     w_bit: int | None = None
@@ -60,7 +60,7 @@ class ConfigGroup(msgspec.Struct, frozen=True):
 
 
 class CompressedTensors(msgspec.Struct, frozen=True):
-    """As llm-compressor writes it."""
+    """Settings of llm-compressor."""
 
     config_groups: dict[str, ConfigGroup]
     format: str = "dense"
@@ -82,7 +82,7 @@ class _Folder(msgspec.Struct, frozen=True):
 def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | None:
     """The method's name and its checked settings; None when the weights are not quantized.
 
-    Raises ConfigError that names what is not supported, and what is.
+    Raises ConfigError, naming the unsupported setting and the supported ones.
     """
     path = folder / "config.json"
     found: dict[str, Any] | None = read_json_file(path, _Folder).quantization_config
@@ -104,7 +104,7 @@ def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | N
 
 
 def problem_of(config: QuantizationConfig) -> str:
-    """What we cannot serve of it, or ""; settings of single modules are their reader's to judge."""
+    """The unsupported setting, or ""; the readers check the settings of single modules."""
     match config:
         case Gptq():
             return _gptq_problem(config)
@@ -148,7 +148,7 @@ def _compressed_tensors_problem(config: CompressedTensors) -> str:
 
 
 def group_problem(group: ConfigGroup, file_format: str) -> str:
-    """What cannot be served of one group whose tensors are stored in `file_format`, or ""."""
+    """The unsupported setting of a group whose tensors are stored in `file_format`, or ""."""
     weights, inputs = group.weights, group.input_activations
     kind = "float" if file_format == "float-quantized" else "int"
     if weights is None or weights.type != kind or weights.dynamic is not False:

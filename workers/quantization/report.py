@@ -1,4 +1,4 @@
-"""What quantization did to a model, in figures for people."""
+"""Figures on the quantization of a model, for users."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Stor
 
 @dataclass(slots=True)
 class QuantizationReport:
-    """Of one rank. Errors are known only for matrices that were quantized here, from the float weights."""
+    """The report of one rank. Errors are known only for matrices quantized on load, from the float weights."""
 
     bytes_per_float: int
     forms: dict[str, int] = field(default_factory=dict)  # form -> number of matrices
@@ -20,7 +20,7 @@ class QuantizationReport:
     errors: dict[str, float] = field(default_factory=dict)  # matrix -> relative root-mean-square error
 
     def count(self, read: Weight, held: Weight) -> None:
-        """A matrix as it was read, and as the backend holds it."""
+        """Count a matrix, in the forms in which it was read and in which the backend holds it."""
         form = form_of(read) if form_of(read) == form_of(held) else f"{form_of(read)} held as float"
         self.forms[form] = self.forms.get(form, 0) + 1
         if not isinstance(read, Tensor | StoredWeight):
@@ -29,7 +29,7 @@ class QuantizationReport:
             self.bytes_after += held.nbytes
 
     def error(self, name: str, lost: float, there: float) -> None:
-        """Sums of squares of a matrix's error and of its weights."""
+        """Record the sums of squares of a matrix's error and of its weights."""
         self.errors[name] = math.sqrt(lost / there) if there else 0.0
 
     def facts(self) -> dict[str, str]:
@@ -49,7 +49,7 @@ class QuantizationReport:
 
 
 def form_of(weight: Weight) -> str:
-    """Such as "int4 g32"."""
+    """The form as text, like "int4 g32"."""
     match weight:
         case Int8Weight():
             return "int8"

@@ -1,4 +1,4 @@
-"""Chooses, once a load, how the model's matrices are read."""
+"""Chooses the reader of the model's matrices, once per load."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class MatrixSource:
 
     projections: MatrixReader
     head: MatrixReader
-    quantizes_head: bool  # so that it cannot share the embedding's matrix
+    quantizes_head: bool  # then it cannot share the embedding's matrix
     report: QuantizationReport
 
 
@@ -42,10 +42,10 @@ def matrix_source(
     *,
     is_transposed: bool = False,
 ) -> MatrixSource:
-    """By the folder's config.json and `config.quantization`. Raises ConfigError when they contradict each other.
+    """The source for the folder's config.json and `config.quantization`. Raises ConfigError on a contradiction.
 
     `is_transposed`: float projections, but not the head, are stored as [in, out].
-    On the threads of `pool`, if there is one, weights are quantized to int8 or int4, and codes unpacked.
+    The threads of `pool`, if given, quantize weights to int8 or int4, and unpack codes.
     """
     report = QuantizationReport(dtype.itemsize)
     plain, floats = FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)

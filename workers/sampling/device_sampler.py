@@ -1,4 +1,4 @@
-"""Sampling as a runner sees it that does not wait: tokens stay where the next step needs them."""
+"""Asynchronous sampling, as the runner sees it: tokens stay on the device, where the next step needs them."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from .sampler import SampledTokens
 
 
 class PendingSample(Protocol):
-    """Tokens that are on the device, or will be."""
+    """Sampled tokens, which are on the device or will be."""
 
     @property
     def token_ids(self) -> Tensor:
@@ -20,15 +20,15 @@ class PendingSample(Protocol):
         ...
 
     def result(self) -> SampledTokens:
-        """Waits for them."""
+        """Wait for the tokens."""
         ...
 
 
 class DeviceSampling(Protocol):
-    """What is not described here is in Sampler."""
+    """Methods without a docstring are as in Sampler."""
 
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
-        """Whether `launch` for these rows looks at tokens of earlier steps in `state`, which must be known then."""
+        """Whether `launch` for these rows reads tokens of earlier steps in `state`, which must be known by then."""
         ...
 
     def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample: ...

@@ -1,4 +1,4 @@
-"""The host's sampler as a runner's DeviceSampling: it waits for logits, and its tokens are there at once."""
+"""Adapts the host's sampler to the runner's DeviceSampling: it waits for the logits; its tokens are ready at once."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from .sampler import SampledTokens, Sampler
 
 
 class HostSample:
-    """A PendingSample that is no longer pending."""
+    """A PendingSample that is complete."""
 
     def __init__(self, sampled: SampledTokens, device: torch.device):
         self.token_ids = torch.from_numpy(sampled.token_ids).to(device)
@@ -22,7 +22,7 @@ class HostSample:
 
 
 class HostSampling:
-    """For logits on the CPU, and on devices without a sampler of their own."""
+    """Samples logits on the CPU, and on devices that have no sampler."""
 
     def __init__(self, sampler: Sampler):
         self._sampler = sampler

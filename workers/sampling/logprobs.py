@@ -1,4 +1,4 @@
-"""Log-probabilities of raw logits: of a given token, its rank, and the best k, in the one order of `ordering`."""
+"""Log-probabilities of raw logits: a given token's, with its rank, and those of the best k by `ordering`."""
 
 import math
 from dataclasses import dataclass

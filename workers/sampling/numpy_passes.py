@@ -1,4 +1,4 @@
-"""The sampler's Passes in numpy: the reference, and what serves where there are no kernels."""
+"""The sampler's Passes in numpy: the reference, and the implementation without kernels."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from .truncation import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 
 
 class NumpyPasses:
-    """It works on slabs of rows that fit the cache."""
+    """Works on slabs of rows that fit the cache."""
 
     def __init__(self, vocab_size: int):
         self._buffer = WeightBuffer(vocab_size)
@@ -75,7 +75,7 @@ class NumpyPasses:
     def _held(
         self, logits: NDArray[np.float32], best: NDArray[np.int64], masks: Sequence[NDArray[np.int32] | None]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """A copy of the logits in which the masks are applied, if there are any, and each row's best token then."""
+        """A copy of the logits with the masks applied, if any, and each row's best token in it."""
         held = np.array([i for i, mask in enumerate(masks) if mask is not None], np.int64)
         if not len(held):
             return logits, best
@@ -86,7 +86,7 @@ class NumpyPasses:
     def _weights(
         self, logits: NDArray[np.float32], best: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
     ) -> NDArray[np.float32]:
-        """What temperature, min-p, top-k and top-p leave: [m, vocab] logits -> [m, padded] weights, not normalised."""
+        """Weights after temperature, min-p, top-k and top-p: [m, vocab] logits -> [m, padded], not normalised."""
         shifted = self._buffer.shifted(logits, logits[np.arange(len(logits)), best])
         np.divide(shifted, columns.temperature[rows][:, None], out=shifted)
         min_p = np.flatnonzero(columns.log_min_p[rows] > -np.inf)

@@ -1,4 +1,4 @@
-"""The passes over logits that cost most; the sampler decides what is passed over, and why."""
+"""The expensive passes over logits; the sampler decides which rows need which."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,7 +20,7 @@ class Passes(Protocol):
     def mask(
         self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
     ) -> NDArray[np.int64]:
-        """Make -infinity, in place, of the logits' rows at `indices`, what their `masks` [n, words] do not allow.
+        """Set logits to -infinity, in place, where `masks` [n, words] do not allow them, in the rows at `indices`.
 
         Bit i % 32 of word i / 32 is token i's. Returns each row's best token, the lowest id among equals, or 0.
         """
@@ -37,11 +37,10 @@ class Passes(Protocol):
         exclusions: NDArray[np.float64],
         masks: Sequence[NDArray[np.int32] | None],
     ) -> NDArray[np.int64]:
-        """A token for each of the logits' rows at `indices`; what follows them is theirs.
+        """Draw a token for each of the logits' rows at `indices`; the following arguments belong to these rows.
 
-        Some logit of a row is finite, the others may be -infinity. Where there is a mask, as in `mask`, the token is
-        among those that it allows, and `best` means nothing; the logits stay as they are. No `masks` at all: no row has
-        one.
+        At least one logit of a row is finite, the others may be -infinity. With a mask, as in `mask`, the token is one
+        that it allows, and `best` is ignored; the logits are not changed. Without `masks` no row has one.
         """
         ...
 
@@ -52,8 +51,8 @@ class Passes(Protocol):
         tokens: NDArray[np.int64],
         counts: NDArray[np.int64],
     ) -> TokenLogprobs:
-        """Of the logits' rows at `indices`, which are finite: of each one's token, and of its `counts` best.
+        """Logprobs of the logits' finite rows at `indices`: of each row's token, and of its `counts` best.
 
-        `counts` are at most the vocabulary. A row with less than the largest count has columns that mean nothing.
+        `counts` are at most the vocabulary. Surplus columns of a row with less than the largest count are undefined.
         """
         ...

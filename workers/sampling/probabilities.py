@@ -1,9 +1,8 @@
-"""Softmax weights whose bits depend on their own row alone, and the two sums that everything else is made of.
+"""Softmax weights whose bits depend only on their own row, and their sums.
 
-A vectorised `exp` or `sum` may treat the last elements of an array otherwise than the rest, and where "last" is
-depends on how many rows there are. Here each row is padded to whole tiles of 256: no row ever meets an array's
-ragged end, a tile is always summed in the same order (float32, pairwise), and tile sums are accumulated from left
-to right in float64.
+A vectorised `exp` or `sum` may treat the last elements of an array differently, and the position of the end depends on
+the number of rows. Here each row is padded to whole tiles of 256, so no row touches an array's ragged end; a tile is
+always summed in the same order (float32, pairwise), and tile sums are accumulated from left to right in float64.
 """
 
 import numpy as np

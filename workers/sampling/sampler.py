@@ -1,9 +1,9 @@
-"""One token for each row of logits. The order of the steps matters, because they do not commute:
+"""Samples one token for each row of logits. The order of the steps matters, because they do not commute:
 
-1. log-probabilities, where asked for, from the raw logits: they describe the model, not the request's parameters;
-2. the end of reasoning where it is forced, and then nothing else of this step; else the grammar, allowed tokens, bad
-   words, min_tokens, logit_bias (`reasoning`, `grammars`, `constraints`);
-3. repetition, frequency and presence penalties (`penalties`), then what would repeat the text (`repetitions`);
+1. log-probabilities, if requested, from the raw logits: they describe the model, not the request's parameters;
+2. the forced end of reasoning, alone; otherwise the grammar, allowed tokens, bad words, min_tokens, logit_bias
+   (`reasoning`, `grammars`, `constraints`);
+3. repetition, frequency and presence penalties (`penalties`), then DRY (`repetitions`);
 4. greedy rows take the best token, the lowest id among equals, and are done;
 5. temperature, then min-p, then top-k, then top-p, then XTC (`truncation`);
 6. a draw with the random number of (the request's seed, the output position) (`philox`, `draw`).
@@ -12,8 +12,8 @@ A row's result depends on its own logits, parameters, tokens and seed, bit for b
 rules that leave no token to choose, give token 0 and the row's index in `bad`; a grammar that cannot go on, token 0 and
 the reason in `failures`.
 
-All of it runs on the host. What visits whole rows of logits is behind `passes`: in numpy, or on our kernels; the rest
-depends on a row's few tokens and parameters.
+All steps run on the host. The passes over whole rows of logits are behind `passes`, in numpy or in the CPU kernels; the
+rest depends on a row's few tokens and parameters.
 """
 
 from dataclasses import dataclass, field
@@ -30,16 +30,16 @@ from .passes import Passes
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """The answer for n rows, in their order."""
+    """The result for n rows, in their order."""
 
     token_ids: NDArray[np.int64]  # [n]
     bad: NDArray[np.int64]  # indices of rows whose token must not be emitted
-    logprobs: dict[int, TokenLogprobs]  # by index, of the rows that asked
+    logprobs: dict[int, TokenLogprobs]  # by index, for rows that requested them
     failures: dict[int, str] = field(default_factory=dict)  # by index, why a row's grammar allows no token
 
 
 class Sampler:
-    """Everything about requests is in the RequestRows."""
+    """Stateless: all state of requests is in RequestRows."""
 
     def __init__(self, passes: Passes):
         self._passes = passes
@@ -88,7 +88,7 @@ class Sampler:
         rows: NDArray[np.int64],
         state: RequestRows,
     ) -> None:
-        """Steps 2 and 3 in place, for the rows at `indices`; those that a mask is all of, a draw need not change."""
+        """Steps 2 and 3 in place, for the rows at `indices`, except rows with only a mask, which a draw applies."""
         masked = [index for index in indices.tolist() if index in masks]
         if masked:
             stacked = np.stack([masks.pop(index) for index in masked])
@@ -100,7 +100,7 @@ class Sampler:
         bad[indices] |= np.isneginf(host[indices, best[indices]])
 
     def _best(self, host: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Each one's best token; where most rows are meant, all are read, which costs less than to copy most."""
+        """The best token of each row. For most of the rows all are read, which costs less than copying most of them."""
         if 2 * len(indices) > len(host):
             return self._passes.scan(host)[0][indices]
         return self._passes.scan(host[indices])[0]
@@ -114,7 +114,7 @@ class Sampler:
         rows: NDArray[np.int64],
         columns: SamplingColumns,
     ) -> dict[int, TokenLogprobs]:
-        """By index of the step, for those at `indices`, whose raw logits are at `places`."""
+        """Logprobs by index of the step, for rows at `indices`, whose raw logits are at `places`."""
         if not len(indices):
             return {}
         counts = _counts(columns.logprobs[rows[indices]], logits.shape[1])
@@ -131,13 +131,13 @@ class Sampler:
         return by_index
 
     def _of_named(self, logits: NDArray[np.float32], place: int, tokens: NDArray[np.int64]) -> TokenLogprobs:
-        """Of these tokens of one row, each with the bits that it has among the best."""
+        """Logprobs of the named tokens of one row, with the same bits as among the best."""
         each = np.zeros(len(tokens), np.int64)
         found = self._passes.logprobs(logits, each + place, tokens, each)
         return TokenLogprobs(tokens.astype(np.int32)[None], found.logprobs[:, 0][None], found.ranks[:1])
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
-        """Of prompt tokens [n], each under the logits [n, vocab] that its predecessor gave; not finite ones read 0."""
+        """Logprobs of prompt tokens [n], from the logits [n, vocab] of their predecessors; non-finite ones become 0."""
         host: NDArray[np.float32] = logits.numpy(force=True)
         if not np.isfinite(host).all():
             host = np.nan_to_num(host, nan=0.0, posinf=0.0, neginf=0.0)
@@ -146,7 +146,7 @@ class Sampler:
 
 
 def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
-    """How many of the best tokens; -1 asks for all."""
+    """The number of best tokens per row; -1 means all."""
     counts: NDArray[np.int64] = np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))
     return counts
 
@@ -154,7 +154,7 @@ def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
 def _masks(
     indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
 ) -> tuple[dict[int, NDArray[np.int32]], dict[int, str]]:
-    """What grammars, budgets and lists allow the rows at `indices`, and why others have no token; both by index."""
+    """Masks of grammars, budgets and lists for the rows at `indices`, and failures of grammars; both by index."""
     columns.await_masks()
     masks, failures = dict[int, NDArray[np.int32]](), dict[int, str]()
     for index in indices.tolist():
@@ -167,7 +167,7 @@ def _masks(
 
 
 def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:
-    """What is left of steps 2 and 3, in place, for the rows at `indices`."""
+    """The rest of steps 2 and 3, in place, for the rows at `indices`."""
     columns = state.sampling
     for index in indices.tolist():
         row = int(rows[index])

@@ -1,11 +1,11 @@
-"""min-p, top-k, top-p and XTC: which tokens stay in the draw. All work on weights exp((logit - max) / temperature).
+"""min-p, top-k, top-p and XTC remove tokens from the draw. All work on weights exp((logit - max) / temperature).
 
 min-p keeps the tokens at least `min_p` times as likely as the most likely one. top-k keeps the first k tokens of
-the rank order: by logit, equal logits by lower id. top-p then keeps the shortest beginning of that order whose mass
-reaches `top_p` of what min-p and top-k left; the token that reaches it stays, so one always does. Of a tie at the
-border the lower ids stay, never all of them and never a random one.
+the rank order: by logit, equal logits by lower id. top-p then keeps the shortest prefix of that order whose mass
+reaches `top_p` of the mass left by min-p and top-k; the token that reaches it stays, so at least one does. Of equal
+logits at the border the lower ids stay.
 
-XTC, in the steps in which it happens, drops what is at least as likely as its threshold, but for the last of these in
+XTC, in the steps in which it applies, drops all tokens at least as likely as its threshold except the last of them in
 rank order (p-e-w, https://github.com/oobabooga/text-generation-webui/pull/6335).
 """
 
@@ -18,7 +18,7 @@ TOP_P_FIRST_LOOK = 256  # tokens among which top-p usually ends; only rows where
 
 
 def apply_min_p(shifted: NDArray[np.float32], log_min_p: NDArray[np.float32]) -> None:
-    """Drop, in place, what is less than min_p as likely as the maximum: [m, padded] (logit - max) / temperature."""
+    """Drop, in place, tokens less than min_p times as likely as the best: [m, padded] (logit - max) / temperature."""
     shifted[shifted < log_min_p[:, None]] = -np.inf
 
 
@@ -70,7 +70,7 @@ def _descending(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
 
 
 def _prefix(sums: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many leading tokens it takes until their mass reaches the goal; one more than there are if it never does."""
+    """The number of leading tokens whose mass reaches the goal; one more than there are if it never does."""
     short: NDArray[np.int64] = np.count_nonzero(sums < goal[:, None], axis=1)
     return short + 1
 

@@ -1,6 +1,6 @@
-"""HTTP/1.1 for many streams at once: asyncio's protocol and httptools' parser, nothing between them.
+"""HTTP/1.1 for many concurrent streams, on asyncio's protocol and httptools' parser only.
 
-A general client library costs several times as much a chunk, and a load generator that is busy itself measures itself.
+A general client library costs several times as much per chunk, and an overloaded load generator measures itself.
 """
 
 import asyncio

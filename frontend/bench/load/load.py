@@ -1,4 +1,4 @@
-"""What is asked of a model: a seeded random load, or the prompts of a file.
+"""The requests of a benchmark: a seeded random load, or the prompts of a file.
 
 The default load is the one that the project's comparisons with other engines use: prompts of 32 to 512 tokens, outputs
 of 16 to 128, seed 0. Its 64 first requests have 16,699 prompt and 4,198 output tokens, whatever the vocabulary.

@@ -40,7 +40,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """A chunk of a stream, or a whole answer; what we do not look at is not even decoded."""
+    """A chunk of a stream, or a whole answer; unused fields are not decoded."""
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None

@@ -34,7 +34,7 @@ def load_table(result: LoadResult, objectives: Mapping[str, float], max_concurre
 
 
 def notes(result: LoadResult, max_concurrency: int) -> list[str]:
-    """What a reader must know to trust the figures."""
+    """Caveats on the figures."""
     found = []
     for kind, count in result.errors.items():
         found.append(f"FAILED {count} of {result.num_requests}, {kind}: {result.error_details[kind]}")

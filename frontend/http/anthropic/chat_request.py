@@ -1,4 +1,4 @@
-"""A body of Anthropic's interface as the body of a chat completion that has the same answer."""
+"""Translates a body of Anthropic's interface into the body of a chat completion with the same answer."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def chat_request(body: MessagesRequest) -> dict[str, Any]:
 
 
 def prompt_fields(body: CountTokensRequest) -> dict[str, Any]:
-    """What the prompt depends on, and which tools may be called."""
+    """The fields of the chat that determine the prompt and the tools that may be called."""
     messages = chat_messages(body.system, body.messages)
     # Templates read one of two names; to any other they mean nothing.
     switches = dict.fromkeys(("enable_thinking", "thinking"), _thinks(body))

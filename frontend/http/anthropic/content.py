@@ -1,4 +1,4 @@
-"""Events of generated text to content blocks, for an answer that is whole and for a stream alike.
+"""Turns events of generated text into content blocks, for whole answers and for streams.
 
 Blocks follow one another in the order of the events: each ends where an event of another kind, or another call, begins.
 """
@@ -43,7 +43,7 @@ Change = Begin | Add | End
 
 
 class Blocks:
-    """What events change in an answer's content."""
+    """Turns events into changes of an answer's content."""
 
     def __init__(self, *, shows_thinking: bool):
         """`shows_thinking` false: thinking has its blocks, without their text."""
@@ -74,7 +74,7 @@ class Blocks:
         return changes
 
     def end(self) -> list[Change]:
-        """Nothing comes any more."""
+        """The changes at the end of the output."""
         changes: list[Change] = [] if self._open is None else [End(self._open)]
         self._open = None
         return changes

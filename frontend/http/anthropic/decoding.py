@@ -1,4 +1,4 @@
-"""JSON to the Structs of schemas.py; what other servers of this interface know is refused by its name."""
+"""Decodes JSON into the Structs of schemas.py; features that only other servers have are refused by name."""
 
 from typing import TypeVar
 

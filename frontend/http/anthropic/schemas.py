@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's interface. A null means the default; what is not listed here is refused by name."""
+"""Request bodies of Anthropic's interface. Null means the default; fields not listed here are refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -78,7 +78,7 @@ class ThinkingBlock(_Block, frozen=True, kw_only=True, tag="thinking"):
 
 
 class RedactedThinkingBlock(_Block, frozen=True, kw_only=True, tag="redacted_thinking"):
-    """Written for another model, which alone can read it."""
+    """Encrypted reasoning of another model, which cannot be read here."""
 
     data: str
 

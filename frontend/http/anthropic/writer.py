@@ -21,7 +21,7 @@ _JSON_DELTA = (b"input_json_delta", b"partial_json")
 
 @dataclass(slots=True)
 class Output:
-    """What some more of the generated text is."""
+    """The events of one more piece of generated text."""
 
     events: Sequence[Event]
     finish_reason: str | None  # in OpenAI's words, with the last one

@@ -27,10 +27,10 @@ class Usage(Answer):
 
 
 class Timings(Answer):
-    """As llama.cpp's server has it: milliseconds and tokens a second, of all choices; waiting counts as prompt."""
+    """Timings of llama.cpp's server: milliseconds and tokens per second, over all choices; waiting counts as prompt."""
 
     cache_n: int  # prompt tokens that were in the prefix cache
-    prompt_n: int  # that were computed
+    prompt_n: int  # prompt tokens that were computed
     prompt_ms: float  # from the request's arrival to its first token
     prompt_per_token_ms: float | None
     prompt_per_second: float | None
@@ -141,7 +141,7 @@ class ToolCall(Answer, kw_only=True):
 
 
 class ChatAnswerMessage(Answer):
-    """Reasoning has two names in the field."""
+    """The message of an answer. Reasoning has two names in use."""
 
     role: Literal["assistant"]
     content: str | None

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: a conversation, answered, with tool calls where the model writes them."""
+"""POST /v1/chat/completions: answers a conversation, with tool calls if the model writes them."""
 
 from array import array
 from collections.abc import AsyncGenerator, Sequence
@@ -35,7 +35,7 @@ NO_FORMAT = "tools: the chat template shows no known format of calls, so they st
 async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> Prompt:
     """The conversation as rendered at that moment, with its parameters; `raw`: the JSON of the body.
 
-    Raises InvalidRequest or HttpError for what cannot be served.
+    Raises InvalidRequest or HttpError for a request that cannot be served.
     """
     _check_support(body)
     has_format = service.formats.tools is not None
@@ -108,7 +108,7 @@ class ChatWriter:
         ]
 
     def _call_reason(self) -> str:
-        """With what an output that calls ends."""
+        """The finish reason of an output with calls."""
         if self._names_function:
             return "stop"
         return "function_call" if self._calls_functions else "tool_calls"

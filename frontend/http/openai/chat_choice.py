@@ -14,7 +14,7 @@ from .pieces import Piece
 
 
 class ReasoningCount:
-    """How many tokens of an output are reasoning, its tags among them; known where these are one token each."""
+    """Counts the reasoning tokens of an output, tags included. Needs tags of one token each."""
 
     def __init__(self, begin: int, end: int, *, has_begun: bool):
         self._end = end
@@ -24,7 +24,7 @@ class ReasoningCount:
 
     @classmethod
     def of(cls, reading: OutputReading | None, tokenizer: Tokenizer) -> "ReasoningCount | None":
-        """None where it cannot be known."""
+        """The counter, or None when the tags are not single tokens."""
         if reading is None:
             return None
         begin, end = tokenizer.token_id(reading.reasoning_begin), tokenizer.token_id(reading.reasoning_end)
@@ -39,7 +39,7 @@ class ReasoningCount:
 
 
 class ChatChoice:
-    """`seed`: the answer's id, from which those of calls follow; `call_reason`: with what it ends if it has any."""
+    """`seed`: the answer's id, the source of call ids; `call_reason`: finish reason of an output with calls."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ChatChoice:
         return self._shows_reasoning or not isinstance(event, Reasoning)
 
     def _shown(self, event: Event) -> Event:
-        """With an id, which clients need to answer a call."""
+        """The event with a call id, which clients need to answer a call."""
         if not isinstance(event, CallStart) or event.id:
             return event
         name = hashlib.sha256(f"{self._seed} {self.index} {event.index}".encode()).hexdigest()[:24]

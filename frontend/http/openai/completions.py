@@ -1,4 +1,4 @@
-"""POST /v1/completions: prompts in any of four forms, continued."""
+"""POST /v1/completions: continues prompts in any of four forms."""
 
 from array import array
 from collections.abc import AsyncGenerator, Sequence
@@ -35,7 +35,7 @@ from .request.truncation import limit_of
 async def completion_prompts(service: Service, body: CompletionRequest, size: int) -> list[Prompt]:
     """Every prompt with its parameters; `size`: of the body in bytes.
 
-    Raises InvalidRequest or HttpError for what cannot be served.
+    Raises InvalidRequest or HttpError for a request that cannot be served.
     """
     if body.max_tokens == 0 and not body.echo:
         raise InvalidRequest("max_tokens is 0; only a completion with echo may ask for no output", "max_tokens")
@@ -69,7 +69,7 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
 
 @dataclass(frozen=True, slots=True)
 class _Echo:
-    """A prompt, as all of its choices begin."""
+    """A prompt that its choices repeat."""
 
     text: str
     logprobs: CompletionLogprobs | None
@@ -184,7 +184,7 @@ class CompletionWriter:
                 shown = Detokenizer(tokenizer, skip_special_tokens=False)
                 writer = logprobs.CompletionLogprobsWriter(tokenizer, num_top, shown, names_ids)
                 written = writer.write(ids, [None, *entries])
-                added = max(0, writer.offset - len(text))  # by the tokenizer, in front: a BOS that no one has sent
+                added = max(0, writer.offset - len(text))  # a BOS that the tokenizer put in front
                 written.text_offset = [max(0, offset - added) for offset in written.text_offset]
                 return _Echo(text, written)
 
@@ -211,7 +211,7 @@ class CompletionWriter:
 
 
 def _append(whole: CompletionChoice, part: CompletionChoice) -> None:
-    """All but the text, which would be copied with every part."""
+    """Append everything but the text, which would be copied with every part."""
     if part.finish_reason is not None:
         whole.finish_reason, whole.stop_reason = part.finish_reason, part.stop_reason
     if part.prompt_token_ids is not UNSET:

@@ -1,4 +1,4 @@
-"""The generating endpoints: what they share, and how chat and completions differ."""
+"""The generating endpoints: their common steps, and the differences between chat and completions."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -50,13 +50,13 @@ class Terms(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A generating route: what its body is, how that becomes prompts, and how its answer is written."""
+    """A generating route: the type of its body, its translation into prompts, and the writer of its answer."""
 
     prefix: str  # of the answers' ids, with its separator
     body: type[Any]
     prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Any]]]  # (…, JSON of the body, answer's moment)
     writer: Callable[[Service, Any, list[Any], Any], Writer]
-    answer_id: str | None = None  # None: of the request's id
+    answer_id: str | None = None  # None: derived from the request's id
     # From another interface's JSON: (JSON, whether the server is lenient) to (JSON of `body`, warnings)
     translate: Callable[[bytes, bool], tuple[bytes, list[str]]] | None = None
 
@@ -97,7 +97,7 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
 
 
 class Sender(Protocol):
-    """Of a request: its exchange, or what is left of one that was accepted without a connection to wait for it."""
+    """The sender of a request: an exchange, or a stored response that runs without a connection."""
 
     @property
     def tenant(self) -> Tenant: ...
@@ -109,7 +109,7 @@ class Sender(Protocol):
 
 
 def _cache_salt(service: Service, sender: Sender, asked: str) -> str:
-    """Each key's prefixes are its own: the time to the first token would show one caller what another has asked."""
+    """The cache salt, different for each API key: cache hits would reveal to one caller the prompts of another."""
     if not sender.tenant.name or service.config.cache.share_prefixes:
         return asked
     return hashlib.sha256(f"{sender.tenant.name} {asked}".encode()).hexdigest()
@@ -139,7 +139,7 @@ def generation_of(
     *,
     in_turn: bool = False,
 ) -> Generation:
-    """`lease`: for all that the generation takes, from now on. Raises Overloaded or InvalidRequest."""
+    """The generation of a request; `lease` covers its memory from now on. Raises Overloaded or InvalidRequest."""
     if body.timings_per_token and in_turn:
         raise InvalidRequest(
             "timings_per_token is true: the answer to a request with an Idempotency-Key has the same bytes whenever it "

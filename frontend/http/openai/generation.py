@@ -1,4 +1,4 @@
-"""One HTTP request's sequences, from the engine's deltas to pieces of text, until each has ended or is not read."""
+"""The sequences of one HTTP request: turns the engine's deltas into pieces of text until the end or a disconnection."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from .pieces import Piece
 from .round_robin import RoundRobin
 from .stream_interval import StreamInterval
 
-MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms; then others have their turn
+MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms of the event loop
 
 
 @dataclass(slots=True)
@@ -31,9 +31,9 @@ class Prompt:
 
     token_ids: "array[int]"
     params: SamplingParams
-    text: str | None = None  # as it was given, if it was no list of tokens and the answer repeats it
-    warnings: Sequence[str] = ()  # of what its parameters do not enforce
-    reading: OutputReading | None = None  # of a chat whose outputs are more than content
+    text: str | None = None  # as sent, if it was a text and the answer repeats it
+    warnings: Sequence[str] = ()  # about parameters that are not enforced
+    reading: OutputReading | None = None  # of a chat whose outputs have calls or reasoning
 
 
 @dataclass(slots=True)
@@ -48,8 +48,8 @@ class _Choice:
 class Generation:
     """`submit`, then iterate `batches`; `close` in any case, which aborts what still runs.
 
-    `in_turn`: each piece is of one token and alone in its batch, in an order that no timing changes. `interval`:
-    pieces are joined until they have so many tokens.
+    `in_turn`: each piece has one token and a batch to itself, in an order that does not depend on timing. `interval`:
+    pieces are joined up to this number of tokens.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Generation:
         self._requests: list[EngineRequest] = []
 
     def _tags(self, prompt: Prompt) -> frozenset[int]:
-        """The special tokens that are tags to the reader of the outputs."""
+        """The special tokens that the output's parser reads as tags."""
         return frozenset() if prompt.reading is None else prompt.reading.tag_tokens(self._service.tokenizer)
 
     async def submit(self) -> None:
@@ -109,7 +109,7 @@ class Generation:
             self._requests.append(request)
 
     def _time_left(self) -> float:
-        """Of the request's own limit, which counts from its arrival; 0: it has none. Raises RequestExpired."""
+        """Seconds left of the request's time limit, counted from its arrival; 0: no limit. Raises RequestExpired."""
         timeout_s = self._terms.timeout_s
         left = timeout_s - (time.monotonic() - self._arrival)
         if timeout_s and left <= 0:
@@ -117,10 +117,10 @@ class Generation:
         return left if timeout_s else 0.0
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
-        """All that has come, again and again, until every choice has finished.
+        """Batches of the pieces available, until every choice has finished.
 
         Raises InvalidRequest or Overloaded when the engine refuses, EngineDead when it cannot go on, RequestFailed
-        when it gives this request up.
+        when it gives up this request.
         """
         source = self._of_one() if len(self._requests) == 1 else self._of_many()
         try:
@@ -146,7 +146,7 @@ class Generation:
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
-            # what others asked before is not shown in an answer that may have to be made again, byte for byte
+            # cache hits depend on other requests, and this answer may have to be made again, byte for byte
             prompt_tokens_details=None if self._turns else PromptTokensDetails(cached_tokens=sum(self._cached)),
         )
 
@@ -182,7 +182,7 @@ class Generation:
         if self._num_unfinished:
             for request in self._requests:
                 request.abort()
-        if self._requests and not self._failed:  # its client has gone
+        if self._requests and not self._failed:  # the client has gone
             self._service.metrics.ended(FinishReason.ABORT, self._num_unfinished)
             self._num_unfinished = 0
 
@@ -201,7 +201,7 @@ class Generation:
                     await asyncio.sleep(0)
 
     async def _of_many(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
-        """What does not fit into the queue waits packed in the client, which counts it."""
+        """Deltas of several sequences. Beyond the queue they wait packed in the client, which counts them."""
         queue: asyncio.Queue[tuple[int, SequenceDelta] | Exception | None] = asyncio.Queue(len(self._requests))
 
         async def pump(number: int, request: EngineRequest) -> None:
@@ -210,7 +210,7 @@ class Generation:
                 with contextlib.suppress(StopAsyncIteration):
                     while True:
                         await queue.put((number, await request.__anext__()))
-            except Exception as error:  # the reader's to hear
+            except Exception as error:  # raised to the reader
                 ended = error
             await queue.put(ended)
 
@@ -253,7 +253,7 @@ class Generation:
         index = number * self._n + delta.index
         choice = self._choices[index]
         if choice.finished:
-            return None  # what was on its way when a stop string ended it
+            return None  # in transit when a stop string ended the choice
         if delta.finish_reason is FinishReason.ERROR:
             self._service.metrics.ended(FinishReason.ERROR)
             raise RequestFailed(delta.error)

@@ -1,4 +1,4 @@
-"""The memory of one generation, as its lease has it: from submission to the last token."""
+"""Keeps the lease of one generation at the size of its memory, from submission to the last token."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,12 @@ from ..exchange.memory_costs import (
 
 
 class OutputMemory:
-    """`keeps`: the answer is sent at its end, so all of it is held until then."""
+    """`keeps`: the answer is sent whole, so it is held until its end."""
 
     def __init__(self, lease: Lease, prompts: Sequence[tuple[int, SamplingParams]], *, keeps: bool, shows_prompt: bool):
-        """`prompts`: how many tokens each has, and its parameters. The lease is theirs from now on.
+        """`prompts`: (number of tokens, parameters) of each. Takes over the lease.
 
-        Raises Overloaded, or InvalidRequest for what never fits.
+        Raises Overloaded, or InvalidRequest for a request that can never fit.
         """
         self._lease = lease
         self._keeps = keeps
@@ -35,13 +35,13 @@ class OutputMemory:
         lease.resize(self._base)
 
     def taken(self, num_tokens: int) -> None:
-        """Tokens were taken from the client, to be sent. Raises Overloaded or InvalidRequest when they do not fit."""
+        """Count tokens taken from the client, to be sent. Raises Overloaded or InvalidRequest when they do not fit."""
         self._num_held += num_tokens
         what = "This answer, which is no stream," if self._keeps else "This request"
         self._lease.resize(self._base + self._num_held * self._token_bytes, what)
 
     def delivered(self, num_waiting: int) -> None:
-        """All but so many tokens have been sent."""
+        """Release the tokens sent: all but `num_waiting`."""
         if not self._keeps:
             self._base += (self._num_held - num_waiting) * JOURNAL_TOKEN_BYTES
             self._num_held = num_waiting

@@ -1,4 +1,4 @@
-"""What a choice's generation adds at once, for the writers of answers."""
+"""The unit of output that the writers of answers receive."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from ...client.streams.deltas import TokenLogprobs
 
 @dataclass(slots=True)
 class Piece:
-    """What one delta adds to one choice. Choices of prompt p are p * n .. p * n + n - 1."""
+    """The text and tokens that one delta adds to a choice. The choices of prompt p are p * n .. p * n + n - 1."""
 
     choice: int
     text: str

@@ -1,4 +1,4 @@
-"""An order of tokens that no timing changes: one of each unfinished choice, then the next of each."""
+"""An order of tokens that does not depend on timing: one token of each unfinished choice in turn."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,20 +7,20 @@ from ...client.streams.deltas import SequenceDelta
 
 
 class RoundRobin:
-    """Deltas in, as they come; deltas of one token out, in turn. The last one carries its choice's finish."""
+    """Reorders deltas into deltas of one token each, in turn. The last delta of a choice carries its finish."""
 
     def __init__(self, num_choices: int):
         self._waiting: list[deque[SequenceDelta]] = [deque() for _ in range(num_choices)]
         self._ended = [False] * num_choices
         self._next = 0
-        self.num_tokens = 0  # that wait
+        self.num_tokens = 0  # waiting
 
     def add(self, choice: int, delta: SequenceDelta) -> None:
         self._waiting[choice].extend(_one_by_one(delta))
         self.num_tokens += len(delta.token_ids)
 
     def end(self, choice: int) -> None:
-        """Nothing of this choice is wanted any more; the others do not wait for it."""
+        """Drop the rest of this choice, so that the others do not wait for it."""
         self._ended[choice] = True
         self.num_tokens -= sum(len(delta.token_ids) for delta in self._waiting[choice])
         self._waiting[choice].clear()

@@ -1,19 +1,19 @@
-"""`stream_interval`: so many tokens an event of a stream; the first and the last of a choice are sent at once."""
+"""`stream_interval`: the tokens per event of a stream. The first and the last token of a choice are sent at once."""
 
 from .pieces import Piece
 
 
 class StreamInterval:
-    """Pieces in, as they come; pieces of `interval` tokens or more out."""
+    """Joins the pieces of each choice into pieces of at least `interval` tokens."""
 
     def __init__(self, interval: int):
         self._interval = interval
         self._held: dict[int, list[Piece]] = {}  # by choice
-        self._begun: set[int] = set()  # choices of which a token was sent
-        self.num_tokens = 0  # that are held
+        self._begun: set[int] = set()  # choices with a token sent already
+        self.num_tokens = 0  # held back
 
     def joined(self, pieces: list[Piece]) -> list[Piece]:
-        """What is due."""
+        """The pieces that are due."""
         if self._interval == 1:
             return pieces
         return [due for piece in pieces if (due := self._push(piece)) is not None]

@@ -1,4 +1,4 @@
-"""A body of the Responses interface as the body of a chat completion that has the same output."""
+"""Translates a body of the Responses interface into the body of a chat completion with the same output."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ _SAME_NAME = (
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a request refers to: the conversation before its own items, and stored items by their ids."""
+    """Stored data that a request refers to: the earlier conversation, and items by their ids."""
 
     items: Sequence[GivenItem] = ()
     by_id: Mapping[str, GivenItem] = field(default_factory=dict)
@@ -166,7 +166,7 @@ def _response_format(given: TextFormat) -> dict[str, Any]:
 
 
 def asked_of(body: ResponsesRequest, earlier: Earlier) -> dict[str, Any]:
-    """What the response repeats."""
+    """The fields of the request that the response repeats."""
     asked: dict[str, Any] = {}
     if earlier.is_stored:
         asked = {"store": body.store is not False, "background": bool(body.background)}

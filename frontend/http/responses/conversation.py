@@ -1,4 +1,4 @@
-"""Items of an input to the messages of a chat: what one turn of the assistant holds is several items here."""
+"""Turns input items into the messages of a chat: one turn of the assistant is several items here."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

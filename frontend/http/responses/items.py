@@ -1,4 +1,4 @@
-"""The items of a response's output, as they come: messages, reasoning, calls."""
+"""Builds the items of a response's output incrementally: messages, reasoning, calls."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never

@@ -1,4 +1,4 @@
-"""Request bodies of the Responses interface. A null means the default; what is not listed here is refused by name."""
+"""Request bodies of the Responses interface. Null means the default; fields not listed here are refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ class InputText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="input
 
 
 class OutputText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
-    """As an answer had it."""
+    """Output text of an earlier answer."""
 
     text: str
     annotations: list[Any] | None = None
@@ -98,7 +98,7 @@ class CustomCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type",
 
 
 class ReasoningItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """What was thought, as an answer had it; a summary stands in for it where there is no text."""
+    """Reasoning of an earlier answer; its summary is used when the text is missing."""
 
     summary: list[SummaryText]
     content: list[ReasoningText] | None = None
@@ -159,7 +159,7 @@ class ResponsesStreamOptions(_Fields, frozen=True, kw_only=True):
 
 
 class ResponsesRequest(_Fields, frozen=True, kw_only=True):
-    """What has the name of a chat's field has its bounds, too: the chat that is made of it checks them."""
+    """A request. Fields with the name of a chat's field have the same bounds, which the translated chat checks."""
 
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: str | None = None

@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a response repeats of its request."""
+    """The fields of a request that its response repeats."""
 
     background: bool = False
     instructions: str | None = None
@@ -47,7 +47,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What some more of the generated text is."""
+    """The events of one more piece of generated text."""
 
     events: Sequence[Event]
     logprobs: Sequence[OutputLogprob]  # of its tokens, if they were asked for
@@ -108,7 +108,7 @@ class ResponseWriter:
         yield [self._last_event(ended)]
 
     def given_up(self, head: AnswerHead, error: ResponseError | None) -> tuple[Response, list[bytes]]:
-        """What there is of an answer that ends before its end, and the last events. `error` None: it was cancelled."""
+        """The incomplete response of an answer given up, and its last events. `error` None: it was cancelled."""
         events = [self._frames.of(*change) for change in self._items.end("incomplete")]
         response = self._response(head, "cancelled" if error is None else "failed", self._items.items)
         response.error = error

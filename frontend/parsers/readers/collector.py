@@ -1,4 +1,4 @@
-"""Gathers what readers find into events, and settles which white space belongs to them."""
+"""Collects the findings of readers as events, and decides which white space belongs to them."""
 
 import json
 from collections.abc import Mapping, Sequence

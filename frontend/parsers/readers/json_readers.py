@@ -1,7 +1,7 @@
-"""JSON in generated text, read as it comes: where a value ends, and what of a call is its name and its arguments.
+"""Reads JSON in generated text incrementally: the end of a value, and the name and the arguments of a call.
 
-The JSON determines where a call ends: its strings may hold the tags of the format. A control character within a
-string, which models write and JSON forbids, becomes its escape.
+The JSON determines where a call ends, as its strings may contain the tags of the format. A control character within a
+string, which models write and JSON forbids, becomes an escape.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What a format of tool calls and reasoning is made of: a table of states, each of a few kinds.
+"""The states of a format of tool calls and reasoning: a table of states of a few kinds.
 
-A state reads text as long as its kind says, then another one goes on. `FAIL` as the next state means that the text is
-no call after all: it is content.
+A state reads text as far as its kind defines, then the next state continues. `FAIL` as the next state means that the
+text is not a call after all: it is content.
 """
 
 import re

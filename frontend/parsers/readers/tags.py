@@ -1,11 +1,11 @@
-"""Where the next of a few tags stands in a text that comes in pieces."""
+"""Finds the next of a few tags in a text that arrives in pieces."""
 
 import re
 from functools import lru_cache
 
 
 class Tags:
-    """None may begin another one of the same set, or where a tag ends would depend on the pieces."""
+    """A set of tags. None may be a prefix of another, or the end of a tag would depend on the pieces."""
 
     def __init__(self, *tags: str):
         self._pattern = re.compile("|".join(map(re.escape, tags)) or "(?!)")

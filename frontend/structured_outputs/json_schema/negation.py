@@ -1,4 +1,4 @@
-"""The schema of everything that another schema refuses, where that can be said without `not`."""
+"""The schema of everything that another schema refuses, if it can be written without `not`."""
 
 from collections.abc import Callable
 from itertools import pairwise

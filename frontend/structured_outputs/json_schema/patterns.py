@@ -24,7 +24,7 @@ def with_mended_patterns(schema: Schema) -> Schema:
 
 
 def mend_patterns(schema: dict[str, Any]) -> None:
-    """Those that are not of its parts, in place."""
+    """Mend the schema's own patterns, in place, but not those of its parts."""
     if "pattern" in schema:
         schema["pattern"] = without_null(schema["pattern"])
     if "patternProperties" in schema:
@@ -56,7 +56,7 @@ def without_null(pattern: str) -> str:
 
 
 def _end_of_class(pattern: str, start: int) -> int:
-    """Behind the bracket that closes the class at `start`; a bracket that comes first is one of its characters."""
+    """The position after the bracket that closes the class at `start`; a bracket that comes first is a character."""
     at, depth = start, 0
     while at < len(pattern):
         if pattern[at] == "[":

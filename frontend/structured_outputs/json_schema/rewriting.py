@@ -1,9 +1,9 @@
-"""JSON Schema in the keywords that llguidance has, without weakening anything.
+"""Rewrites JSON Schema in the keywords that llguidance supports, without weakening it.
 
-llguidance refuses what it does not know (`not`, `if`, `uniqueItems`, `dependentRequired`, most of `oneOf` …). Much of
-it can be said with `anyOf`, `properties: {name: false}`, `pattern` and bounds; what cannot is refused by JSON Pointer
-and keyword. Semantics are those of JSON Schema 2020-12; a `format` without a grammar is an
-annotation, as the specification has it, and a warning says so.
+llguidance refuses unknown keywords (`not`, `if`, `uniqueItems`, `dependentRequired`, most of `oneOf` …). Many of their
+uses can be expressed with `anyOf`, `properties: {name: false}`, `pattern` and bounds; the others are refused, with JSON
+Pointer and keyword. Semantics are those of JSON Schema 2020-12; a `format` without a grammar is an annotation, as in
+the specification, and gets a warning.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "no
 
 
 class Unsupported(InvalidRequest):
-    """A part of a schema that no grammar is made of. `pointer` is its JSON Pointer, of the schema's root."""
+    """A part of a schema that cannot become a grammar. `pointer` is its JSON Pointer from the schema's root."""
 
     def __init__(self, where: str, why: str):
         self.pointer, self.why = where, why
@@ -43,7 +43,7 @@ class Unsupported(InvalidRequest):
 
 
 class Rewriting:
-    """Of one schema: `schema()` is equal in meaning, and `warnings` says what of it is not enforced."""
+    """Rewrites one schema: `schema()` has the same meaning, and `warnings` lists the parts that are not enforced."""
 
     def __init__(self, root: Schema):
         self._root = with_named_targets(root) if isinstance(root, dict) else root
@@ -76,7 +76,7 @@ class Rewriting:
             put(found, keys, self._rewrite(part, pointer(where, *keys), depth + 1))
         return found
 
-    # Each takes its keywords out of `found` and returns what must hold beside the rest.
+    # Each method removes its keywords from `found` and returns schemas that must hold as well.
 
     def _not(self, found: dict[str, Any], where: str) -> list[Schema]:
         return [self._negated(found.pop("not"), pointer(where, "not"), "not")]
@@ -133,7 +133,7 @@ class Rewriting:
         )
 
     def _one_of(self, found: dict[str, Any], where: str) -> list[Schema]:
-        """Branches that exclude each other are alternatives; others exclude each other once that is written down."""
+        """Exclusive branches become alternatives; others are made exclusive by adding the negation of the rest."""
         branches = found.pop("oneOf")
         around: dict[str, Any] = {name: found[name] for name in ("type", "required", "properties") if name in found}
         each = [_within(around, resolved(self._root, branch)) for branch in branches]
@@ -157,7 +157,7 @@ class Rewriting:
         return [{"anyOf": exact}]
 
     def _num_properties(self, found: dict[str, Any], where: str) -> list[Schema]:
-        """Where all properties are named, their combinations are; other cases are llguidance's."""
+        """List the combinations of properties when all are named; llguidance handles the other cases."""
         properties, required = found.get("properties", {}), found.get("required", [])
         is_finite = found.get("additionalProperties") is False and not found.get("patternProperties")
         if not is_finite or set(properties) <= set(required) or not set(required) <= set(properties):
@@ -177,7 +177,7 @@ class Rewriting:
         if names is True or (isinstance(names, dict) and set(names) <= {"type"} and names.get("type") == "string"):
             return []
         matches, additional = name_pattern(names), found.get("additionalProperties", True)
-        # A pattern is held against the named properties, too, which only true does not bind.
+        # patternProperties apply to the named properties as well, which only `true` leaves unchanged.
         is_open = additional is True or (additional is not False and not found.get("properties"))
         if matches is None or found.get("patternProperties") or not (is_open or additional is False):
             raise Unsupported(
@@ -210,7 +210,7 @@ class Rewriting:
         return []
 
     def _exclusive(self, found: dict[str, Any], where: str) -> list[Schema]:
-        """Draft 4 has them as flags of minimum and maximum."""
+        """Convert draft 4's flags of minimum and maximum."""
         for flag, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if isinstance(is_exclusive := found.get(flag), bool):
                 del found[flag]
@@ -262,7 +262,7 @@ def _types(schema: dict[str, Any]) -> list[str]:
 
 
 def _within(around: dict[str, Any], branch: Schema) -> Schema:
-    """The branch with what is said beside it, as far as that distinguishes branches."""
+    """The branch with those keywords beside it that help to distinguish branches."""
     if isinstance(branch, bool):
         return branch
     together = dict(branch)

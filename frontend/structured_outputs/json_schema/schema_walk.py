@@ -47,7 +47,7 @@ def put(found: dict[str, Any], keys: tuple[str | int, ...], part: Schema) -> Non
 
 
 def resolved(root: Schema, schema: Schema) -> Schema:
-    """What a local reference that stands alone means; the schema itself where there is none, or it leads nowhere."""
+    """The target of a local reference that stands alone; the schema itself if it is none, or leads nowhere."""
     seen = set()
     while isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
         if len(schema) > 1 or ref in seen or (found := look_up(root, ref)) is None:
@@ -74,7 +74,7 @@ def look_up(root: Schema, ref: str) -> Schema | None:
 
 
 def compiled_pattern(pattern: str) -> re.Pattern[str] | None:
-    """None where Python does not know the expression, or reads it in a way of its own."""
+    """The compiled pattern; None when Python does not support it, or gives it another meaning."""
     try:
         with warnings.catch_warnings(action="error"):
             return re.compile(pattern)

@@ -47,7 +47,7 @@ def source(compiler, **form) -> dict:
         ({"grammar": "start: nothing"}, "nothing"),
         ({"grammar": 'root ::= "a" | [0-9'}, "cannot be read as GBNF"),
         ({"grammar": "start: <|none|>"}, "none"),
-        ({"json": '{"type": '}, "json is no JSON"),
+        ({"json": '{"type": '}, "json is not JSON"),
         ({"json": "[1]"}, "a JSON schema is an object"),
         ({"json": {"type": "foo"}}, "the schema at /: Invalid type: foo"),
         ({"json": {"properties": {"a": {"type": "string", "pattern": "("}}}}, "at /properties/a: .*unclosed"),

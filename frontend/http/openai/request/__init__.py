@@ -1,1 +1,1 @@
-"""What a body asks for: its fields, and what becomes of them."""
+"""The fields of a request body, and their translation into prompts and sampling parameters."""

@@ -25,21 +25,19 @@ N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; 
 Temperature = Annotated[float, Meta(ge=0, le=2, description="0 is greedy")]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID, description="0 or -1 is off")]
-XtcProbability = Annotated[float, Meta(ge=0, le=1, description="Of a step in which top choices are excluded. 0: off")]
-XtcThreshold = Annotated[float, Meta(ge=0, le=1, description="How likely a token must be to be one of them")]
+XtcProbability = Annotated[float, Meta(ge=0, le=1, description="Probability that a step excludes top choices. 0: off")]
+XtcThreshold = Annotated[float, Meta(ge=0, le=1, description="Probability from which a token is a top choice")]
 DryMultiplier = Annotated[
-    float, Meta(ge=0, le=samplers.MAX_MULTIPLIER, description="What a token loses that repeats the text. 0: off")
+    float, Meta(ge=0, le=samplers.MAX_MULTIPLIER, description="Penalty of a token that repeats the text. 0: off")
 ]
-DryBase = Annotated[
-    float, Meta(ge=1, le=samplers.MAX_BASE, description="How much more with each token of a repetition")
+DryBase = Annotated[float, Meta(ge=1, le=samplers.MAX_BASE, description="Growth of the penalty per repeated token")]
+DryAllowedLength = Annotated[int, Meta(ge=1, le=samplers.MAX_MATCH, description="Repeated tokens without a penalty")]
+DryPenaltyLastN = Annotated[
+    int, Meta(ge=-1, le=samplers.MAX_LAST_N, description="Tokens searched for repetitions; -1: all")
 ]
-DryAllowedLength = Annotated[
-    int, Meta(ge=1, le=samplers.MAX_MATCH, description="Tokens of a repetition that cost nothing")
-]
-DryPenaltyLastN = Annotated[int, Meta(ge=-1, le=samplers.MAX_LAST_N, description="Tokens that are looked at; -1: all")]
 Breaker = Annotated[str, Meta(min_length=1, max_length=samplers.MAX_BREAKER_CHARS)]
 DrySequenceBreakers = Annotated[
-    list[Breaker], Meta(max_length=samplers.MAX_BREAKERS, description="What no repetition goes across")
+    list[Breaker], Meta(max_length=samplers.MAX_BREAKERS, description="Texts that end a repetition")
 ]
 MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -48,7 +46,7 @@ Seed = Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1 is like no seed")
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 MaxTokensOrNone = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="0 only together with echo")]
 ThinkingTokenBudget = Annotated[
-    int, Meta(ge=-1, le=MAX_TOKENS, description="Tokens of reasoning, whose end is forced then. -1: any number")
+    int, Meta(ge=-1, le=MAX_TOKENS, description="Tokens after which reasoning is ended. -1: any number")
 ]
 MinTokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 TopLogprobs = Annotated[
@@ -69,8 +67,8 @@ Priority = Annotated[
 CacheSalt = Annotated[str, Meta(max_length=128, description="Prefixes are shared only under an equal salt")]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 StreamInterval = Annotated[
-    int, Meta(ge=1, le=1024, description="Tokens an event of a stream; the first and the last are sent at once")
+    int, Meta(ge=1, le=1024, description="Tokens per event of a stream; the first and the last are sent at once")
 ]
 Timeout = Annotated[
-    float, Meta(gt=0, le=86400, description="Seconds until the first token; without one by then the answer is 504")
+    float, Meta(gt=0, le=86400, description="Seconds to wait for the first token; then the answer is 504")
 ]

@@ -1,4 +1,4 @@
-"""`functions` and `function_call`, as chats had them before `tools` and `tool_choice`: an answer calls one or none."""
+"""`functions` and `function_call`, the predecessors of `tools` and `tool_choice`: an answer has at most one call."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _list_of = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def with_tools(body: ChatCompletionRequest, raw: bytes, one_call: bool) -> tuple[ChatCompletionRequest, bytes]:
-    """The same in terms of tools, and its JSON; `one_call`: outputs can be held to one call. Raises InvalidRequest."""
+    """The body with tools instead, and its JSON; `one_call`: outputs can be limited to one. Raises InvalidRequest."""
     if not body.functions:
         if body.function_call not in (None, "none"):
             raise InvalidRequest(

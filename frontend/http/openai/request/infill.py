@@ -1,4 +1,4 @@
-"""`suffix`: an output that leads from the prompt to it."""
+"""`suffix`: an output that fills the gap between the prompt and the suffix."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,9 @@ FIELD = "suffix"
 async def with_suffix(
     service: Service, body: CompletionRequest, given: Sequence[str | list[int]], limit: Limit
 ) -> tuple[CompletionRequest, list[list[int]]]:
-    """(the body, whose outputs end where the model ends what it fills in; the prompts' tokens).
+    """(the body, with the tokens that end an infill added to its stop tokens; the prompts' tokens).
 
-    Raises InvalidRequest where the model reads no suffix.
+    Raises InvalidRequest for a model without infill tokens.
     """
     add_special = True if body.add_special_tokens is None else body.add_special_tokens
     if not body.suffix:

@@ -1,4 +1,4 @@
-"""From the prompt or messages of a body to token ids that fit the model."""
+"""Turns the prompt or the messages of a body into token ids that fit the model."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ from ...service import Service
 from . import fields, schemas
 from .truncation import Limit
 
-END_CHARS = 64  # of a prompt, which may begin the output's reasoning
+END_CHARS = 64  # of a prompt's end, which may begin the output's reasoning
 
 
 def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
     """One entry a prompt: a text, or its tokens. A list of integers is one prompt, any other list one prompt each."""
     if isinstance(prompt, str):
         return [prompt]
-    if isinstance(prompt[0], int):  # millions are refused by their number, before each is looked at
+    if isinstance(prompt[0], int):  # millions are refused by their count, before each is checked
         limit.check_length(len(prompt), "prompt")
     elif len(prompt) > fields.MAX_PROMPTS:
         raise InvalidRequest(f"prompt has {len(prompt)} prompts; at most {fields.MAX_PROMPTS} are accepted", "prompt")
@@ -120,6 +120,6 @@ async def _rendered(
 
 
 def check_number_of_tokens(service: Service, text: str, field: str, limit: Limit) -> None:
-    """Raises InvalidRequest for a text that is much too long, before the memory that its tokens need is taken."""
+    """Raises InvalidRequest for a text that is much too long, before its tokens take memory."""
     if at_least := service.tokenizer.tokens_beyond(text, limit.max_tokens):
         raise too_many_tokens(at_least, text, limit.max_tokens, field)

@@ -1,4 +1,4 @@
-"""From a body's fields to SamplingParams; errors name the field as the caller wrote it."""
+"""Translates the fields of a body into SamplingParams; errors name the field as the caller wrote it."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ _SAME_NAME = (
 def completion_params(
     service: Service, body: CompletionRequest, max_tokens: int | None, grammar: Grammar | None
 ) -> SamplingParams:
-    """`max_tokens` is what fits; an echo without output still needs one token, which is then not shown."""
+    """`max_tokens`: the limit that fits. An echo without output still generates one token, which is not shown."""
     values = {**service.sampling_defaults, "logprobs": body.logprobs, "grammar": grammar}
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         values["prompt_logprobs"] = body.logprobs
@@ -49,12 +49,12 @@ def chat_params(
 def token_params(
     service: Service, body: SamplingFields, logprobs: int | None, max_tokens: int | None, grammar: Grammar | None
 ) -> SamplingParams:
-    """As they are: without the model's recommendations."""
+    """The parameters of token generation, without the model's recommended values."""
     return _params(service, body, {"logprobs": logprobs, "grammar": grammar}, max_tokens)
 
 
 def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_tokens: int | None) -> SamplingParams:
-    """`values`, then what the body names."""
+    """SamplingParams from `values`, overridden by the fields of the body."""
     named = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     values = {**values, **named, "max_tokens": max_tokens}
     if body.prompt_logprobs is not None and body.stream:
@@ -74,7 +74,7 @@ def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_
 
 
 def size_of_work(body: SamplingFields, size: int) -> int:
-    """Of what makes SamplingParams of a body, whose own is `size`, in characters."""
+    """The work of making SamplingParams from a body of `size` characters, in characters."""
     return size if _dry(body) is None else LONG
 
 

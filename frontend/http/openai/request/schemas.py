@@ -1,4 +1,4 @@
-"""Request bodies. Names are the field's; a null means the default; what is not listed here is refused by name."""
+"""Request bodies. Names are the field's; null means the default; fields not listed here are refused by name."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -48,7 +48,7 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields beside `type` are those of one type each."""
+    """Each field other than `type` belongs to one type."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
@@ -81,21 +81,21 @@ Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Label], Meta(max_
 
 
 class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For a provider that is told where and how long to cache. Here every prefix is, while there is room."""
+    """Cache hints for other providers. Here every prefix is cached while there is room."""
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Label | None = None
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the answer may largely be: it could make the answer come sooner, and never another one."""
+    """A prediction of the answer: it could only make the answer faster, never change it."""
 
     type: Literal["content"]
     content: str | list[TextPart]
 
 
 class DryAndXtc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The samplers that llama.cpp's server has beside OpenAI's and vLLM's, with its names."""
+    """The samplers of llama.cpp's server that OpenAI and vLLM lack, under its names."""
 
     dry_multiplier: fields.DryMultiplier | None = None  # 0
     dry_base: fields.DryBase | None = None  # 1.75
@@ -107,7 +107,7 @@ class DryAndXtc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Sampling(DryAndXtc, frozen=True, kw_only=True):
-    """How tokens are chosen, and when there are enough."""
+    """How tokens are sampled, and when an output ends."""
 
     n: fields.N | None = None
     temperature: fields.Temperature | None = None
@@ -137,11 +137,11 @@ class Sampling(DryAndXtc, frozen=True, kw_only=True):
     logits_processors: Annotated[list[str | LogitsProcessorParams], Meta(max_length=MAX_LOGITS_PROCESSORS)] | None = (
         None
     )
-    vllm_xargs: DryAndXtc | None = None  # where vLLM's clients put what vLLM has not
+    vllm_xargs: DryAndXtc | None = None  # where vLLM's clients put fields that vLLM lacks
 
 
 class SamplingFields(Sampling, frozen=True, kw_only=True):
-    """What all routes that generate take."""
+    """The fields of all generating routes."""
 
     model: str | None = None
     response_format: ResponseFormat | None = None
@@ -166,11 +166,11 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     max_tokens: fields.MaxTokensOrNone | None = None  # 16
     logprobs: fields.TopLogprobs | None = None
     echo: bool | None = None
-    suffix: str | None = None  # of the text that the output is in the middle of
+    suffix: str | None = None  # text after the output
 
 
 class ChatFields(SamplingFields, frozen=True, kw_only=True):
-    """What a chat takes beside its messages."""
+    """The fields of a chat, without its messages."""
 
     tools: Tools | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -188,7 +188,7 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
     echo: bool | None = None  # of the message that is continued
     logprobs: bool | None = None
     top_logprobs: fields.TopLogprobs | None = None
-    # Marks for the sender's own provider, like user, and hints; no byte of an answer depends on them.
+    # Marks for other providers, like user, and hints; no byte of an answer depends on them.
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
     prompt_cache_retention: Label | None = None
@@ -203,7 +203,7 @@ class ChatCompletionRequest(ChatFields, frozen=True, kw_only=True):
 
 
 class ChatBatchRequest(ChatFields, frozen=True, kw_only=True):
-    """Conversations that are answered each by itself, all with the same parameters."""
+    """Several conversations, answered independently with the same parameters."""
 
     messages: Annotated[list[Messages], Meta(min_length=1, max_length=fields.MAX_PROMPTS)]
 
@@ -242,7 +242,7 @@ _COUNTS = ("logprobs", "top_logprobs", "prompt_logprobs")
 
 
 def with_logprobs(body: Body) -> Body:
-    """The same with logprobs where it names the tokens that they are of."""
+    """The body with `logprobs` set when it names the tokens for them."""
     if not (named := body.logprob_token_ids):
         return body
     if isinstance(body, CompletionRequest):
@@ -259,13 +259,13 @@ def with_logprobs(body: Body) -> Body:
 
 
 def with_vocabulary(body: Body, vocab_size: int) -> Body:
-    """The same with the number of all tokens where -1 asks for all."""
+    """The body with -1 (all tokens) replaced by the size of the vocabulary."""
     all_of = [name for name in _COUNTS if getattr(body, name, None) == -1]
     return msgspec.structs.replace(body, **dict.fromkeys(all_of, vocab_size)) if all_of else body
 
 
 def without_prompt(body: Body) -> Body:
-    """A copy for the time of the answer, without what has become the prompt and its parameters by then."""
+    """A copy to keep during the answer, without the fields already turned into prompt and parameters."""
     large = (
         *("prompt", "token_ids", "suffix", "messages", "tools", "functions", "chat_template_kwargs", "logit_bias"),
         *("allowed_token_ids", "bad_words", "response_format", "structured_outputs", "metadata", "prediction"),

@@ -1,4 +1,4 @@
-"""What form a body asks its output to have, in any of the field's spellings, as a grammar."""
+"""Turns the form that a body requires of its output, in any of the usual spellings, into a grammar."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ async def grammar_of(
     calls: StructuredOutputsParams | None = None,
     reading: OutputReading | None = None,
 ) -> tuple[Grammar | None, list[str]]:
-    """None without a form; and what of the form is not enforced. `calls`: the form that its tool calls must have.
+    """(the grammar, None without a form; warnings of what is not enforced). `calls`: the form of the tool calls.
 
-    `reading`: of a chat, whose reasoning is free and comes before the form.
+    `reading`: of a chat, whose reasoning is unconstrained and comes before the form.
 
-    Raises InvalidRequest, by the field as the body has it, for what cannot be.
+    Raises InvalidRequest, naming the field as the body has it, for an impossible form.
     """
     form, field = None, "structured_outputs"
     if body.structured_outputs is not None:

@@ -1,4 +1,4 @@
-"""Prompts that are cut because the request asks for it: `truncate_prompt_tokens` and `truncation_side`."""
+"""Prompts truncated at the request's wish: `truncate_prompt_tokens` and `truncation_side`."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -8,7 +8,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from ....admission import fitting_max_tokens, too_many_tokens
 from ...service import Service
 
-MAX_CUT_TOKENS = 1 << 18  # of a prompt before it is cut, or as many as the model takes
+MAX_CUT_TOKENS = 1 << 18  # of a prompt before truncation, or the context if that is longer
 WHOLE = -1  # as much as fits
 
 
@@ -21,9 +21,9 @@ class TruncationFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How long a prompt may be, and what becomes of a longer one.
+    """How long a prompt may be, and whether a longer one is truncated.
 
-    `max_tokens`: of a prompt as it was sent; `kept`: of what is left of it, None for a prompt that is never cut.
+    `max_tokens`: limit of the prompt as sent; `kept`: tokens left after truncation, None when it is never truncated.
     """
 
     max_tokens: int
@@ -31,7 +31,7 @@ class Limit:
     side: Literal["left", "right"] = "left"  # which the tokens are taken from
 
     def check_length(self, num_tokens: int, field: str) -> None:
-        """Of a list of tokens. Raises InvalidRequest."""
+        """Check the length of a list of tokens. Raises InvalidRequest."""
         if self.kept is None:
             fitting_max_tokens(num_tokens, None, None, self.max_tokens, field)
         elif num_tokens > self.max_tokens:
@@ -40,7 +40,7 @@ class Limit:
             )
 
     def check_text(self, text: str, longest_token_chars: int, field: str) -> None:
-        """Raises InvalidRequest for a text that no tokenization makes short enough."""
+        """Raises InvalidRequest for a text that cannot fit however it is tokenized."""
         at_least = len(text) // longest_token_chars
         if at_least >= self.max_tokens:
             raise too_many_tokens(at_least, text, self.max_tokens, field)
@@ -52,7 +52,7 @@ class Limit:
 
 
 def limit_of(service: Service, body: TruncationFields, num_asked: int = 1) -> Limit:
-    """`num_asked`: tokens of output that need room beside the prompt. Raises InvalidRequest."""
+    """The limit for this body; `num_asked`: output tokens that need room besides the prompt. Raises InvalidRequest."""
     longest, kept = service.max_model_len, body.truncate_prompt_tokens
     if kept is None:
         if body.truncation_side is not None:
