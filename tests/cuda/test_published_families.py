@@ -19,7 +19,12 @@ VARIANTS = {  # each norm and activation that only such families have
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+NIGHTLY = ("gpt-bigcode", "starcoder2-plain-sliding")
+
+
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in VARIANTS]
+)
 def test_a_family_is_near_float32_in_any_chunk_and_beside_any_row(tmp_path, variant):
     """Nearer than transformers, which rounds more often; and the list of kernels is what was launched."""
     dtype, prompt = VARIANTS[variant], random_tokens(70)
