@@ -39,9 +39,10 @@ class KVCache:
         if self.pool.num_free - self.pool.num_free_among(shared) - sum(num_new) < watermark:
             return False
         self.pool.share(shared)
-        new = iter(self.pool.allocate(sum(num_new), (sequence.request.tenant.name,)))
+        new = self.pool.allocate(sum(num_new), (sequence.request.tenant.name,))
         for table, count in zip(tables, num_new, strict=True):
-            table.extend(next(new) for _ in range(count))
+            table += new[:count]
+            del new[:count]
         sequence.block_tables = tuple(tables)
         sequence.num_released = self.groups.first_needed(position)
         sequence.num_published = position // self.block_size

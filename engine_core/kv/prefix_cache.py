@@ -34,9 +34,8 @@ class PrefixCache:
 
         `sibling` runs and has planned the common prompt.
         """
-        found: list[list[int]] = [[] for _ in self._groups.math]
-        if self.enabled and sequence.may_read_cache:
-            found = self._find_cached(sequence.block_hashes[:limit])
+        hashes = sequence.block_hashes[:limit] if self.enabled and sequence.may_read_cache else []
+        found = self._find_cached(hashes)
         if sibling is not None and not sequence.num_nans:
             num_common = min(limit, sequence.request.num_shareable_tokens(self._block_size) // self._block_size)
             num_common = min(num_common, *map(self._pool.num_valid, sibling.block_tables))
@@ -48,13 +47,13 @@ class PrefixCache:
 
     def _find_cached(self, hashes: list[bytes]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in self._groups.math]
-        num_found = len(hashes)
         for index in self._groups.full:
-            found[index] = self._pool.find(keys_of(index, hashes[:num_found]))
-            num_found = len(found[index])
+            found[index] = self._pool.find(keys_of(index, hashes))
+            hashes = hashes[: len(found[index])]
+        num_found = len(hashes)
         if not self._groups.windows:
             return [table[:num_found] for table in found]
-        keys = [keys_of(index, hashes[:num_found]) for index in range(len(found))]
+        keys = [keys_of(index, hashes) for index in range(len(found))]
         for index in self._groups.windows:
             found[index] = [RELEASED] * num_found
         return self._cut(found, num_found, lambda table, index: self._pool.block_of(keys[table][index]))
@@ -88,7 +87,7 @@ class PrefixCache:
         start, end = sequence.num_published, num_tokens // self._block_size
         if end > start:
             self.hash_blocks(sequence, num_tokens)
-            for index in range(len(self._groups)):
+            for index in range(len(sequence.block_tables)):
                 self._publish(sequence, index, start, end)
             sequence.num_published = end
 

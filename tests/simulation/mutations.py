@@ -70,8 +70,8 @@ MUTATIONS = [
     (PREFIX, "min(end, len(sequence.block_hashes))", "end + 1", "a block is found before it is planned"),
     (
         PREFIX,
-        "_find_cached(sequence.block_hashes[:limit])",
-        "_find_cached(sequence.block_hashes)",
+        "sequence.block_hashes[:limit] if",
+        "sequence.block_hashes if",
         "nothing is left to compute of a prompt that was cached",
     ),
     (CACHE, "self.prefix_cache.invalidate_behind(sequence)", "pass", "what is poisoned is found behind the window"),
