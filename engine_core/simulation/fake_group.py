@@ -40,6 +40,7 @@ class FakeGroup:
             is_nan,
             scenario.poison,
             facts.pooling.needs_whole_prompt,
+            not facts.pooling.is_bidirectional,
         )
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()

@@ -92,6 +92,7 @@ class FakeWorker:
         is_nan: Callable[[], bool] = lambda: False,
         poison: int | None = None,
         needs_whole_prompt: bool = False,
+        cuts_prompts: bool = True,
     ):
         self.block_size = block_size
         self.vocab_size = vocab_size
@@ -100,6 +101,7 @@ class FakeWorker:
         self._is_nan = is_nan
         self._poison = poison
         self._needs_whole_prompt = needs_whole_prompt  # by a vector
+        self._cuts_prompts = cuts_prompts
         self._slots = [[0] * block_size for _ in range(num_blocks)]
         self._salts = [""] * num_blocks
         self._poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
@@ -120,6 +122,8 @@ class FakeWorker:
         work = [(row, 1) for row in self._decode_set] + [(chunk.row, chunk.num_tokens) for chunk in plan.chunks]
         assert len({row for row, _ in work}) == len(work), "a row is computed twice in one step"
         for row, num_tokens in work:
+            is_whole = num_tokens == self._rows[row].new_row.prompt_len
+            assert self._cuts_prompts or is_whole, "a prompt is cut whose tokens see those behind them"
             if self._is_deadly(self._rows[row], num_tokens):
                 raise WorkerDied
             self._check_reads(self._rows[row], num_tokens)

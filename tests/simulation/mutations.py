@@ -22,6 +22,7 @@ RESULTS, STOPPING, WORKER_POISON = (
 )
 CORE_POISON, WITHHELD = "engine_core/admission/core_poison.py", "frontend/client/dispatch.py"
 ADMISSION = "engine_core/admission/admission.py"
+POOLING = "engine_core/admission/pooling.py"
 ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
 DISPATCH = "frontend/client/dispatch.py"
@@ -175,6 +176,30 @@ MUTATIONS = [
         "an answer to another key about the same prompt is reused",
     ),
     (SESSION, "        self._frames += 1\n", "", "nothing is ever acknowledged"),
+    (
+        POOLING,
+        "pooling.task in PER_TOKEN or self.needs_whole_prompt",
+        "self.needs_whole_prompt",
+        "vectors of tokens are missing that the prefix cache stands in for",
+    ),
+    (
+        SCHEDULER,
+        "return self.cuts_prompts or sequence.num_tokens <= budget",
+        "return self.cuts_prompts or sequence.num_tokens <= budget + 1",
+        "a prompt is cut although tokens see those behind them",
+    ),
+    (
+        RESULTS,
+        "            results.pooled[chunk.sequence] = pooled\n",
+        "",
+        "a sequence ends without its vector",
+    ),
+    (
+        RESULTS,
+        "        if chunk.discarded:\n            if pooled is None:",
+        "        if False:\n            if pooled is None:",
+        "a vector of a row that was given back is delivered",
+    ),
     (
         STREAMS,
         "tuple(pack_ids(stream.received) for",

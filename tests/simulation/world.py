@@ -4,12 +4,14 @@ What is fake: the workers (FakeWorker), the links (queues that lose and delay as
 The oracle is each request computed alone. A seed draws everything; the same seed leaves the same trace.
 """
 
+import dataclasses
 import hashlib
 import random
 from collections.abc import Iterable
 
 import msgspec
 
+from paged_serve.engine_core.admission.pooling import PoolingFacts
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineFailed, FromEngineCore
 
@@ -25,11 +27,16 @@ FAULTS = (
 COUNTED = ("streams", "preemptions", "expired", "gave up")
 
 
+def _of_text(scenario: Scenario) -> Scenario:
+    """The same, of a model that generates: readers ask for text alone."""
+    return dataclasses.replace(scenario, facts=dataclasses.replace(scenario.facts, pooling=PoolingFacts()))
+
+
 class World:
     def __init__(self, seed: int, core_poison: int = 0):
         """`core_poison`: cores die of requests whose seed is a multiple of it; 0: of none."""
         self.rng = random.Random(f"world {seed}")
-        self.scenario: Scenario = draw_scenario(seed)
+        self.scenario: Scenario = _of_text(draw_scenario(seed))
         self.now = 100.0
         self.counts = dict.fromkeys(
             (*FAULTS, "streams", "preemptions", "expired", "gave up", "core dies of a request"), 0

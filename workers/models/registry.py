@@ -57,10 +57,8 @@ def family_of(architectures: list[str]) -> tuple[Family, Head]:
     for family in FAMILIES:
         for name in family.architectures:
             stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
-            of_head: dict[str, Head] = {name: "tokens", f"{stem}ForSequenceClassification": "labels"}
-            of_head[f"{stem}Model"] = "none"
-            if family.is_bidirectional:
-                of_head[f"{stem}ForMaskedLM"] = "none"  # what restores masked words is not computed
+            of_head: dict[str, Head] = {f"{stem}ForSequenceClassification": "labels", f"{stem}Model": "none"}
+            of_head |= {f"{stem}ForMaskedLM": "none"} if family.is_bidirectional else {name: "tokens"}
             for given in architectures:
                 if given in of_head:
                     return family, of_head[given]

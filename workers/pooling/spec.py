@@ -144,8 +144,8 @@ def _modules(folder: Path) -> Sequence[Module]:
 def _kind(path: Path) -> Kind:
     """Of the pooling that a file describes: one of three, and one alone."""
     fields = read_json_file(path, dict[str, Any])
-    if isinstance(mode := fields.get("pooling_mode"), str):
-        chosen = [mode]
+    if (mode := fields.get("pooling_mode")) is not None:
+        chosen = [str(each) for each in (mode if isinstance(mode, list) else [mode])]
     else:
         chosen = [name for name, is_on in fields.items() if name.startswith("pooling_mode_") and is_on is True]
     if len(chosen) != 1 or chosen[0] not in MODES:

@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerC
 from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.xtc import Xtc
@@ -33,6 +34,7 @@ class ModelChoice:
     ranks: int = 1
     dtype: Literal["auto", "float16"] = "auto"
     summation: cpu.Summation = "auto"
+    pooling: Literal["auto", "mean", "cls"] = "auto"
 
 
 Form = Literal["bf16", "fp16", "fp32", "int8", "int4"]  # what a model's products are of
@@ -79,6 +81,10 @@ def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -
     if isa is not None:
         choice = replace(choice, isa=isa)
     requests = _draw_requests(rng, kind, 1024 if choice.checkpoint == "demo" else 300)
+    own = random.Random(f"vectors {seed}")
+    requests = [_for_a_vector(own, request) if own.random() < 0.15 else request for request in requests]
+    if own.random() < 0.2:
+        choice = replace(choice, pooling=own.choice(("mean", "cls")))
     is_crowded = kind == "crowded"
     block_size: Any = 16 if is_crowded else rng.choice((16, 16, 32, 64))
     largest = max(-(-_longest(request) // block_size) for request in requests)
@@ -156,6 +162,17 @@ def _draw_requests(rng: random.Random, kind: str, vocab_size: int) -> list[Engin
         )
         for index, prompt in enumerate(prompts)
     ]
+
+
+def _for_a_vector(rng: random.Random, request: EngineCoreRequest) -> EngineCoreRequest:
+    """The same prompt, of which no text is wanted."""
+    pooling = PoolingParams(
+        rng.choice(("embed", "embed", "token_embed")),
+        dimensions=rng.choice((None, None, 16)),
+        use_activation=rng.random() < 0.7,
+        skip_reading_prefix_cache=rng.random() < 0.1,
+    )
+    return structs.replace(request, sampling_params=SamplingParams(), pooling_params=pooling)
 
 
 def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: bool) -> SamplingParams:

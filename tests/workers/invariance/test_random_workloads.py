@@ -92,6 +92,8 @@ def together(
 
 def cut_short(received: Received, count: int) -> Received:
     """What is delivered of a sequence that is aborted after `count` tokens."""
+    if not count:
+        return Received(finish_reason=FinishReason.ABORT)
     parts = [column[: len(column) * count // len(received.token_ids)] for column in received.logprobs]
     return Received(received.token_ids[:count], parts, received.prompt_logprobs if count else None, FinishReason.ABORT)
 
@@ -122,6 +124,7 @@ def run_workload(
         raise
     outcomes.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
     outcomes[workload.choice.dtype] += 1
+    outcomes["vectors"] += sum(received.pooled is not None for received in found.values())
     outcomes["tokens"] += sum(len(received.token_ids) for received in found.values())
     return outcomes
 
@@ -130,7 +133,7 @@ def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed) for seed in SLICE), Counter[str]())
     assert total["ranks"] > total["workloads"], "no model was shared by ranks"
     assert total["float16"], "no model was computed in float16"
-    for event in ("cached tokens", "preemptions", "aborts", "restarts"):
+    for event in ("vectors", "cached tokens", "preemptions", "aborts", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 
 

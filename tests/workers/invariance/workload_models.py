@@ -40,7 +40,8 @@ class Models:
         library = cpu.load_library(self._isa or choice.isa)
         pool = cpu.Pool(library, [-1] * choice.threads, summation=choice.summation)
         self._pools.append(pool)
-        config = ModelConfig(device="cpu", dtype=choice.dtype, quantization=choice.quantization)
+        kinds = {"dtype": choice.dtype, "quantization": choice.quantization, "pooling": choice.pooling}
+        config = ModelConfig(device="cpu", **kinds)
         return load_model(folder, config, group, lambda done, total: None, pool)
 
     def _write(self, checkpoint: str) -> str:

@@ -35,6 +35,17 @@ def test_one_of_three_kinds_is_read_and_the_option_replaces_it(mode, kind, tmp_p
     assert spec_of(tmp_path, wanted="cls").kind == "cls"
 
 
+@pytest.mark.parametrize(("mode", "kind"), [("mean", "mean"), ("lasttoken", "last"), (["cls", "mean"], None)])
+def test_the_newer_spelling_is_read_too(mode, kind, tmp_path):
+    add_modules(tmp_path, "mean_tokens")
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 64, "pooling_mode": mode}))
+    if kind is None:
+        with pytest.raises(ConfigError, match="pooling by cls and mean is not supported"):
+            spec_of(tmp_path)
+    else:
+        assert spec_of(tmp_path).kind == kind
+
+
 def test_a_module_that_is_not_served_is_refused_by_name(tmp_path):
     add_modules(tmp_path, "mean_tokens", "LSTM")
     with pytest.raises(ConfigError, match="a module LSTM is not supported"):
