@@ -7,6 +7,7 @@ bytes, which are theirs in turn: one pool serves them. Blocks behind a group's w
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from paged_serve.protocol.messages.worker import KVGroup
@@ -69,13 +70,15 @@ class KVGroups:
     @classmethod
     def of(cls, groups: Sequence[KVGroup], block_size: int, max_chunk: int) -> "KVGroups":
         """`max_chunk`: the most tokens of a row in one step."""
-        windows = [group.window for group in groups]
-        math = tuple(WindowGroup(window, block_size, max_chunk) if window else FullGroup() for window in windows)
-        full, others = ([i for i, window in enumerate(windows) if bool(window) is kind] for kind in (False, True))
-        alike = {window: tuple(i for i in others if windows[i] == window) for window in windows if window}
-        return cls(
-            math, block_size, tuple(full), tuple(others), tuple((math[each[0]], each) for each in alike.values())
-        )
+        math = tuple(WindowGroup(g.window, block_size, max_chunk) if g.window else FullGroup() for g in groups)
+        full = tuple(index for index, group in enumerate(groups) if not group.window)
+        by_window: dict[int, list[int]] = {}
+        for index, group in enumerate(groups):
+            if group.window:
+                by_window.setdefault(group.window, []).append(index)
+        windows = tuple(sorted(chain.from_iterable(by_window.values())))
+        alike = tuple((math[indices[0]], tuple(indices)) for indices in by_window.values())
+        return cls(math, block_size, full, windows, alike)
 
     def __len__(self) -> int:
         return len(self.math)

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -105,7 +106,8 @@ class FrontendProcess:
         self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
         self._throughput_log = ThroughputLog() if child.index == 0 else None
         model = child.config.model
-        self._stat_loggers = StatLoggers(model.plugins if child.index == 0 else (), model.served_model_names[0])
+        names = model.served_model_names or (Path(model.model).name,)
+        self._stat_loggers = StatLoggers(model.plugins if child.index == 0 else (), names[0])
         configure_access_log(server.access_log)
         self._reported_drained = False
         self._stopped = asyncio.Event()

@@ -127,10 +127,11 @@ def test_siblings_share_the_blocks_of_their_prompt_in_every_group(drive, prefix_
 
 def test_shared_blocks_behind_the_window_do_not_starve_a_chunk(drive):
     """What several rows share does not come free when the first of them goes on: the latest is preempted for it."""
-    driver = drive(windows=(8, 0), block_size=2, num_blocks=60, max_model_len=60, max_num_batched_tokens=6)
+    driver = drive(windows=(8, 0), block_size=2, num_blocks=54, max_model_len=60, max_num_batched_tokens=6)
     prompts = [[*([5] * 20), *([10 + index] * 30)] for index in range(4)]
     streams = [driver.add(prompt, max_tokens=6) for prompt in prompts]
     driver.run()
+    assert driver.scheduler.num_preemptions == 1
     for stream, prompt in zip(streams, prompts, strict=True):
         assert driver.tokens[stream] == alone(drive, prompt, max_tokens=6)
 
