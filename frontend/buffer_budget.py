@@ -24,7 +24,7 @@ class Pool(Protocol):
     @property
     def num_bytes(self) -> int: ...
     def shed(self, num_bytes: int) -> None:
-        """End entries, the largest first, until so many bytes are free or nothing is left."""
+        """End entries, the largest first, until `num_bytes` are free or nothing is left."""
 
 
 @dataclass(slots=True, eq=False)

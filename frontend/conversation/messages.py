@@ -78,7 +78,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     messages: Messages
     tools: Tools | None = None
-    add_generation_prompt: bool | None = None  # true, unless the final message goes on
+    add_generation_prompt: bool | None = None  # true, unless the final message is continued
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
     reasoning_effort: ReasoningEffort | None = None

@@ -26,7 +26,7 @@ SUBJECT = "the model's chat template"
 
 
 class Templates(msgspec.Struct):
-    """The first frame: sources by name ("default", "tool_use"), and what every rendering sees beside the messages."""
+    """The first frame: sources by name ("default", "tool_use"), and the variables of every rendering."""
 
     sources: dict[str, str]
     variables: dict[str, str] = {}

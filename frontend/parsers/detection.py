@@ -54,7 +54,7 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
 )
 _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (("</think>", THINK), (r"\[THINK\]", THINK_IN_BRACKETS))
 
-# The names by which vLLM knows a format beside its own.
+# vLLM's other names for these formats.
 _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FORMATS} | {
     "glm47": GLM45,
     "llama4_json": LLAMA3_JSON,
@@ -68,7 +68,7 @@ _REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class ModelFormats:
-    """How a model writes calls of tools and reasoning; None: not at all, or in no known format."""
+    """The formats of a model's tool calls and reasoning; None: it has none, or none that is known."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None

@@ -269,7 +269,7 @@ HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a 
     None,
     start="header",
 )
-# Where there is nothing to call: what is not for the user is reasoning, whatever it is addressed to.
+# Without tools, any message that is not for the user is reasoning.
 HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Header(_TO_NO_TOOL)})
 
 ALL_TOOL_FORMATS = (

@@ -67,7 +67,7 @@ _IN_HEADERS = {"<|constrain|>", "[CALL_ID]"}
 def output_reading(
     formats: ModelFormats, tools: Sequence[tuple[str, Mapping[str, Any] | None]], prompt_end: str
 ) -> OutputReading | None:
-    """`tools`: those that the output may call, each with its parameters' schema. None: all text is content."""
+    """`tools`: the tools that the output may call, with the schemas of their parameters. None: all text is content."""
     without_tools = HARMONY_WITHOUT_TOOLS if formats.writes_channels else None
     tool_format = formats.tools if tools else without_tools
     reasoning, end = formats.reasoning, prompt_end.rstrip()

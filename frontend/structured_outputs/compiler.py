@@ -29,7 +29,7 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(MAX_PROCESSES, "grammar")
         self._kept: OrderedDict[bytes, Compiled] = OrderedDict()
         self._kept_chars = 0
-        self._lock = threading.Lock()  # of what is kept
+        self._lock = threading.Lock()  # guards the cache
 
     async def compile(self, params: StructuredOutputsParams) -> tuple[Grammar, list[str]]:
         """Like `compile_now`, in a thread unless the result is cached."""

@@ -1,4 +1,4 @@
-"""Rules of a Lark grammar of llguidance, put together."""
+"""Builds the rules of a Lark grammar for llguidance."""
 
 import json
 import re
@@ -14,7 +14,7 @@ ANY_TEXT = "/(?s:.*)/"
 
 
 class GrammarBuilder:
-    """Rules under numbers of their own; each method returns what stands for them in another rule."""
+    """Collects numbered rules; each method returns the expression that refers to its rules."""
 
     def __init__(self, added: AddedTokens) -> None:
         tags = {text: token for text, token in added.plain.items() if text.startswith("<")}  # others are runs of spaces
@@ -71,7 +71,7 @@ class GrammarBuilder:
         return self.rule(f"{ANY_TEXT} {_quoted(text)}", "[lazy]")
 
     def triggered(self, triggers: dict[str, list[str]], *, least: bool, most_one: bool) -> str:
-        """Free text in which each of `triggers` goes on as one of its expressions says; with `most_one` once, last."""
+        """Free text in which each of `triggers` is followed by one of its expressions; with `most_one` once, last."""
         branches = [
             f"{self.text_before(trigger)} ({' | '.join(bodies)})" for trigger, bodies in triggers.items() if bodies
         ]

@@ -166,7 +166,7 @@ def _lark(grammar: str) -> str:
 
 
 def _with_mended_schemas(grammar: str) -> str:
-    """The patterns of its `%json` schemas as those of `json` are; whatever cannot be read, llguidance refuses."""
+    """The grammar with the patterns in its `%json` schemas mended like those of `json`; llguidance refuses the rest."""
     parts, end = list[str](), 0
     for match in re.finditer(r"%json\s*(?=\{)", grammar):
         if match.start() < end:

@@ -1,4 +1,4 @@
-"""How a process of ours begins, shows that it makes progress, and ends: never later than its parent."""
+"""The life of a child process: its start, its heartbeats, and its end, which is never later than its parent's."""
 
 import argparse
 import contextlib

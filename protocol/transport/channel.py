@@ -58,7 +58,7 @@ def new_context() -> "Context":
 
 
 class _Codec(Generic[Sends, Receives]):
-    """Bytes to messages and back, with the size limit and the count of what was refused."""
+    """Encodes and decodes messages, with the size limit and the count of refused frames."""
 
     def __init__(self, receives: Any, max_frame_bytes: int):
         self.num_invalid = 0

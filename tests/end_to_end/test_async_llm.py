@@ -142,7 +142,7 @@ def test_a_request_aborted_while_it_waits_ends_at_once(loop, llm):
     assert outputs[39].outputs[0].token_ids == []
 
 
-def test_an_unknown_request_id_is_no_error_and_one_in_use_is(loop, llm):
+def test_an_unknown_id_may_be_aborted_and_one_in_use_is_refused(loop, llm):
     async def run():
         await llm.abort("unknown")
         async with aclosing(llm.generate("The sea", LONG_RUN, "twice")) as first:

@@ -138,7 +138,7 @@ def best_step(groups: Tensor) -> Tensor:
 
 
 def squared_error(matrix: Tensor, codes: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[float, float]:
-    """Sums of squares of what was lost and of what was there; `values(codes[at], at)` dequantizes rows."""
+    """Sums of squares of the error and of the matrix; `values(codes[at], at)` dequantizes rows."""
     lost = there = 0.0
     for at in row_blocks(matrix):
         exact = matrix[at].float()

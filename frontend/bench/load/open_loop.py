@@ -1,4 +1,4 @@
-"""Sends a load on its schedule, whatever the server does, and notes what comes back and when."""
+"""Sends a load on its schedule, independent of the server's answers, and records the answers with their times."""
 
 import asyncio
 import contextlib

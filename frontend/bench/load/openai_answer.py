@@ -51,7 +51,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class Answer:
-    """A Reader. `done` resolves when the timeline is complete, whatever came of the request."""
+    """A Reader. `done` resolves when the timeline is complete, also after a failure."""
 
     def __init__(self, timeline: Timeline, *, streamed: bool):
         self.timeline = timeline

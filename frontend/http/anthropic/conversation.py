@@ -47,7 +47,7 @@ def chat_messages(system: str | Sequence[LoneTextBlock] | None, messages: Sequen
 
 
 def ends_with_answer(messages: Sequence[ChatMessage]) -> bool:
-    """Whether the model goes on with the last message. Raises InvalidRequest for one that has no text to go on with."""
+    """Whether the model continues the last message. Raises InvalidRequest for one without text to continue."""
     last = messages[-1]
     if last["role"] != "assistant":
         return False

@@ -138,7 +138,7 @@ def _function(tool: FunctionTool | CustomTool, place: str) -> dict[str, Any]:
 
 
 def _tool_choice(chosen: str | dict[str, Any]) -> Any:
-    """The same in the words of a chat; what is neither is refused there."""
+    """The chat's `tool_choice`; invalid values are left for the chat to refuse."""
     match chosen:
         case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
             return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*map(_function_named, tools)]}}

@@ -133,7 +133,7 @@ class CustomTool(_Fields, frozen=True, kw_only=True, tag_field="type", tag="cust
 
 
 class TextFormat(_Fields, frozen=True, kw_only=True):
-    """The fields beside `type` are those of a schema."""
+    """The form of the text. The fields other than `type` belong to a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Label | None = None

@@ -14,7 +14,7 @@ from .tags import tags_of
 
 
 def takes_text(schema: Mapping[str, Any] | None) -> bool:
-    """Whether a value is text as it stands, whatever it looks like."""
+    """Whether a value is always text, even if it looks like another type."""
     if schema is None:
         return False
     variants = schema.get("anyOf") or schema.get("oneOf")
@@ -29,7 +29,7 @@ def takes_text(schema: Mapping[str, Any] | None) -> bool:
 
 
 def value_json(text: str) -> str:
-    """JSON of what is JSON or a literal of Python; else a JSON string of the text."""
+    """The text as JSON, if it is JSON or a literal of Python; else a JSON string of it."""
     text = text.strip()
     try:
         msgspec.json.decode(text)

@@ -50,6 +50,6 @@ def test_what_cannot_be_looked_for_is_refused(fields, words):
         RepetitionDetection(**fields)
 
 
-def test_a_dict_is_no_detection():
+def test_a_dict_is_not_a_repetition_detection():
     with pytest.raises(InvalidRequest, match="it must be a RepetitionDetection"):
         SamplingParams(repetition_detection={"max_pattern_size": 2, "min_count": 2})

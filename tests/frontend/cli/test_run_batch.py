@@ -91,7 +91,7 @@ def results(folder) -> dict:
     return {entry["custom_id"]: entry for entry in found}
 
 
-def test_every_request_is_answered_with_so_many_at_once(server, tmp_path):
+def test_every_request_is_answered_with_limited_concurrency(server, tmp_path):
     write(tmp_path / "in.jsonl", [*map(line, range(50)), "\n"])
     done = run(server, tmp_path, "--concurrency", "4")
     assert (done.exception, done.return_value) == (None, 0)
@@ -151,7 +151,7 @@ def test_a_busy_server_and_a_broken_connection_are_asked_again_with_the_same_key
     assert len(set(server.keys)) == 1
 
 
-def test_a_server_that_is_gone_ends_the_run_and_is_no_result(server, tmp_path):
+def test_a_server_that_is_gone_ends_the_run_without_a_result(server, tmp_path):
     server.statuses = [200, *[0] * 20]
     write(tmp_path / "in.jsonl", map(line, range(2)))
     assert isinstance(run(server, tmp_path, "--concurrency", "1").exception, EngineDead)

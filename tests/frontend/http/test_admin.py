@@ -32,7 +32,7 @@ def test_the_configuration_is_shown_without_keys(folder):
 
 
 @pytest.mark.parametrize("path", ["/reset_mm_cache", "/reset_encoder_cache"])
-def test_caches_that_there_are_none_of_are_reset_for_the_operator_alone(folder, path):
+def test_only_the_operator_may_reset_caches_that_do_not_exist(folder, path):
     server = Server(folder)
     assert server.operators("POST", path) == "{}"
     assert server.ask("POST", path).status_code == 501

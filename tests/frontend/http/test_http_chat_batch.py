@@ -48,7 +48,7 @@ def test_a_continued_conversation_is_repeated_in_its_own_choice(folder):
         ({"messages": [CHATS[0]] * 257}, "messages"),
     ],
 )
-def test_what_is_for_one_conversation_is_refused(folder, fields, param):
+def test_a_field_of_a_single_conversation_is_refused(folder, fields, param):
     server = Server(folder)
     response = server.ask("POST", PATH, {"messages": CHATS} | fields)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param), response.text

@@ -56,7 +56,7 @@ def test_defaults_are_those_of_llama_cpp(server):
 @pytest.mark.parametrize(
     "fields", [{"dry_base": 2}, {"dry_multiplier": 0}, {"dry_multiplier": 1, "dry_penalty_last_n": 0}]
 )
-def test_what_is_off_asks_the_engine_for_nothing(server, fields):
+def test_a_sampler_that_is_off_is_not_sent_to_the_engine(server, fields):
     server.complete(**fields, xtc_threshold=0.3)
     params = server.engine.requests[0].params
     assert params.dry is None

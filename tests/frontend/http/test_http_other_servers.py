@@ -20,7 +20,7 @@ def test_sagemaker_has_one_route_for_both(folder):
 
 
 @pytest.mark.parametrize(("body", "param"), [({}, "prompt"), ({"messages": []}, "messages"), (b"no JSON", None)])
-def test_what_is_neither_is_refused(folder, body, param):
+def test_a_body_of_neither_kind_is_refused(folder, body, param):
     response = Server(folder).ask("POST", "/invocations", body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 

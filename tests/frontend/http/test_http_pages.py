@@ -66,7 +66,7 @@ def test_methods_and_headers_can_be_named(folder):
     assert answer.headers["access-control-allow-headers"] == "Content-Type, Authorization"
 
 
-def test_what_is_no_list_of_words_is_not_echoed(folder):
+def test_a_header_that_is_not_a_list_of_words_is_not_echoed(folder):
     wishes = {"access-control-request-method": "a b", "access-control-request-headers": 'x", <y>'}
     answer = open_server(folder).ask("OPTIONS", COMPLETIONS, origin=APP, **wishes)
     assert "access-control-allow-methods" not in answer.headers
@@ -83,7 +83,7 @@ def test_what_is_no_list_of_words_is_not_echoed(folder):
         (None, {"prompt": "x", "stream": True}, 200),
     ],
 )
-def test_every_answer_can_be_read_by_an_allowed_page_alone(folder, refusal, body, status):
+def test_only_an_allowed_page_can_read_an_answer(folder, refusal, body, status):
     server = open_server(folder)
     server.engine.refusal = refusal
     for origin, allowed in ((APP, True), (APP.upper(), True), ("http://localhost", False)):  # the latter is its own
@@ -134,7 +134,7 @@ def test_an_origin_is_compared_as_browsers_write_it(folder, written, sent):
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, sent)
 
 
-def test_cookies_are_for_named_origins_alone(folder):
+def test_cookies_are_only_for_named_origins(folder):
     answer = open_server(folder, allow_credentials=True).ask("OPTIONS", COMPLETIONS, origin=APP, **PREFLIGHT)
     assert answer.headers["access-control-allow-credentials"] == "true"
     with pytest.raises(ConfigError, match="name the origins"):

@@ -39,7 +39,7 @@ def test_a_chat_has_them_too_and_each_choice_its_own(folder):
     assert [sizes(chunks, index) for index in range(2)] == [[1, 8, 8, 4]] * 2
 
 
-def test_what_is_no_stream_is_the_same(folder):
+def test_an_answer_that_is_not_streamed_is_the_same(folder):
     assert Server(folder, TEXT).complete(stream_interval=7)["choices"][0]["text"] == TEXT
 
 

@@ -81,7 +81,7 @@ def test_prompt_logprobs_and_forms_are_as_of_completions(folder):
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(folder, fields, param):
+def test_an_invalid_field_is_refused_by_name(folder, fields, param):
     server = Server(folder)
     response = server.ask("POST", PATH, body(server) | fields)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param), response.text

@@ -113,7 +113,7 @@ def strip(item: dict) -> dict:
     return {name: value for name, value in item.items() if name not in ("id", "call_id")}
 
 
-def test_what_was_answered_is_sent_back_as_it_came(start):
+def test_output_items_can_be_sent_back_unchanged(start):
     server = start()
     answered = respond(server, tools=[TOOL])["output"]
     result = {"type": "function_call_output", "call_id": answered[2]["call_id"], "output": "4"}

@@ -32,7 +32,7 @@ def test_flags_become_the_keywords_of_an_engine():
     assert found.parallel.tensor_parallel_size == 2
 
 
-def test_what_is_not_given_is_the_default():
+def test_an_argument_that_is_not_given_has_its_default():
     options = parsed()
     options.pop("max_tokens")
     assert config({**options, "max_model_len": None}) == config_of("", {})

@@ -52,7 +52,7 @@ ANALYSIS = "<|channel|>analysis<|message|>Let me: think. {}<|end|><|start|>assis
 FINAL, CALL = "<|channel|>final<|message|>", "<|channel|>commentary to=functions.set <|constrain|>json<|message|>"
 
 
-def test_without_tools_a_message_to_one_is_no_call():
+def test_without_tools_a_message_to_a_function_is_not_a_call():
     formats, text = ModelFormats(HARMONY), ANALYSIS + CALL + '{"on": true}<|call|>' + FINAL + "It is on."
     for tools, calls in (([("set", SCHEMA)], 1), ([], 0)):
         reading = output_reading(formats, tools, "<|start|>assistant")
@@ -62,7 +62,7 @@ def test_without_tools_a_message_to_one_is_no_call():
 
 
 @pytest.mark.parametrize("before", ["", ANALYSIS])
-def test_a_form_binds_the_final_message_alone(before):
+def test_a_form_constrains_only_the_final_message(before):
     params = final_form(StructuredOutputsParams(json=json.dumps(SCHEMA)))
     for content, is_valid in (('{"on": true}', True), ('{"on": 1}', False), ("On.", False), ("", False)):
         text = before + FINAL + content

@@ -60,7 +60,7 @@ def test_every_division_gives_the_input(text, is_ascii, layout):
         ('{"input": "\\q \\uzzzz"}', "\\q \\uzzzz"),
     ],
 )
-def test_what_is_not_such_json_is_given_as_far_as_it_goes(written, text):
+def test_other_json_is_passed_on_as_far_as_it_goes(written, text):
     for pieces in divisions(written):
         assert read(*pieces) == text, pieces
 

@@ -168,7 +168,7 @@ def test_a_call_of_hermes_is_one_only_if_its_arguments_begin_as_an_object(text, 
         )
 
 
-def test_a_name_that_no_tool_has_is_no_call_where_nothing_else_marks_one():
+def test_without_tags_an_unknown_name_is_not_a_call():
     text = '{"name": "Ada", "parameters": {}}'
     assert events_of(form_of("llama3_json"), [text]) == [Content(text)]
     assert events_of(form_of("pythonic"), ["[link](http://x)"]) == [Content("[link](http://x)")]

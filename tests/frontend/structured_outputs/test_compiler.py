@@ -87,7 +87,7 @@ def test_objects_can_be_closed(compiler):
     assert found["properties"]["c"]["additionalProperties"] is True
 
 
-def test_what_takes_too_long_is_refused_and_the_next_is_answered(compiler):
+def test_a_form_that_takes_too_long_is_refused_and_the_next_is_answered(compiler):
     branches = [{"required": [f"a{i}"], "properties": {f"b{i}": {"enum": list(range(i, i + 40))}}} for i in range(40)]
     hostile = {"type": "object", "allOf": [{"anyOf": branches} for _ in range(3)]}
     with pytest.raises(InvalidRequest, match=r"takes more than 1 s|too large|exceeded"):
@@ -169,7 +169,7 @@ def test_a_damaged_schema_compiles_or_is_refused_by_name_and_nothing_else():
     assert 15 < outcomes[0] < outcomes[1] - 100
 
 
-def test_what_is_nested_without_end_is_refused():
+def test_a_form_that_is_nested_endlessly_is_refused():
     deep = "[" * 5000 + "]" * 5000
     for text in (deep, '{"items": ' * 900 + "{}" + "}" * 900, json.dumps({"not": {"const": "a" * 20000}})):
         with pytest.raises(InvalidRequest):

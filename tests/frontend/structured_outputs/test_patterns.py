@@ -49,7 +49,7 @@ def written_parts(value):
      r"^[\x00-\x5b]$", r"^[^\\\x00]$", r"^\P{P}$", r"^[\p{Cc}]$", r"^[^\W\d]$", r"^(?:[^\"a-z]|b)$", "^[^\x01]$",
      r"^\[\^[^\\]\]$|^[^\"]$", "^.$", r"^[\s\S]$", r"^\W$"],
 )  # fmt: skip
-def test_a_class_allows_its_characters_alone(pattern):
+def test_a_class_allows_only_its_characters(pattern):
     check({"type": "string", "pattern": pattern})
     schema = {"type": "object", "patternProperties": {pattern: {"const": 1}}, "additionalProperties": False}
     check(schema, lambda text: {text: 1})
@@ -61,7 +61,7 @@ def test_the_negation_of_a_character_allows_every_other_one():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_classes_allow_their_characters_alone(seed):
+def test_random_classes_allow_only_their_characters(seed):
     rng = random.Random(seed)
     for _ in range(40):
         atoms = "".join(rng.sample(ATOMS, rng.randint(1, 4)))
@@ -89,7 +89,7 @@ def check_text(source: str, text: str, accepted: bool) -> None:
     assert (matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()) == accepted, text
 
 
-def test_what_is_no_class_stays():
+def test_text_outside_of_classes_is_not_changed():
     for pattern in (r"^a\[^b\]$", r"^[a-z]+\\$", r"\d{3}", "[a"):
         assert without_null(pattern) == pattern
     assert without_null(r"[^a][^]b][[^c]d]") == r"[[^a]--\x00][[^]b]--\x00][[[^c]d]--\x00]"

@@ -74,7 +74,7 @@ def test_rows_of_one_grammar_do_not_disturb_each_other(grammars):
     assert outputs == alone
 
 
-def test_only_end_tokens_follow_what_is_complete(grammars):
+def test_only_end_tokens_follow_a_complete_output(grammars):
     row = grammars.prepare(lark('start: "yes"'), [])
     assert generated(grammars, row, np.random.default_rng(0))[-1] in EOS
     assert allowed(grammars, row) == sorted(EOS)
@@ -189,7 +189,7 @@ def test_an_output_that_is_read_again_has_the_limits_that_it_had(grammars):
     assert not again.failure
 
 
-def test_what_is_too_much_alone_fails_alone(grammars):
+def test_a_row_that_exceeds_the_limits_by_itself_fails_alone(grammars):
     form, tokens = many_words(60, 1000), tokens_of_words()
     first, second = grammars.prepare(form, []), grammars.prepare(form, [])
     for token in tokens:

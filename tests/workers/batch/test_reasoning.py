@@ -85,7 +85,7 @@ def test_no_token_is_forced_where_none_may_be(tags):
     assert num_free > 500
 
 
-def test_the_mask_has_the_forced_token_alone():
+def test_the_mask_has_only_the_forced_token():
     row = Reasoning.prepare(ThinkingBudget(0, (1,), (35,), 0), VOCAB_SIZE, [])
     bits = np.unpackbits(row.forced_bits().view(np.uint8), bitorder="little")
     assert np.flatnonzero(bits).tolist() == [35]

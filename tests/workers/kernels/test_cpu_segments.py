@@ -157,7 +157,7 @@ def test_the_number_of_segments_is_one_of_the_model(inputs, form, segments):
             assert segments_of_rank(part_of(whole, 0, ranks), ranks) == segments // ranks
 
 
-def test_ranks_that_are_no_divisor_of_the_segments_have_one_each():
+def test_ranks_that_do_not_divide_the_segments_have_one_each():
     assert segments_of_rank(weight_of("bf16", 3, 32), 3) == 1
     assert segments_of_rank(weight_of("bf16", 3, 8), 8) == 1
 

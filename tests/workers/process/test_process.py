@@ -235,7 +235,7 @@ def test_a_plan_that_cannot_be_read_ends_the_worker_at_once(harnesses):
     assert harness.exit_codes() == [1]
 
 
-def test_a_core_that_ends_first_on_a_normal_stop_is_no_error(harnesses):
+def test_a_core_that_ends_first_on_a_normal_stop_is_not_an_error(harnesses):
     harness = harnesses()
     harness.load_all()
     os.kill(harness.processes[0].pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The body of /inference/v1/generate: a prompt's tokens, and the sampling parameters in an object of their own."""
+"""The body of /inference/v1/generate: a prompt's tokens, and a nested object of sampling parameters."""
 
 from array import array
 from typing import Annotated
@@ -28,7 +28,7 @@ class TokenSampling(Sampling, frozen=True, kw_only=True):
 
 
 class TokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the model recommends for sampling does not count here."""
+    """The body. The model's recommended sampling parameters do not apply."""
 
     token_ids: Annotated[list[TokenId], Meta(min_length=1)]
     sampling_params: TokenSampling
