@@ -14,9 +14,10 @@ from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreO
 from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.worker import KVGroup, ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.layers.decode_step import DecodeStep, EagerDecodeStep
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.runner.host_steps import host_runner
@@ -62,10 +63,19 @@ class OneProcess:
     cache_dtype: torch.dtype | None = None  # None: the model's
 
     def __init__(self, model: Model | SharedModel, config: Config, num_blocks: int, max_model_len: int):
-        self.model, self.config, self.num_blocks, self.max_model_len = model, config, num_blocks, max_model_len
+        """`num_blocks` for each KV group."""
+        self.model, self.config, self.max_model_len = model, config, max_model_len
         geometry = model.geometry
-        eos = frozenset(geometry.eos_token_ids)
-        facts = ModelFacts(num_blocks, max_model_len, geometry.vocab_size, eos, pooling=pooling_facts(model))
+        self.groups = KVGroups.of(geometry.sliding_windows, max_model_len)
+        self.num_blocks = num_blocks * len(self.groups.windows)
+        facts = ModelFacts(
+            self.num_blocks,
+            max_model_len,
+            geometry.vocab_size,
+            frozenset(geometry.eos_token_ids),
+            pooling=pooling_facts(model),
+            kv_groups=tuple(map(KVGroup, self.groups.windows)),
+        )
         self.engine = EngineCore(config, facts)
         self.engine.add_client(CLIENT, 0.0)
         self.received: dict[int, Received] = {}  # by stream id
@@ -85,7 +95,8 @@ class OneProcess:
     def new_cache(self, model: Model, group: TensorParallelGroup) -> KVCache:
         """It holds what a failed request may have left behind."""
         block_size, dtype = self.config.cache.block_size, self.cache_dtype
-        cache = KVCache.allocate(model.geometry, self.num_blocks, block_size, group.size, dtype=dtype)
+        shape = model.geometry, self.num_blocks, block_size, group.size
+        cache = KVCache.allocate(*shape, dtype=dtype, groups=self.groups)
         for tensor in (*cache.keys, *cache.values):
             tensor.fill_(float("nan"))
         return cache

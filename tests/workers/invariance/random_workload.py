@@ -44,6 +44,14 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {  # arguments of write_tiny_model
     "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 40},
     "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
 }
+GROUPED: dict[str, Any] = {  # three KV groups: two layers that do not slide, three of 24 tokens; drawn by name only
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 5,
+    "use_sliding_window": True,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,13 @@ def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -
         client_credit=rng.choice((1, 3, 256)),
         client_pace=rng.choice((0.2, 0.9)),
     )
+
+
+def draw_grouped_workload(seed: int) -> Workload:
+    """Of a model with several KV groups, but where `seed` draws the demo model, whose vocabulary is another."""
+    workload = draw_workload(seed)
+    choice = replace(workload.choice, checkpoint="grouped", quantization="auto")
+    return workload if workload.choice.checkpoint == "demo" else replace(workload, choice=choice)
 
 
 def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:

@@ -1,0 +1,25 @@
+"""As test_random_workloads.py, of a model with several KV groups: core and runner free blocks behind windows."""
+
+from collections import Counter
+
+import pytest
+
+from .random_workload import draw_grouped_workload
+from .test_random_workloads import load, run_workload
+
+__all__ = ["load"]  # the fixture
+
+SLICE = (1, 2, 5)
+
+
+def test_a_slice_of_grouped_workloads_gives_each_request_the_same_bytes(load):
+    total = sum((run_workload(load, seed, draw=draw_grouped_workload) for seed in SLICE), Counter[str]())
+    for event in ("cached tokens", "preemptions", "restarts"):
+        assert total[event], f"there were no {event}, so the slice shows nothing of them"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_many_grouped_workloads_give_each_request_the_same_bytes(load):
+    for seed in range(200):
+        run_workload(load, seed, draw=draw_grouped_workload)
