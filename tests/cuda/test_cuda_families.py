@@ -4,11 +4,14 @@ import pytest
 import torch
 
 from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
+from paged_serve.workers.backends.cuda.kernel_list import load_kernels
 from paged_serve.workers.backends.torch.backend import TorchBackend
+from paged_serve.workers.kv.kv_cache import KVCache
 
 from ..workers.checkpoints import reference
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import load, logits_of
+from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,12 @@ def test_layers_of_other_forms_are_as_accurate_as_those_of_plain_torch(variant, 
     model = load(str(tmp_path), CudaBackend(EmulatorLauncher(), "sm_90a", 2, device="cpu"))
     assert computes(model.geometry)
     assert (logits_of(model, [5, 70]) - truth).norm() < 1.2 * (by_torch - truth).norm()
+
+
+@pytest.mark.parametrize("variant", ["cohere", "olmo2"])
+def test_the_kernel_list_has_the_norms_of_layers_of_other_forms(variant, tmp_path):
+    reference(variant, tmp_path, torch.bfloat16)
+    model = load(str(tmp_path), CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu"))
+    load_kernels(model, torch.bfloat16, BLOCK_SIZE, lambda *progress: None)
+    take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE))
+    assert set(launcher.launched) == set(launcher.loaded)

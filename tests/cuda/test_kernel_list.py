@@ -5,9 +5,10 @@ from threading import Lock
 
 import pytest
 import torch
+from msgspec import structs
 
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.samplers import Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
@@ -62,13 +63,18 @@ def take_steps(model, cache, group=ALONE):
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, model.device)
     sizes = {"num_rows": 4, "max_model_len": 256, "max_tokens": 256, "steps_in_flight": 2}
     runner = ModelRunner(model, cache, group, sampler, **sizes)
-    rows = new_row(0, 70, ALL_OF_IT), new_row(1, 3, SamplingParams(temperature=0.0))
+    rows = [new_row(0, 70, ALL_OF_IT), new_row(1, 3, SamplingParams(temperature=0.0))]
+    rows = tuple(within(model.geometry.vocab_size, row) for row in rows)
     for plan in (
         SchedulerOutput(0, 1, new_rows=rows, chunks=(Chunk(0, 70),)),
         SchedulerOutput(0, 2, decode_joins=pack_ids([0]), chunks=(Chunk(1, 3),)),
         SchedulerOutput(0, 3, decode_joins=pack_ids([1])),
     ):
         runner.execute(plan)
+
+
+def within(vocab_size, row):
+    return structs.replace(row, token_ids=pack_ids(token % vocab_size for token in unpack_ids(row.token_ids)))
 
 
 @pytest.mark.parametrize("quantization", ["auto", "fp8"])

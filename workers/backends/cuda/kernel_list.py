@@ -25,11 +25,13 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     assert isinstance(backend, CudaBackend), backend
     heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
     kind, is_gated = geometry.activation.kind, geometry.activation.is_gated
-    norm_kernel = layer_norm_kernel if geometry.norm == "layer" else rms_norm_kernel
+    norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1") else layer_norm_kernel
+    whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
     sizes = heads, kv_heads, geometry.head_dim, block_size
     shape = attention_kernels.AttentionShape(dtype, cached, *sizes, has_alibi=geometry.has_alibi)
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
+        *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
         activation_kernel(dtype, geometry.intermediate_size // model.tp_size, FUNCTIONS[kind], is_gated),
         rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size),
         *attention_kernels.kernels_of(shape, backend.arch),
