@@ -54,10 +54,12 @@ def innermost_loops(body: list[tuple[int, str]]) -> list[list[str]]:
     return [[text for address, text in body if start <= address <= end] for start, end in inner]
 
 
-def allowed(library: Path, dots: int) -> int:
+def allowed(library: Path, name: str, dots: int) -> int:
+    """Stack accesses beside `dots` in a loop of the function `name`. The softmax of a masked tile (`weigh`) has no
+    accumulators of a product: its dots are a polynomial's."""
     if "avx512fma" in library.name:
         return dots // 12
-    return 0 if any(isa in library.name for isa in WIDE) else dots // 3
+    return 0 if any(isa in library.name for isa in WIDE) else dots // (2 if "weigh<" in name else 3)
 
 
 def spills(library: Path) -> dict[str, tuple[int, int]]:
@@ -75,7 +77,7 @@ def main() -> int:
     failed = False
     for library in [Path(name) for name in sys.argv[1:]] or sorted(CSRC.glob("_cpu_*.so")):
         found = spills(library)
-        failed |= any(accesses > allowed(library, dots) for accesses, dots in found.values())
+        failed |= any(accesses > allowed(library, name, dots) for name, (accesses, dots) in found.items())
         print(f"{library.name}: {len(found)} functions spill")
         for name, (accesses, dots) in sorted(found.items()):
             print(f"  {accesses:3d} stack accesses beside {dots:3d} dots  {name}")

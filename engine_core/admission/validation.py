@@ -86,7 +86,7 @@ class Validation:
             )
         self._check_logits_processors(params)
         self._check_logprobs(params, prompt_len)
-        token_limit = prompt_len if pooling is not None else self._token_limit(prompt_len, params.max_tokens)
+        token_limit = self._fitting(prompt_len) if pooling else self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
         root = chain_root(self.kv_cache.block_size, message.cache_salt)
         params_bytes = len(_encode(params))
@@ -193,6 +193,17 @@ class Validation:
                 "max_tokens",
             )
         return limit
+
+    def _fitting(self, prompt_len: int) -> int:
+        """The length of a prompt for which a vector is computed; raises InvalidRequest when the cache is too small."""
+        needed, num_blocks = self.kv_cache.groups.num_blocks_for(prompt_len), self.kv_cache.pool.num_blocks
+        if needed > num_blocks:
+            raise InvalidRequest(
+                f"{prompt_len} prompt tokens need {needed} KV blocks; there are {num_blocks}. Shorten the prompt, or "
+                "enlarge the cache",
+                "prompt",
+            )
+        return prompt_len
 
     def _resumed_outputs(self, message: EngineCoreRequest, max_output: int) -> list[list[int]]:
         n, resumed = message.sampling_params.n, message.resume_token_ids

@@ -111,9 +111,9 @@ def test_stat_loggers_have_seen_the_engine(server):
     assert "acme has seen tokens" in server.stderr()
 
 
-def test_a_platform_computes(model, tmp_path):
+def test_a_platform_computes(model, tmp_path_factory):
     options = (str(model), "--plugin", "acme", "--platform", "acme")
-    server = ServerProcess(tmp_path, *options, import_path=PACKAGE)
+    server = ServerProcess(tmp_path_factory.mktemp("p"), *options, import_path=PACKAGE)
     try:
         server.wait_ready()
         assert tokens(server, temperature=0, max_tokens=3)

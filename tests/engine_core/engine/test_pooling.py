@@ -237,3 +237,15 @@ def test_text_of_a_lost_client_is_no_vectors_beginning(drive):
     stream = driver.add(prompt, pooling=EMBED)
     driver.run()
     assert driver.ends[stream].pooled == expected(prompt)
+
+
+def test_a_prompt_that_the_cache_cannot_hold_is_refused(drive):
+    driver = drive(num_blocks=6, max_model_len=100, windows=(0, 8), pooling=BOTH, max_num_batched_tokens=16)
+    longest = driver.engine.kv_cache.capacity_tokens
+    stream = driver.add(new_prompt(longest), pooling=EMBED)
+    driver.run()
+    assert driver.ends[stream].pooled == expected(new_prompt(longest))
+    driver.add(new_prompt(longest + 1), pooling=EMBED)
+    (refusal,) = driver.rejections
+    assert (refusal.reason, refusal.param) == (RejectReason.INVALID, "prompt")
+    assert "; there are 6. Shorten the prompt, or enlarge the cache" in refusal.message

@@ -159,7 +159,7 @@ def test_keys_before_every_window_may_hold_anything_and_their_blocks_be_nowhere(
             held[table[unseen // 16].long(), :, unseen % 16] = torch.nan
     assert torch.equal(case.run(cpu_pools[0]), expected)
     for (old, _), table in zip(case.rows, case.tables, strict=True):
-        table[: (old + 1 - case.window) // 16] = NO_BLOCK
+        table[: (old + 1 - case.options.window) // 16] = NO_BLOCK
     for pool in cpu_pools:
         assert torch.equal(case.run(pool), expected)
 

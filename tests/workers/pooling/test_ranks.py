@@ -48,7 +48,7 @@ def test_a_rank_reports_its_vectors_and_takes_first_steps(kind, tmp_path):
     assert tuple(getattr(ready, name) for name in REPORTED) == expected
     rank.create_kv_cache(32, lambda done, total: None)
     task = "classify" if "classify" in ready.tasks else "embed"
-    row = NewRow(0, pack_ids([5, 6, 7]), 3, 0, pack_ids([1]), 0, (), SamplingParams(), PoolingParams(task))
+    row = NewRow(0, pack_ids([5, 6, 7]), 3, 0, (pack_ids([1]),), 0, (), SamplingParams(), PoolingParams(task))
     output = rank.steps.execute(SchedulerOutput(1, 1, new_rows=(row,), chunks=(Chunk(0, 3),)))
     assert output.token_ids == b""
     [answer] = output.pooled
