@@ -11,7 +11,7 @@ from .model_runner import ModelRunner, PendingStep
 
 
 class Steps:
-    """The steps in flight. `mark` puts an event on the stream after each; once that has passed, the step is complete."""
+    """The steps in flight. `mark` puts an event on the stream after each; once it has passed, the step is complete."""
 
     def __init__(self, runner: ModelRunner, mark: Callable[[], DeviceEvent]):
         self._runner = runner
