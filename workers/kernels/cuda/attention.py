@@ -1,8 +1,7 @@
 """Paged attention on CUDA. A token's bits depend on its query and its request's keys alone.
 
-Once per step and window `plan` lists the work, from lengths that lie on the device; then each layer calls `attention`.
-Both only launch kernels on preallocated memory with a grid that follows from maxima, so one recorded graph serves any
-lengths.
+Once per step and window `plan` lists the work, from lengths on the device; then each layer calls `attention`. Both only
+launch kernels on preallocated memory, with grids derived from maxima, so one captured graph serves any lengths.
 """
 
 import ctypes
@@ -102,7 +101,7 @@ class AttentionWork:
 
 
 def plan(launcher: Launcher, plan: AttentionWork, view: CacheView, max_decode_rows: int = DECODE_ROWS) -> None:
-    """Lists the work of the requests of `view`, whose tensors lie on the device.
+    """Lists the work of the requests of `view`, whose tensors are on the device.
 
     Requests of up to `max_decode_rows` rows (tokens * group) are cut into splits; results do not depend on it.
     """

@@ -1,4 +1,4 @@
-"""Which kernels paged attention takes: for what heads, in what shapes, with how much shared memory."""
+"""The choice of attention kernels: head dimension, tile shapes and shared memory."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ class Shape:
 
 
 def decode_shape(heads: AttentionShape) -> Shape:
-    """Few rows, so that the warps share them; memory decides, and as much as fits is under way."""
+    """Few rows, shared by the warps; bandwidth-bound, so as many loads as fit are in flight."""
     return Shape(1, 4, slots=6 if heads.cache_dtype == heads.dtype else 8)
 
 

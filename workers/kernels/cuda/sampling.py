@@ -60,7 +60,7 @@ class AdjustParams(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the work is cut up; no result depends on it."""
+    """How the work is divided; no result depends on it."""
 
     threads: int = 256
     slice_tokens: int = 8192  # of one block: 16 blocks for a row of 131,072
@@ -81,7 +81,7 @@ def production_kernels() -> list[Kernel]:
 
 
 class Workspace:
-    """What the launches over some rows leave for each other; the rows of all of them lie one after another."""
+    """Memory by which the launches over the same rows pass results to each other."""
 
     def __init__(self, num_rows: int, vocab_size: int, blocks: Blocks, device: torch.device):
         self.num_rows = num_rows
