@@ -81,10 +81,10 @@ class AttentionWork:
         window: int = 0,
         parts: "AttentionWork | None" = None,
     ) -> "AttentionWork":
-        """For steps of at most so many requests and tokens.
+        """Memory for steps of at most `max_requests` requests and `max_tokens` tokens.
 
-        A slot holds what one row sums over one split, `4 * head_dim + 8` bytes a KV head; a request that finds none
-        free is computed all the same, by fewer blocks. Plans that are used one after another may share `parts`.
+        A slot holds the sums of one row over one split, `4 * head_dim + 8` bytes per KV head; a request that finds none
+        free is computed by fewer blocks. Plans that are used one after another may share `parts`.
         """
         tiles = max_requests + -(-max_tokens * heads.group // decode_shape(heads).rows)
 

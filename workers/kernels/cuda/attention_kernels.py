@@ -62,7 +62,7 @@ def decode_shape(heads: AttentionShape) -> Shape:
 
 
 def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
-    """Rows of its own for each warp; two warps share them where one cannot hold their sums in registers."""
+    """Separate rows for each warp; two warps share rows if one cannot hold their sums in registers."""
     shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
     return shape if _ring(heads, shape, arch)[0] >= 2 else decode_shape(heads)
 
@@ -113,7 +113,7 @@ def plan_kernel() -> Kernel:
 
 
 def kernels_of(heads: AttentionShape, arch: str) -> list[Kernel]:
-    """All that attention launches for a model with such heads."""
+    """All kernels that attention launches for a model with these `heads`."""
     shapes = decode_shape(heads), prefill_shape(heads, arch)
     paged = dict.fromkeys(paged_kernel(heads, shape, arch) for shape in shapes)
     return [plan_kernel(), merge_kernel(heads), *paged]

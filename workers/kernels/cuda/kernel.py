@@ -35,7 +35,7 @@ class Kernel:
 
 
 class Launcher(Protocol):
-    """Launches kernels; compiles and loads each at its first launch unless `load` did so before."""
+    """Launches kernels; compiles and loads each at its first launch unless `load_all` did so before."""
 
     def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
         """Compile and load without a launch; `on_progress(loaded, of)` after each, in the caller's thread."""

@@ -7,7 +7,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 LEAST_CAPABILITY = (8, 0)  # bfloat16, asynchronous copies
-# Ours use nothing that only the architecture with the "a" has; the gate compiles for it because attention will.
+# Our kernels need no feature of the "a" architecture yet; it is the target because attention will.
 NAMES = {(9, 0): "sm_90a"}
 
 
