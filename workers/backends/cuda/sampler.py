@@ -124,7 +124,7 @@ class DeviceSampler:
         )
 
     def _named(self, logits: Tensor, tokens: NDArray[np.int64]) -> "NamedLogits":
-        """Of one row."""
+        """The raw logits of the `tokens` that one row names."""
         return NamedLogits(tokens, _to_host(logits[torch.from_numpy(tokens).to(self._device)]))
 
 

@@ -20,7 +20,7 @@ TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64), whatever the block s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleTokenPlan:
-    """Where each request's tokens and keys are."""
+    """The tokens and keys of each request in one step."""
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len

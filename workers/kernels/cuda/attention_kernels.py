@@ -17,7 +17,7 @@ KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What attention is specialised for, besides the device."""
+    """The parameters for which attention kernels are compiled, besides the device."""
 
     dtype: torch.dtype  # of queries and results: bfloat16 or float16
     cache_dtype: torch.dtype  # the same, or float8_e4m3fn
@@ -89,7 +89,7 @@ def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
 
 
 def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
-    """For `arch`, whose shared memory determines the number of slots."""
+    """The kernel for `arch`, whose shared memory determines the number of slots."""
     ring, blocks = _ring(heads, shape, arch)
     assert ring >= 2, (heads, shape, arch)
     defines = (

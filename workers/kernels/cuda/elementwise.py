@@ -64,7 +64,7 @@ def layer_norm(
     delta: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """As rms_norm; `hidden` to mean 0 and variance 1, times `weight`, plus `bias` [size] float32, if there is one."""
+    """As rms_norm, but `hidden` to mean 0 and variance 1, times `weight`, plus `bias` [size] float32, if given."""
     rows, size = hidden.shape
     out = torch.empty_like(hidden) if out is None else out
     _check_norm(hidden, (hidden, out, delta), (weight, bias))

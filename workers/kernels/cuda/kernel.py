@@ -1,4 +1,4 @@
-"""What a kernel is before it is compiled, and what launches it."""
+"""The description of a kernel before compilation, and the interface of launchers."""
 
 import ctypes
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ class Kernel:
 
     @property
     def options(self) -> list[str]:
-        """As a compiler takes them."""
+        """The macros as compiler options."""
         macros = (*self.defines, ("THREADS", self.threads), ("SHARED_BYTES", self.shared_bytes))
         return [f"-D{name}={value}" for name, value in macros]
 

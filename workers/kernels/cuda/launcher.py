@@ -21,7 +21,7 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Cubins(Protocol):
-    """Where compiled kernels are (nvrtc.CubinCache)."""
+    """The folder of compiled kernels (nvrtc.CubinCache)."""
 
     def path(self, kernel: Kernel, arch: str) -> Path: ...
 
@@ -95,7 +95,7 @@ class CudaLauncher:
 
 
 class _Foreign:
-    """What CuPy asks for a stream's address."""
+    """The protocol by which CuPy gets a stream's address."""
 
     def __init__(self, pointer: int):
         self._pointer = pointer

@@ -77,7 +77,7 @@ def rotate_and_cache_kernel(
 
 
 def production_kernels() -> list[Kernel]:
-    """What models of today use: head dims and dtypes of Llama, Phi, Gemma and their like."""
+    """Kernels for common models: head dimensions and dtypes of Llama, Phi, Gemma and others."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
     return [
         rotate_and_cache_kernel(dtype, cached, head_dim, heads, kv_heads, block_size)

@@ -109,10 +109,10 @@ class SamplerKernels:
     def over(
         self, logits: Tensor, rows: Tensor, token_ids: Tensor, bad: Tensor | None = None, lists: Tensor | None = None
     ) -> "RowPasses":
-        """For `rows` [n, ROW.itemsize] bytes, of `logits` [sources, vocab] float32.
+        """The passes over `rows` [n, ROW.itemsize] bytes, of `logits` [sources, vocab] float32.
 
-        Tokens go to `token_ids` int64 and `bad` uint8, or come from the former where there is no `bad`; gathered ones
-        to `lists` int64. The next call's passes may overwrite what these left in the workspace.
+        They write tokens to `token_ids` int64 and `bad` uint8; without `bad` they read `token_ids` instead. Gathered
+        tokens go to `lists` int64. The next call's passes may overwrite these passes' results in the workspace.
         """
         self._check(logits, token_ids, rows)
         assert rows.shape[1] == ROW.itemsize, rows.shape
@@ -179,7 +179,7 @@ class RowPasses:
             self._launch("cut")
 
     def exclude(self) -> None:
-        """In the rows of which XTC happens in this step, mask what it excludes; before that, the cuts."""
+        """Mask the tokens that XTC excludes, in rows where it applies in this step; the cuts come first."""
         for level in range(LEVELS):
             self._params.level = level
             self._launch("exclude")

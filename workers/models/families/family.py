@@ -110,7 +110,7 @@ def rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
 
 
 def partial_rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
-    """For heads that may be rotated in part."""
+    """One rope for all layers, of heads that may be rotated in part."""
     return (rope_of(config, may_be_partial=True),) * config.num_hidden_layers
 
 
