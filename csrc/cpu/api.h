@@ -130,8 +130,8 @@ struct CapParams {
 };
 API void cap_logits(Pool*, const CapParams*);
 
-// Takes projected tokens apart: queries and keys are normalised per head, if there are norms, and turned by the angles
-// of their positions; keys and values go to their slots of the paged cache.
+// Splits projected tokens: queries and keys are normalised per head, if there are norms, and rotated by the angles of
+// their positions; keys and values go to their slots of the paged cache.
 struct RotateParams {
   void* query;                                   // [tokens, heads, head_dim]
   const void* projected;                         // [tokens, heads + 2 * kv_heads, head_dim]: queries, keys, values

@@ -1,1 +1,1 @@
-"""What a model computes with: a folder a platform, the same file names in each."""
+"""The implementations of a model's operations: one folder per platform, with the same file names in each."""

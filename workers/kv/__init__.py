@@ -1,1 +1,1 @@
-"""The paged cache's tensors, which layers share a block table, and how many blocks fit. Open kv_cache.py first."""
+"""The paged KV cache's tensors, the layers that share a block table, and the number of blocks. Start at kv_cache.py."""

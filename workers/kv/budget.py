@@ -1,4 +1,4 @@
-"""How the KV cache is held, and how many blocks of it fit."""
+"""The dtype of the KV cache, and the number of its blocks that fit."""
 
 from typing import NamedTuple, Protocol
 
@@ -14,10 +14,10 @@ SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the ot
 
 
 class Coding(NamedTuple):
-    """A cache of 8 bits an element."""
+    """A KV cache dtype of 8 bits an element."""
 
     dtype: torch.dtype
-    models: tuple[torch.dtype, ...]  # dtypes of models whose caches may be coded so
+    models: tuple[torch.dtype, ...]  # the dtypes of models that may use it
     needs: str
 
 
@@ -37,7 +37,7 @@ class CacheReader(Protocol):
 
 
 class CachedModel(Protocol):
-    """What decides how a model's keys and values are held."""
+    """What determines the dtype of a model's KV cache."""
 
     @property
     def dtype(self) -> torch.dtype: ...
@@ -48,7 +48,7 @@ class CachedModel(Protocol):
 
 
 def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
-    """What the cache holds: the model's dtype, or codes of 8 bits. Raises ConfigError where nothing reads those."""
+    """The dtype of the KV cache: the model's, or one of 8 bits. Raises ConfigError if no kernel here reads that."""
     name = config.cache.kv_cache_dtype
     if name == "auto":
         return model.dtype
@@ -65,7 +65,7 @@ def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
 
 
 def max_model_len(config: Config, geometry: Geometry) -> int:
-    """Tokens of prompt and output that one request may have: the model's own limit, cut by the configuration."""
+    """The most tokens, prompt and output together, of one request: the model's limit, or a lower configured one."""
     wanted, own = config.model.max_model_len, geometry.max_position_embeddings
     if wanted is not None and wanted > own:
         raise ConfigError(f"max_model_len={wanted} is more than the model's {own} positions; lower it")
@@ -73,20 +73,20 @@ def max_model_len(config: Config, geometry: Geometry) -> int:
 
 
 def groups_of(config: Config, geometry: Geometry) -> KVGroups:
-    """How a server of this configuration holds the model's layers."""
+    """The KV groups of the model's layers under this configuration."""
     return KVGroups.of(geometry.sliding_windows, max_model_len(config, geometry))
 
 
 def host_budget(free_bytes: int, tp_size: int) -> int:
-    """Bytes for one rank's KV cache, when so many are free for all ranks of this machine together."""
+    """Bytes for one rank's KV cache; `free_bytes` are shared by all ranks of this machine."""
     return int(free_bytes * SHARE_OF_FREE_MEMORY) // tp_size
 
 
 def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: int, dtype: torch.dtype) -> int:
-    """KV blocks for one rank, which has `budget` bytes for them.
+    """The number of KV blocks of one rank that has `budget` bytes for them.
 
-    The configured bytes are obeyed instead; without them there are never more blocks than the largest batch could use.
-    Raises ConfigError when one sequence of full length does not fit.
+    kv_cache_memory_bytes, if configured, replaces `budget`. Otherwise there are at most as many blocks as the largest
+    batch can use. Raises ConfigError when one sequence of full length does not fit.
     """
     block_size = config.cache.block_size
     groups, length = groups_of(config, geometry), max_model_len(config, geometry)

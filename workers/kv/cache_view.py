@@ -1,4 +1,4 @@
-"""The paged cache as a step's attention and cache writes see it, in one object a step and group of layers."""
+"""The paged cache as attention and cache writes see it: one object per step and KV group."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,20 @@ from .kv_cache import KVCache
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheView:
-    """A cache, and where the step's requests and tokens lie in it. Row r owns tokens row_starts[r]:row_starts[r + 1],
-    the last of its kv_lens[r] positions; its position p lies in block block_tables[r, p // block_size].
+    """A cache, and where the step's requests and tokens lie in it.
 
-    Layers with a window read no entry of a block that lies wholly behind that of the row's first token: it may be
-    anything, and the block another row's."""
+    Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions. Its position p lies in
+    block block_tables[r, p // block_size]. Layers with a sliding window never read the entry of a block that lies
+    wholly before the window of the row's first token: the entry may hold anything, and the block may be another row's.
+    """
 
     cache: KVCache
-    block_tables: Tensor  # [rows, max_blocks] i32, by rows; entries past a row's last block are not read
+    block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
     row_starts: Tensor  # [rows + 1] i32
     kv_lens: Tensor  # [rows] i32, this step's tokens included
     positions: Tensor  # [tokens] i64
-    slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go; negative: nowhere
-    longest: int  # of kv_lens, or more
+    slots: Tensor  # [tokens] i64 = block_id * block_size + offset, where a token's K and V go; negative: not written
+    longest: int  # an upper bound of kv_lens
     num_decode_rows: int  # the first rows; each has exactly one token
 
     @classmethod

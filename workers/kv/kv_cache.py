@@ -20,8 +20,8 @@ class KVCache:
     """K and V of every layer, in tensors [num_blocks, kv_heads of this rank, block_size, cached_head_dim].
 
     Layers of different groups may share a tensor: a block belongs to one group at a time. In int8 each head of a token
-    has a scale for its key and one for its value. In fp8 (e4m3) a number is its own code: rounded to nearest even,
-    beyond 448 the largest.
+    has a scale for its key and one for its value. In fp8 (e4m3) there are no scales: values are rounded to nearest
+    even and saturate at 448.
     """
 
     keys: Sequence[Tensor]  # by layer
@@ -43,11 +43,10 @@ class KVCache:
         dtype: torch.dtype | None = None,
         groups: KVGroups | None = None,
     ) -> "KVCache":
-        """In the model's dtype, e4m3, or int8 with scales; ConfigError when the memory cannot be had.
+        """A cache in the model's dtype, e4m3, or int8 with scales. Raises ConfigError if memory is short.
 
-        Without `groups` there is one, which keeps all positions.
-
-        Not filled: backends read only slots that were written, and pages that are not touched cost nothing.
+        Without `groups` there is one group, which keeps all positions. The tensors are not initialised: backends read
+        only slots that were written, and untouched pages cost nothing.
         """
         dtype = dtype or geometry.dtype
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)
@@ -72,6 +71,6 @@ class KVCache:
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
-    """On the CPU in pages of 2 MB: a head's share of a block is a page of 4 KB, so that nearly every access to it would
-    first wait for the page's address."""
+    """An uninitialised tensor, on the CPU in pages of 2 MB: with 4 KB pages each head's share of a block is a page of
+    its own, and nearly every access to it misses the TLB."""
     return allocate(shape, dtype) if device == "cpu" else torch.empty(shape, dtype=dtype, device=device)

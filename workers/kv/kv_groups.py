@@ -1,7 +1,7 @@
-"""Which layers share a block table: those that see equally far, so that blocks behind their window can be given back.
+"""KV groups: layers with the same window share a block table, so that blocks outside the window can be released.
 
-All groups take blocks of equal bytes from one pool, so all have equally many layers; the cache holds that many tensors
-of keys and of values, and the layers of different groups share them, in different blocks.
+All groups take blocks of equal size in bytes from one pool, so all have the same number of layers. The cache has that
+many tensors of keys and of values; the layers of different groups share them, in different blocks.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paged_serve.protocol.messages.worker import MAX_KV_GROUPS
 
-COST_OF_GROUP = 0.02  # what a group's tables and views are worth, in shares of the bytes of a sequence of full length
+COST_OF_GROUP = 0.02  # of a group's tables and views, as a fraction of the bytes of a sequence of full length
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,20 +17,20 @@ class KVGroups:
     """The groups of a model, and where each layer's keys and values are."""
 
     windows: tuple[int, ...]  # of each group: positions that a token sees, itself included; 0: all
-    of_layer: tuple[int, ...]  # the layer's group
-    tensor_of_layer: tuple[int, ...]  # which of the cache's tensors the layer's blocks are in
-    layers_per_group: int  # a group may have fewer; what it lacks takes memory all the same
+    of_layer: tuple[int, ...]  # the group of each layer
+    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's blocks
+    layers_per_group: int  # a group may have fewer layers, but takes the same memory
 
     @classmethod
     def whole(cls, num_layers: int) -> "KVGroups":
-        """One group that keeps all positions, whatever its layers see."""
+        """One group that keeps all positions, whatever the windows of its layers."""
         return cls((0,), (0,) * num_layers, tuple(range(num_layers)), num_layers)
 
     @classmethod
     def of(cls, windows: Sequence[int], max_model_len: int) -> "KVGroups":
-        """For layers of these windows (0: all), and requests of at most so many tokens.
+        """Groups for layers with these `windows` (0: full attention) and requests of up to `max_model_len` tokens.
 
-        A window that is not smaller than the longest request hides nothing: such a layer keeps all positions.
+        A window that is no smaller than the longest request hides nothing: its layers keep all positions.
         """
         kinds: dict[int, list[int]] = {}
         for layer, window in enumerate(windows):
@@ -52,7 +52,7 @@ class KVGroups:
         whole = -(-length // block_size)
 
         def of(window: int) -> int:
-            """A chunk's tokens, and those before it that its first token sees, may begin anywhere in a block."""
+            """Blocks spanned by a chunk and the window before it, which may begin anywhere in a block."""
             spanned = window - 1 + min(most_at_once, length)
             return min(whole, (spanned + block_size - 2) // block_size + 1) if window else whole
 
@@ -60,7 +60,7 @@ class KVGroups:
 
 
 def _layers_per_group(num_layers: dict[int, int], max_model_len: int) -> int:
-    """Of kinds with so many layers, by window. Small groups are many, and large ones are filled up with nothing."""
+    """The cheapest size, given the number of layers by window: small groups mean many tables, large ones padding."""
 
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in num_layers.values())

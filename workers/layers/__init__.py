@@ -1,1 +1,1 @@
-"""Building blocks that every family shares; each keeps a row's bits independent of its batch."""
+"""Building blocks that all families share; in each, a row's bits do not depend on its batch."""

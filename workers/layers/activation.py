@@ -1,4 +1,4 @@
-"""The nonlinearity of a feed-forward, with a gate or without, and the tanh that caps scores and logits."""
+"""The activation of a feed-forward, with or without a gate, and the tanh that caps scores and logits."""
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ ERF_P, ERF = 0.3275911, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0
 def activated(x: Tensor, activation: Activation) -> Tensor:
     """[tokens, n] -> the same shape; gated, [tokens, 2 * n], gate then up -> [tokens, n]; in float32, rounded once.
 
-    Written out with exp, because torch's own silu, sigmoid, erf and tanh take other formulas for the elements at the
-    end of a thread's share, so that a row's bits would depend on its place.
+    Written out with exp, because torch's silu, sigmoid, erf and tanh use other formulas for the elements at the end of
+    a thread's share: a row's bits would depend on its place.
     """
     gate, up = x.float().chunk(2, dim=-1) if activation.is_gated else (x.float(), 1.0)
     match activation.kind:
@@ -31,14 +31,14 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
-    """`x` float32 becomes cap * tanh(x / cap), in place; written out with exp, for the reason that activated() has."""
+    """Replaces `x` float32 by cap * tanh(x / cap) in place; written out with exp for the same reason as activated()."""
     shrunk = x.abs().mul_(-2.0 / cap).exp_()
     magnitude = (1.0 - shrunk).div_(shrunk.add_(1.0)).mul_(cap)
     return x.copy_(torch.copysign(magnitude, x))
 
 
 def _normal_distribution(x: Tensor) -> Tensor:
-    """Of each x, the share of the normal distribution that lies below it."""
+    """The cumulative distribution function of the standard normal distribution, elementwise."""
     z = x.abs().mul_(SQRT_HALF)
     t = 1.0 / (1.0 + ERF_P * z)
     series = torch.full_like(t, ERF[0])

@@ -1,4 +1,4 @@
-"""What an attention backend does; the decoder knows no more than this."""
+"""The interface of attention backends: all that a model knows of them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -17,22 +17,21 @@ class AttentionBackend(Protocol):
     decode step, a chunk of any size and a recompute, whatever the neighbours, the blocks' ids or their size.
     """
 
-    head_multiple: int  # elements; zeros fill up a head in the cache to a multiple of it
-    coded_cache: torch.dtype | None  # what a cache may hold instead of the model's dtype, if it is 16 bits wide
+    head_multiple: int  # elements; a head in the cache is padded with zeros to a multiple of this
+    coded_cache: torch.dtype | None  # the 8-bit cache dtype that it reads, for models of 16 bits
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> Sequence[Any]:
-        """What all layers of a KV group share in one step, for each group's view: those of the same requests, which
-        differ in block tables and slots. Built once per step, before any layer writes. Opaque to the caller.
+        """What all layers of a KV group share in one step: one plan per view, opaque to the caller.
 
-        May prepare the blocks that this step starts to fill: they hold what their last owner left.
+        `views` are of the same requests and differ in block tables and slots. Called once per step, before any layer
+        writes. May prepare the blocks that this step starts to fill: they hold what their last owner left.
         """
         ...
 
     def attend(self, plan: Any, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
-        """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included; `plan`
-        is that of the layer's group.
+        """Attention of `query` [tokens, heads, head_dim] over the cached tokens of its request, the token included.
 
-        Query head h reads KV head h // (heads / kv_heads). No block is read that lies wholly behind
-        the window of its request's first token in the step.
+        `plan` is that of the layer's group. Query head h reads KV head h // (heads / kv_heads). Blocks that lie wholly
+        before the window of their request's first token in the step are not read.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a process computes with: the makers of everything that holds weights, touches the KV cache or visits logits."""
+"""The interface of backends: factories of all that holds weights, uses the KV cache or processes logits."""
 
 from typing import Protocol, runtime_checkable
 
@@ -17,25 +17,25 @@ from .ops import HeadLayout, Ops
 
 
 class Backend(Protocol):
-    """Each maker may keep its argument, or pack it into a form of its own and let it go."""
+    """Each factory method may keep its argument, or pack it into another form and release it."""
 
     device: str
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`.
 
-        Only a backend that packs what it is given on its own threads keeps a StoredWeight.
+        Only a backend that packs weights on its own threads returns a StoredWeight unchanged.
         """
         ...
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
-        """Why a model of `dtype` cannot be quantized to fp8 here, and what could be; "" if it can."""
+        """Why a model of `dtype` cannot be quantized to fp8 here, and what would work; "" if it can."""
         ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
 
     def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
-        """The product of all ranks' inputs, of which this one has `share`; `bias` is whole on every rank."""
+        """A product whose inputs are split among the ranks; `share` is this rank's. Every rank has all of `bias`."""
         ...
 
     def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
@@ -43,11 +43,11 @@ class Backend(Protocol):
         ...
 
     def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
-        """Of a float matrix. Rows, times `multiplier`, are valid until others `of` the same are asked for."""
+        """A float matrix as a table, times `multiplier`. Rows are valid until the next lookup of the same `of`."""
         ...
 
     def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
-        """`table` and `head` of the same weights, held once; the head's are not multiplied."""
+        """`table` and `head` in one, from one copy of the weights; the head ignores `multiplier`."""
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...
@@ -60,16 +60,16 @@ class PackingBackend(Backend, Protocol):
     """A backend that computes with packed weights and loads stored ones."""
 
     def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
-        """As `row_parallel` packs a share among `num_ranks`, or, for None, as every other maker packs `weight`."""
+        """`weight` packed as for `row_parallel` with `num_ranks` ranks; None: as for all other methods."""
         ...
 
 
 @runtime_checkable
 class HostBackend(Backend, Protocol):
-    """One whose logits the host samples."""
+    """A backend whose logits are sampled on the host."""
 
     def sampling(self, vocab_size: int) -> Passes: ...
 
     def decode_step(self) -> DecodeStep:
-        """For one runner; it may have what was done for so many rows done again, without Python."""
+        """A new DecodeStep for one runner; it may replay an earlier step of equally many rows without Python."""
         ...

@@ -1,4 +1,4 @@
-"""How the steps of the decode set alone are done: through Python, or by what was made of an earlier one."""
+"""How steps of only the decode set run: through Python, or as a replay of an earlier step."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -7,39 +7,39 @@ from torch import Tensor
 
 from ..batch.input_batch import InputBatch
 
-Inputs = Callable[[], InputBatch]  # gathers what the device knows of the rows
-Logits = Callable[[InputBatch], Tensor]  # a model's pass over one cache, [rows, vocab] float32
+Inputs = Callable[[], InputBatch]  # gathers the rows' inputs on the device
+Logits = Callable[[InputBatch], Tensor]  # a model's forward pass over one cache, [rows, vocab] float32
 
 
 class DecodeStep(Protocol):
-    """A decode set's pass, from the gathered inputs down to the logits.
+    """The forward pass of a decode set, from the gathered inputs to the logits.
 
-    Inputs of `num_rows` lie at the same addresses each time.
+    The inputs for a given `num_rows` have the same addresses each time.
     """
 
     @property
     def sizes(self) -> Sequence[int]:
         """The numbers of rows to prepare before the first step, in an order that is the same on all ranks.
 
-        Where there are any, everything that a pass reads or writes stays where it is.
+        If there are any, everything that a pass reads or writes keeps its address.
         """
         ...
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
-        """Make ready what does `logits(inputs())` again."""
+        """Prepare to replay `logits(inputs())`."""
         ...
 
     def padded(self, num_rows: int) -> int:
-        """With how many rows a step of `num_rows` is best done."""
+        """The number of rows, padding included, with which to run a step of `num_rows`."""
         ...
 
     def __call__(self, num_rows: int, inputs: Inputs, logits: Logits) -> Tensor:
-        """`logits(inputs())`, [num_rows, vocab], or what was made in its place. Valid until the next step."""
+        """`logits(inputs())`, [num_rows, vocab], or its replay. Valid until the next step."""
         ...
 
 
 class EagerDecodeStep:
-    """Through Python each time."""
+    """Runs every step through Python."""
 
     sizes: Sequence[int] = ()
 

@@ -13,17 +13,17 @@ from .linear import Linear, Product, linear
 
 
 class Table(Protocol):
-    """Some vectors by number."""
+    """A lookup table of vectors."""
 
     num_rows: int
 
     def rows(self, indices: Tensor) -> Tensor:
-        """[tokens] i64 -> [tokens, hidden], zeros for an index that the table does not have."""
+        """[tokens] i64 -> [tokens, hidden]; zeros for an index outside the table."""
         ...
 
 
 class TiedTable(Table, Linear, Protocol):
-    """One copy of a matrix that is the table of the embedding and the weights of the output head."""
+    """One copy of a matrix that serves as the embedding table and as the output head's weights."""
 
 
 class TorchTable:
@@ -31,7 +31,7 @@ class TorchTable:
 
     def __init__(self, weight: Tensor, product: Product = linear, multiplier: float = 1.0):
         self.weight = weight  # [n, hidden]
-        self.multiplier = multiplier  # of rows, not of products
+        self.multiplier = multiplier  # applied to rows, not to products
         self.num_rows = weight.shape[0]
         self._product = product
 
@@ -67,6 +67,6 @@ class OutputHead:
         self._group = group
 
     def __call__(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """[rows, hidden] -> [rows, vocab] float32, valid until the next call; written to `out` if it is given."""
+        """[rows, hidden] -> [rows, vocab] float32, valid until the next call; written to `out` if given."""
         logits = self._group.all_gather(self.share(hidden), dim=1)[:, : self._vocab_size]
         return logits.float() if out is None else out.copy_(logits)

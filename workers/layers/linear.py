@@ -1,4 +1,4 @@
-"""Matrix products, by torch or behind one protocol."""
+"""Matrix products: the protocol of all backends, and products by torch."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x [rows, in], wei
 
 
 class Linear(Protocol):
-    """One matrix product, its weights held as its kernel wants them."""
+    """One matrix product; it holds the weights in its kernel's layout."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] -> [rows, out]; a row's bits depend on that row alone. Valid until the next call of any Linear."""
@@ -21,12 +21,12 @@ class Linear(Protocol):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """All rows at once, as torch likes: whether a row's bits depend on the others is up to the processor."""
+    """All rows in one call of torch; whether a row's bits depend on the other rows varies by processor."""
     return functional.linear(x, weight, bias)
 
 
 class TorchLinear:
-    """The Linear of plain torch, on any device. Whether its rows keep their bits is up to `product`."""
+    """The Linear of plain torch, on any device. Whether a row's bits depend on other rows is up to `product`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, product: Product = linear):
         self.weight = weight  # [out, in]
@@ -38,7 +38,7 @@ class TorchLinear:
 
 
 class JoinedLinear:
-    """Several products of one input whose weights cannot be one matrix; their outputs side by side."""
+    """Several products of one input whose weights cannot be joined in one matrix; concatenates the outputs."""
 
     def __init__(self, parts: Sequence[Linear]):
         self.parts = parts
@@ -52,7 +52,7 @@ class RowParallelLinear:
 
     def __init__(self, share: Linear, bias: Tensor | None, group: TensorParallelGroup):
         self.share = share  # [rows, in_of_this_rank] -> [rows, out], no bias
-        self.bias = bias  # [out], whole on every rank, added once after the sum
+        self.bias = bias  # [out], all of it on every rank, added once after the sum
         self._group = group
 
     def __call__(self, x: Tensor) -> Tensor:

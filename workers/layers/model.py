@@ -1,4 +1,4 @@
-"""What a runner needs of a model, whichever way it is put together."""
+"""The interface of models: what a runner needs of one."""
 
 from typing import Protocol
 
@@ -36,5 +36,5 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given, else valid until the next call."""
+        """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if given, else valid until the next call."""
         ...

@@ -1,4 +1,4 @@
-"""Normalisation of vectors."""
+"""RMS and layer normalisation, in torch."""
 
 import torch
 from torch import Tensor

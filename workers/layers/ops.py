@@ -1,4 +1,4 @@
-"""What a decoder computes between its matrix products, behind one small protocol."""
+"""The interface of what a model computes between its matrix products."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,35 +14,35 @@ from .rotary import Rotary
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadLayout:
-    """How a rank's projected token falls into heads: queries, then keys, then values."""
+    """How a projected token on one rank divides into heads: queries, then keys, then values."""
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rotaries: tuple[Rotary, ...]  # of each layer; those that are alike are one
+    rotaries: tuple[Rotary, ...]  # one per layer; equal ones are shared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelStep:
-    """What the calls of our kernels share in a step and KV group: where keys and values go, the angles of positions."""
+    """What kernel calls of one step and KV group share: where keys and values go, and the rotation angles."""
 
     view: CacheView
-    angles: tuple[Tensor, ...]  # of each layer, [positions, head_dim] float32, up to the step's largest at least
+    angles: tuple[Tensor, ...]  # one per layer, [positions, head_dim] float32, at least up to the step's last position
 
 
 class Ops(Protocol):
     """A row's bits depend on that row alone. A result is valid until the same operation is called again."""
 
     def start_step(self, views: Sequence[CacheView]) -> Sequence[Any]:
-        """What all layers of a KV group share in one step, for each group's view; opaque to the caller."""
+        """What all layers of a KV group share in one step: one object per view, opaque to the caller."""
         ...
 
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
-        """[tokens, hidden] normalised, in `out` if it is given, which may be `hidden` itself."""
+        """`hidden` [tokens, hidden] normalised, in `out` if given; `out` may be `hidden` itself."""
         ...
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
-        """Adds `multiplier` times `delta` to `hidden` in place; [tokens, hidden] normalised.
+        """Adds `multiplier` times `delta` to `hidden` in place and returns it normalised, [tokens, hidden].
 
         `delta` may be the result of `norm`.
         """
@@ -53,17 +53,16 @@ class Ops(Protocol):
         ...
 
     def cap(self, logits: Tensor, cap: float) -> Tensor:
-        """`logits` [rows, vocab] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
+        """Replaces `logits` [rows, vocab] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
         ...
 
     def rotate_and_cache(
         self, step: Any, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
     ) -> Tensor:
-        """`step` is that of the layer's group. Takes apart `projected` [tokens, (heads + 2 kv_heads) * head_dim]; the
-        cache of `layer` gets keys and values.
+        """Splits `projected` [tokens, (heads + 2 kv_heads) * head_dim]; writes keys and values to the cache of `layer`.
 
-        Queries and keys are normalised per head, if there are norms, then turned by their positions. Returns the
-        queries, [tokens, heads, head_dim].
+        `step` is that of the layer's group. Queries and keys are normalised per head, if there are norms, then rotated
+        by position. Returns the queries, [tokens, heads, head_dim].
         """
         ...
 

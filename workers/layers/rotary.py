@@ -1,4 +1,4 @@
-"""Rotary position embedding, with the stretchings of its frequencies that released models use."""
+"""Rotary position embedding, with the frequency scalings that released models use."""
 
 import math
 from typing import TYPE_CHECKING
@@ -9,29 +9,29 @@ from torch import Tensor
 
 from .trigonometry import cosine_and_sine
 
-if TYPE_CHECKING:  # the models, which are made of layers, import this
+if TYPE_CHECKING:  # a type only: nothing to import at run time
     from ..checkpoint.geometry import RopeScaling
 
-POSITIONS_AT_ONCE = 2048  # by which a table grows
+POSITIONS_AT_ONCE = 2048  # a table grows by multiples of this
 
 
 class Rotary:
-    """Turns queries and keys by angles that grow with position; halves of a head are the pairs' two sides.
+    """The angles by which queries and keys are rotated. Element j of a head pairs with element j + head_dim / 2.
 
-    Where a part of a head is turned, the last pairs stay as they are: their cosine is 1 and their sine 0.
-    Cosines and sines are computed by the host, whatever the device: the same bits on every machine.
+    With partial rotation the last pairs stay as they are: their cosine is 1 and their sine 0. Cosines and sines are
+    always computed on the host, so their bits are the same on every machine.
     """
 
     def __init__(self, scaling: "RopeScaling", head_dim: int, device: str = "cpu"):
         turned = scaled_frequencies(scaling, scaling.rotary_dim or head_dim)
-        self.frequencies = torch.zeros(head_dim // 2)  # of each pair, host; 0: it stays as it is
+        self.frequencies = torch.zeros(head_dim // 2)  # radians per position of each pair, on the host; 0: not rotated
         self.frequencies[: len(turned)] = turned
         self.amplitudes = np.ones(head_dim // 2, dtype=np.float32)
         self.amplitudes[: len(turned)] = attention_factor(scaling)
         self._table = torch.empty((0, head_dim), device=device)
 
     def table(self, num_positions: int) -> Tensor:
-        """Cosines, then sines, of at least the first `num_positions`: [positions, head_dim] float32. Grows as asked."""
+        """Cosines, then sines, of `num_positions` or more: [positions, head_dim] float32. Grows on demand."""
         if num_positions > (held := len(self._table)):
             wanted = -(-max(num_positions, 2 * held) // POSITIONS_AT_ONCE) * POSITIONS_AT_ONCE
             grown = [self._piece(first) for first in range(held, wanted, POSITIONS_AT_ONCE)]
@@ -46,7 +46,7 @@ class Rotary:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """[tokens, heads, head_dim] -> the same, turned; in float32, rounded once."""
+    """[tokens, heads, head_dim] -> the same shape, rotated; in float32, rounded once."""
     low, high = x.float().chunk(2, dim=-1)
     turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     turned_low, turned_high = turned.chunk(2, dim=-1)
@@ -59,7 +59,7 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
     """Radians per position of each pair of a head's elements, [head_dim / 2] float32."""
     plain = 1.0 / _powers(scaling.theta, head_dim)
     match scaling.kind:
-        case "none":  # what is turned by nothing stays as it is
+        case "none":  # no rotation
             return torch.zeros(head_dim // 2)
         case "linear":
             return plain / scaling.factor
@@ -70,18 +70,18 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
         case "longrope":
             factors = torch.tensor(scaling.long_factors if scaling.is_long else scaling.short_factors)
             return 1.0 / (factors * _powers(scaling.theta, head_dim))
-        case _:  # "dynamic" stretches only past max_position_embeddings, where no request is let
+        case _:  # "dynamic" scales only past max_position_embeddings, which no request may exceed
             return plain
 
 
 def _powers(theta: float, head_dim: int) -> Tensor:
-    """theta^(2 i / head_dim) of each pair i, [head_dim / 2] float32: in double, where torch's own differ by machine."""
+    """theta^(2 i / head_dim) of each pair i, [head_dim / 2] float32; in double: torch's pow differs by machine."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     return torch.tensor([math.pow(theta, exponent) for exponent in exponents.tolist()], dtype=torch.float32)
 
 
 def _llama3(plain: Tensor, scaling: "RopeScaling") -> Tensor:
-    """Slow frequencies are divided by the factor, fast ones kept, those between blended."""
+    """Low frequencies are divided by the factor, high ones kept, and those in between blended."""
     wavelength = 2 * math.pi / plain
     longest = scaling.original_max_positions / scaling.low_freq_factor
     shortest = scaling.original_max_positions / scaling.high_freq_factor
@@ -94,7 +94,7 @@ def _llama3(plain: Tensor, scaling: "RopeScaling") -> Tensor:
 
 
 def _yarn(scaling: "RopeScaling", head_dim: int) -> Tensor:
-    """A ramp over the pairs: fast ones are kept, slow ones divided by the factor."""
+    """A ramp over the pairs: high frequencies are kept, low ones divided by the factor."""
 
     def pair_that_turns(times: float) -> float:
         span = scaling.original_max_positions / (times * 2 * math.pi)
@@ -114,7 +114,7 @@ def _yarn(scaling: "RopeScaling", head_dim: int) -> Tensor:
 
 
 def attention_factor(scaling: "RopeScaling") -> float:
-    """What cosine and sine are multiplied by: yarn and longrope sharpen attention as the context grows."""
+    """The factor of cosines and sines: yarn and longrope sharpen attention as the context grows."""
     if scaling.kind not in ("yarn", "longrope"):
         return 1.0
     if scaling.attention_factor is not None:

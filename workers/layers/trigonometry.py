@@ -1,4 +1,4 @@
-"""Cosine and sine by single IEEE operations: libraries differ in the last bits from one processor to another."""
+"""Cosine and sine from IEEE additions and multiplications: library functions differ in the last bits by processor."""
 
 import math
 
@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _QUARTER_TURNS = 2 / math.pi
-# pi / 2 in three parts. The first two have 28 bits, so that up to 2^25 of them are exact multiples.
+# pi / 2 in three parts. The first two have 28 bits, so that their multiples up to 2^25 are exact.
 _PI_HALVES = (float.fromhex("0x1.921fb54p+0"), float.fromhex("0x1.10b4610p-30"), float.fromhex("0x1.a62633145c06ep-58"))
-_SINE = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(8))  # of powers of the square: to 15
-_COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(9))  # to 16
+_SINE = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(8))  # of powers of the square, up to x^15
+_COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(9))  # up to x^16
 Angles = NDArray[np.float64]
 
 
 def cosine_and_sine(angles: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Of `angles` in radians, below 2^25 quarter turns; computed in double and rounded once."""
+    """Cosines and sines of `angles` in radians, below 2^25 quarter turns; computed in double, rounded once."""
     exact = angles.astype(np.float64)
     turns = np.rint(exact * _QUARTER_TURNS)
     part = exact

@@ -1,1 +1,1 @@
-"""From a Hugging Face folder to a model. Open loading.py first; families/ has one table a family."""
+"""From a Hugging Face folder to a model. Open loading.py first; families/ has one file per family."""

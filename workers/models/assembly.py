@@ -1,4 +1,4 @@
-"""Puts the decoder together from this rank's share of a checkpoint."""
+"""Builds the decoder from this rank's share of a checkpoint."""
 
 import logging
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from .weight_reader import WeightReader
 
 log = logging.getLogger(__name__)
 
-VOCABULARY_MULTIPLE = 16  # a rank's share of the vocabulary is whole vectors
+VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
 class Assembly(WeightReader):
-    """How each kind of weight is shared among the ranks."""
+    """Builds a decoder; each kind of weight is split among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
@@ -69,7 +69,7 @@ class Assembly(WeightReader):
         )
 
     def _finish(self, unused: tuple[str, ...]) -> dict[str, str]:
-        """What quantization did. Raises ConfigError when the checkpoint holds what the model has no place for."""
+        """The facts of quantization. Raises ConfigError when the checkpoint has a tensor without a use."""
         if isinstance(self._store, PackedReader):
             self._loaded_bytes = self._store.record.weights_bytes
             return self._store.record.facts
@@ -98,10 +98,10 @@ class Assembly(WeightReader):
         return embedding, OutputHead(head, geometry.vocab_size, self._group)
 
     def _has_own_head(self) -> bool:
-        """Whether a model whose config.json ties its head to the embedding comes with another head all the same.
+        """Whether the checkpoint has an output head that differs from the embedding it should be tied to.
 
-        As transformers has it, the file's is the model's then. Ranks look at their own rows: where these are equal,
-        either matrix is right.
+        As in transformers, the head in the file is then used. Each rank compares only its own rows: where they are
+        equal, either matrix gives the same result.
         """
         name, embedding = self._names.output_head, self._names.embedding
         if name not in self._checkpoint.entries:
@@ -116,7 +116,7 @@ class Assembly(WeightReader):
         if has_own:
             log.warning(
                 "tensor %s differs from %s, to which config.json ties it (tie_word_embeddings=true): it is used as the "
-                "output head all the same, as transformers does; tie_word_embeddings=false in config.json says so",
+                "output head, as in transformers; set tie_word_embeddings=false in config.json to make this explicit",
                 name,
                 embedding,
             )
@@ -134,7 +134,7 @@ class Assembly(WeightReader):
         into = (names.gate, names.up) if geometry.activation.is_gated else (names.up,)
         span = self._even_span(geometry.intermediate_size)
         gate_up = stacked_rows([name.format(index) for name in into], geometry.intermediate_size, span)
-        self._checkpoint.close()  # the kernel counts its pages as ours as long as it is mapped
+        self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         release_freed_memory()
         return DecoderLayer(
             attention_norm=self._norm_if_named(names.attention_norm, index),
@@ -175,7 +175,7 @@ class Assembly(WeightReader):
         return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways)
 
     def _column_parallel(self, parts: list[Rows], columns: int, bias: bool) -> Linear:
-        """Fuses the given rows of several projections into one."""
+        """One product for the given rows of several projections."""
         weights = self._weights(
             parts[0].name, lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts])
         )
@@ -220,7 +220,7 @@ class Assembly(WeightReader):
         return held
 
     def _positions(self) -> Table:
-        """Whole on every rank."""
+        """The table of learned positions; every rank holds all of it."""
         (weight,) = self._weights(self._names.positions, lambda: [self._position_table()])
         return self._backend.table(weight, "positions")
 
@@ -234,13 +234,13 @@ class Assembly(WeightReader):
         return held
 
     def _vocabulary_rows(self) -> tuple[int, Span]:
-        """How many a rank holds, and which of the checkpoint's they are; the last ranks may have fewer, or none."""
+        """The rows that each rank holds, and this rank's span in the checkpoint; the last may be short or empty."""
         vocab = self._geometry.vocab_size
         rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
         return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
 
     def _norm(self, name: str, size: int, multiplier: float = 1.0) -> Norm:
-        """Whose results come times `multiplier`."""
+        """A norm of the family's kind; `multiplier` is folded into its weight and bias."""
         kind, eps = self._geometry.norm, self._geometry.norm_eps
         if kind in ("rms", "rms_less_1"):
             return self._rms_norm(name, size, multiplier)
@@ -255,7 +255,7 @@ class Assembly(WeightReader):
         return self._norm(name.format(index), self._geometry.hidden_size) if name else None
 
     def _head_norm(self, name: str, index: int) -> RMSNorm:
-        """Of each head of queries or keys, whose elements stand in another order than in the file."""
+        """The norm of each query or key head; its weight is permuted like the head's elements (order_of_head)."""
         norm = self._rms_norm(name.format(index), self._geometry.head_dim)
         return RMSNorm(norm.weight[order_of_head(self._geometry).to(norm.weight.device)], norm.eps)
 

@@ -23,14 +23,14 @@ from ..pooling.head import PoolingHead
 class DecoderLayer:
     """One layer's weights, as this rank holds them."""
 
-    attention_norm: Norm | None  # None: attention reads what is summed so far
+    attention_norm: Norm | None  # None: attention reads the residual stream as it is
     qkv: Linear  # queries, then keys, then values
     query_norm: RMSNorm | None  # per head
     key_norm: RMSNorm | None
     output: Linear
-    attention_out_norm: Norm | None  # of what attention adds
-    mlp_norm: Norm | None  # None: the same; beside attention, the feed-forward reads what attention does
-    gate_up: Linear  # gate, then up; up alone where there is no gate
+    attention_out_norm: Norm | None  # applied to attention's output before it is added
+    mlp_norm: Norm | None  # None: likewise; in a parallel layer the feed-forward then reads attention's input
+    gate_up: Linear  # gate, then up; without a gate, up alone
     down: Linear
     mlp_out_norm: Norm | None
     attention: AttentionOptions
@@ -48,11 +48,11 @@ class Model:
     positions: Table | None  # learned; None: heads are rotated
     layers: list[DecoderLayer]
     final_norm: Norm
-    output_head: OutputHead | None  # None: it gives vectors, no tokens
+    output_head: OutputHead | None  # None: the model returns vectors, no tokens
     ops: Ops
     attention: AttentionBackend
     weights_bytes: int  # on this rank
-    quantization: dict[str, str]  # facts for people; empty when nothing is quantized
+    quantization: dict[str, str]  # human-readable facts; empty when nothing is quantized
     pooling: PoolingHead
 
     @property
@@ -99,7 +99,10 @@ class Model:
         return normed
 
     def _sum(self, hidden: Tensor, delta: Tensor, norm: Norm | None, multiplier: float = 1.0) -> Tensor:
-        """Adds `multiplier` times `delta` to `hidden`; what the next product reads: the sum, normalised if it is."""
+        """Add `multiplier` times `delta` to `hidden` in place.
+
+        Returns the input of the next product: the sum, normalised by `norm` if there is one.
+        """
         if norm is not None:
             return self.ops.add_norm(hidden, delta, norm, multiplier)
         self.ops.add(hidden, delta, multiplier)

@@ -1,4 +1,4 @@
-"""The encoder that BERT and its like are instances of: tokens see each other in both directions, norms come last."""
+"""BERT-style encoders: bidirectional attention and post-norms."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from .decoder import Model
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoder(Model):
-    """A Model that gives vectors. Each layer's norms are of the sum with what attention, or the feed-forward, adds."""
+    """A Model that returns vectors. Its layers normalise after each residual addition (post-norm)."""
 
-    token_types: Tensor | None  # [types, hidden]: a vector is added to each token by its type; None: there are no types
+    token_types: Tensor | None  # [types, hidden]; each token adds the row of its type; None: there are no types
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
@@ -38,7 +38,7 @@ class Encoder(Model):
         return normed
 
     def _embedded(self, batch: InputBatch) -> Tensor:
-        """The sum of a token's, its type's and its position's vectors, [tokens, hidden]."""
+        """The sum of each token's own, type and position embeddings, [tokens, hidden]."""
         hidden = self.embedding(batch.token_ids)
         if self.token_types is not None:
             types = torch.zeros_like(batch.token_ids) if batch.token_types is None else batch.token_types

@@ -1,4 +1,4 @@
-"""Puts an encoder together from this rank's share of a checkpoint."""
+"""Builds an encoder from this rank's share of a checkpoint."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from .encoder import Encoder
 
 
 class EncoderAssembly(Assembly):
-    """As of a decoder, whose layers have the same weights; the norms' names say where those of a layer are."""
+    """Builds an Encoder. A layer has a decoder layer's weights; its attention_norm and mlp_norm are post-norms."""
 
     def model(self, pooling: PoolingHead) -> Encoder:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
@@ -46,7 +46,7 @@ class EncoderAssembly(Assembly):
         )
 
     def _token_types(self) -> Tensor:
-        """Whole on every rank."""
+        """The embeddings of token types; every rank holds all of them."""
         return self._tensor(self._names.token_types, self._read_token_types)
 
     def _read_token_types(self) -> Tensor:

@@ -41,9 +41,9 @@ def load_model(
 ) -> Model:
     """This rank's share of the model in `folder`, ready to run.
 
-    It computes with `backend`, or else the kernels of `pool`, those of the CUDA device, torch row by row.
-    `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
-    machine or the number of ranks does not fit, with what was found and what would.
+    It computes with `backend` if given, otherwise with the CPU kernels of `pool`, the CUDA kernels, or torch row by
+    row. `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
+    machine or the number of ranks does not fit; it says what was found and what is needed.
     """
     path = Path(folder)
     family, geometry = read_model(path, config)
@@ -66,7 +66,7 @@ def load_model(
         if not config.packed_weights_dir:
             return assembled(None)
         if pool is None or not isinstance(backend, PackingBackend):
-            log.warning("packed_weights_dir is for the CPU kernels, which do not serve here; nothing is kept")
+            log.warning("packed_weights_dir needs the CPU kernels, which are not in use here; nothing is kept")
             return assembled(None)
         key = key_of(path, config, checkpoint.entries, geometry.dtype, group.rank, group.size)
         kept = Path(config.packed_weights_dir) / f"{key[:32]}.packed"
@@ -79,7 +79,7 @@ def load_model(
 
 
 def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, spec: PoolingSpec) -> list[Dense]:
-    """From a token's hidden state to the labels' scores."""
+    """The layers from a token's hidden state to the labels' scores."""
     if geometry.head != "labels":
         return []
     hidden, layers = geometry.hidden_size, family.label_layers

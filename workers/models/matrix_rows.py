@@ -1,8 +1,8 @@
 """Which rows of a checkpoint's projections a rank holds, and in which order.
 
-Kernels turn element j of a head together with element j + head_dim / 2, and take queries, keys and values one behind
-the other. A family whose file has them otherwise is read in that order: scores are products of queries and keys, which
-stay the same when the elements of both change places.
+Kernels rotate element j of a head together with element j + head_dim / 2, and expect all queries, then all keys, then
+all values. A file in another layout is permuted to this order as it is read. This leaves the scores unchanged: they are
+dot products of queries and keys, and the elements of both are permuted alike.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ class Rows:
 
     name: str
     total: int  # in the file
-    span: Span  # what is read of them
-    order: Tensor | None = None  # [n] i64, which of those that were read, in the model's order; None: all, as they lie
+    span: Span  # the rows to read
+    order: Tensor | None = None  # [n] i64, indices into the rows read, in the model's order; None: file order
 
     def __len__(self) -> int:
         return self.span[1] - self.span[0] if self.order is None else len(self.order)
 
     @classmethod
     def chosen(cls, name: str, total: int, rows: Tensor) -> "Rows":
-        """`rows` [n] i64, in their order."""
+        """The given `rows` [n] i64, in that order."""
         start, stop = int(rows.min()), int(rows.max()) + 1
         as_they_lie = torch.arange(start, stop)
         return cls(name, total, (start, stop), None if torch.equal(rows, as_they_lie) else rows - start)
@@ -38,9 +38,9 @@ class Rows:
 def query_key_value_rows(
     names: tuple[str, str, str], geometry: Geometry, queries: Span, keys: Span, *, are_grouped: bool
 ) -> list[Rows]:
-    """Of the query heads `queries` and the KV heads `keys`; `names` are equal where one matrix holds all.
+    """The rows of query heads `queries` and of KV heads `keys`. Equal `names` mean that one matrix holds all three.
 
-    `are_grouped`: it holds each KV head's queries, its key and its value one behind the other.
+    `are_grouped`: that matrix stores, KV head by KV head, its queries, its key and its value.
     """
     heads, kv_heads, head_dim = geometry.num_heads, geometry.num_kv_heads, geometry.head_dim
     turned, plain = order_of_head(geometry), torch.arange(head_dim)
@@ -62,7 +62,7 @@ def query_key_value_rows(
 
 
 def stacked_rows(names: list[str], total: int, span: Span) -> list[Rows]:
-    """`span` of each of some projections of `total` rows; equal names stand for one that has all, in their order."""
+    """`span` of each named projection of `total` rows. Equal names mean one matrix with the projections stacked."""
     if len(set(names)) == len(names):
         return [Rows(name, total, span) for name in names]
     starts = range(0, len(names) * total, total)
@@ -72,9 +72,9 @@ def stacked_rows(names: list[str], total: int, span: Span) -> list[Rows]:
 
 
 def order_of_head(geometry: Geometry) -> Tensor:
-    """Which element of a query's or key's head in the file stands in each place of ours: [head_dim] i64.
+    """The permutation from a query or key head in the file to the kernels' layout: [head_dim] i64.
 
-    The pairs that are turned come first in both halves, then the elements that are not.
+    In each half the rotated elements come first, then the others.
     """
     head_dim = geometry.head_dim
     turned = next((rope.rotary_dim for rope in geometry.ropes if rope.kind != "none"), None) or head_dim
@@ -85,5 +85,5 @@ def order_of_head(geometry: Geometry) -> Tensor:
 
 
 def _rows(heads: Tensor, order: Tensor) -> Tensor:
-    """Rows of `heads` [n] that lie one behind the other, each in `order`."""
+    """The indices of the rows of `heads` [n], head by head, each head's rows in `order`."""
     return (heads.unsqueeze(1) * len(order) + order).flatten()

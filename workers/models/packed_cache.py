@@ -1,9 +1,9 @@
-"""`--packed-weights-dir`: a rank's packed weights in a file, so that the next start reads them instead of packing.
+"""`--packed-weights-dir`: keeps a rank's packed weights in a file, so that the next start need not pack them again.
 
-A file is used if it has the same settings and the same checkpoint. Its name identifies the settings (key_of);
-the checkpoint's files are the same if their stamps are, or else if their bytes have the same checksums. Weights are
-read into memory of their own, in large pages that the pool's threads touch first, rather than mapped: a page is then
-near the thread that multiplies it, a file that is cut cannot end this process, and every byte is checked on its way.
+A file is used if its settings and its checkpoint are the same. Its name identifies the settings (key_of). The
+checkpoint's files are the same if their stamps are, or else if their checksums are. The file is read into huge pages
+rather than mapped. The pool's threads touch these pages first, so a page is near the thread that multiplies it; a
+truncated file cannot crash the process; and every byte is checked as it is read.
 """
 
 import errno
@@ -47,7 +47,7 @@ class DamagedError(Exception):
 
 
 class PackedStore(Protocol):
-    """What a load asks for, name by name."""
+    """Where a load gets its packed weights and tensors, by name."""
 
     def weights(self, name: str, pack: Callable[[], list[PackedWeight]]) -> list[PackedWeight]: ...
 
@@ -55,7 +55,7 @@ class PackedStore(Protocol):
 
 
 class PackedReader:
-    """A file that was found."""
+    """Reads an existing file of packed weights."""
 
     def __init__(self, path: Path, file: int, record: Record, pool: Pool):
         self.path = path
@@ -98,7 +98,10 @@ class PackedReader:
 
 
 class PackedWriter:
-    """A file on its way: under another name until it is whole and on the disk. A full disk ends it, not the load."""
+    """Writes a file of packed weights under a temporary name, and renames it once it is complete and synced.
+
+    A write error, such as a full disk, abandons the file; the load goes on.
+    """
 
     def __init__(self, path: Path, key: str, sources: list[Path], pool: Pool):
         self._path = path
@@ -127,12 +130,12 @@ class PackedWriter:
         return tensor
 
     def commit(self, weights_bytes: int, facts: dict[str, str]) -> None:
-        """The checkpoint is hashed, and the file gets its name."""
+        """Hash the checkpoint, complete the file and give it its final name."""
         self._try(lambda file: self._commit(file, weights_bytes, facts))
         self.close()
 
     def close(self) -> None:
-        """What is not committed goes."""
+        """Delete the file unless it was committed."""
         if self._file is not None:
             os.close(self._file)
             Path(self._name).unlink(missing_ok=True)
@@ -185,7 +188,7 @@ class PackedWriter:
 def through_store(
     path: Path, key: str, sources: list[Path], pool: Pool, load: Callable[[PackedStore], Loaded]
 ) -> Loaded:
-    """`load` from the file at `path`, or, where that does not serve, with one that is made meanwhile."""
+    """`load` from the file at `path`; if it is missing, outdated or damaged, `load` writes a new one."""
     if (reader := open_packed(path, key, sources, pool)) is not None:
         try:
             loaded = load(reader)
@@ -203,7 +206,7 @@ def through_store(
 
 
 def open_packed(path: Path, key: str, sources: list[Path], pool: Pool) -> PackedReader | None:
-    """The whole file at `path` if it was made from `sources`; else None, and a line in the log if there was one."""
+    """The file at `path` if it is complete and was made from `sources`; else None, with a warning if there was one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):  # the writer reports what is wrong with the folder
@@ -223,7 +226,7 @@ def open_packed(path: Path, key: str, sources: list[Path], pool: Pool) -> Packed
 
 
 def create_file(path: Path) -> tuple[int, str]:
-    """A locked file beside `path`; removes files that killed writers left.
+    """A new locked file beside `path`; removes files that killed writers left behind.
 
     Raises ConfigError when the folder cannot be written to, OSError when the disk is full.
     """
@@ -267,6 +270,6 @@ def _remove_unlocked(path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
     except BlockingIOError:
-        pass  # its writer lives
+        pass  # its writer is still running
     finally:
         os.close(file)

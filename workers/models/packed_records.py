@@ -20,7 +20,7 @@ DTYPES = {
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.int64, torch.uint8)
 }
 MAX_RECORD_BYTES = 256 << 20
-ORDER_OF_ROWS = 1  # changes when matrix_rows.py takes a projection's rows in another order
+ORDER_OF_ROWS = 1  # to be raised when matrix_rows.py orders a projection's rows in another way
 
 
 class StoredTensor(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class StoredTensor(msgspec.Struct, frozen=True):
 
 
 class StoredPacked(msgspec.Struct, frozen=True):
-    """A PackedWeight."""
+    """Where a PackedWeight's tensors lie in the file, and its other fields."""
 
     format: WeightFormat
     outputs: Size
@@ -60,15 +60,15 @@ class StoredPacked(msgspec.Struct, frozen=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """A file of the checkpoint. A file with the same stamp has not been written to."""
+    """A file of the checkpoint. An unchanged stamp means that the file has not been written to."""
 
     name: str
-    stamp: tuple[int, int, int, int]  # size, time of its content, time of its inode, number of its inode
+    stamp: tuple[int, int, int, int]  # size, mtime, ctime, inode number
     checksum: str
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The end of a file of packed weights."""
+    """The trailer of a file of packed weights."""
 
     key: str
     sources: list[SourceFile]
@@ -84,7 +84,7 @@ def stamp_of(path: Path) -> tuple[int, int, int, int]:
 
 
 def key_of(folder: Path, config: ModelConfig, entries: object, dtype: torch.dtype, rank: int, size: int) -> str:
-    """Of what decides how weights are packed, but for their values; `entries` are the headers of the checkpoint."""
+    """SHA-256 of all that decides how weights are packed except their values; `entries`: the checkpoint's headers."""
     settings = [folder / name for name in ("config.json", "quantize_config.json")]
     fields = (
         __version__,
@@ -100,7 +100,7 @@ def key_of(folder: Path, config: ModelConfig, entries: object, dtype: torch.dtyp
 
 
 def write_record(file: int, record: Record) -> None:
-    """At the file's end: the record, its digest, its length."""
+    """Append to the file the record, its digest and its length."""
     raw = msgspec.json.encode(record)
     tail = raw + hashlib.sha256(raw).digest() + len(raw).to_bytes(8, "little")
     while tail:
@@ -108,7 +108,7 @@ def write_record(file: int, record: Record) -> None:
 
 
 def read_record(file: int) -> Record | None:
-    """None if the file does not end with a whole one."""
+    """The record at the file's end; None if it is missing or damaged."""
     end = os.fstat(file).st_size - 40
     if end < 0:
         return None

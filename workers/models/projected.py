@@ -1,4 +1,4 @@
-"""What some families do to queries, keys and values before they are turned, as Linears around the projection."""
+"""What some families do to queries, keys and values before rotation: Linears that wrap the projection."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ Span = tuple[int, int]  # columns [start, stop)
 
 
 class ClippedLinear:
-    """Results between `limit` and its negative."""
+    """Clips the projection's results to [-limit, limit]."""
 
     def __init__(self, product: Linear, limit: float):
         self._product = product
@@ -24,9 +24,9 @@ class ClippedLinear:
 
 
 class WholeNorms:
-    """Queries of all heads are normalised together, likewise keys; with several ranks these are gathered for it.
+    """Normalises the queries of all heads as one vector, and likewise the keys; the ranks gather all heads first.
 
-    A row's bits do not depend on the number of ranks: each normalises all heads and keeps its own.
+    A row's bits do not depend on the number of ranks: each rank normalises all heads and keeps its own.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class WholeNorms:
         self._product = product  # [rows, queries + keys + values of this rank]
         self._ops = ops
         self._group = group
-        self._norms = norms  # of queries, of keys; whole on every rank
-        self._spans = spans  # of this rank's queries among all ranks', and of its keys
+        self._norms = norms  # of queries, of keys; every rank holds all of both
+        self._spans = spans  # this rank's columns of all queries, and of all keys
 
     def __call__(self, x: Tensor) -> Tensor:
         projected, at = self._product(x), 0
@@ -48,7 +48,7 @@ class WholeNorms:
         return projected
 
     def _gathered(self, part: Tensor, size: int) -> Tensor:
-        """[rows, size]: every rank's `part`, and once each that several ranks hold."""
+        """[rows, size]: all ranks' parts side by side; a part that several ranks hold appears once."""
         copies = self._group.size * part.shape[1] // size
         ranks = self._group.stack(part)[::copies] if self._group.size > 1 else part.unsqueeze(0)
         return ranks.transpose(0, 1).reshape(len(part), size)

@@ -1,4 +1,4 @@
-"""Which architectures we serve, and a folder's geometry."""
+"""The supported architectures, and the geometry of a model folder."""
 
 from collections import Counter
 from dataclasses import replace
@@ -96,7 +96,7 @@ FAMILIES = (
 
 
 def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
-    """Ours and those of plugins. Raises ConfigError when two serve one architecture."""
+    """The built-in families and those of plugins. Raises ConfigError when two serve one architecture."""
     families = (*FAMILIES, *load_plugins(PluginKind.FAMILY, plugins, Family).values())
     counts = Counter(name for family in families for name in family.architectures)
     if twice := [name for name, count in counts.items() if count > 1]:
@@ -105,7 +105,7 @@ def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
 
 
 def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[Family, Head]:
-    """Raises ConfigError naming the architecture and those supported."""
+    """The family of a config.json's `architectures`, and the model's head. Raises ConfigError for an unknown one."""
     for family in families:
         for name in family.architectures:
             stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
@@ -127,7 +127,7 @@ def read_geometry(
 ) -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`; reads no weights.
 
-    `max_model_len`: what is served of its positions; None: all.
+    `max_model_len`: the number of positions to serve; None: all that the model has.
     """
     family, head = family_of(read_architectures(folder), families_with(plugins))
     config = read_hf_config(folder, family.config)
@@ -184,7 +184,7 @@ def read_geometry(
 
 
 def _for_length(rope: RopeScaling, num_positions: int) -> RopeScaling:
-    """One table for all requests, by what is served: a request's bits may not depend on how long it becomes."""
+    """Chooses longrope's factors once, by the served length: a request's bits must not depend on its own length."""
     return replace(rope, is_long=rope.kind == "longrope" and num_positions > rope.original_max_positions)
 
 

@@ -1,4 +1,4 @@
-"""Reads this rank's share of a checkpoint, tensor by tensor, as the backend takes it."""
+"""Reads this rank's share of a checkpoint, tensor by tensor, in the forms that the backend accepts."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,7 +26,7 @@ from .packed_cache import PackedReader, PackedStore
 
 
 class WeightReader:
-    """One load: what was read so far, and which part of each weight is this rank's."""
+    """One load: reads this rank's part of each weight and reports progress."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WeightReader:
         self._backend = backend
         self._device = backend.device
         self._on_progress = on_progress
-        self._store = store  # what was packed before, or takes what is packed now
+        self._store = store  # reads packed weights from a file, or writes them to one; None: neither
         self._loaded_bytes = 0
 
     def _bias(self, parts: list[Rows]) -> Tensor:
@@ -63,7 +63,7 @@ class WeightReader:
         return vector
 
     def _weights(self, name: str, read: Callable[[], Sequence[Weight]], *, is_share: bool = False) -> Sequence[Weight]:
-        """What one product takes: as read; with a store packed, now or before."""
+        """The weights of one product: as read, or, with a store, packed now or at an earlier start."""
         if self._store is None:
             return read()
         backend, num_ranks = self._backend, self._group.size if is_share else None
@@ -93,9 +93,9 @@ class WeightReader:
         return held
 
     def _held(self, name: str, read: Weight) -> tuple[Weight, Weight]:
-        """`read` as the backend takes it, and the same on the device. Raises ConfigError where it is not finite.
+        """`read` in a form that the backend accepts, and the same on the device. Raises ConfigError if not finite.
 
-        What the backend packs is looked at there.
+        Weights that the backend packs are checked while they are packed.
         """
         if isinstance(read, GroupedWeight | OutputScaledWeight):
             scales = read.scales

@@ -1,7 +1,7 @@
-"""Sums over vectors whose bits depend on their own numbers alone: each is a chain in one order.
+"""Arithmetic on vectors whose bits depend on the vector alone: every sum adds in one fixed order.
 
-Numpy's sums and products choose an order by shape and by processor. Here a sum is a running one, by numpy's elementwise
-operations, which are IEEE's, or by its accumulations, which are defined as chains.
+Numpy's sums and products choose an order by shape and processor. Here sums are running sums, made of numpy's
+elementwise operations, which are IEEE operations, or of its accumulations, which are defined as sequential.
 """
 
 import math
@@ -21,7 +21,7 @@ def add_in_order(total: NDArray[np.float32], rows: Vectors) -> None:
 
 
 def product(x: Vectors, weight: Vectors, bias: NDArray[np.float32] | None) -> Vectors:
-    """x [rows, in] by weight [out, in], plus bias [out]: each number a chain over the inputs, in float32."""
+    """x [rows, in] times weight [out, in] transposed, plus bias [out]; sums run over the inputs in order, float32."""
     total = np.zeros((len(x), len(weight)), np.float32)
     for inputs, weights in zip(x.T, np.ascontiguousarray(weight.T), strict=True):
         total += inputs[:, None] * weights
@@ -29,14 +29,14 @@ def product(x: Vectors, weight: Vectors, bias: NDArray[np.float32] | None) -> Ve
 
 
 def normalized(x: Vectors) -> Vectors:
-    """Each row divided by its length; squares of float32 are exact in float64, which adds them in order."""
+    """Each row divided by its length. Squares of float32 are exact in float64, in which they are added in order."""
     wide = x.astype(np.float64)
     lengths = np.sqrt(np.add.accumulate(wide * wide, axis=1)[:, -1:])
     return (wide / np.maximum(lengths, SMALLEST_NORM)).astype(np.float32)
 
 
 def softmax(x: Vectors) -> Vectors:
-    """Of each row; one number after another in double."""
+    """The softmax of each row; one number after another, in double."""
     rows = []
     for row in x.tolist():
         weights = [math.exp(number - max(row)) for number in row]

@@ -1,4 +1,4 @@
-"""From hidden states to the vectors that are answered: layers behind the pooling, then what makes them comparable."""
+"""From pooled hidden states to the vectors of an answer: dense layers, then normalisation or an activation."""
 
 import math
 from collections.abc import Sequence
@@ -50,11 +50,11 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolingHead:
-    """What is behind a model's last layer for vectors; it computes on the host."""
+    """What follows a model's last layer in pooling requests; it computes on the host."""
 
     spec: PoolingSpec
     hidden_size: int
-    layers: tuple[Dense, ...] = ()  # of scores, and of whole prompts' embeddings
+    layers: tuple[Dense, ...] = ()  # for scores and for embeddings of whole prompts
 
     @property
     def embedding_size(self) -> int:
@@ -63,7 +63,7 @@ class PoolingHead:
         return len(self.layers[-1].weight) if self.layers else self.hidden_size
 
     def __call__(self, pooled: Vectors, params: PoolingParams) -> Vectors:
-        """The pooled hidden states [rows, hidden] as they are answered, [rows, columns]."""
+        """Pooled hidden states [rows, hidden] -> the answer's vectors [rows, columns]."""
         if params.task != "token_embed":
             for layer in self.layers:
                 pooled = layer(pooled)
@@ -83,19 +83,19 @@ def dense(
     *,
     bias: bool,
 ) -> Dense:
-    """The layer of weights `name`.weight [out, in] and `name`.bias. Raises ConfigError where they are not finite."""
+    """The layer with weights `name`.weight [out, in] and `name`.bias. Raises ConfigError if they are not finite."""
     weight = _floats(checkpoint, f"{name}.weight", shape)
     return Dense(weight, _floats(checkpoint, f"{name}.bias", shape[:1]) if bias else None, activation)
 
 
 def _floats(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Once the file is closed, they are still there."""
+    """A float32 copy of the tensor `name`, valid after the file is closed."""
     found: NDArray[np.float32] = converted(name, checkpoint.read(name, shape), torch.float32).numpy().copy()
     return found
 
 
 def dense_module(folder: Path, hidden_size: int) -> Dense:
-    """The Dense module of sentence-transformers in `folder`."""
+    """The sentence-transformers Dense module in `folder`. Raises ConfigError if it is not supported."""
     fields = read_json_file(folder / "config.json", DenseFields)
     activation = DENSE_ACTIVATIONS.get(fields.activation_function.rpartition(".")[2])
     if activation is None or fields.in_features != hidden_size:
@@ -112,6 +112,6 @@ def dense_module(folder: Path, hidden_size: int) -> Dense:
 
 
 def pooling_head(folder: Path, spec: PoolingSpec, hidden_size: int, layers: Sequence[Dense]) -> PoolingHead:
-    """`layers`: those of the model's own checkpoint."""
+    """The head for `spec`; `layers` are those of the model's own checkpoint."""
     behind = (dense_module(folder / spec.dense, hidden_size),) if spec.dense else ()
     return PoolingHead(spec, hidden_size, (*layers, *behind))

@@ -1,7 +1,7 @@
-"""The rows that want a vector: what each keeps of its chunks, and the vector at its end.
+"""The rows of pooling requests: what each keeps of its chunks, and the vector at the end of its prompt.
 
-A row's numbers do not depend on how its prompt was cut: the last and the first token's hidden states are what they are,
-and a mean's sum runs in the order of positions from chunk to chunk.
+A row's vector does not depend on how its prompt was chunked: the first or the last token's hidden state is taken as it
+is, and the sum of a mean runs in the order of positions, across chunks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,16 +24,16 @@ from .spec import Kind
 
 @dataclass(slots=True, eq=False)
 class PoolingRow:
-    """One row's request, and what is kept of the chunks so far."""
+    """One row's pooling request, and what it keeps of the chunks so far."""
 
     params: PoolingParams
     kind: Kind | None  # None: every token has its own vector
-    num_tokens: int = 0  # taken so far
-    total: NDArray[np.float32] | None = None  # of a mean
-    parts: list[Vectors] = field(default_factory=list)  # of the others
+    num_tokens: int = 0  # summed so far
+    total: NDArray[np.float32] | None = None  # the sum of a mean
+    parts: list[Vectors] = field(default_factory=list)  # the hidden states of the other kinds
 
     def wanted(self, chunk: slice, *, is_first: bool, is_last: bool) -> slice:
-        """Which of a chunk's tokens count."""
+        """The tokens of `chunk` that contribute to the vector."""
         if self.kind == "last":
             return slice(chunk.stop - is_last, chunk.stop)
         return slice(chunk.start, chunk.start + is_first) if self.kind == "cls" else chunk
@@ -64,7 +64,7 @@ class PoolingChunk:
 
 
 class PendingPooled:
-    """The vectors of a step that was started. `result` is to be asked once, in the order of steps."""
+    """The vectors of a started step. `result` is to be called once, in the order of steps."""
 
     def __init__(self, head: PoolingHead, chunks: Sequence[PoolingChunk], hidden: Tensor):
         self._head = head
@@ -83,7 +83,7 @@ class PendingPooled:
         return tuple(answers)
 
     def _answer(self, row: PoolingRow) -> Pooled | None:
-        with np.errstate(all="ignore"):  # what is not finite is looked for below
+        with np.errstate(all="ignore"):  # non-finite results are checked for below
             pooled = row.pooled()
             if not np.isfinite(pooled).all():
                 return None
@@ -95,14 +95,14 @@ class PendingPooled:
 
 
 class PoolingRows:
-    """By row index, those whose requests want a vector."""
+    """The rows of pooling requests, by row index."""
 
     def __init__(self, head: PoolingHead):
         self._head = head
         self._rows: dict[int, PoolingRow] = {}
 
     def apply(self, new_rows: Iterable[NewRow]) -> None:
-        """Take what a plan says of rows: a former request of the same index is over."""
+        """Register a plan's new rows; each replaces the former request of its row."""
         for new in new_rows:
             self._rows.pop(new.row, None)
             if (params := new.pooling_params) is not None:
@@ -110,7 +110,7 @@ class PoolingRows:
                 self._rows[new.row] = PoolingRow(params, kind)
 
     def token_types(self, chunks: Sequence[Chunk], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of a step's tokens at `positions`: 1 for those of a pair's second text."""
+        """The types of a step's tokens at `positions`: 1 in the second text of a pair, else 0."""
         borders = [(row := self._rows.get(chunk.row)) and row.params.second_text for chunk in chunks]
         never = np.iinfo(np.int64).max
         counts = [chunk.num_tokens for chunk in chunks]
@@ -124,9 +124,9 @@ class PoolingRows:
         lengths: NDArray[np.integer[Any]],
         hidden: Tensor,
     ) -> PendingPooled | None:
-        """Put what these rows need of a step's `hidden` [tokens, hidden] on its way; None: nothing.
+        """Start copying to the host what these rows need of a step's `hidden` [tokens, hidden]; None: nothing.
 
-        Of each chunk: where its tokens start in `hidden`, the position of the first, the length of its row.
+        For each chunk: `row_starts`, where its tokens start in `hidden`; the position of the first; its row's length.
         """
         if not self._rows:
             return None

@@ -1,4 +1,4 @@
-"""Which vectors the model in a folder gives, as its config.json and the files of sentence-transformers say."""
+"""The vectors that a model can return, as its config.json and sentence-transformers files say."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from paged_serve.protocol.messages.pooling_params import Task
 
 from ..checkpoint.geometry import Head
 
-Kind = Literal["last", "mean", "cls"]  # which hidden states a vector is of: the last token's, all tokens', the first's
+Kind = Literal["last", "mean", "cls"]  # pools the last token's hidden state, all tokens', or the first's
 Activation = Literal["none", "sigmoid", "softmax"]  # of scores
 
 MODES: dict[str, Kind] = {
@@ -28,7 +28,7 @@ MODES: dict[str, Kind] = {
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A line of modules.json."""
+    """An entry of modules.json."""
 
     type: str
     path: str = ""
@@ -39,7 +39,7 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class LabelFields(msgspec.Struct, frozen=True):
-    """What config.json says of labels and of the lengths that embeddings were trained for."""
+    """The fields of config.json about labels and about the embedding lengths of training."""
 
     id2label: dict[str, Any] | None = None
     num_labels: int | None = None
@@ -51,12 +51,12 @@ class LabelFields(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Of labels; transformers' own default is 2."""
+        """The number of labels; as in transformers, 2 by default."""
         return len(self.id2label) if self.id2label else 2 if self.num_labels is None else self.num_labels
 
     @property
     def activation(self) -> Activation:
-        """As transformers' pipeline has it, unless the folder of a cross-encoder names one."""
+        """The activation that a cross-encoder's folder names, or else that of transformers' pipeline."""
         named = (self.sentence_transformers or {}).get("activation_fn") or self.sbert_ce_default_activation_function
         match str(named or "").rpartition(".")[2]:
             case "Identity":
@@ -75,28 +75,28 @@ class LabelFields(msgspec.Struct, frozen=True):
 
 
 class _Lengths(msgspec.Struct, frozen=True):
-    """Of sentence_bert_config.json."""
+    """The fields of sentence_bert_config.json."""
 
     max_seq_length: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingSpec:
-    """Vectors of one model."""
+    """How one model makes vectors."""
 
     tasks: tuple[Task, ...]
     kind: Kind = "last"
-    normalizes: bool = True  # embeddings, if the request does not object
-    dense: str = ""  # folder of a layer behind the pooling; "": none
+    normalizes: bool = True  # embeddings, unless the request opts out
+    dense: str = ""  # folder of the dense layer after pooling; "": none
     num_labels: int = 0
-    activation: Activation = "none"  # of scores, if the request does not object
+    activation: Activation = "none"  # of scores, unless the request opts out
     matryoshka_dimensions: tuple[int, ...] = ()  # empty: not known
 
 
 def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size: int) -> PoolingSpec:
-    """`own_kind`: the architecture's; `wanted`: the option, "auto" or a kind.
+    """The spec of the model in `folder`. `own_kind`: the architecture's; `wanted`: the option, "auto" or a kind.
 
-    Raises ConfigError that names the file and what of it is not supported.
+    Raises ConfigError that names the file and its unsupported entry.
     """
     fields = read_json_file(folder / "config.json", LabelFields)
     if head == "labels":
@@ -127,7 +127,7 @@ def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size
 
 
 def max_seq_length(folder: Path) -> int | None:
-    """Tokens that sentence-transformers would leave of a text; None where it says nothing of it."""
+    """The number of tokens to which sentence-transformers truncates a text; None if it is not configured."""
     path = folder / "sentence_bert_config.json"
     return read_json_file(path, _Lengths).max_seq_length if path.is_file() else None
 
@@ -142,7 +142,7 @@ def _modules(folder: Path) -> Sequence[Module]:
 
 
 def _kind(path: Path) -> Kind:
-    """Of the pooling that a file describes: one of three, and one alone."""
+    """The kind of pooling that the file describes: exactly one of three."""
     fields = read_json_file(path, dict[str, Any])
     if (mode := fields.get("pooling_mode")) is not None:
         chosen = [str(each) for each in (mode if isinstance(mode, list) else [mode])]

@@ -1,1 +1,1 @@
-"""A step: rows updated, batch built, forward pass, sampled, answered. Open model_runner.py first."""
+"""One step: update rows, build the batch, run the model, sample, answer. Open model_runner.py first."""

@@ -1,4 +1,4 @@
-"""Wakes a loop that polls file descriptors when the device has reached a point."""
+"""Wakes a loop that polls file descriptors when the device has passed an event."""
 
 import os
 import queue
@@ -20,7 +20,7 @@ class DeviceEvent(Protocol):
 
 
 class PassedEvent:
-    """A point on the CPU, where what was started is through."""
+    """The event of a CPU step, which has completed by the time it is launched."""
 
     def query(self) -> bool:
         return True
@@ -30,19 +30,21 @@ class PassedEvent:
 
 
 class Completions:
-    """Events in their order, and a thread that waits for events that had not passed on arrival, so that the loop
-    need not. `fd` is readable while some are due."""
+    """Reports events in order, through a file descriptor: `fd` is readable while `take` has something to report.
+
+    A thread waits for events that have not passed when they are watched, so that the loop need not.
+    """
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._events: queue.SimpleQueue[DeviceEvent | None] = queue.SimpleQueue()
-        self._outcomes: deque[Exception | None] = deque()  # of events, in their order; None: passed
-        self._num_due = 0  # watched, and not yet reported by `take`
+        self._outcomes: deque[Exception | None] = deque()  # of passed or failed events, in order; None: passed
+        self._num_due = 0  # events watched and not yet reported by `take`
         self._thread: threading.Thread | None = None
 
     def watch(self, event: DeviceEvent) -> None:
         self._num_due += 1
-        if self._num_due == 1 and event.query():  # with others before it the thread keeps their order
+        if self._num_due == 1 and event.query():  # if others are due, the thread keeps the order
             self._report(None)
             return
         if self._thread is None:
@@ -51,9 +53,9 @@ class Completions:
         self._events.put(event)
 
     def take(self) -> bool:
-        """Whether the device has passed the next of the watched events; each is reported once, in their order.
+        """Whether the device has passed the next watched event. Each is reported once, in order.
 
-        Raises what waiting for it raised: the device has failed.
+        If waiting for the event failed, its exception is raised here: the device has failed.
         """
         if not self._outcomes:
             return False
@@ -67,7 +69,7 @@ class Completions:
         return True
 
     def close(self) -> None:
-        """Waits for the events that were watched."""
+        """Wait for all watched events and end the thread."""
         if self._thread is not None:
             self._events.put(None)
             self._thread.join()
@@ -78,7 +80,7 @@ class Completions:
             failure: Exception | None = None
             try:
                 event.synchronize()
-            except Exception as error:  # whatever it is, `take` raises it in the loop
+            except Exception as error:  # `take` raises it again in the loop
                 failure = error
             self._report(failure)
 

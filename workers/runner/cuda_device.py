@@ -1,4 +1,4 @@
-"""What a rank asks of its CUDA device beside kernels: points on its stream, graphs, and how full its memory is."""
+"""What a rank needs of its CUDA device besides kernels: events on its stream, graphs and memory figures."""
 
 from collections.abc import Callable
 
@@ -10,28 +10,28 @@ Replay = Callable[[], None]
 
 
 class GraphPool:
-    """Captures graphs that never run at once, so that what they allocate may lie at the same addresses."""
+    """Captures graphs that never run concurrently, so that they may share memory."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, run: Callable[[], None]) -> Replay:
-        """What launches again all that `run` launches; while it is captured nothing of it is computed.
+        """A function that repeats the launches of `run`; the capture itself computes nothing.
 
-        `run` must have been called before: kernels are compiled and libraries choose their own in a first call.
+        `run` must have been called before: its first call compiles kernels and lets libraries choose theirs.
         """
         graph = torch.cuda.CUDAGraph()
-        # Other threads wait for events meanwhile (completions, nccl's watchdog), which the default mode forbids.
+        # Other threads (completions, NCCL's watchdog) wait for events meanwhile, which the default mode forbids.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             run()
         return graph.replay
 
 
 class CudaDevice:
-    """This process's current one."""
+    """This process's current CUDA device."""
 
     def mark(self) -> DeviceEvent:
-        """The point that its stream has reached."""
+        """An event at the current end of the device's stream."""
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
@@ -43,14 +43,14 @@ class CudaDevice:
         return torch.cuda.mem_get_info()[1]
 
     def used_bytes(self) -> int:
-        """By all processes and libraries, without what torch keeps for later."""
+        """Bytes in use by all processes and libraries, without torch's cached free memory."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         return total - free
 
     def peak_bytes(self, run: Callable[[], None]) -> int:
-        """Of what torch allocates during `run`, beyond what it had before."""
+        """The peak of torch's allocations during `run`, in bytes beyond those before it."""
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run()

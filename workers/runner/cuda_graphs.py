@@ -1,4 +1,4 @@
-"""A decode step as one CUDA graph for each of a ladder of batch sizes: the launches of a step cost the host nothing."""
+"""Decode steps as CUDA graphs, one per batch size of a ladder: a step costs the host one launch."""
 
 from collections.abc import Sequence
 
@@ -20,20 +20,20 @@ def ladder(max_rows: int) -> list[int]:
 class CudaGraphs:
     """The DecodeStep of a CUDA device. All sizes are captured before the first step, and none later.
 
-    A capture takes the step once for real, and so the exchanges between ranks in it: ranks that captured each when it
-    suits them would pair exchanges of different steps, which nccl does not notice.
-    What a graph reads and writes stays where it is: staged arrays, rows, weights, cache and logits.
+    Before a capture the step runs once for real, with its exchanges between ranks. Ranks must capture in one order:
+    otherwise exchanges of different steps pair up, which NCCL does not detect. Everything that a graph reads or writes
+    keeps its address: staged arrays, rows, weights, cache and logits.
     """
 
     def __init__(self, ladder: Sequence[int], pool: GraphPool):
         self._ladder = ladder
         self._pool = pool
         self._replays: dict[int, Replay] = {}
-        self._logits: dict[int, Tensor] = {}  # where each leaves its result
+        self._logits: dict[int, Tensor] = {}  # where each graph leaves its result
 
     @property
     def sizes(self) -> Sequence[int]:
-        """The largest first: smaller ones find room in its memory."""
+        """Largest first: the smaller graphs fit into its memory."""
         return self._ladder[::-1]
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:

@@ -1,4 +1,4 @@
-"""How much of a CUDA device's memory is left for the KV cache: measured, because libraries keep some uncounted."""
+"""The memory of a CUDA device that is left for the KV cache: measured, because libraries take an unknown share."""
 
 import torch
 
@@ -15,13 +15,13 @@ from .cuda_device import CudaDevice
 from .cuda_graphs import ladder
 from .cuda_steps import cuda_runner
 
-GRAPHS_TRIED = 2  # the largest: the first takes their common memory and its own, the second its own alone
+GRAPHS_TRIED = 2  # the largest: the first takes the shared memory and its own, the second only its own
 
 
 def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device: CudaDevice) -> int:
-    """Bytes for this rank's KV cache, after the largest step was taken once. Raises ConfigError when none are left.
+    """Bytes for this rank's KV cache, measured by one step of the largest size. Raises ConfigError if none are left.
 
-    Ranks exchange sums in that step and in those of graphs, so all ranks must ask at the same point of their work.
+    Ranks exchange sums in this step and in those of graphs, so all ranks must call this at the same point.
     """
     for_a_step = device.peak_bytes(lambda: _largest_step(model, config))
     has_graphs = isinstance(model.backend, CudaBackend) and model.geometry.head == "tokens"
@@ -31,7 +31,7 @@ def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device
 
 
 def kv_budget(share: float, total: int, taken: int) -> int:
-    """Of a device of `total` bytes we may have `share`; `taken` are in use, or will be during a step."""
+    """What is left of `share` of a device's `total` bytes; `taken` are in use, or will be during a step."""
     budget = int(total * share) - taken
     if budget <= 0:
         needed = (int(total * share) - budget) / total
@@ -48,10 +48,10 @@ def kv_budget(share: float, total: int, taken: int) -> int:
 
 
 def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, device: CudaDevice) -> int:
-    """Bytes in use once a runner is there with the graphs of all sizes, but for its KV cache.
+    """Bytes in use by a runner with graphs of all sizes, without its KV cache.
 
-    The largest are captured for trial over a cache of one block, of which padding reads and writes nothing. Graphs that
-    come after the first take what the second took: they have as many nodes or fewer, and share memory with it.
+    The largest graphs are captured on trial with a cache of one block, which padding neither reads nor writes. Each
+    graph after the first is counted like the second: it has at most as many nodes, and shares the first one's memory.
     """
     cache = _cache(model, config, 1)
     sizes = ladder(config.scheduler.max_num_seqs)
@@ -64,7 +64,7 @@ def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, 
 
 @torch.inference_mode()
 def _largest_step(model: Model, config: Config) -> None:
-    """A chunk of all tokens that a step may have, sampled at as many rows as there may be; its results mean nothing."""
+    """Run one chunk of max_num_batched_tokens tokens, with logits for max_num_seqs rows; the results are discarded."""
     tokens = min(config.scheduler.max_num_batched_tokens, model.geometry.max_position_embeddings)
     blocks = -(-tokens // config.cache.block_size)
     cache = _cache(model, config, blocks)
@@ -85,7 +85,7 @@ def _largest_step(model: Model, config: Config) -> None:
     if model.geometry.head != "tokens":
         return
     logits = model.logits(hidden[-config.scheduler.max_num_seqs :])
-    logits.clone()  # the sampler keeps them beside those that it penalises, for log-probabilities
+    logits.clone()  # the sampler keeps a copy before penalties, for log-probabilities
 
 
 def _cache(model: Model, config: Config, num_blocks: int) -> KVCache:

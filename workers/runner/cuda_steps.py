@@ -1,4 +1,4 @@
-"""The steps of a model on a CUDA device: sampled there, and its decode steps as graphs."""
+"""The steps of a model on a CUDA device: sampled on the device, with decode steps as CUDA graphs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ def cuda_runner(
     grammars: Grammars | None = None,
     processors: Classes | None = None,
 ) -> ModelRunner:
-    """With graphs of decode steps of `sizes` rows, ascending; they are still to be prepared."""
+    """A runner with CUDA graphs for decode steps of `sizes` rows, ascending; `prepare` has yet to capture them."""
     assert isinstance(model.backend, CudaBackend), model.backend
     vocab_size = model.geometry.vocab_size
     sampler = DeviceSampler(model.backend.launcher, vocab_size, model.device)

@@ -1,4 +1,4 @@
-"""The steps of a model whose logits the host samples: on the CPU, or by torch on a CUDA device without our kernels."""
+"""The steps of a model with host sampling: on the CPU, or in torch on a CUDA device without our kernels."""
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def host_steps(
     grammars: Grammars | None = None,
     processors: Classes | None = None,
 ) -> Steps:
-    """A step is through when it was launched: its tokens were sampled from logits that the host has waited for."""
+    """Steps that are complete once launched: their tokens are sampled on the host, which waits for the logits."""
     return Steps(host_runner(model, cache, group, scheduler, max_model_len, grammars, processors), PassedEvent)
 
 

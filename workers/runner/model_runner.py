@@ -1,9 +1,9 @@
-"""One step of one rank: deltas in, tokens out. It does not wait for the device, which the CPU is as well.
+"""One step of one rank: deltas in, tokens out, without waiting for the device. The CPU counts as a device too.
 
-A step starts before the host has seen the last one's tokens: the device keeps what the next step needs of the last one
-(DeviceRows). The host's rows count a token when it is started and learn it when it is there; a step whose sampling
-needs earlier tokens on the host (bad words of several tokens) waits for them. On the CPU a step is through when it has
-started.
+A step starts before the host has seen the previous step's tokens: the device keeps what the next step needs of them
+(DeviceRows). The host's rows count a token when its step starts and record its value when it arrives. A step whose
+sampling needs earlier tokens on the host (bad words of several tokens) waits for them. On the CPU a step is complete
+once it has started.
 """
 
 import time
@@ -41,23 +41,23 @@ from ..sampling.sampler import SampledTokens
 from .step_output import PromptLogprobs, row_logprobs
 
 NO_TOKENS = np.zeros(0, np.int64)
-Passed = tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...], PendingPooled | None]  # what a forward pass leaves
+Passed = tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...], PendingPooled | None]  # see ModelRunner._forward
 
 
 @dataclass(slots=True, eq=False)
 class PendingStep:
-    """A step that was started. `result` waits for it; steps must be asked in the order they were started."""
+    """A started step. ModelRunner.result waits for it; results must be taken in the order of starting."""
 
     plan: SchedulerOutput
     started: float
-    rows: NDArray[np.int64]  # those that get a token
-    places: NDArray[np.int64]  # of those tokens in their rows
-    generations: NDArray[np.int64]  # of the rows when the step was started
+    rows: NDArray[np.int64]  # rows that get a token
+    places: NDArray[np.int64]  # the position of that token in each row
+    generations: NDArray[np.int64]  # of the rows at the start of the step
     sample: PendingSample | None  # None: no row gets a token
     prompt_logprobs: tuple[RowPromptLogprobs, ...]
     pooling: PendingPooled | None  # None: no row gets a vector
-    sampled: SampledTokens | None = None  # once it is known
-    pooled: tuple[RowPooled, ...] = ()  # likewise
+    sampled: SampledTokens | None = None  # None: not known yet
+    pooled: tuple[RowPooled, ...] = ()  # known when `sampled` is
 
     def output(self) -> ModelRunnerOutput:
         assert self.sampled is not None, "the step's tokens are not known yet"
@@ -75,7 +75,7 @@ class PendingStep:
 
 
 class ModelRunner:
-    """Starts plans in the order they were made. All ranks hold equal rows; rank 0 samples for all of them."""
+    """Runs scheduler outputs in order. All ranks hold the same rows; rank 0 samples for all ranks."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class ModelRunner:
         self._rows = RequestRows(*sizes, model.geometry.vocab_size, grammars, num_groups)
         self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups)
         self._max_model_len = max_model_len
-        # Of every decode step, whatever its number of rows: graphs of all sizes write the same memory.
+        # Shared by decode steps of every size: graphs of all sizes write to the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
         self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
         self._pooling = PoolingRows(model.pooling)
-        self._unknown: deque[PendingStep] = deque()  # started, their tokens not yet in the host's rows
+        self._unknown: deque[PendingStep] = deque()  # started steps whose tokens are not yet in the host's rows
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Start a step and wait for it."""
@@ -112,7 +112,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: SchedulerOutput) -> PendingStep:
-        """Put the step on the device's stream. Waits for earlier steps only if this one samples by their tokens."""
+        """Put the step on the device's stream. Waits for earlier steps only if sampling needs their tokens."""
         started = time.perf_counter()
         self._device_rows.apply(plan, self._rows.apply(plan))
         self._pooling.apply(plan.new_rows)
@@ -133,16 +133,16 @@ class ModelRunner:
         return step
 
     def result(self, step: PendingStep) -> ModelRunnerOutput:
-        """Wait for `step` and those before it. Ranks other than 0 answer tokens, but no logprobs."""
+        """Wait for `step` and all earlier ones. Ranks other than 0 return tokens, but no logprobs."""
         while step.sampled is None:
             self._learn(self._unknown.popleft())
         return step.output()
 
     @torch.inference_mode()
     def prepare(self, on_progress: Callable[[int, int], None]) -> None:
-        """Take decode steps of padding alone, one of each size that has to be prepared, before the first plan.
+        """Before the first plan, run one decode step of padding for each size that has to be prepared.
 
-        Ranks exchange sums in these steps, so all ranks of a group must do it at the same point of their work.
+        Ranks exchange sums in these steps, so all ranks of a group must call this at the same point.
         `on_progress(prepared, of)` is called after each.
         """
         padding, sizes = step_arrays(self._rows, NO_TOKENS, ()), self._decode_step.sizes
@@ -152,7 +152,7 @@ class ModelRunner:
             on_progress(count, len(sizes))
 
     def _forward(self, chunks: Sequence[Chunk], arrays: StepArrays) -> Passed:
-        """Logits [sampled, vocab], whose they are [sampled], and what chunks asked of their prompts."""
+        """Logits [sampled, vocab], their row numbers [sampled], prompt logprobs and pooled vectors."""
         self._device_rows.update()
         num_rows = len(arrays.rows)
         if num_rows == 0:
@@ -164,7 +164,7 @@ class ModelRunner:
         return (logits, rows, (), None) if len(rows) == num_rows else (logits[:num_rows], rows[:num_rows], (), None)
 
     def _forward_chunks(self, chunks: Sequence[Chunk], arrays: StepArrays) -> Passed:
-        """As _forward, of a step that is not the decode set's alone."""
+        """_forward of a step with chunks."""
         step = self._device_rows.stage(arrays, len(arrays.rows))
         batch = self._device_rows.batch(step, arrays.longest)
         if self._model.geometry.num_token_types > 1:
@@ -178,20 +178,20 @@ class ModelRunner:
         return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found, pooling
 
     def _pool(self, chunks: Sequence[Chunk], arrays: StepArrays, hidden: Tensor) -> PendingPooled | None:
-        """What rows of vectors need of a step's hidden states."""
+        """Starts the copy of the hidden states that pooling requests need."""
         of_chunks = slice(arrays.num_decode_rows, None)
         rows, starts = arrays.rows[of_chunks], arrays.row_starts[:-1][of_chunks]
         return self._pooling.launch(chunks, starts, self._rows.num_computed[rows], self._rows.length[rows], hidden)
 
     def _staged_decode(self, arrays: StepArrays, num_rows: int) -> tuple[Callable[[], InputBatch], Tensor]:
-        """What gathers the inputs of `num_rows`, and whose they are, [num_rows]."""
+        """A function that gathers the inputs of `num_rows` rows, and their row numbers [num_rows]."""
         step = self._device_rows.stage(arrays, num_rows)
-        # What is made for the longest row, the rotary table, must stay where prepared steps read it.
+        # The rotary table covers the longest row; it must not move once prepared steps read it.
         longest = self._max_model_len if self._decode_step.sizes else arrays.longest
         return partial(self._device_rows.batch, step, longest), step.sampled_rows
 
     def _decode_logits(self, batch: InputBatch) -> Tensor:
-        """[rows, vocab] float32; for prepared steps the first rows of memory that all of them share."""
+        """[rows, vocab] float32; prepared steps of all sizes write to the same memory."""
         out = None if self._logits is None else self._logits[: len(batch.kv_lens)]
         return self._model.logits(self._model.forward(batch, self._cache), out=out)
 
@@ -200,7 +200,7 @@ class ModelRunner:
         return torch.empty(shape, dtype=torch.float32, device=self._model.device)
 
     def _sample(self, logits: Tensor, rows: NDArray[np.int64], rows_on_device: Tensor) -> PendingSample:
-        """The same tokens on every rank; the rest of the answer on rank 0 alone."""
+        """Samples on rank 0 and broadcasts the tokens; the rest of the result stays on rank 0."""
         sample: PendingSample
         if self._group.rank == 0:
             sample = self._sampling.launch(logits, rows, self._rows)
@@ -216,7 +216,7 @@ class ModelRunner:
             self._learn(self._unknown.popleft())
 
     def _learn(self, step: PendingStep) -> None:
-        """Take a step's tokens into the rows that are still the same requests'."""
+        """Write a step's tokens into the host's rows, except rows that another request has taken since."""
         empty = SampledTokens(NO_TOKENS, NO_TOKENS, {})
         step.sampled = empty if step.sample is None else step.sample.result()
         step.pooled = () if step.pooling is None else step.pooling.result()
@@ -225,7 +225,7 @@ class ModelRunner:
 
 
 class RemoteSample:
-    """What another rank sampled."""
+    """Tokens that rank 0 sampled, as seen by another rank."""
 
     def __init__(self, token_ids: Tensor):
         self.token_ids = token_ids

@@ -1,4 +1,4 @@
-"""What a step answers, but for the tokens themselves: log-probabilities as the protocol's messages."""
+"""The log-probabilities of a step, as protocol messages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ class PromptSampler(Protocol):
 
 
 class PromptLogprobs:
-    """For the chunks of rows that asked: the tokens that a step's positions predict, if they are prompt."""
+    """Prompt log-probabilities for the rows that asked: of each prompt token that a step's positions predict."""
 
     def __init__(self, logits: Callable[[Tensor], Tensor], sampler: PromptSampler, rows: RequestRows):
         self._logits = logits
@@ -33,7 +33,7 @@ class PromptLogprobs:
     def find(
         self, chunks: Sequence[Chunk], first_index: int, row_starts: NDArray[np.integer[Any]], hidden: Tensor
     ) -> tuple[RowPromptLogprobs, ...]:
-        """Chunk i is row `first_index` + i of the batch, whose tokens' `hidden` start at row_starts of that row."""
+        """Chunk i is row r = `first_index` + i of the batch; its tokens start at row_starts[r] in `hidden`."""
         found = []
         for index, chunk in enumerate(chunks, start=first_index):
             count = self._rows.prompt_logprobs[chunk.row]
@@ -48,7 +48,7 @@ class PromptLogprobs:
         return tuple(found)
 
     def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int) -> list[TokenLogprobs]:
-        """Parts in order; [n, hidden], and the token that follows each."""
+        """Log-probabilities in parts, in order. `hidden` [n, hidden]; `targets` [n] are the tokens that follow."""
         parts = []
         for start in range(0, len(targets), PROMPT_LOGITS_AT_ONCE):
             part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
@@ -57,7 +57,7 @@ class PromptLogprobs:
 
 
 def row_logprobs(sampled: SampledTokens) -> tuple[RowLogprobs, ...]:
-    """Of those rows that asked."""
+    """Log-probabilities of the rows that asked."""
     return tuple(
         RowLogprobs(
             index=index,

@@ -1,4 +1,4 @@
-"""Plans in, outputs out, in the same order: at once on the CPU, later on a device."""
+"""Scheduler outputs in, runner outputs out, in the same order: at once on the CPU, later on a GPU."""
 
 import select
 from collections import deque
@@ -11,7 +11,7 @@ from .model_runner import ModelRunner, PendingStep
 
 
 class Steps:
-    """`mark` puts an event on the device's stream; a step is through when the device has passed the one behind it."""
+    """The steps in flight. `mark` puts an event on the stream after each; once it has passed, the step is complete."""
 
     def __init__(self, runner: ModelRunner, mark: Callable[[], DeviceEvent]):
         self._runner = runner
@@ -26,16 +26,16 @@ class Steps:
         self._completions.watch(self._mark())
 
     def take(self) -> ModelRunnerOutput | None:
-        """The next step's output if it is there."""
+        """The next step's output, or None if it is not complete."""
         return self._runner.result(self._started.popleft()) if self._completions.take() else None
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Start the step of `plan` and wait for it; no other is under way."""
+        """Start the step of `plan` and wait for it; no other may be in flight."""
         self.launch(plan)
         while (output := self.take()) is None:
             select.select([self._completions.fd], [], [])
         return output
 
     def prepare(self, on_progress: Callable[[int, int], None]) -> None:
-        """Before the first step, on all ranks at once, what makes steps faster; `on_progress(done, of)` meanwhile."""
+        """See ModelRunner.prepare: to be called on all ranks before the first step."""
         self._runner.prepare(on_progress)

@@ -19,7 +19,7 @@ template <class Element> void expand_stream(Element* out, const char* codes, int
   }
 }
 
-// `next`: the tile to ask memory for meanwhile.
+// `next`: the tile to prefetch meanwhile.
 template <class Element>
 Tile expand(const Tile& tile, const Tile& next, const AttentionParams& p, const Expansion<Element>& to) {
   Tile expanded = tile;

@@ -13,7 +13,7 @@
 
 #include "attention/attention.h"
 
-// Asks for what is read next: `far` the same part of the next tile, `near` what the next product over this half reads.
+// Prefetches: `far` is the same part of the next tile, `near` what the next product over this half reads.
 // A core drops a prefetch that finds no free buffer, so each line is asked for twice.
 struct Ahead {
   const char* const volatile* far;  // volatile: read when used. Kept in registers, they drive accumulators to the stack

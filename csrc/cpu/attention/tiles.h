@@ -76,7 +76,7 @@ template <class Kv> class Walk {
     now_ = (now_ + 1) % 3;
   }
 
-  // What is looked at two halves after half `h` of this tile.
+  // The half that is visited two halves after half `h` of this tile.
   const Half& later(int h) const {
     const Step &here = steps_[now_], &next = steps_[(now_ + 1) % 3], &after = steps_[(now_ + 2) % 3];
     const int i = h + 2 - here.halves;

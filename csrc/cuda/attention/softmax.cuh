@@ -27,7 +27,7 @@ DEVICE Sight sight_of(int last, int window) {
   return {low, uint32_t(last + 1 - low)};
 }
 
-// How much the sums so far, and those that join them, count.
+// The factors of the sums so far and of the sums that are added to them.
 struct Shares {
   float old, added;
   DEVICE float join(float sum, float part) const { return fmaf(part, added, sum * old); }

@@ -57,7 +57,7 @@ class HalfTiles {
 #pragma unroll 1
     for (int i = 0; i < RING - 1; i++) ask();
   }
-  // The keys of the next tile, complete for this warp. What the call before returned is free from now on.
+  // The keys of the next tile, complete for this warp. The previous call's result is invalid from now on.
   DEVICE const unsigned char* keys(int warp_of_row) {
     const unsigned char* half = arrived();
     if constexpr (!WIDENS) return half;

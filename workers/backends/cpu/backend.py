@@ -1,4 +1,4 @@
-"""What our CPU kernels make of a model: packed weights, fused operations."""
+"""The backend of our CPU kernels: packed weights and fused operations."""
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from .segments import in_segments, segments_of_rank
 
 
 class CpuBackend:
-    """One model's share of a pool's threads. Everything it makes runs in one caller's thread."""
+    """The backend of one model on a pool's threads. Call everything that it makes from one thread."""
 
     device = "cpu"
 
@@ -41,7 +41,7 @@ class CpuBackend:
         self._rotaries: dict[Rotary, None] = {}
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """Weight-only products are those of 4 bits with rows of 16 bits; of fp8 there are none."""
+        """The kernels have weight-only products for 4-bit weights and 16-bit activations, and none for fp8."""
         match weight:
             case GroupedWeight() if not is_int4_product(weight, dtype):
                 return weight.dequantized().to(dtype)
@@ -98,7 +98,7 @@ class CpuBackend:
         return RecordedForward(self._pool, self._places)
 
     def _places(self, batch: InputBatch) -> tuple[int, ...]:
-        """Where everything lies that a step of `batch` reads and writes, but for weights and cache, which stay."""
+        """The addresses of all that a step of `batch` reads and writes, except weights and cache, which never move."""
         assert self._rotaries, "a step before the model"
         tokens = batch.token_ids, batch.positions, *batch.slots
         requests = batch.row_starts, batch.kv_lens, *batch.block_tables

@@ -11,7 +11,7 @@ from ...kernels.cpu.library import Pool
 
 
 class PackedLinear:
-    """A product that is summed in float32 with its bias and rounded once; the inputs in `segments`, see gemm."""
+    """A product whose sum, bias included, is in float32 and rounded once; the inputs are in `segments`, see gemm."""
 
     def __init__(
         self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None, segments: int = 1
@@ -28,7 +28,7 @@ class PackedLinear:
 
 
 class PackedShare:
-    """The same product with its segments shared by ranks: their float32 sums are exchanged, added and rounded once."""
+    """The same product with its segments split among ranks: float32 sums are exchanged, added and rounded once."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class PackedShare:
         group: TensorParallelGroup,
     ):
         self.weight = weight
-        self.bias = None if bias is None else bias.float()  # [out], whole on every rank
+        self.bias = None if bias is None else bias.float()  # [out], all of it on every rank
         self._pool = pool
         self._buffers = buffers
         self._segments = segments  # of this rank
@@ -54,7 +54,7 @@ class PackedShare:
 
 
 class PackedHead:
-    """A product whose results are float32 whatever its operands are, in memory that no other product takes."""
+    """A product with float32 results whatever its operands, in memory that no other product uses."""
 
     def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None):
         self.weight = weight
@@ -68,7 +68,7 @@ class PackedHead:
 
 
 class PackedTable:
-    """Rows by number, of packed weights."""
+    """A lookup table of packed weights."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""A decode step's kernels in one call: what Python asked of them for so many rows once is asked again without it.
+"""Replays the kernel calls of a decode step in one call, as Python made them for an equal number of rows before.
 
-Python between the kernels of a step costs 25 us a kernel: its objects have left the caches while the weights passed.
+Python between the kernels of a step costs 25 us a kernel: streaming the weights evicts its objects from the caches.
 """
 
 import logging
@@ -27,23 +27,23 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """What is left of a pass through Python."""
+    """What a forward pass through Python leaves for its replays."""
 
     places: Places
     program: Program
-    logits: Tensor  # where it leaves its result
+    logits: Tensor  # where each replay leaves its result
 
 
 class RecordedForward:
     """The DecodeStep of our CPU kernels, which runs through Python once for each number of rows.
 
-    Meanwhile the kernels' parameters are noted: addresses and sizes, and nothing that grows with the contexts, because
-    attention plans by itself from kv_lens. So the same calls do any later step whose memory lies at the same `places`.
+    That run records the kernels' parameters: addresses and sizes, and nothing that grows with the contexts, because
+    attention plans by itself from kv_lens. So the same calls serve any later step with memory at the same `places`.
     If torch computes anything (ranks exchange sums), the kernels are not the whole pass, and all steps run through
     Python.
     """
 
-    sizes: Sequence[int] = ()  # none before the first step: the first of so many rows is noted
+    sizes: Sequence[int] = ()  # none before the first step: the first step of each size is recorded
 
     def __init__(self, pool: Pool, places: Callable[[InputBatch], Places]):
         self._pool = pool
@@ -72,7 +72,7 @@ class RecordedForward:
         with noted(self._pool) as calls, TorchWatch() as watch:
             result = logits(batch)
         if before != self._places(batch):
-            return result  # torch made buffers meanwhile: the next such step decides
+            return result  # torch allocated buffers meanwhile: the next step of this size decides
         if watch.computed:
             self._is_recordable = False
             self._recordings.clear()
@@ -83,7 +83,7 @@ class RecordedForward:
 
 
 class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Takes down what torch itself computes or allocates in this thread."""
+    """Records what torch itself computes or allocates in this thread."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -91,12 +91,12 @@ class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch asks; a yes has the first call import all of torch.compile, 0.75 s of every start."""
+        """Called by torch; with True the first call would import all of torch.compile, 0.75 s of every start."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        # Flattening copies what is not contiguous, and `to` what is of another dtype.
+        # Flattening copies a tensor that is not contiguous, `to` one of another dtype.
         if func not in VIEWS or result.untyped_storage().data_ptr() != args[0].untyped_storage().data_ptr():
             self.computed.add(str(func))
         return result

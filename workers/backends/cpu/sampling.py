@@ -1,4 +1,4 @@
-"""The sampler's Passes on our CPU kernels: a few visits of a row where numpy needs dozens."""
+"""The sampler's Passes on our CPU kernels: a few passes over a row where numpy needs dozens."""
 
 from collections.abc import Sequence
 

@@ -13,21 +13,21 @@ from ...kernels.cuda.kernel import Launcher
 from ...kv.cache_view import CacheView
 from .fixed_rows import empty_rows
 
-MAX_SLOTS = 4096  # rows' sums over a split, of all requests of a step; a request that finds none free is not split
+MAX_SLOTS = 4096  # sums of a row over a split, shared by a step's requests; a request that finds none free is not split
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """One step's work, by window and direction, listed on the device when a layer first asks."""
+    """One step's work by window and direction, listed on the device when a layer first needs it."""
 
     view: CacheView
-    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # that of all groups: block tables do not matter to it
+    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
 
 
 class CudaPagedAttention:
-    """For caches of bfloat16, float16 or e4m3 with heads of a size that the kernels know.
+    """Attention over caches of bfloat16, float16 or e4m3, for the head dimensions of the kernels.
 
-    Lists of work are kept for each number of requests and tokens, rounded up: a recorded graph finds its own again.
+    Work lists are kept for each number of requests and tokens, rounded up, so a captured graph always uses its own.
     """
 
     head_multiple = 1
@@ -61,7 +61,7 @@ class CudaPagedAttention:
 
     def _listed(self, view: CacheView, query: Tensor, options: AttentionOptions) -> kernels.AttentionWork:
         _, num_heads, head_dim = query.shape
-        keys = view.cache.keys[0]  # as those of every layer
+        keys = view.cache.keys[0]  # all layers have the same shape
         _, kv_heads, block_size, _ = keys.shape
         heads = AttentionShape(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
         heads = replace(heads, has_alibi=options.slopes is not None, is_bidirectional=options.is_bidirectional)

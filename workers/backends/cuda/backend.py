@@ -1,4 +1,4 @@
-"""What our CUDA kernels make of a model; matrix products are torch's."""
+"""The backend of our CUDA kernels; matrix products are torch's."""
 
 import torch
 from torch import Tensor
@@ -21,17 +21,17 @@ from .fp8_linear import Fp8Linear, multiplies
 from .ops import CudaOps
 
 MAX_HEAD_DIM = 256
-WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # of those that the kernels run on
+WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
 
 class CudaBackend:
-    """For models of bfloat16 or float16. `device` "cpu" is for launchers that emulate one."""
+    """The backend for models of bfloat16 or float16. `device` "cpu" is for launchers that emulate a GPU."""
 
     def __init__(self, launcher: Launcher, arch: str, multiprocessors: int, device: str = "cuda"):
         self.device = device
         self.launcher = launcher
-        self.arch = arch  # of which kernels are made
-        self.kernels_of_products: set[Kernel] = set()  # of ours, that products made here launch
+        self.arch = arch  # for which kernels are compiled
+        self.kernels_of_products: set[Kernel] = set()  # our kernels that products made here launch
         self._multiprocessors = multiprocessors
 
     @classmethod
@@ -45,7 +45,7 @@ class CudaBackend:
         return cls(launcher, architecture(device.name, (device.major, device.minor)), device.multi_processor_count)
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """Products are of 16 bits or fp8; other quantized weights are unpacked."""
+        """Products take 16-bit or fp8 weights; other quantized weights are unpacked."""
         match weight:
             case Tensor():
                 return weight
@@ -103,6 +103,6 @@ class TiedFixedRowsTable(TorchTable):
 
 
 def computes(geometry: Geometry) -> bool:
-    """Whether the kernels know models of this dtype, with such heads and rows of whole packs."""
+    """Whether the kernels support the model's dtype, head dimension and row sizes (whole packs)."""
     knows_heads = geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM
     return knows_heads and geometry.dtype in (torch.bfloat16, torch.float16)

@@ -1,9 +1,9 @@
-"""Matrix products by a library whose kernel, and so whose order of additions, depends on the number of rows.
+"""Matrix products by a library that chooses its kernel, and so the order of additions, by the number of rows.
 
-They are done PRODUCT_ROWS rows at a time, always, the last rows beside others that mean nothing. So a row's bits depend
-on that row alone, as far as the library gives one shape one kernel in which a row's place does not matter. A decode
-step pays nothing: up to about 180 rows (an H200's 790 TFLOP/s over 4.3 TB/s) its time is that of reading the weights.
-A long prefill reads them once for each PRODUCT_ROWS rows.
+Products always have PRODUCT_ROWS rows; the last one is padded with arbitrary rows. So a row's bits depend on that row
+alone, provided that the library uses one kernel per shape, in which a row's position does not matter. A decode step
+pays nothing: up to about 180 rows (an H200's 790 TFLOP/s over 4.3 TB/s) its time is that of reading the weights. A long
+prefill reads them once for each PRODUCT_ROWS rows.
 """
 
 import torch
@@ -14,7 +14,7 @@ PRODUCT_ROWS = 128
 
 
 class FixedRowsLinear:
-    """A Linear of torch's product."""
+    """A Linear by torch, PRODUCT_ROWS rows at a time."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None):
         self.weight = weight  # [out, in]
@@ -38,12 +38,12 @@ def round_up_product_rows(num_rows: int) -> int:
 
 
 def empty_rows(like: Tensor, columns: int) -> Tensor:
-    """[len(like), columns], with room behind it so that a product need not copy it."""
+    """[len(like), columns], allocated with spare rows, so that a product can pad it without a copy."""
     return like.new_empty((round_up_product_rows(len(like)), columns))[: len(like)]
 
 
 def whole_rows(x: Tensor, rows: int) -> Tensor:
-    """`x` [n, columns] as the first of so many rows; the others hold anything."""
+    """`x` [n, columns] padded to the given number of rows; the others hold anything."""
     columns = x.shape[1]
     last = x.storage_offset() + rows * columns
     if x.is_contiguous() and last * x.itemsize <= x.untyped_storage().nbytes():

@@ -1,6 +1,6 @@
 """Products of e4m3 weights and activations, by torch on CUDA devices from sm_89 on.
 
-PRODUCT_ROWS rows at a time, with the promise and the price of fixed_rows.py. Each row is quantized by itself.
+They take PRODUCT_ROWS rows at a time, with the guarantee and the cost of fixed_rows.py. Each row is quantized alone.
 """
 
 import torch
@@ -11,11 +11,11 @@ from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.quantize import quantize_rows
 from .fixed_rows import PRODUCT_ROWS, round_up_product_rows
 
-SIZES_MULTIPLE = 16  # of inputs and outputs, which the library asks for
+SIZES_MULTIPLE = 16  # of inputs and outputs, required by the library
 
 
 class Fp8Linear:
-    """W8A8: a scale for each token and each output, sums in float32, one rounding to bfloat16."""
+    """W8A8: one scale per token and per output, sums in float32, rounded once to bfloat16."""
 
     def __init__(self, launcher: Launcher, weight: Fp8Weight, bias: Tensor | None = None):
         self.weight = weight

@@ -1,13 +1,13 @@
-"""Sampling on the device that holds the logits. The order of the steps is that of `Sampler`, and so are the draws:
+"""Sampling on the device that holds the logits. The steps and their order are those of `Sampler`.
 
-the first token, in the order of ids, at which the cumulative weight exceeds the uniform number of (seed, position). The
-host's sampler adds weights in float, a device adds them as integers: the two give the same token unless the number
-lies within about 10^-7 of a border between two. Devices agree with each other in every bit.
+A draw is likewise the first token, in order of ids, at which the cumulative weight exceeds the uniform number of (seed,
+position). The host's sampler adds weights in float, a device as integers: the two choose the same token unless the
+number lies within about 10^-7 of a border between two tokens. Devices agree with each other in every bit.
 
-Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before they
-are read. The device counts new tokens for the penalties itself. Only bad words of several tokens, grammars,
-repetitions, and budgets that are nearly used up, are looked up by the host: `needs_tokens` is whether it must know the
-previous step's tokens first.
+Nothing here waits for the device, so the next step can be launched from `PendingTokens.token_ids` before they are
+read. The device itself counts new tokens for the penalties. Only bad words of several tokens, grammars, repetitions and
+nearly exhausted budgets are looked up by the host; `needs_tokens` says whether it must first know the previous step's
+tokens.
 """
 
 import math
@@ -31,7 +31,7 @@ NamedTokens = NDArray[np.int64] | None
 
 
 class DeviceSampler:
-    """Everything about requests is in the RequestRows, of which one sampler sees all steps in their order."""
+    """Samples on the device. All state of requests is in RequestRows; one sampler must see all its steps in order."""
 
     def __init__(self, launcher: Launcher, vocab_size: int, device: torch.device | str, blocks: Blocks | None = None):
         self._device = torch.device(device)
@@ -75,7 +75,7 @@ class DeviceSampler:
         return PendingTokens(token_ids, bad, logprobs, records.failures)
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
-        """Of prompt tokens [n], each under the logits [n, vocab] that its predecessor gave; not finite ones read 0."""
+        """Log-probabilities of prompt tokens [n] under their predecessors' logits [n, vocab]; non-finite: 0."""
         finite = torch.nan_to_num(logits, nan=0.0, posinf=0.0, neginf=0.0)
         count = self._vocab_size if count < 0 else min(count, self._vocab_size)
         records = raw_records(np.arange(len(tokens)), np.full(len(tokens), count), self._vocab_size)
@@ -90,7 +90,7 @@ class DeviceSampler:
         )
 
     def _draw(self, passes: RowPasses, records: Records) -> None:
-        """Launches what some row asks for."""
+        """Launches the passes that at least one row needs."""
         drawn = records[records["flags"] & 1 == 0]
         passes.scan()
         if drawn["top_k"].any():
@@ -105,7 +105,7 @@ class DeviceSampler:
     def _logprobs(
         self, logits: Tensor, records: Records, sent: Tensor, token_ids: Tensor, named: Sequence[NamedTokens]
     ) -> "PendingLogprobs":
-        """`named`: of each record's row, tokens that are listed in place of its best."""
+        """`named`: for each record's row, the tokens to list instead of its best."""
         listed = np.where(records["list"] < 0, 0, np.where(records["top_k"] > 0, records["top_k"], self._vocab_size))
         lists = torch.empty(int(listed.sum()), dtype=torch.int64, device=self._device)
         passes = self._kernels.over(logits, sent, token_ids, lists=lists)
@@ -124,7 +124,7 @@ class DeviceSampler:
         )
 
     def _named(self, logits: Tensor, tokens: NDArray[np.int64]) -> "NamedLogits":
-        """Of one row."""
+        """The raw logits of the `tokens` that one row names."""
         return NamedLogits(tokens, _to_host(logits[torch.from_numpy(tokens).to(self._device)]))
 
 
@@ -138,17 +138,17 @@ class NamedLogits:
 
 @dataclass(frozen=True, slots=True)
 class PendingLogprobs:
-    """Of m rows, in host memory once the device is through."""
+    """Log-probabilities of m rows, in host memory once the device has finished."""
 
-    indices: NDArray[np.int32]  # [m], of the step
+    indices: NDArray[np.int32]  # [m], indices into the step's rows
     counts: NDArray[np.int64]  # [m]
-    starts: NDArray[np.int64]  # [m], where in `lists`
+    starts: NDArray[np.int64]  # [m], offsets into `lists`
     states: Tensor  # [m, STATE.itemsize] bytes
     lists: Tensor  # int64
     named: Sequence[NamedLogits | None]  # [m]
 
     def result(self, place: int, token: int) -> TokenLogprobs:
-        """Of the m-th row, whose token is `token`."""
+        """The log-probabilities of the m-th row, whose token is `token`."""
         state = self.states[place].numpy().view(STATE)[0]
         start, count = int(self.starts[place]), int(self.counts[place])
         keys = np.sort(self.lists[start : start + count].numpy().view(np.uint64)) if count else np.zeros(0, np.uint64)
@@ -165,7 +165,7 @@ class PendingLogprobs:
 
 
 class PendingTokens:
-    """What a launch will give. Tensors on the device can be read by whatever is launched later."""
+    """The result of a launch. Later launches may read the tensors on the device."""
 
     def __init__(self, token_ids: Tensor, bad: Tensor, logprobs: PendingLogprobs | None, failures: dict[int, str]):
         self.token_ids = token_ids  # [n] int64
@@ -188,14 +188,14 @@ class PendingTokens:
 
 
 def _logits_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The logits inside rank keys."""
+    """The logits encoded in rank keys."""
     ordered = ~(keys >> np.uint64(32)).astype(np.uint32)
     bits = np.where(ordered >> np.uint32(31), ordered & np.uint32(0x7FFFFFFF), ~ordered).astype(np.uint32)
     return bits.view(np.float32).astype(np.float64)
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    """A copy under way; the device's own memory may be written again by what is launched later."""
+    """An asynchronous copy to the host; later launches may overwrite the source."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return host.copy_(tensor, non_blocking=True)
 

@@ -1,4 +1,4 @@
-"""What a step's rows ask of the device: records, sent in one copy and only when they changed; masks and seen tokens."""
+"""Sampling parameters on the device: records, copied at once and only if changed, masks, and seen tokens."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ Records = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class StepRecords:
-    """One step's, of ROW, ADJUSTMENT and int32."""
+    """The records of one step, of dtypes ROW, ADJUSTMENT and int32."""
 
     rows: Records  # [n]
-    adjustments: Records  # those of the rows that have any
-    words: NDArray[np.int32]  # which adjustments point into
-    logprobs: Records  # rows of ROW, for those that want log-probabilities
+    adjustments: Records  # of the rows that have any
+    words: NDArray[np.int32]  # adjustments point into these
+    logprobs: Records  # ROWs, of the rows that want log-probabilities
     failures: dict[int, str]  # by index, why a row's grammar allows no token
 
 
@@ -39,20 +39,20 @@ class SentRecords:
 class Residents:
     """Masks and seen tokens of requests, on the device from their first step on.
 
-    The device counts a penalised row's new tokens itself. The host's counts are sent again only if the row is another
-    request's, or its output is not one token longer than when it was last sampled.
+    The device itself counts a penalised row's new tokens. The host's counts are sent again only if the row has another
+    request, or if its output is not exactly one token longer than when it was last sampled.
     """
 
     def __init__(self, vocab_size: int, device: torch.device):
         self._words = -(-vocab_size // 32)
         self._vocab_size = vocab_size
         self._device = device
-        self._masks: dict[int, tuple[NDArray[np.int32], Tensor]] = {}  # by row; what was copied, and where to
+        self._masks: dict[int, tuple[NDArray[np.int32], Tensor]] = {}  # by row: the copied array, and its copy
         self._seen: dict[int, Tensor] = {}  # [1 + capacity, 2] int32
-        self._counted: dict[int, tuple[Penalties, int]] = {}  # whose tokens, and the output position that comes next
+        self._counted: dict[int, tuple[Penalties, int]] = {}  # by row: penalties, next output position
 
     def mask(self, row: int, bits: NDArray[np.int32] | None) -> int:
-        """The address of its bits of allowed tokens, which are copied if they are another array; 0 if all are."""
+        """The address of a row's mask of allowed tokens, copied anew if it is another array; 0: all are allowed."""
         if bits is None:
             self._masks.pop(row, None)
             return 0
@@ -65,7 +65,7 @@ class Residents:
         return mask.data_ptr()
 
     def seen(self, row: int, penalties: Penalties | None, position: int, capacity: int) -> int:
-        """The address of its seen tokens, as they are before the token at `position`; 0 if nothing is penalised."""
+        """The address of a row's seen tokens before the token at `position`; 0: nothing is penalised."""
         if penalties is None:
             self._seen.pop(row, None)
             self._counted.pop(row, None)
@@ -91,10 +91,10 @@ class RowRecords:
         self._device = device
         self._residents = Residents(vocab_size, device)
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
-        self._sent = np.empty(0, np.uint8)  # what is in the buffer, whose positions the device counts on
+        self._sent = np.empty(0, np.uint8)  # the buffer's content; the device advances its positions
 
     def records(self, rows: NDArray[np.int64], state: RequestRows) -> StepRecords:
-        """Those of one step, for the distinct `rows`."""
+        """The records of one step for the distinct `rows`."""
         columns = state.sampling
         found = np.zeros(len(rows), ROW)
         found["seed"] = columns.seed[rows]
@@ -113,7 +113,7 @@ class RowRecords:
         return StepRecords(found, adjustments, words, logprob_records(rows, columns, self._vocab_size), failures)
 
     def send(self, records: StepRecords) -> SentRecords:
-        """Copies unless nothing changed but that every position is one further."""
+        """Copies the records, unless the only change is that every position is one further."""
         parts = [
             np.ascontiguousarray(part).view(np.uint8).reshape(-1)
             for part in (records.rows, records.logprobs, records.adjustments, records.words)
@@ -172,14 +172,14 @@ class RowRecords:
 
 
 def logprob_records(rows: NDArray[np.int64], columns: SamplingColumns, vocab_size: int) -> Records:
-    """For those of a step's `rows` that want log-probabilities; each is made from the logits of its own row."""
+    """Records for those of a step's `rows` that want log-probabilities, each from its own row's logits."""
     asked = columns.logprobs[rows]
     indices = np.flatnonzero(asked != NO_LOGPROBS)
     return raw_records(indices, np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))[indices], vocab_size)
 
 
 def raw_records(indices: NDArray[np.int64], counts: NDArray[np.int64], vocab_size: int) -> Records:
-    """ROWs under which a cut keeps the `counts` best raw logits, and their lists lie one after another."""
+    """ROWs that make a cut keep the `counts` best raw logits, with their lists one after another."""
     found = np.zeros(len(indices), ROW)
     found["source"] = found["index"] = indices
     found["temperature"] = found["top_p"] = 1
@@ -190,6 +190,6 @@ def raw_records(indices: NDArray[np.int64], counts: NDArray[np.int64], vocab_siz
 
 
 def _copy_to(target: Tensor, source: NDArray[np.generic]) -> None:
-    """Without waiting: torch does not reuse pinned memory before what was copied from it is there."""
+    """Copies without waiting: torch does not reuse pinned memory before a copy from it has completed."""
     staged = torch.empty(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
     target.copy_(staged.copy_(torch.from_numpy(source)), non_blocking=True)

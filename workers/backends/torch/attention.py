@@ -1,8 +1,8 @@
-"""Attention in plain torch and float32, whole steps at once: what kernels are tested against within a tolerance, and
-what serves on CUDA devices where there is no kernel.
+"""Attention in plain torch and float32, a whole step at once. Kernels are tested against it within a tolerance, and it
+serves on CUDA devices without a kernel.
 
-Each tile of keys is reduced on its own, and a strip's tiles are added one after another from its first. The library
-may add in another order where more tiles or queries meet, so a token's bits are not promised.
+Each tile of keys is reduced on its own, and a strip's tiles are added in order. The library may add in another order
+for another number of tiles or queries, so a token's bits are not guaranteed.
 """
 
 import math
@@ -21,11 +21,11 @@ from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPlan:
-    """Which queries meet which tiles."""
+    """One step's queries and the tiles of keys that they visit."""
 
     view: CacheView
     group_size: int  # query heads per KV head
-    tiles: dict[tuple[int, bool], list[TileBatch]]  # by window and direction, filled when a layer first asks
+    tiles: dict[tuple[int, bool], list[TileBatch]]  # by window and direction, filled when a layer first needs them
 
 
 class TorchOracle:
@@ -39,7 +39,7 @@ class TorchOracle:
         slots = torch.cat([view.slots for view in views])
         started = slots[slots % cache.block_size == 0] // cache.block_size
         if len(started):
-            # A hidden key still weighs 0 times its value, which must not be an infinity of the block's last owner.
+            # A masked key adds 0 times its value, which must not be an infinity left by the block's last owner.
             for values in dict.fromkeys(cache.values):
                 values[started] = 0
         return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
@@ -83,7 +83,7 @@ def _attend_tiles(
 
 
 def _slopes_of_queries(slopes: Tensor, kv_heads: int, strip_tokens: int) -> Tensor:
-    """[kv_heads, num_queries, 1], as the queries of a strip lie."""
+    """[kv_heads, num_queries, 1], in the order of a strip's queries."""
     return slopes.view(kv_heads, -1).repeat(1, strip_tokens).unsqueeze(-1)
 
 

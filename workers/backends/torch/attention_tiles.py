@@ -1,4 +1,4 @@
-"""Which queries meet which keys: the geometry of a step's attention, without any arithmetic on keys or values."""
+"""Which queries visit which keys: the geometry of a step's attention, without arithmetic on keys or values."""
 
 from dataclasses import dataclass
 
@@ -23,15 +23,15 @@ class Strip:
     first_position: int
     first_tile: int
     last_tile: int  # inclusive
-    last_key: int  # that its row has
+    last_key: int  # of its row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileBatch:
     """Strips of one padded length, and all their tiles, ready for batched products.
 
-    Strips are ordered by falling number of tiles, and tiles by their place in the strip's own sequence: the j-th
-    tiles of all strips that have so many lie together, and belong to strips 0..n-1.
+    Strips are in descending order of their number of tiles, and tiles in order of their index within the strip: the
+    j-th tiles of all strips that have one are adjacent, and belong to strips 0..n-1.
 
         strips (3, 2 and 1 tiles)   a b c | a b | a      <- tiles in memory; tiles_at = [3, 2, 1]
     """
@@ -47,7 +47,7 @@ class TileBatch:
 
 
 def strips_of(view: CacheView, window: int, is_bidirectional: bool = False) -> list[Strip]:
-    """Cuts every row's tokens of this step into strips; a row of padding, which has no keys, into none."""
+    """Cuts each row's tokens of this step into strips. A padding row has no keys, and so no strips."""
     strips, starts = [], view.row_starts.tolist()
     for row, kv_len in enumerate(view.kv_lens.tolist()):
         if kv_len == 0:
@@ -118,8 +118,8 @@ def _tile_batch(
 
 
 def _pages(view: CacheView, rows: Tensor, keys_from: Tensor, first_seen: Tensor) -> Tensor:
-    """Pages of each tile. Before the page of the first key that any query sees, and past a row's last one, that page
-    repeats, so that a foreign block is never read."""
+    """The pages of each tile. The first visible page stands for all before it, and a row's last page for all after it,
+    so that another row's block is never read."""
     pages_per_block = view.cache.block_size // PAGE_KEYS
     last_page = (view.kv_lens.to(rows.device, torch.int64)[rows] - 1) // PAGE_KEYS
     wanted = keys_from.unsqueeze(1) // PAGE_KEYS + torch.arange(TILE_KEYS // PAGE_KEYS, device=rows.device)

@@ -1,4 +1,4 @@
-"""Plain torch as a backend: on devices without our kernels, as their oracle, and, row by row, where none are built."""
+"""Plain torch as a backend: for devices without our kernels, as the kernels' oracle, and row by row without a build."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .single_tokens import SingleTokenAttention
 
 
 class TorchBackend:
-    """Plain torch, on any device. Its library may add a row's products in another order beside other rows."""
+    """Plain torch, on any device. The order in which a row's products are added may depend on the other rows."""
 
     def __init__(self, device: str = "cpu", product: Product = linear):
         self.device = device
@@ -73,8 +73,8 @@ class TorchBackend:
 
 
 class SingleRowsBackend(TorchBackend):
-    """What serves on a CPU without our kernels: plain torch, each row and each token by itself, so that none sees
-    another. Slow, but the promise is kept on every processor."""
+    """The backend for a CPU without our kernels: plain torch, one row and one token at a time, so that none depends on
+    another. Slow, but deterministic on every processor."""
 
     def __init__(self) -> None:
         super().__init__("cpu", linear_by_rows)

@@ -1,4 +1,4 @@
-"""The Ops of plain torch, on any device: the reference, and what serves where there are no kernels."""
+"""The Ops of plain torch, on any device: the reference, and the fallback without kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from ...layers.rotary import rotate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchStep:
-    """The angles of a step's tokens, of each layer, and where their keys and values go."""
+    """The angles of a step's tokens, per layer, and where their keys and values go."""
 
     cache: KVCache
     cosines: tuple[Tensor, ...]  # [tokens, 1, head_dim / 2] float32
     sines: tuple[Tensor, ...]
-    cached: Tensor | slice  # those tokens whose keys and values are kept: all but padding
+    cached: Tensor | slice  # the tokens whose keys and values are cached: all but padding
     blocks: Tensor  # [cached tokens] i64
     offsets: Tensor  # [cached tokens] i64, within the block
 

@@ -1,6 +1,6 @@
-"""Products with quantized weights in plain torch: what the kernels are held against, and what serves without them.
+"""Products with quantized weights in plain torch: the reference of the kernels, and the fallback without them.
 
-Float sums are taken by a `product` that is given: whether rows keep their bits is up to that.
+Float sums are computed by the given `product`, which determines whether a row's bits depend on other rows.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ EXACT_INPUTS = 1024  # products of int8 codes that float32 adds exactly: 1024 * 
 
 
 class TorchInt8Linear:
-    """W8A8: exact integer sums, so that no order of additions can matter; scaled and rounded once."""
+    """W8A8: sums are exact integers, so the order of additions does not matter; scaled and rounded once."""
 
     def __init__(self, weight: Int8Weight, bias: Tensor | None = None):
         self.weight = weight
@@ -33,7 +33,7 @@ class TorchInt8Linear:
 
 
 class TorchFp8Linear:
-    """W8A8 of e4m3: products of codes are exact in float32, in which they are added; scaled and rounded once."""
+    """W8A8 of e4m3: products of codes are exact in float32 and added in float32; scaled and rounded once."""
 
     def __init__(self, weight: Fp8Weight, bias: Tensor | None = None, product: Product = linear):
         self.weight = weight
@@ -50,9 +50,9 @@ class TorchFp8Linear:
 
 
 class TorchGroupedLinear:
-    """Weight-only: the float product with the weights that the codes stand for, rounded to the model's dtype.
+    """Weight-only: a float product with the dequantized weights, rounded to the model's dtype.
 
-    Codes of 4 bits are kept two in a byte and taken apart for each product: small, as promised, but slow.
+    4-bit codes are kept two to a byte and unpacked for each product: small, but slow.
     """
 
     def __init__(self, weight: GroupedWeight, bias: Tensor | None = None, product: Product = linear):
@@ -70,7 +70,7 @@ class TorchGroupedLinear:
 
 
 def in_pairs(codes: Tensor) -> Tensor:
-    """[out, in] uint8 below 16 -> [out, in / 2], of two neighbours the first in the low half."""
+    """[out, in] uint8 below 16 -> [out, in / 2]; the first of two neighbours goes to the low half."""
     return codes[:, 0::2] | (codes[:, 1::2] << 4)
 
 

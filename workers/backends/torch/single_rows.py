@@ -1,9 +1,9 @@
-"""Matrix products by torch, one row at a time: what keeps the promise on a CPU without our kernels.
+"""Matrix products by torch, one row at a time: deterministic on a CPU without our kernels.
 
-A library chooses a kernel, and with it the order of a sum, by the number of rows, and by how an operand lies: MKL's
-float32 product of one row differs with the weights' address modulo 16. So each row is copied to the start of memory of
-its own and multiplied alone by weights that start a cache line: one shape, one alignment, one kernel. The weights are
-read again for every row, which makes prompts and batches slow.
+A library chooses its kernel, and so the order of a sum, by the number of rows and by alignment: MKL's float32 product
+of one row differs with the weights' address modulo 16. So each row is copied to newly allocated memory and multiplied
+alone by weights that start on a cache line: one shape, one alignment, one kernel. The weights are read again for every
+row, which makes prompts and batches slow.
 """
 
 import torch
@@ -14,7 +14,7 @@ ALIGNMENT = 64  # of memory that torch allocates
 
 
 def aligned(x: Tensor) -> Tensor:
-    """`x` in rows one behind the other from the start of a cache line on; a tensor of a mapped file starts anywhere."""
+    """`x`, contiguous and starting on a cache line; a tensor of a mapped file may start anywhere."""
     return x if x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0 else x.clone(memory_format=torch.contiguous_format)
 
 

@@ -1,7 +1,7 @@
 """Attention in plain torch and float32, one token and one tile of keys at a time, on the CPU.
 
-Every product has a shape that follows from the model alone: neither the tokens beside nor the number of keys can make
-the library take another kernel. A token's tiles are added one after another, from the first that it sees.
+The shape of every product depends on the model alone: neither other tokens nor the number of keys can make the library
+choose another kernel. A token's tiles are added in order, from the first that it sees.
 """
 
 import math
@@ -20,16 +20,16 @@ TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64), whatever the block s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleTokenPlan:
-    """Where each request's tokens and keys are."""
+    """The tokens and keys of each request in one step."""
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
-    slots: dict[int, list[Tensor]]  # by window, of each row, see _slots; filled when a layer first asks
+    slots: dict[int, list[Tensor]]  # by window, one per row, see _slots; filled when a layer first needs them
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A token's position, and the first and the last that it sees."""
+    """A token's position, and the first and last positions that it sees."""
 
     position: int
     seen_from: int
@@ -69,8 +69,8 @@ class SingleTokenAttention:
 
 
 def _slots(view: CacheView, rows: list[tuple[int, int, int]], window: int) -> list[Tensor]:
-    """Where each row's positions lie, [tiles * TILE_KEYS] i64. That of the first that any of its tokens sees stands for
-    all before it, that of the last for all behind it: these may be in foreign blocks."""
+    """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one repeat its
+    slot, positions after the last one likewise: their own may be in another row's blocks."""
     found, block_size = [], view.cache.block_size
     for row, (start, end, kv_len) in enumerate(rows):
         first = max(0, kv_len - (end - start) - window + 1) if window else 0
@@ -88,7 +88,7 @@ def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, options: AttentionOptions) -> Tensor:
-    """`query` [kv_heads, group, head_dim] over what it sees, in the same shape."""
+    """Attention of `query` [kv_heads, group, head_dim] over the keys that it sees, in the same shape."""
     seen_from, seen_to = sight.seen_from, sight.seen_to
     tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
     hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]
@@ -108,7 +108,7 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, opt
     total, mixed = torch.zeros_like(largest), torch.zeros_like(query)
     for tile, score, mask in zip(tiles, scores, hidden, strict=True):
         weights = score.sub_(largest).exp_()
-        # A hidden key weighs nothing, and nothing times an infinity would be something.
+        # A masked key has weight 0, but 0 times an infinity would be NaN.
         seen = values[tile] if mask is None else values[tile].masked_fill(mask.unsqueeze(1), 0.0)
         total += weights.sum(-1, keepdim=True)
         mixed += torch.bmm(weights, seen)

@@ -1,4 +1,4 @@
-"""Attention over the paged cache by our kernels. A token's bits depend on its query and its request's keys alone."""
+"""Attention over the paged cache by our CPU kernels. A token's bits depend only on its query and its request's keys."""
 
 import torch
 from torch import Tensor
@@ -15,13 +15,13 @@ KERNEL_OF = {  # by the dtypes of the query and of the cache
     (torch.bfloat16, torch.int8): "attention_int8",
     (torch.float16, torch.int8): "attention_int8_fp16",
 }
-HEAD_MULTIPLE = 16  # elements of a head in the cache, of which those past the model's are zeros
+HEAD_MULTIPLE = 16  # elements; a head in the cache is padded with zeros to a multiple of this
 MAX_HEAD_DIM = 1024
 PARAMS = packer(AttentionParams)
 
 
 def cached(head_dim: int) -> int:
-    """Elements of a head of this size in the cache."""
+    """The number of elements in the cache of a head of this size."""
     return -(-head_dim // HEAD_MULTIPLE) * HEAD_MULTIPLE
 
 
@@ -35,8 +35,8 @@ def attention(
 ) -> Tensor:
     """`query` [tokens, heads, head_dim] over a layer's keys and values, whose heads have cached(head_dim) elements.
 
-    What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype, which is that of the
-    cache, or of 16 bits where it holds int8 codes.
+    Positions that no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype, which is the
+    cache's, or one of 16 bits with an int8 cache.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens

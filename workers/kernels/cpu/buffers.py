@@ -3,19 +3,19 @@
 import torch
 from torch import Tensor
 
-MOST_VIEWS = 512  # of as many numbers of rows; then all are cut anew
+MOST_VIEWS = 512  # kept for this many numbers of rows; then all are made anew
 
 
 class Buffers:
-    """One piece of memory a role, width and dtype. A result is there to be read until its role is taken again."""
+    """One buffer per role, width and dtype. A result is valid until its role is taken again."""
 
     def __init__(self) -> None:
-        self.version = 0  # while it is the same, so is all memory that was ever given
+        self.version = 0  # while it is unchanged, no buffer has moved
         self._pieces: dict[tuple[str, int, torch.dtype], Tensor] = {}
         self._views: dict[tuple[str, int, int, torch.dtype], Tensor] = {}
 
     def take(self, role: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-        """Contiguous [rows, columns]; it holds what was last written for the role."""
+        """A contiguous [rows, columns] tensor; it holds what was last written for the role."""
         view = self._views.get((role, rows, columns, dtype))
         return self._cut(role, rows, columns, dtype) if view is None else view
 

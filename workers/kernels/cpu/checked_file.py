@@ -1,4 +1,4 @@
-"""Stretches of files read on a pool's threads, each megabyte with a checksum; see csrc/cpu/weights/read_file.cpp."""
+"""Reads parts of files on a pool's threads, with checksums per megabyte; see csrc/cpu/weights/read_file.cpp."""
 
 import ctypes
 import hashlib
@@ -16,12 +16,12 @@ READ_FILE = packer(ReadFileParams)
 
 
 def read_into(pool: Pool, tensor: Tensor, file: int, offset: int) -> str:
-    """Fills contiguous `tensor` from `file` at `offset`; the bytes' checksum. Raises OSError where there are fewer."""
+    """Fills contiguous `tensor` from `file` at `offset`; returns the checksum. Raises OSError if the file is short."""
     return _read(pool, file, offset, tensor.data_ptr(), tensor.nbytes)
 
 
 def checksum_of(pool: Pool, tensor: Tensor) -> str:
-    """Of the bytes of contiguous `tensor`."""
+    """The checksum of the bytes of contiguous `tensor`."""
     return _read(pool, IN_MEMORY, 0, tensor.data_ptr(), tensor.nbytes)
 
 

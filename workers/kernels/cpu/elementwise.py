@@ -1,4 +1,4 @@
-"""What lies between the matrix products, each in one pass. A row's bits depend on that row alone."""
+"""The operations between matrix products, each in one pass. A row's bits depend on that row alone."""
 
 from collections.abc import Sequence
 
@@ -27,9 +27,9 @@ def normalise(
     multiplier: float = 1.0,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Adds `multiplier` times `delta`, if there is one, to `hidden` in place; `hidden` [rows, size] normalised.
+    """Adds `multiplier` times `delta`, if given, to `hidden` [rows, size] in place; returns `hidden` normalised.
 
-    That is: to mean 0, if it is to be centred, and to unit mean square, then times `weight`, plus `bias`.
+    That is: shifted to mean 0, if centred, scaled to unit mean square, then times `weight`, plus `bias`.
 
     `weight` and `bias` [size] are float32, the rest of one dtype and contiguous.
     """
@@ -44,7 +44,7 @@ def normalise(
 
 
 def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None = None) -> Tensor:
-    """[rows, n], or gated [rows, 2 * n] -> [rows, n], as `activated` does it."""
+    """[rows, n], or gated [rows, 2 * n] -> [rows, n], like `activated` of workers/layers."""
     rows, size = len(x), activation.outputs(x.shape[1])
     out = x.new_empty((rows, size)) if out is None else out
     _check(x.dtype, x.shape, x)
@@ -56,7 +56,7 @@ def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None =
 
 
 def cap_logits(pool: Pool, logits: Tensor, cap: float) -> Tensor:
-    """`logits` [rows, columns] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
+    """Replaces `logits` [rows, columns] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
     assert logits.dtype == torch.float32, logits.dtype
     assert logits.stride(1) == 1, logits.stride()
     fields = CAP(logits.data_ptr(), logits.stride(0), *logits.shape, cap)
@@ -75,7 +75,7 @@ def rotate_and_cache(
     key_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Fills `query` [tokens, heads, head_dim], and the tokens' slots of a layer's keys and values.
+    """Writes the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. `angles` [positions, head_dim]
     float32 are a Rotary's table; the norms are [head_dim] float32. In an int8 cache each head of a token becomes codes
@@ -101,7 +101,7 @@ def rotate_and_cache(
 
 
 def _check(dtype: torch.dtype, shape: Sequence[int], *tensors: Tensor | None) -> None:
-    """Kernels trust their pointers."""
+    """Asserts dtypes and shapes: kernels do not check their pointers."""
     for tensor in tensors:
         if tensor is not None:
             assert tensor.dtype == dtype, (tensor.dtype, dtype)

@@ -34,13 +34,13 @@ QUANTIZE, EMBED, SUM_PARTS = packer(QuantizeParams), packer(EmbedParams), packer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedRows:
-    """Activations for int8 weights; what several weights multiply is quantized once."""
+    """Activations for int8 weights, quantized once for several products."""
 
     codes: Tensor  # [rows, segments * inputs of a segment, rounded up] int8, in -127..127
     scales: Tensor  # [rows, segments] float32; a segment is codes * scale
-    sums: Tensor  # [rows, segments] int32, of the codes
+    sums: Tensor  # [rows, segments] int32, sums of the codes
     inputs: int
-    dtype: torch.dtype  # of the rows before
+    dtype: torch.dtype  # of the rows before quantization
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,9 +48,9 @@ class QuantizedRows:
 
 
 def quantize_rows(pool: Pool, x: Tensor, buffers: Buffers | None = None, segments: int = 1) -> QuantizedRows:
-    """`x` [rows, inputs] to int8, symmetrically, a scale for each of a row's equal `segments`.
+    """Quantizes `x` [rows, inputs] to int8, symmetrically, with one scale for each of a row's equal `segments`.
 
-    In `buffers` or new memory. With several segments `x` is contiguous.
+    The result is in `buffers`, if given. With several segments `x` must be contiguous.
     """
     rows, inputs = x.shape
     assert segments == 1 or x.stride(0) == inputs
@@ -79,9 +79,9 @@ def gemm(
     Summed in float32 (int8: in integers) and rounded once, to `out` [rows, outputs] or a new tensor of `out_dtype` (by
     default x's dtype). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums
     are added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides
-    of the output, and may be `out` itself. Rows may be strided, their elements may not. x: float32 for fp32 weights,
-    float16 for fp16, bfloat16 for bf16, either of the two for int4, any of the three or `QuantizedRows` for int8. What
-    it works in comes from `buffers`, if there are any.
+    of the output, and may be `out` itself. Rows may be strided, their elements may not. x is float32 for fp32 weights,
+    float16 for fp16, bfloat16 for bf16, either 16-bit dtype for int4, any of the three or `QuantizedRows` for int8.
+    Temporary memory comes from `buffers`, if given.
     """
     rows, inputs = x.shape
     assert inputs == weight.inputs, (x.shape, weight.inputs)
@@ -111,9 +111,9 @@ def gemm(
 
 
 def sum_parts(pool: Pool, parts: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Into `out` [rows, size] the sum of `parts` [count, rows, size] float32 and `bias` [size] float32, rounded once.
+    """Sets `out` [rows, size] to the sum of `parts` [count, rows, size] and `bias` [size], both float32, rounded once.
 
-    Neighbours are added first: of four parts (0 + 1) + (2 + 3).
+    Neighbours are added first: four parts as (0 + 1) + (2 + 3).
     """
     count, rows, size = parts.shape
     assert out.shape == (rows, size)
@@ -133,9 +133,9 @@ def embed_rows(
     out: Tensor | None = None,
     multiplier: float = 1.0,
 ) -> Tensor:
-    """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, [n, inputs], times `multiplier`.
+    """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, times `multiplier`: [n, inputs].
 
-    Zeros for an id outside of it. They go to `out` or to a new tensor of `out_dtype`.
+    An id outside the table gives zeros. The result goes to `out` or to a new tensor of `out_dtype`.
     """
     if out is None:
         out = torch.empty((len(ids), table.inputs), dtype=out_dtype)
@@ -159,7 +159,7 @@ def _pointer(tensor: Tensor | None) -> int:
 def _fields(
     x: Tensor, weight: PackedWeight, bias: Tensor | None, residual: Tensor | None, out: Tensor, segments: int
 ) -> tuple[int, ...]:
-    """Those of GemmParams."""
+    """The fields of GemmParams."""
     rows, outputs = out.shape
     (x_stride, x_step), (y_stride, y_step) = x.stride(), out.stride()
     assert (rows, outputs, x_step, y_step) == (len(x), weight.outputs, 1, 1), (x.shape, weight.outputs, out.shape)

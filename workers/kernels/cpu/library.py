@@ -1,7 +1,7 @@
-"""The libraries of csrc/cpu: which one this machine runs, and its pool of threads.
+"""The libraries built from csrc/cpu: which one this machine runs, and its pool of threads.
 
-Each library holds the same functions for one instruction set. Without any (no compiler at installation) the torch
-code of workers/layers and workers/attention serves.
+Each library has the same functions for one instruction set. Without any (no compiler at installation) the torch
+backend is used.
 """
 
 import ctypes
@@ -21,25 +21,25 @@ from .parameters import KERNELS, PackPart, PoolParams
 
 FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
-# Best first: a machine that runs one runs those after it.
+# Best first: a machine that runs one also runs all after it.
 ISAS = ("neon_dotprod", "neon", "portable") if IS_ARM else ("amx", "avx512", "avx512fma", "avx2", "portable")
 SAME_VECTORS = ("avx512", "avx512fma")  # products by VDPBF16PS, or by fp32 FMA
-READ_BYTES = 1 << 20  # what limits.cpp reads at least
+READ_BYTES = 1 << 20  # the least that limits.cpp reads
 PRODUCT_TIMES, PRODUCT_SAMPLES = 100, 9  # together a millisecond for two libraries
 PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
-TILE_ORDER = {  # what stands in for kernels that add bfloat16 products, see csrc/cpu/tiles/tiles.h
+TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/cpu/tiles/tiles.h
     "gemm_bf16": "gemm_bf16_tile",
     "gemm_int4": "gemm_int4_tile",
     "attention_bf16": "attention_bf16_tile",
     "attention_int8": "attention_int8_tile",
 }
-SPIN_US = 50  # how long an idle thread waits awake: longer than the Python between two kernels of a step
+SPIN_US = 50  # how long an idle thread spins: longer than the Python between two kernels of a step
 Summation = Literal["auto", "dot", "tile"]
-Kernel = Callable[[int, bytes], Any]  # of a pool's handle and packed parameters
+Kernel = Callable[[int, bytes], Any]  # takes a pool's handle and packed parameters
 
 
 class Library:
-    """One loaded library. `functions[name](pool, params)` runs a kernel; ctypes lets go of the GIL meanwhile."""
+    """One loaded library. `functions[name](pool, params)` runs a kernel; ctypes releases the GIL meanwhile."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -69,7 +69,7 @@ class Library:
         self.functions: dict[str, Kernel] = functions
 
     def dot_is_fma(self) -> bool:
-        """Whether the products of bfloat16 add in the order that all instruction sets share, on this processor."""
+        """Whether bfloat16 products on this processor add in the order that all instruction sets share."""
         return bool(self._dll.dot_is_fma())
 
     def create_pool(self, params: PoolParams) -> int:
@@ -85,28 +85,28 @@ class Library:
         self._dll.pool_destroy(handle)
 
     def address(self, name: str) -> int:
-        """Where the kernel's code is."""
+        """The address of the kernel's code."""
         return ctypes.cast(getattr(self._dll, name), c_void_p).value or 0
 
     def empty_runs(self, handle: int, times: int) -> None:
         self._dll.pool_empty_runs(handle, times)
 
     def read_memory(self, handle: int, address: int, nbytes: int) -> int:
-        """Reads `nbytes`, a multiple of READ_BYTES, at the machine's limit; the exclusive or of their words."""
+        """Reads `nbytes`, a multiple of READ_BYTES, as fast as the machine can; returns the XOR of their words."""
         assert nbytes % READ_BYTES == 0, nbytes
         return int(self._dll.read_memory(handle, address, nbytes))
 
     @property
     def peak_formats(self) -> tuple[str, ...]:
-        """Those of PEAK_FORMATS that it has instructions for; it computes the others, too."""
+        """The PEAK_FORMATS for which the library has instructions; it can compute the others, too."""
         return PEAK_FORMATS if self.isa == "amx" else tuple(name for name in PEAK_FORMATS if not name.startswith("amx"))
 
     def peak_operations(self, handle: int, number_format: str, steps: int) -> int:
-        """Multiplies and adds in registers at the machine's limit; how many operations that were."""
+        """Multiplies and adds in registers as fast as the machine can; returns the number of operations."""
         return int(self._dll.peak_operations(handle, PEAK_FORMATS.index(number_format), steps))
 
     def product_rate(self) -> float:
-        """Operations a second of this thread in products of bfloat16 as they are served, measured in some 50 us."""
+        """This thread's operations per second in bfloat16 products as used in serving, measured in some 50 us."""
         began = time.perf_counter()
         done: int = self._dll.product_operations(PRODUCT_TIMES)
         return done / (time.perf_counter() - began)
@@ -118,9 +118,9 @@ def library_path(isa: str) -> Path:
 
 @cache
 def runnable_isas() -> tuple[str, ...]:
-    """Those whose library is built and that this machine can run, best first; empty if nothing was built.
+    """The instruction sets whose library is built and runs on this machine, best first; empty if nothing was built.
 
-    A library whose dot instruction adds in another order than all others is left out on that processor.
+    A library is left out if its dot instruction adds in another order than the others on this processor.
     """
     built = [isa for isa in ISAS if library_path(isa).exists()]
     if "portable" not in built:
@@ -132,14 +132,14 @@ def runnable_isas() -> tuple[str, ...]:
 
 @cache
 def fastest_isa(runnable: tuple[str, ...]) -> str | None:
-    """The first; of the two for AVX-512, which have the same bits, the one that is measured faster."""
+    """The first; of the two for AVX-512, which give the same bits, the one measured to be faster."""
     if runnable[:2] != SAME_VECTORS:
         return next(iter(runnable), None)
     return faster(*map(load_library, SAME_VECTORS)).isa
 
 
 def faster(first: Library, second: Library) -> Library:
-    """Measured in turn, so that a clock that rises meanwhile favours neither; the best of each counts."""
+    """Measures both in turn, so that a rising clock frequency favours neither, and compares the best of each."""
     rates = [(first.product_rate(), second.product_rate()) for _ in range(PRODUCT_SAMPLES)]
     return first if max(a for a, _ in rates) >= max(b for _, b in rates) else second
 
@@ -161,14 +161,14 @@ def best_library(isa: str | None = None) -> Library | None:
 
 
 def summation_of(library: Library, summation: Summation = "auto") -> Summation:
-    """The order in which its kernels add bfloat16 products: `summation`, or the faster one if that is auto."""
+    """The order in which the library's kernels add bfloat16 products: `summation`; for auto, the faster one."""
     if summation == "auto":
         return "tile" if library.isa == "amx" else "dot"
     return summation
 
 
 class Pool:
-    """The threads that share one process's kernels; the calling thread is one of them. One per process.
+    """The threads that run one process's kernels; the calling thread is one of them. One pool per process.
 
     Threads are pinned to `cpus` (by default all that the process may use), since an unpinned pair may land on one core.
     The caller is pinned with `pin_caller`; threads that it starts afterwards inherit that, so torch's come first.
@@ -195,14 +195,14 @@ class Pool:
         self.handle = library.create_pool(PoolParams(ctypes.addressof(array), len(chosen), pin_caller, spin_us))
 
     def address(self, name: str) -> int:
-        """Where the code is that `functions[name]` runs."""
+        """The address of the code that `functions[name]` runs."""
         return self.library.address(self._stand_ins.get(name, name))
 
     @contextmanager
     def watched(self, watch: Callable[[str, Kernel], Kernel], *, programs: bool = False) -> Iterator[None]:
-        """Meanwhile `watch(name, kernel)` is called in the place of each kernel.
+        """Inside this context `watch(name, kernel)` is called instead of each kernel.
 
-        A program is one kernel if `programs`; else none is run, so that every kernel is seen.
+        With `programs` a program counts as one kernel; otherwise no program is run, so that every kernel is seen.
         """
         before = self.functions, self.runs_programs
         self.functions = {name: watch(name, function) for name, function in self.functions.items()}
@@ -213,7 +213,7 @@ class Pool:
             self.functions, self.runs_programs = before
 
     def close(self) -> None:
-        """Ends the threads. No kernel may be running, and none may follow."""
+        """Ends the threads. No kernel may be running, and none may be called afterwards."""
         if self.handle:
             self.library.destroy_pool(self.handle)
             self.handle = 0

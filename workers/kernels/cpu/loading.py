@@ -1,4 +1,4 @@
-"""Weights as checkpoints hold them to packed panels and to codes, on all threads of a pool: read once, written once."""
+"""Packs and quantizes weights as stored in checkpoints, on all threads of a pool: read once, written once."""
 
 from collections.abc import Sequence
 
@@ -26,9 +26,9 @@ QUANTIZE_WEIGHTS = packer(QuantizeWeightsParams)
 
 
 def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> PackedWeight:
-    """`weight` [outputs, inputs] in its own form and dtype; itself if it is packed already.
+    """Packs `weight` [outputs, inputs] in its own form and dtype; returns it unchanged if it is packed already.
 
-    Raises NotFiniteError if a float `must_be_finite` and is not.
+    Raises NotFiniteError if `must_be_finite` and a float is not.
     """
     match weight:
         case PackedWeight():
@@ -53,9 +53,9 @@ def packed_rows(
     *,
     must_be_finite: bool = False,
 ) -> PackedWeight:
-    """`parts` [outputs, inputs], stacked: floats of any dtype rounded to `dtype`, or int8 codes of `scales` [outputs].
+    """Packs `parts` [outputs, inputs], stacked: floats of any dtype, rounded to `dtype`, or int8 codes with `scales`.
 
-    Their rows may be strided, and may lie in a mapped file. Raises NotFiniteError as `packed`.
+    `scales` are [outputs]. Rows may be strided and may lie in a mapped file. Raises NotFiniteError as `packed`.
     """
     if dtype not in FORMATS:
         raise TypeError(f"no packed form for {dtype}; convert it to bfloat16, float16 or float32 first")
@@ -92,7 +92,10 @@ def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
 
 
 def int8_from_floats(pool: Pool, matrix: Tensor, columns: slice) -> tuple[Int8Weight, tuple[float, float]]:
-    """Of some `columns` of `matrix` [outputs, inputs], scales by all; squares of what was lost, and of what was."""
+    """Quantizes `columns` of `matrix` [outputs, inputs] with scales computed from all columns.
+
+    Also returns the sums of squares of the error and of the values.
+    """
     matrix = _readable(matrix)
     first, past, _ = columns.indices(matrix.shape[1])
     codes = allocate((len(matrix), past - first), torch.int8)
@@ -102,7 +105,7 @@ def int8_from_floats(pool: Pool, matrix: Tensor, columns: slice) -> tuple[Int8We
 
 
 def int4_from_floats(pool: Pool, matrix: Tensor, group_size: int) -> tuple[GroupedWeight, tuple[float, float]]:
-    """Of `matrix` [outputs, inputs], whose inputs are whole groups; and squares of what was lost, and was."""
+    """Quantizes `matrix` [outputs, inputs] of whole groups; also returns the squares of error and values."""
     matrix = _readable(matrix)
     outputs, inputs = matrix.shape
     codes = allocate((outputs, inputs), torch.uint8)
@@ -123,7 +126,7 @@ def _quantize(
 
 
 def _readable(matrix: Tensor) -> Tensor:
-    """As the kernels read it: neighbours side by side, in a format they know."""
+    """`matrix` with contiguous rows, in a dtype that the kernels read."""
     if matrix.dtype not in ELEMENTS:
         matrix = matrix.float()
     return matrix if matrix.stride(1) == 1 else matrix.contiguous()

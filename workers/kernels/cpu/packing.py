@@ -10,11 +10,11 @@ from ...checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
 from ...distributed.huge_pages import allocate
 
 PANEL = 64  # outputs of a panel
-WORD_INPUTS = 4  # inputs of an output that share 32 bits, at most: of int8 codes
-FP16_OUTPUTS = 16  # whose words of float16 are taken apart together
+WORD_INPUTS = 4  # most inputs of an output that share 32 bits: int8 codes
+FP16_OUTPUTS = 16  # outputs whose float16 words are unpacked together
 OCTET = 8  # inputs of an output that share 32 bits of int4 codes
 INT4_ZERO = 8  # the code that stands for zero where there are no zero points
-LAYOUT = 2  # one more whenever the bytes of panels change, or which tensors a file has (test_packed_layout.py)
+LAYOUT = 2  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
 PANELS_AT_ONCE = 16  # whose int4 codes are rearranged together: a few MB of temporaries
 
 
@@ -62,7 +62,7 @@ def pack_int8(codes: Tensor, scales: Tensor) -> PackedWeight:
 
 
 def pack_words(weight: Tensor, per_word: int) -> Tensor:
-    """[outputs, inputs] of elements that go `per_word` to 32 bits -> [panels, words, 64] i32."""
+    """[outputs, inputs], `per_word` elements to 32 bits -> [panels, words, 64] i32."""
     outputs, inputs = weight.shape
     if inputs % per_word:
         weight = functional.pad(weight, (0, -inputs % per_word))
@@ -85,8 +85,8 @@ def pack_int4(codes: Tensor, scales: Tensor, zeros: Tensor | None = None, order:
     """Packs uint8 `codes` [outputs, inputs] of 0..15, which stand for (codes - zeros) * scales, group by group.
 
     `scales` [outputs, groups] float; `zeros` [outputs, groups] uint8, or None: 8 everywhere; `order` as in
-    PackedWeight. Groups are of equal size, a multiple of 8. Scales keep 11 significant bits, which are all that those
-    of float16 and bfloat16 have.
+    PackedWeight. Groups are of equal size, a multiple of 8. Scales keep 11 significant bits, enough for float16 and
+    bfloat16.
     """
     outputs, inputs = codes.shape
     groups = scales.shape[1]

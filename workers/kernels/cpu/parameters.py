@@ -1,4 +1,4 @@
-"""The parameters of the kernels of csrc/cpu: mirrors of the structs of api.h, and what packs them."""
+"""The parameters of the CPU kernels: mirrors of the structs in csrc/cpu/api.h, and their packing."""
 
 import ctypes
 import struct
@@ -212,7 +212,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
 
 
 def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
-    """Packs a struct's fields, in their order and with inner structs opened, in a third of the time of ctypes.
+    """Packs a struct's fields in order, with inner structs flattened, in a third of the time of ctypes.
 
     Pointers are integers, 0 for null; a kernel takes the bytes as they are.
     """

@@ -1,4 +1,4 @@
-"""Kernel calls that are made again, all of them in one call from Python."""
+"""Replays recorded kernel calls in one call from Python."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -15,9 +15,9 @@ Call = tuple[str, bytes]  # a kernel's name, its packed parameters
 
 
 class Program:
-    """The calls in their order, with their parameters side by side in memory of its own.
+    """A sequence of kernel calls with their packed parameters.
 
-    Whatever the parameters point to must lie where it lay. What lies there may have changed: the kernels read it anew.
+    All that the parameters point to must keep its address. Its contents may change: the kernels read them anew.
     """
 
     def __init__(self, pool: Pool, calls: Sequence[Call]):
@@ -37,7 +37,7 @@ class Program:
 
 @contextmanager
 def noted(pool: Pool) -> Iterator[list[Call]]:
-    """Gives a list that grows by every kernel call that is made meanwhile."""
+    """Yields a list to which every kernel call inside the context is appended."""
     calls: list[Call] = []
 
     def watch(name: str, kernel: Kernel) -> Kernel:

@@ -13,7 +13,7 @@ SCAN, MASK, DRAW, LOGPROBS = packer(ScanParams), packer(MaskParams), packer(Draw
 
 
 def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Of logits [n, vocab]: each row's best token, the lowest id among equals, and whether all of it is finite."""
+    """For logits [n, vocab], each row's best token, the lowest id among equals, and whether the row is all finite."""
     stride = _stride(logits)
     best, finite = np.empty(len(logits), np.int64), np.empty(len(logits), np.bool_)
     fields = SCAN(*_pointers(logits, best, finite), stride, *logits.shape)
@@ -24,9 +24,9 @@ def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int
 def mask_logits(
     pool: Pool, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """Of the rows `indices` [n] of `logits`, -infinity where their bits in `masks` [n, vocab / 32, up] are 0.
+    """Sets rows `indices` [n] of `logits` to -infinity where their bits in `masks` [n, ceil(vocab / 32)] are 0.
 
-    Returns the best token of each [n], the lowest id among equals, 0 where nothing is left.
+    Returns each row's best token [n], the lowest id among equals, or 0 if nothing is left.
     """
     assert _are(np.int64, indices)
     assert _are(np.int32, masks)
@@ -52,8 +52,8 @@ def draw_tokens(
 ) -> NDArray[np.int64]:
     """A token for each of the rows `indices` [n] of `logits`, drawn with `uniform` [n] under `exclusions` [n].
 
-    Of a row with a mask of `masks` [n or 0], as in `mask_logits`, it is one that this allows. `rows` [n] are entries in
-    the four columns. SamplingColumns describes all of them.
+    In a row with a mask in `masks` [n or 0], as in `mask_logits`, the token is an allowed one. `rows` [n] index the
+    four columns, which SamplingColumns describes.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
@@ -69,7 +69,7 @@ def draw_tokens(
 
 
 def _places(masks: Sequence[NDArray[np.int32] | None], count: int, vocab_size: int) -> NDArray[np.uint64]:
-    """Where each mask lies; 0 for none."""
+    """The address of each mask; 0 for none."""
     if not masks:
         return np.zeros(count, np.uint64)
     assert len(masks) == count
@@ -84,9 +84,9 @@ def token_logprobs(
     tokens: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]:
-    """Ids and log-probabilities [n, most + 1] of `tokens` [n] and then of each row's best, and the tokens' ranks [n].
+    """Ids and log-probabilities [n, most + 1] of `tokens` [n] followed by each row's best, and the tokens' ranks [n].
 
-    Of the row `indices[i]` of `logits` there are 1 + `counts[i]`; what follows them is not written.
+    Row `indices[i]` of `logits` has 1 + `counts[i]` entries; the rest of its output is not written.
     """
     assert _are(np.int64, indices, tokens, counts)
     assert len(indices) == len(tokens) == len(counts)
@@ -104,12 +104,12 @@ def _pointers(*arrays: NDArray[Any]) -> list[int]:
 
 
 def _are(dtype: type[np.generic], *vectors: NDArray[Any]) -> bool:
-    """Kernels trust their pointers."""
+    """Asserts dtypes and shapes: kernels do not check their pointers."""
     return all(vector.dtype == dtype and vector.flags.c_contiguous for vector in vectors)
 
 
 def _stride(logits: NDArray[np.float32]) -> int:
-    """Elements from a row to the next."""
+    """The distance between rows, in elements."""
     assert logits.dtype == np.float32
     assert logits.strides[1] == 4
     return logits.strides[0] // 4

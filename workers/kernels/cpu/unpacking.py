@@ -1,4 +1,4 @@
-"""Codes out of the 32-bit words of quantized checkpoints, on a pool's threads: csrc/cpu/weights/unpack_codes.cpp."""
+"""Unpacks 32-bit words of quantized checkpoints on a pool's threads; see csrc/cpu/weights/unpack_codes.cpp."""
 
 from enum import IntEnum
 
@@ -13,7 +13,7 @@ UNPACK_CODES = packer(UnpackCodesParams)
 
 
 class WordLayout(IntEnum):
-    """What a word's values are neighbours in, and how words lie."""
+    """The direction in which a word's values are neighbours, and the order of words."""
 
     ALONG_INPUTS = 0  # [outputs, words]: compressed-tensors
     DOWN_INPUTS = 1  # [words, outputs]: GPTQ
@@ -29,7 +29,7 @@ def unpack_codes(
     first: int = 0,
     order: Tensor | None = None,
 ) -> Tensor:
-    """uint8 [outputs, inputs] of `shape` out of int32 `words`, whose first `first` values are not wanted.
+    """Unpacks int32 `words` to uint8 [outputs, inputs] of `shape`, skipping the first `first` values.
 
     `bits` is 4 or 8. Column j holds input `order[j]`, or j; no order goes with AWQ.
     """

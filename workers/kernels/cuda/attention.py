@@ -1,8 +1,7 @@
 """Paged attention on CUDA. A token's bits depend on its query and its request's keys alone.
 
-Once per step and window `plan` lists the work, from lengths that lie on the device; then each layer calls `attention`.
-Both only launch kernels on preallocated memory with a grid that follows from maxima, so one recorded graph serves any
-lengths.
+Once per step and window `plan` lists the work, from lengths on the device; then each layer calls `attention`. Both only
+launch kernels on preallocated memory, with grids derived from maxima, so one captured graph serves any lengths.
 """
 
 import ctypes
@@ -82,10 +81,10 @@ class AttentionWork:
         window: int = 0,
         parts: "AttentionWork | None" = None,
     ) -> "AttentionWork":
-        """For steps of at most so many requests and tokens.
+        """Memory for steps of at most `max_requests` requests and `max_tokens` tokens.
 
-        A slot holds what one row sums over one split, `4 * head_dim + 8` bytes a KV head; a request that finds none
-        free is computed all the same, by fewer blocks. Plans that are used one after another may share `parts`.
+        A slot holds the sums of one row over one split, `4 * head_dim + 8` bytes per KV head; a request that finds none
+        free is computed by fewer blocks. Plans that are used one after another may share `parts`.
         """
         tiles = max_requests + -(-max_tokens * heads.group // decode_shape(heads).rows)
 
@@ -102,7 +101,7 @@ class AttentionWork:
 
 
 def plan(launcher: Launcher, plan: AttentionWork, view: CacheView, max_decode_rows: int = DECODE_ROWS) -> None:
-    """Lists the work of the requests of `view`, whose tensors lie on the device.
+    """Lists the work of the requests of `view`, whose tensors are on the device.
 
     Requests of up to `max_decode_rows` rows (tokens * group) are cut into splits; results do not depend on it.
     """

@@ -1,4 +1,4 @@
-"""Which kernels paged attention takes: for what heads, in what shapes, with how much shared memory."""
+"""The choice of attention kernels: head dimension, tile shapes and shared memory."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What attention is specialised for, besides the device."""
+    """The parameters for which attention kernels are compiled, besides the device."""
 
     dtype: torch.dtype  # of queries and results: bfloat16 or float16
     cache_dtype: torch.dtype  # the same, or float8_e4m3fn
@@ -57,12 +57,12 @@ class Shape:
 
 
 def decode_shape(heads: AttentionShape) -> Shape:
-    """Few rows, so that the warps share them; memory decides, and as much as fits is under way."""
+    """Few rows, shared by the warps; bandwidth-bound, so as many loads as fit are in flight."""
     return Shape(1, 4, slots=6 if heads.cache_dtype == heads.dtype else 8)
 
 
 def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
-    """Rows of its own for each warp; two warps share them where one cannot hold their sums in registers."""
+    """Separate rows for each warp; two warps share rows if one cannot hold their sums in registers."""
     shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
     return shape if _ring(heads, shape, arch)[0] >= 2 else decode_shape(heads)
 
@@ -89,7 +89,7 @@ def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
 
 
 def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
-    """For `arch`, whose shared memory determines the number of slots."""
+    """The kernel for `arch`, whose shared memory determines the number of slots."""
     ring, blocks = _ring(heads, shape, arch)
     assert ring >= 2, (heads, shape, arch)
     defines = (
@@ -113,7 +113,7 @@ def plan_kernel() -> Kernel:
 
 
 def kernels_of(heads: AttentionShape, arch: str) -> list[Kernel]:
-    """All that attention launches for a model with such heads."""
+    """All kernels that attention launches for a model with these `heads`."""
     shapes = decode_shape(heads), prefill_shape(heads, arch)
     paged = dict.fromkeys(paged_kernel(heads, shape, arch) for shape in shapes)
     return [plan_kernel(), merge_kernel(heads), *paged]

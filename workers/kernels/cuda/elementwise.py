@@ -1,4 +1,4 @@
-"""What lies between matrix products: norms, fused with the addition before them, and activations."""
+"""The operations between matrix products: norms, fused with the addition before them, and activations."""
 
 import ctypes
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def layer_norm(
     delta: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """As rms_norm; `hidden` to mean 0 and variance 1, times `weight`, plus `bias` [size] float32, if there is one."""
+    """As rms_norm, but `hidden` to mean 0 and variance 1, times `weight`, plus `bias` [size] float32, if given."""
     rows, size = hidden.shape
     out = torch.empty_like(hidden) if out is None else out
     _check_norm(hidden, (hidden, out, delta), (weight, bias))
@@ -92,7 +92,7 @@ def _norm_defines(dtype: torch.dtype, size: int) -> tuple[tuple[str, str | int],
 
 
 def _check_norm(hidden: Tensor, rows: Sequence[Tensor | None], vectors: Sequence[Tensor | None]) -> None:
-    """Kernels trust their pointers."""
+    """Asserts dtypes and shapes: kernels do not check their pointers."""
     for tensor in rows:
         if tensor is not None:
             assert tensor.dtype == hidden.dtype, tensor.dtype
@@ -146,7 +146,7 @@ class CapLogitsParams(ctypes.Structure):
 
 
 def cap_logits(launcher: Launcher, logits: Tensor, cap: float) -> Tensor:
-    """`logits` [rows, columns] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
+    """Replaces `logits` [rows, columns] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
     assert logits.dtype == torch.float32, logits.dtype
     assert logits.stride(1) == 1, logits.stride()
     rows, columns = logits.shape

@@ -1,4 +1,4 @@
-"""What a kernel is before it is compiled, and what launches it."""
+"""The description of a kernel before compilation, and the interface of launchers."""
 
 import ctypes
 from collections.abc import Callable, Iterable
@@ -29,13 +29,13 @@ class Kernel:
 
     @property
     def options(self) -> list[str]:
-        """As a compiler takes them."""
+        """The macros as compiler options."""
         macros = (*self.defines, ("THREADS", self.threads), ("SHARED_BYTES", self.shared_bytes))
         return [f"-D{name}={value}" for name, value in macros]
 
 
 class Launcher(Protocol):
-    """Compiles kernels when they are first launched, unless they were loaded before, and keeps them."""
+    """Launches kernels; compiles and loads each at its first launch unless `load_all` did so before."""
 
     def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
         """Compile and load without a launch; `on_progress(loaded, of)` after each, in the caller's thread."""

@@ -21,7 +21,7 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Cubins(Protocol):
-    """Where compiled kernels are (nvrtc.CubinCache)."""
+    """The folder of compiled kernels (nvrtc.CubinCache)."""
 
     def path(self, kernel: Kernel, arch: str) -> Path: ...
 
@@ -53,7 +53,7 @@ class CudaLauncher:
         return cls(cupy, CubinCache(folder), arch, lambda: torch.cuda.current_stream().cuda_stream)
 
     def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile in threads what no cubin is there for, and load. To be done before a CUDA graph is captured."""
+        """Compile kernels without a cubin in parallel, then load all. Must precede the capture of a CUDA graph."""
         wanted = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._functions))
         with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as compilers:
             paths = compilers.map(lambda kernel: self._cubins.path(kernel, self.arch), wanted)
@@ -87,7 +87,7 @@ class CudaLauncher:
         return self._dtypes[struct]
 
     def _current_stream(self) -> Any:
-        """Torch's, asked for at every launch: while a graph is captured it is another."""
+        """Torch's current stream, queried at every launch: during a graph capture it is another one."""
         pointer = self._stream_pointer()
         if pointer not in self._streams:
             self._streams[pointer] = wrapped(self._cupy, pointer)
@@ -95,7 +95,7 @@ class CudaLauncher:
 
 
 class _Foreign:
-    """What CuPy asks for a stream's address."""
+    """The protocol by which CuPy gets a stream's address."""
 
     def __init__(self, pointer: int):
         self._pointer = pointer

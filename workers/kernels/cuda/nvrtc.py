@@ -31,7 +31,7 @@ def compile_cubin(kernel: Kernel, arch: str, folder: Path = FOLDER) -> bytes:
 
 
 class CubinCache:
-    """Cubins by everything that goes into them. Several processes may fill one folder at once."""
+    """Cubins by a key of all their inputs. Several processes may fill one folder concurrently."""
 
     def __init__(self, folder: Path, sources: Path = FOLDER):
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What a machine must have for our CUDA kernels, decided from plain figures, so that it can be tested without one."""
+"""The requirements of our CUDA kernels, checked on plain version numbers, so that tests need no GPU."""
 
 from pathlib import Path
 from types import ModuleType
@@ -7,7 +7,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 LEAST_CAPABILITY = (8, 0)  # bfloat16, asynchronous copies
-# Ours use nothing that only the architecture with the "a" has; the gate compiles for it because attention will.
+# Our kernels need no feature of the "a" architecture yet; it is the target because attention will.
 NAMES = {(9, 0): "sm_90a"}
 
 
@@ -32,7 +32,7 @@ def import_cupy(torch_cuda: str | None) -> ModuleType:
 
 
 def architecture(device: str, capability: tuple[int, int]) -> str:
-    """What NVRTC calls the architecture of a `device` of this compute capability. Raises ConfigError below sm_80."""
+    """NVRTC's name for the architecture of a `device` of this compute capability. Raises ConfigError below sm_80."""
     if capability < LEAST_CAPABILITY:
         raise ConfigError(
             f"{device} is sm_{capability[0]}{capability[1]}; the kernels need sm_80 (Ampere) or later; "

@@ -1,4 +1,4 @@
-"""Takes projected tokens apart into turned queries and cached keys and values."""
+"""Splits projected tokens into rotated queries and cached keys and values."""
 
 import ctypes
 
@@ -9,7 +9,7 @@ from ...kv.cache_view import CacheView
 from .kernel import SCALARS, Kernel, Launcher
 
 CACHED = {**SCALARS, torch.float8_e4m3fn: "fp8"}
-MAX_THREADS = 512  # beyond them threads take heads in turns
+MAX_THREADS = 512  # beyond this, each thread takes several heads
 
 
 class RopeKvWriteParams(ctypes.Structure):
@@ -32,7 +32,7 @@ def rotate_and_cache(
     eps: float = 0.0,
     code_scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """Fills `query` [tokens, heads, head_dim], and the tokens' slots of a layer's keys and values.
+    """Writes the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; nothing is cached of a token
     whose slot is negative. `angles` [positions, head_dim] float32 are a Rotary's table; the norms are [head_dim]
@@ -77,7 +77,7 @@ def rotate_and_cache_kernel(
 
 
 def production_kernels() -> list[Kernel]:
-    """What models of today use: head dims and dtypes of Llama, Phi, Gemma and their like."""
+    """Kernels for common models: head dimensions and dtypes of Llama, Phi, Gemma and others."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
     return [
         rotate_and_cache_kernel(dtype, cached, head_dim, heads, kv_heads, block_size)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .kernel import Kernel, Launcher
 
-MAX_VOCAB = 1 << 18  # the masses of so many tokens fit 64 bits
+MAX_VOCAB = 1 << 18  # the total mass of this many tokens fits 64 bits
 WEIGHT_OF_BEST = 1 << 44
 GREEDY, MAY_BE_MASKED = 1, 2
 TILE, BINS, LEVELS = 256, 2048, 3
@@ -60,7 +60,7 @@ class AdjustParams(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the work is cut up; no result depends on it."""
+    """How the work is divided; no result depends on it."""
 
     threads: int = 256
     slice_tokens: int = 8192  # of one block: 16 blocks for a row of 131,072
@@ -81,7 +81,7 @@ def production_kernels() -> list[Kernel]:
 
 
 class Workspace:
-    """What the launches over some rows leave for each other; the rows of all of them lie one after another."""
+    """Memory by which the launches over the same rows pass results to each other."""
 
     def __init__(self, num_rows: int, vocab_size: int, blocks: Blocks, device: torch.device):
         self.num_rows = num_rows
@@ -109,10 +109,10 @@ class SamplerKernels:
     def over(
         self, logits: Tensor, rows: Tensor, token_ids: Tensor, bad: Tensor | None = None, lists: Tensor | None = None
     ) -> "RowPasses":
-        """For `rows` [n, ROW.itemsize] bytes, of `logits` [sources, vocab] float32.
+        """The passes over `rows` [n, ROW.itemsize] bytes, of `logits` [sources, vocab] float32.
 
-        Tokens go to `token_ids` int64 and `bad` uint8, or come from the former where there is no `bad`; gathered ones
-        to `lists` int64. The next call's passes may overwrite what these left in the workspace.
+        They write tokens to `token_ids` int64 and `bad` uint8; without `bad` they read `token_ids` instead. Gathered
+        tokens go to `lists` int64. The next call's passes may overwrite these passes' results in the workspace.
         """
         self._check(logits, token_ids, rows)
         assert rows.shape[1] == ROW.itemsize, rows.shape
@@ -179,7 +179,7 @@ class RowPasses:
             self._launch("cut")
 
     def exclude(self) -> None:
-        """In the rows of which XTC happens in this step, mask what it excludes; before that, the cuts."""
+        """Mask the tokens that XTC excludes, in rows where it applies in this step; the cuts come first."""
         for level in range(LEVELS):
             self._params.level = level
             self._launch("exclude")

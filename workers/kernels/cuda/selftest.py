@@ -53,7 +53,7 @@ def production_kernels() -> list[Kernel]:
 
 
 def run(launcher: Launcher, case: Case, device: str = "cpu") -> Tensor:
-    """What the primitive gives, [threads, elements of one thread] in the dtype that it gives; on the CPU."""
+    """The primitive's results on the CPU, [threads, elements of one thread] in its own dtype."""
     inputs = [tensor.contiguous().to(device) for tensor in case.inputs]
     count = len(inputs[0])
     out = torch.zeros((count, _outputs(case)), dtype=_output_dtype(case), device=device)
@@ -77,7 +77,7 @@ def agree(case: Case, found: Tensor, expected: Tensor) -> bool:
 
 
 def cases() -> list[Case]:
-    """Of both 16-bit types where a primitive has them; conversions of every code, and of every halfway point."""
+    """Cases for both 16-bit types where a primitive has them; conversions of every code and every halfway point."""
     random = torch.Generator().manual_seed(0)
     found = []
     for dtype in (BF16, FP16):
@@ -156,7 +156,7 @@ def _exponents(random: torch.Generator) -> Tensor:
 
 
 def _divisors(random: torch.Generator) -> Tensor:
-    """Whose reciprocals are normal numbers, 0 or infinite: subnormal ones are 0 on a device."""
+    """Numbers whose reciprocals are normal, 0 or infinite: subnormal reciprocals are 0 on a device."""
     special = torch.tensor([0.0, -0.0, 1.0, -3.0, 2.0**-126, 2.0**125, torch.inf, -torch.inf, torch.nan])
     magnitudes = (torch.rand(4096, generator=random) * 250 - 125).exp2()
     signs = torch.where(torch.rand(4096, generator=random) < 0.5, -1.0, 1.0)

@@ -1,1 +1,1 @@
-"""One file a family."""
+"""One file per family of models."""

@@ -1,4 +1,4 @@
-"""BERT: learned positions, two types of tokens, norms behind attention and feed-forward."""
+"""BERT: an encoder with learned positions, two token types and post-norms."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "rms_norm_eps": 1e-12, "type_v
 
 
 def with_biases(*names: str) -> tuple[str, ...]:
-    """Their tensors."""
+    """The weight and bias tensors of the layers `names`."""
     return tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
 
 
@@ -24,7 +24,7 @@ MASKED_LM = (
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, {"layer_norm_eps": "rms_norm_eps"}, **DEFAULTS)
-    found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
+    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
     need("BERT", found, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     return found
 
@@ -34,7 +34,7 @@ def biases(_: HFConfig) -> Biases:
 
 
 def weight_names(prefix: str, first_position: int = 0) -> WeightNames:
-    """Those of an encoder whose tensors begin with `prefix` where its checkpoint has scores of labels."""
+    """The names of an encoder whose tensors begin with `prefix` in checkpoints with a classification head."""
     layer = f"{prefix}.encoder.layer.{{}}."
     return WeightNames(
         embedding=f"{prefix}.embeddings.word_embeddings.weight",

@@ -1,4 +1,4 @@
-"""Command R, and R7B: layer norms without biases, one for both halves of a layer; neighbours in a head are turned."""
+"""Command R and R7B: layer norms without bias, one per layer (parallel residual), and interleaved rotation."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    """Layers that see everything are not turned."""
+    """Layers with full attention have no rotary embedding."""
     return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in kinds(config))
 
 

@@ -1,4 +1,4 @@
-"""EXAONE 3 and 3.5: Llama by other names."""
+"""EXAONE 3 and 3.5: Llama with other names of fields and tensors."""
 
 from typing import Any
 

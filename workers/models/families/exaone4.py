@@ -1,4 +1,7 @@
-"""EXAONE 4: norms as OLMo 2, but queries and keys per head; of a model with windows, layers without are not turned."""
+"""EXAONE 4: post-norms as in OLMo 2, but query and key norms per head.
+
+In a model with sliding windows, the layers with full attention have no rotary embedding.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ from .olmo2 import NAMES
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    """A pattern may be null or in letters, which `layer_types` spells out."""
+    """The window pattern may be null or a string of letters; `layer_types` then says the same."""
     found = renamed(fields, {}, rms_norm_eps=1e-5)
     if not isinstance(found.get("sliding_window_pattern"), int) or not found["sliding_window_pattern"]:
         found.pop("sliding_window_pattern", None)

@@ -1,4 +1,4 @@
-"""Falcon with rotated heads: q, k, v in one matrix, KV head by KV head; one or two norms before a parallel layer."""
+"""Falcon with rotary embedding: one matrix of q, k and v, grouped by KV head; parallel layers with one or two norms."""
 
 from dataclasses import replace
 from typing import Any

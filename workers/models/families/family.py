@@ -1,4 +1,4 @@
-"""What a family of models may differ in, and what most of them share."""
+"""How families of models may differ, and what most of them share."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,24 +12,24 @@ from ...checkpoint.geometry import Multipliers, NormKind, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...pooling.head import LayerActivation
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # of layer_types
+FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are what most families use.
 
-    Where `query`, `key` and `value` are one name, its outputs are all queries, then all keys, then all values; likewise
-    `gate` and `up`. The bias of a norm is named as its weight. A norm without a name does not exist.
+    If `query`, `key` and `value` are the same name, that matrix has all queries, then all keys, then all values;
+    likewise `gate` and `up`. A norm's bias has its weight's name with ".bias". An empty name means no norm.
     """
 
     embedding: str = "model.embed_tokens.weight"
-    embedding_norm: str = ""  # of the embedded tokens; "": there is none
+    embedding_norm: str = ""  # applied to the embedded tokens; "": no norm
     final_norm: str = "model.norm.weight"
     output_head: str = "lm_head.weight"
     attention_norm: str = "model.layers.{}.input_layernorm.weight"
     mlp_norm: str = "model.layers.{}.post_attention_layernorm.weight"
-    attention_out_norm: str = ""  # of what attention adds
+    attention_out_norm: str = ""  # applied to attention's output before it is added
     mlp_out_norm: str = ""
     query: str = "model.layers.{}.self_attn.q_proj"  # projections: ".weight" and ".bias" follow
     key: str = "model.layers.{}.self_attn.k_proj"
@@ -40,15 +40,15 @@ class WeightNames:
     gate: str = "model.layers.{}.mlp.gate_proj"
     up: str = "model.layers.{}.mlp.up_proj"
     down: str = "model.layers.{}.mlp.down_proj"
-    positions: str = ""  # of learned ones
-    first_position: int = 0  # the row of that table that belongs to position 0
-    token_types: str = ""  # of encoders: a vector for each type
-    are_transposed: bool = False  # the projections are stored as [in, out]
-    are_grouped: bool = False  # the one matrix of q, k and v has each KV head's queries, its key, its value in turn
-    unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of names that are in some files and not needed
+    positions: str = ""  # the table of learned positions
+    first_position: int = 0  # that table's row for position 0
+    token_types: str = ""  # encoders: the table of token types
+    are_transposed: bool = False  # projections are stored in the order [in, out]
+    are_grouped: bool = False  # the matrix of q, k and v has, KV head by KV head, its queries, its key and its value
+    unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
-        """These, or, for the checkpoint of a model without its head, the same without what they all begin with."""
+        """The names in this checkpoint: those of a model saved without its head lack the common prefix."""
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
@@ -68,9 +68,9 @@ class Biases:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a tanh keeps numbers within; 0: nothing does."""
+    """Bounds kept by a tanh (soft caps); 0: no cap."""
 
-    scores: float = 0.0  # of attention
+    scores: float = 0.0  # attention's
     logits: float = 0.0
 
 
@@ -83,19 +83,19 @@ def no_biases(_: HFConfig) -> Biases:
 
 
 def renamed(fields: dict[str, Any], names: Mapping[str, str], **defaults: Any) -> dict[str, Any]:
-    """The fields of a config.json with the common names for its own `names`; null stands for an absent one."""
+    """A config.json's fields, renamed by `names` (its own: the common one). A null field counts as absent."""
     return defaults | {names.get(name, name): value for name, value in fields.items() if value is not None}
 
 
 def need(model: str, fields: dict[str, Any], **values: Any) -> None:
-    """Raises ConfigError for a field that is there with another value."""
+    """Raises ConfigError for a field that is present with another value."""
     for name, value in values.items():
         if fields.get(name) not in (None, value):
             raise ConfigError(f"config.json: {name}={fields[name]} is not supported for {model}; only {value} is")
 
 
 def positive(fields: dict[str, Any], name: str) -> float:
-    """Raises ConfigError for a field that is absent, or no number above 0."""
+    """The field `name`. Raises ConfigError if it is absent or not a number above 0."""
     if not isinstance(value := fields.get(name), int | float) or not value > 0:
         raise ConfigError(f"config.json: {name}={value!r} must be a number above 0")
     return float(value)
@@ -110,7 +110,7 @@ def rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
 
 
 def partial_rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
-    """Of heads that may be turned in part."""
+    """One rope for all layers, of heads that may be rotated in part."""
     return (rope_of(config, may_be_partial=True),) * config.num_hidden_layers
 
 
@@ -123,7 +123,7 @@ def full_attention(config: HFConfig) -> tuple[int, ...]:
 
 
 def windows_by_layer_type(config: HFConfig) -> tuple[int, ...]:
-    """Layers slide where `layer_types` says so, or else from `max_window_layers` on; only with use_sliding_window."""
+    """With use_sliding_window, layers have a window as `layer_types` says, or else from `max_window_layers` on."""
     window = config.sliding_window if config.use_sliding_window else None
     if window is None:
         return full_attention(config)
@@ -138,14 +138,14 @@ def as_it_is(family: "Family", _: HFConfig) -> "Family":
 
 
 def layer_kinds(config: HFConfig, pattern: int) -> list[str]:
-    """From `layer_types`, or else every so many layers one sees everything."""
+    """`layer_types`, or else full attention in every `pattern`-th layer and a sliding window in the others."""
     layers = range(1, config.num_hidden_layers + 1)
     return config.layer_types or [FULL if layer % pattern == 0 else SLIDING for layer in layers]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family: its architectures in config.json, and what really differs."""
+    """One family: its architectures in config.json, and how it differs from Llama."""
 
     name: str
     architectures: tuple[str, ...]
@@ -159,11 +159,11 @@ class Family:
     is_gated: bool = True  # the feed-forward
     is_parallel: bool = False  # attention and feed-forward read the same hidden states
     ropes: Callable[[HFConfig], tuple[RopeScaling, ...]] = rope_everywhere  # per layer
-    interleaved: bool = False  # elements 2 i and 2 i + 1 of a head are turned together
+    interleaved: bool = False  # elements 2 i and 2 i + 1 of a head are rotated together
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     caps: Callable[[HFConfig], Caps] = no_caps
     has_alibi: bool = False  # attention's scores fall with the distance of the key
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served
     is_bidirectional: bool = False  # an encoder
     label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # from the pooled token to its scores
-    adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # by what its config.json decides of the above
+    adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # the family as this config.json changes it

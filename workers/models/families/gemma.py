@@ -1,4 +1,4 @@
-"""Gemma 1: as Llama, with norms whose weights are stored less 1 and embeddings times the root of their size."""
+"""Gemma 1: as Llama, with norm weights stored minus 1 and embeddings scaled by sqrt(hidden_size)."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ TANH = "gelu_pytorch_tanh"
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    """Files of the first release name a gelu that the models were not trained with: they have no hidden_activation."""
+    """Configs of the first release lack hidden_activation; their hidden_act is not the gelu of training."""
     kind = fields.get("hidden_activation") or fields.get("hidden_act")
     return {"tie_word_embeddings": True} | fields | {"hidden_act": TANH if kind in (None, "gelu") else kind}
 
@@ -23,7 +23,7 @@ def biases(config: HFConfig) -> Biases:
 
 
 def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:
-    """The root is rounded to the dtype in which the embeddings are."""
+    """The square root is rounded to the dtype of the embeddings."""
     return Multipliers(embedding=torch.tensor(math.sqrt(config.hidden_size), dtype=dtype).item())
 
 

@@ -1,4 +1,4 @@
-"""Gemma 2: as Gemma, with norms on both sides, caps of scores and logits, and every other layer's attention sliding."""
+"""Gemma 2: as Gemma, with pre- and post-norms, caps on scores and logits, and a sliding window in every other layer."""
 
 from dataclasses import replace
 from typing import Any

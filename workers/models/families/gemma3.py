@@ -1,4 +1,4 @@
-"""Gemma 3, text alone: as Gemma, with norms on both sides, normalised heads, and windows with a rope of their own."""
+"""Gemma 3, text only: as Gemma, with pre- and post-norms, query and key norms, and another rope for sliding windows."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given = config.rope_parameters or {}  # by kind of layer, or in older files of those that do not slide
+    given = config.rope_parameters or {}  # by kind of layer; in older files, of full attention alone
     full = given.get(FULL) or ({} if SLIDING in given else given or config.rope_scaling or {})
     sliding = given.get(SLIDING) or {"rope_theta": config.rope_local_base_freq}
     of_kind = {FULL: rope_of(config, full), SLIDING: rope_of(config, sliding)}

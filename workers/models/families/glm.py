@@ -1,4 +1,4 @@
-"""GLM-4-9B and GLM-4-0414: neighbours in a part of each head are turned; the latter has norms on both sides."""
+"""GLM-4-9B and GLM-4-0414: interleaved, partial rotation; the latter has pre- and post-norms."""
 
 from dataclasses import replace
 from typing import Any

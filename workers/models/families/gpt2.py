@@ -1,4 +1,4 @@
-"""GPT-2: layer norms, learned positions, a feed-forward without a gate; matrices as [in, out], one of q, k and v."""
+"""GPT-2: layer norms, learned positions, no gate; matrices in the order [in, out], one for q, k and v."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ FIELDS = {
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, FIELDS, hidden_act="gelu_new", rms_norm_eps=1e-5, tie_word_embeddings=True)
-    found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
+    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
     if isinstance(size := found.get("hidden_size"), int):
         found.setdefault("intermediate_size", 4 * size)
     need("GPT-2", found, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)

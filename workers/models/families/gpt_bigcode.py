@@ -1,4 +1,4 @@
-"""GPT-BigCode (StarCoder, SantaCoder): as GPT-2, with one head of keys and values, and matrices as [out, in]."""
+"""GPT-BigCode (StarCoder, SantaCoder): as GPT-2, with one KV head and matrices in the order [out, in]."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Pythia, Dolly 2): q, k, v in one matrix, head by head, turned in part; most layers are parallel."""
+"""GPT-NeoX (Pythia, Dolly 2): one matrix of q, k and v, head by head; partial rotation; most models are parallel."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""GPT-J: neighbours in a part of each head are turned; attention and feed-forward read one norm; a head with a bias."""
+"""GPT-J: interleaved, partial rotation; parallel layers with one norm; an output head with a bias."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .gpt2 import FIELDS
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, FIELDS, hidden_act="gelu_new", rms_norm_eps=1e-5, rotary_dim=64)
-    found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
+    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
     if isinstance(size := found.get("hidden_size"), int):
         found.setdefault("intermediate_size", 4 * size)
     need("GPT-J", found, tie_word_embeddings=False)

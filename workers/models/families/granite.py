@@ -1,4 +1,4 @@
-"""Granite 3: as Llama, with constants by which embeddings, residuals, scores and logits are scaled."""
+"""Granite 3: as Llama, with scaling factors for embeddings, residuals, scores and logits."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Helium: as Llama, but neighbours in a head are turned together."""
+"""Helium: as Llama, with interleaved rotation."""
 
 from typing import Any
 

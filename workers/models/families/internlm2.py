@@ -1,4 +1,4 @@
-"""InternLM 2 and 2.5: Llama by other names; q, k, v in one matrix, KV head by KV head."""
+"""InternLM 2 and 2.5: Llama with other tensor names and one matrix of q, k and v, grouped by KV head."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""MiniCPM: as Llama, with constants by which embeddings, residuals and logits are scaled."""
+"""MiniCPM: as Llama, with scaling factors for embeddings, residuals and logits."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Mistral: as Llama, but every layer slides when the model has a window."""
+"""Mistral: as Llama; in models with a sliding window, every layer has it."""
 
 from ...checkpoint.hf_config import HFConfig
 from .family import Family

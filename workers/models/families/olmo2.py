@@ -1,4 +1,4 @@
-"""OLMo 2: as Llama, with norms behind attention and feed-forward alone, and of queries and keys as a whole."""
+"""OLMo 2: as Llama, with post-norms only, and query and key norms over all heads together."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""OLMo 3: as OLMo 2, with windows in three layers of four; only the others' rope is stretched."""
+"""OLMo 3: as OLMo 2, with a sliding window in three layers of four; only the others have a scaled rope."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given = config.rope_parameters or {}  # by kind of layer, or in older files of those that do not slide
+    given = config.rope_parameters or {}  # by kind of layer; in older files, of full attention alone
     full = given.get(FULL) or ({} if SLIDING in given else given or config.rope_scaling or {})
     of_kind = {FULL: rope_of(config, full), SLIDING: rope_of(config, given.get(SLIDING) or {})}
     return tuple(of_kind[kind] for kind in layer_kinds(config, 4))

@@ -1,4 +1,4 @@
-"""Phi 1, 1.5 and 2: a part of each head is turned; attention and feed-forward read one norm; biases everywhere."""
+"""Phi 1, 1.5 and 2: partial rotation; parallel layers with one norm; biases everywhere."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: as Llama, but one matrix of q, k and v, and one of gate and up; every layer may slide."""
+"""Phi-3 and Phi-4: as Llama, but one matrix of q, k and v, and one of gate and up; all layers may have a window."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .mistral import every_layer_slides
 LAYER = "model.layers.{}."
 QKV, GATE_UP = f"{LAYER}self_attn.qkv_proj", f"{LAYER}mlp.gate_up_proj"
 NAMES = WeightNames(query=QKV, key=QKV, value=QKV, gate=GATE_UP, up=GATE_UP)
-LONG = ("su", "yarn", "longrope")  # earlier releases have other words for longrope
+LONG = ("su", "yarn", "longrope")  # earlier releases have other names for longrope
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

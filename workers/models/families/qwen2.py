@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: queries, keys and values have a bias; upper layers may slide."""
+"""Qwen2 and Qwen2.5: as Llama, with biases on q, k and v; upper layers may have a sliding window."""
 
 from ...checkpoint.hf_config import HFConfig
 from .family import Biases, Family, windows_by_layer_type

@@ -1,4 +1,4 @@
-"""Qwen3, dense: queries and keys are normalised per head; upper layers may slide."""
+"""Qwen3, dense: as Llama, with query and key norms per head; upper layers may have a sliding window."""
 
 from ...checkpoint.hf_config import HFConfig
 from .family import Biases, Family, windows_by_layer_type

@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-RoBERTa: as BERT, with one type of tokens; positions begin behind the padding token's number."""
+"""RoBERTa and XLM-RoBERTa: as BERT, with one token type; positions begin at pad_token_id + 1."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = bert.config({"pad_token_id": 1} | fields)
     need("RoBERTa", found, pad_token_id=FIRST_POSITION - 1)
     if isinstance(count := found.get("max_position_embeddings"), int):
-        found["max_position_embeddings"] = count - FIRST_POSITION  # of prompts
+        found["max_position_embeddings"] = count - FIRST_POSITION  # usable by prompts
     return found
 
 

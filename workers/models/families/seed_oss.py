@@ -1,4 +1,4 @@
-"""Seed-OSS: as Llama, with biases of queries, keys and values."""
+"""Seed-OSS: as Llama, with biases on queries, keys and values."""
 
 from typing import Any
 

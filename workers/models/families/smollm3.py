@@ -1,4 +1,4 @@
-"""SmolLM3: as Llama, but the heads of every fourth layer are not turned."""
+"""SmolLM3: as Llama, but every fourth layer has no rotary embedding."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""StableLM: as Llama, with layer norms and heads that are turned in part; some read one norm in parallel."""
+"""StableLM: as Llama, with layer norms and partial rotation; some models have parallel layers with one norm."""
 
 from dataclasses import replace
 from typing import Any

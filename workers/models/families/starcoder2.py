@@ -1,4 +1,4 @@
-"""StarCoder2: layer norms, rotated heads, a feed-forward without a gate; every layer may slide."""
+"""StarCoder2: layer norms, rotary embedding, a feed-forward without a gate; all layers may have a window."""
 
 from typing import Any
 
