@@ -1,4 +1,4 @@
-"""Extensions from other packages: a table of kinds, each a group of entry points (packaging.python.org, "Entry points
+"""Plugins from other packages: each kind is a group of entry points (packaging.python.org, "Entry points
 specification"). A plugin is loaded when the configuration names it, never because its package is installed."""
 
 from enum import Enum
@@ -24,7 +24,7 @@ Loaded = TypeVar("Loaded")
 
 
 def check_plugins(config: ModelConfig) -> None:
-    """Raises ConfigError for a name that no installed package has; imports none of them."""
+    """Raise ConfigError for a plugin name that no installed package provides. Imports no plugin."""
     if config.plugins:
         _check("--plugin", config.plugins, tuple(PluginKind))
     if config.platform:
@@ -32,14 +32,14 @@ def check_plugins(config: ModelConfig) -> None:
 
 
 def plugin_names(kind: PluginKind, names: tuple[str, ...]) -> frozenset[str]:
-    """Those among `names` that a package has of this kind; imports none of them."""
+    """The names of this kind that installed packages provide. Imports no plugin."""
     return frozenset(_entries(kind, names))
 
 
 def load_plugins(kind: PluginKind, names: tuple[str, ...], expected: type[Loaded]) -> dict[str, Loaded]:
-    """What the entry points of this kind among `names` refer to, each an instance of `expected`.
+    """Import the plugins of this kind; each value is an instance of `expected`.
 
-    Raises ConfigError for one that cannot be imported or is something else.
+    Raises ConfigError for a plugin that cannot be imported or has another type.
     """
     loaded = {}
     for name, entry in _entries(kind, names).items():
@@ -62,7 +62,7 @@ def _check(flag: str, names: tuple[str, ...], kinds: tuple[PluginKind, ...]) -> 
 
 
 def _entries(kind: PluginKind, names: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """By name, in the order of `names`. Raises ConfigError for a name that two packages have."""
+    """Entry points by name, in the order of `names`. Raises ConfigError for a name that two packages provide."""
     if not names:
         return {}
     entries: dict[str, EntryPoint] = {}

@@ -1,9 +1,9 @@
-"""What was computed for clients that are lost, for the next equal request.
+"""Keeps the outputs of requests whose client is lost, for the next equal request.
 
-An answer is a function of the request, so a client that repeats one after its frontend's death need not wait until
-all is computed anew: it begins with the outputs that the lost one had. Their KV blocks are, as a rule, still in the
-prefix cache. No outputs are kept of requests for logprobs, which are delivered once, nor of those that want
-their prompt computed.
+An answer is a function of the request. A client that repeats its request after its frontend has died therefore starts
+with the outputs of the lost request instead of computing them again; their KV blocks are usually still in the prefix
+cache. Nothing is kept for requests with logprobs, which are delivered once, or for requests whose prompt must be
+computed.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ KEPT_S = 30.0  # time for a frontend to restart and its clients to repeat their 
 MAX_KEPT_TOKENS = 1 << 22  # 16 MB
 RequestKey = tuple[
     str, bytes, bytes, SamplingParams, PoolingParams | None
-]  # all that an answer depends on, and the tenant
+]  # everything that an answer depends on, and the tenant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AbandonedRequest:
-    """Of a request whose client is lost: what it asked, and what each sequence had."""
+    """A request whose client is lost, and the output of each of its sequences."""
 
     key: RequestKey
     outputs: tuple[bytes, ...]  # int32
@@ -44,7 +44,7 @@ class AbandonedRequest:
 
 @dataclass(slots=True)
 class AbandonedRequests:
-    """Within bounds of time and of tokens; the oldest go first."""
+    """Abandoned requests, bounded by age and by total tokens; the oldest are dropped first."""
 
     num_tokens: int = 0
     _kept: dict[bytes, list[AbandonedRequest]] = field(default_factory=dict)  # by prompt
@@ -54,7 +54,7 @@ class AbandonedRequests:
         return len(self._by_age)
 
     def keep(self, request: Request, now: float) -> None:
-        """Its client is lost. To be called before its sequences are ended."""
+        """Keep the outputs of a request whose client is lost. Must be called before its sequences end."""
         params = request.params
         delivered_once = params.logprobs is not None or params.prompt_logprobs is not None
         if delivered_once or params.skip_reading_prefix_cache or not any(each.output for each in request.sequences):
@@ -67,9 +67,9 @@ class AbandonedRequests:
         self._drop_old(now)
 
     def reuse(self, request: Request, message: EngineCoreRequest, now: float) -> EngineCoreRequest:
-        """Have `request`, just accepted, begin with what an equal one had computed, if one is kept; it is dropped then.
+        """Start `request`, just accepted, with the outputs of an equal abandoned request, which is then dropped.
 
-        Returns `message` as if its client had sent that along.
+        Returns `message` as if its client had sent those outputs as `resume_token_ids`.
         """
         if not self._by_age or message.resume_token_ids:
             return message

@@ -1,4 +1,4 @@
-"""The one way into the engine: what is refused and why, and what an accepted request begins with."""
+"""The only way into the engine: decides whether a request is refused, and with which outputs it starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from .validation import ModelFacts, Validation
 
 
 class ClientStreams(Protocol):
-    """What one client has in the engine."""
+    """The streams of one client in the engine."""
 
     @property
     def streams(self) -> Mapping[int, Sequence]: ...
@@ -36,7 +36,7 @@ class ClientStreams(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admitted:
-    """`message` has the outputs with which `request` begins: its own, or reused ones of an equal abandoned request."""
+    """An accepted request. `message` has its first outputs: its own, or those of an equal abandoned request."""
 
     request: Request
     message: EngineCoreRequest
@@ -44,7 +44,7 @@ class Admitted:
 
 
 class Admission:
-    """Composes all that decides about a request before the scheduler has it."""
+    """Applies all checks to a request before it reaches the scheduler."""
 
     def __init__(self, config: Config, facts: ModelFacts, cache: KVCache, backlog: Backlog, isolation: Isolation):
         limits = config.scheduler
@@ -71,7 +71,7 @@ class Admission:
     def admit(
         self, client: bytes, message: EngineCoreRequest, own: ClientStreams, now: float
     ) -> Admitted | list[tuple[bytes, RequestRejected]]:
-        """The request, its sequences not queued yet; or refusals, of which a repetition or one that waits has none."""
+        """The request, its sequences not yet queued, or rejections; a repeated or deferred request returns none."""
         if not self.core_poison.admits(client, message):
             return self.core_poison.defer(client, message, now)
         if (running := own.running(message)) is not None:
@@ -90,14 +90,14 @@ class Admission:
         return Admitted(request, with_reused, with_reused is not message)
 
     def client_removed(self, client: bytes, requests: list[Request], now: float) -> None:
-        """The client is gone; it, or another, may repeat the same requests."""
+        """Keep the outputs of a client that is gone: it, or another client, may repeat the same requests."""
         self.core_poison.remove(client)
         self.resumptions.lost(len(requests))
         for request in requests:
             self.abandoned.keep(request, now)
 
     def _check_room(self, own: ClientStreams, tenant: Tenant, message: EngineCoreRequest) -> None:
-        """A request that comes again after a restart was accepted once and is not refused now, if it can have been."""
+        """Check the queue's limits. A request resent after a restart was accepted before and passes, if plausible."""
         if any(message.request_id + index in own.streams for index in range(message.sampling_params.n)):
             raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
         was_accepted = any(message.resume_token_ids) or (message.isolation_tokens and self.core_poison.under_way)

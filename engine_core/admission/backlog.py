@@ -1,4 +1,4 @@
-"""What admission asks of a scheduler: what waits, what runs, and whose it is."""
+"""What admission needs to know of a scheduler: the waiting and running sequences and their tenants."""
 
 from collections.abc import Iterable, Mapping, Sized
 from collections.abc import Sequence as Items
@@ -9,7 +9,7 @@ from ..requests.tenant import Tenant
 
 
 class Shares(Protocol):
-    """What each tenant has had of the engine."""
+    """How much service each tenant has received."""
 
     @property
     def tenants(self) -> Mapping[str, Tenant]: ...
@@ -20,7 +20,7 @@ class Shares(Protocol):
     @property
     def virtual_time(self) -> float: ...
     def served_as_of(self, tenant: Tenant) -> float:
-        """The service at which its turn comes."""
+        """The service by which the tenant is ordered: the lowest goes next."""
         ...
 
 
@@ -63,7 +63,7 @@ class Backlog(Protocol):
 
 
 class Isolation(Protocol):
-    """Lets sequences that may kill workers run alone."""
+    """Runs sequences that may kill workers alone."""
 
     is_closed: bool  # nothing else is admitted
 

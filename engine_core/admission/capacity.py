@@ -1,7 +1,7 @@
-"""Whether there is room in the queue for one more request, and when there will be.
+"""Decides whether the queue has room for one more request, and predicts when it will.
 
-A full queue is full for the tenants that fill it: each tenant may always have its share of the limits, so all tenants
-together at most double them. A tenant that has the queue to itself may use all of it.
+A full queue is full only for the tenants that fill it: each tenant may always use its share of the limits, so all
+tenants together exceed them at most twofold. A tenant that is alone in the queue may use all of it.
 """
 
 from heapq import nsmallest
@@ -23,7 +23,7 @@ MIN_FULL_QUEUE_S = (
 
 
 class Capacity:
-    """Raises Overloaded, with a predicted time to retry, for requests that should not be accepted now."""
+    """Raises Overloaded, with a predicted time to retry, for requests that exceed the queue's limits."""
 
     def __init__(self, backlog: Backlog, limits: SchedulerConfig, forecast: Forecast):
         self._backlog = backlog
@@ -43,9 +43,9 @@ class Capacity:
             self._check_patience(tenant, message.ttl_s, prompt_tokens)
 
     def waits(self) -> tuple[float, tuple[TenantStats, ...]]:
-        """Seconds to the first token of a tenant that has nothing waiting, and what those with the longest queues wait.
+        """Seconds to the first token for a tenant with an empty queue, and the waits of the tenants with the longest.
 
-        With the latter a frontend can refuse without asking.
+        The latter let a frontend reject requests without asking the core.
         """
         shares = self._backlog.shares
         queued = [tenant for tenant in shares.tenants.values() if tenant.num_queued]
@@ -60,7 +60,7 @@ class Capacity:
         )
 
     def _is_full(self, tenant: Tenant, weight: float, wait_s: float) -> bool:
-        """No request of this tenant, be it small, would be accepted for some time. `weight`: of all that wait."""
+        """Whether even a small request of this tenant would be rejected for some time. `weight`: of all that wait."""
         limit = self._limits.max_num_queued_requests
         is_over = tenant.num_queued + 1 > limit * tenant.weight / weight
         return is_over and self._backlog.num_queued + 1 > limit and wait_s > MIN_FULL_QUEUE_S

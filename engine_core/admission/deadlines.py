@@ -1,4 +1,4 @@
-"""Requests that may not wait for ever, by the moment at which they have waited too long."""
+"""Requests with a time limit, ordered by deadline."""
 
 import math
 from bisect import bisect_left, insort
@@ -13,7 +13,7 @@ def _moment(request: Request) -> tuple[float, int]:
 
 
 class Deadlines:
-    """Holds a request until it is first scheduled, ends or expires: one that computes at its deadline goes on."""
+    """Holds a request until it is first scheduled, ends or expires; a request that runs at its deadline continues."""
 
     def __init__(self) -> None:
         self._requests: list[Request] = []  # by deadline
@@ -23,12 +23,12 @@ class Deadlines:
         return self._requests[0].deadline_s if self._requests else math.inf
 
     def add(self, request: Request) -> None:
-        """A request that has a token has met it."""
+        """Track `request`; one that already has a token has met its deadline and is ignored."""
         if request.deadline_s < math.inf and not any(sequence.output for sequence in request.sequences):
             insort(self._requests, request, key=_moment)
 
     def remove(self, request: Request) -> None:
-        """It is met, or void; harmless when it was not here."""
+        """Stop tracking `request`; a no-op if it is not tracked."""
         if request.deadline_s == math.inf:
             return
         index = bisect_left(self._requests, _moment(request), key=_moment)
@@ -36,7 +36,7 @@ class Deadlines:
             del self._requests[index]
 
     def take_expired(self, now: float) -> list[Request]:
-        """Those whose time is over, in that order."""
+        """Remove and return the expired requests, earliest deadline first."""
         count = 0
         while count < len(self._requests) and self._requests[count].deadline_s <= now:
             count += 1
@@ -45,7 +45,7 @@ class Deadlines:
 
 
 def expiry(request: Request, now: float, num_waiting: int) -> RequestRejected:
-    """The outputs that end an expired request."""
+    """The rejection that ends an expired request."""
     reason = (
         f"timeout={request.deadline_s - request.arrival_s:.3g}: the request waited {now - request.arrival_s:.3g} s and "
         f"was not begun, and {num_waiting} sequences wait now. Allow more time, or send less at once"

@@ -1,8 +1,8 @@
 """Predicts how long a new request will wait, from the recent speed of the engine. Sans-I/O; the caller passes the time.
 
 The model is one server with a cost in seconds for each prompt token and each output token, estimated from the last
-steps. The work ahead of a request is all that waits before it, plus what running requests have left beyond half of
-their outputs, the mean remainder where ends are spread evenly.
+steps. The work ahead of a request is everything queued before it, plus the remaining output of running requests beyond
+half of their outputs, which is the mean remainder if ends are spread evenly.
 """
 
 from collections.abc import Sequence as Items
@@ -16,14 +16,14 @@ KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
 ALIKE = 1e-4  # steps that differ by less than this fraction do not separate the two costs
 MAX_NOTED = 256  # steps
-ROUNDS = 8  # of asking which others arrive during a wait of that length
+ROUNDS = 8  # of the iteration over the requests that arrive during the wait itself
 
 
 class StepPace:
-    """What a step costs: seconds for itself, for each prompt token, for each row that decodes.
+    """The cost of a step in seconds: a constant, plus one term per prompt token and one per decode row.
 
-    Least squares over the last steps, old ones fading. Steps that are all alike leave it open which of the three it
-    was; then it is a little of each, and the price of such a step is right.
+    Fitted by least squares over the last steps, with exponential decay. Steps of one size do not separate the three
+    terms; the cost is then spread over them, and the price of a step of that size is still right.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class StepPace:
         self._new: list[tuple[int, int, float]] = []
 
     def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
-        """One step. It is only noted; the sums are done when prices are asked for."""
+        """Record one step; the sums are updated only when prices are requested."""
         self._new.append((prompt_tokens, rows, seconds))
         if len(self._new) == MAX_NOTED:
             self._add_new()
@@ -51,7 +51,7 @@ class StepPace:
             row[3] = KEEP_STEP * row[3] + factor * seconds
 
     def prices(self, rows: int) -> tuple[float, float]:
-        """Seconds of a prompt token, and of an output token when `rows` decode together."""
+        """Seconds per prompt token, and per output token when `rows` rows decode together."""
         if self._new:
             self._add_new()
         if self._prices is None:
@@ -60,7 +60,7 @@ class StepPace:
         return prompt, row + step / max(1, rows)
 
     def _solve(self, used: tuple[int, ...]) -> tuple[float, float, float] | None:
-        """Gauss's elimination over these factors; None when one would have a negative price."""
+        """Solve for the factors in `used` by Gaussian elimination; None if a price would be negative."""
         matrix = [[self._products[i][j] for j in (*used, 3)] for i in used]
         for i, row in enumerate(matrix):
             row[i] *= 1.0 + ALIKE
@@ -77,7 +77,7 @@ class StepPace:
 
 
 class Forecast:
-    """Learns from steps and from ends; answers for one backlog."""
+    """Predicts waits for one backlog, from observed steps and from the lengths of ended sequences."""
 
     def __init__(self, backlog: Backlog):
         self._backlog = backlog
@@ -105,21 +105,21 @@ class Forecast:
         self._allowed = KEEP_SEQUENCE * self._allowed + sequence.token_limit - sequence.request.prompt_len
 
     def arrived(self, request: Request, now: float) -> None:
-        """It was accepted: its tenant will send more of the kind."""
+        """Record an accepted request: its tenant is expected to send more like it."""
         first, n = request.sequences[0], len(request.sequences)
         output_tokens = self._used_share * (first.token_limit - first.num_tokens)
         request.tenant.arrivals.add(n * _cost(first.num_tokens, output_tokens), now)
         self._now = now
 
     def queue_s(self, tenant: Tenant) -> float:
-        """Seconds until a sequence of `tenant` that came now would be scheduled; 0 when it need not wait."""
+        """Seconds until a sequence of `tenant` arriving now would be scheduled; 0 when it need not wait."""
         return self.queue_times([tenant])[0]
 
     def queue_times(self, tenants: Items[Tenant]) -> list[float]:
-        """`queue_s` of each, in time linear in the tenants that live, for each of a few dozen `tenants`.
+        """`queue_s` of each of a few dozen `tenants`; each costs time linear in the number of live tenants.
 
-        The wait until a moment of service is the same for all, so it grows with that moment: each is sought from
-        where the one before was found, in a round or two.
+        The wait grows monotonically with the service at which a tenant's turn comes, so each search starts at the
+        previous result and takes a round or two.
         """
         backlog = self._backlog
         if not backlog.num_waiting and backlog.free_rows:
@@ -146,7 +146,7 @@ class Forecast:
         return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.value(self._now))
 
     def first_token_s(self, tenant: Tenant, prompt_tokens: int) -> float:
-        """Seconds until the first token of a sequence that came now."""
+        """Seconds until the first token of a sequence arriving now."""
         backlog, (prompt_s, output_s) = self._backlog, self._prices()
         begun = sum(sequence.prefill_len - sequence.num_scheduled for sequence in backlog.prefilling)
         planned = sum(
@@ -155,7 +155,7 @@ class Forecast:
         return self.queue_s(tenant) + planned + (begun + prompt_tokens) * prompt_s
 
     def _prices(self) -> tuple[float, float]:
-        """Seconds a token of a queued prompt, and an allowed token of output: not all are computed."""
+        """Seconds per queued prompt token and per allowed output token, discounted by the share that is computed."""
         backlog = self._backlog
         running = len(backlog.running)
         prompt_s, output_s = self._pace.prices(max(running, min(backlog.max_num_rows, backlog.num_live)))
@@ -167,7 +167,7 @@ class Forecast:
         return self._used / self._allowed if self._allowed else 1.0
 
     def _excess_s(self, output_s: float) -> float:
-        """The work that running sequences have left, in seconds, beyond half of their outputs."""
+        """The work in seconds that running sequences have left beyond half of their outputs."""
         backlog = self._backlog
         if self._excess_step != backlog.step:
             excess = 0.0
@@ -179,7 +179,7 @@ class Forecast:
 
 
 class _Queue(NamedTuple):
-    """What waits of one tenant; costs as service counts them."""
+    """The queue of one tenant; costs in units of service."""
 
     tenant: Tenant
     service: float
@@ -189,7 +189,7 @@ class _Queue(NamedTuple):
 
 
 def _until(moment: float, own: _Queue, queues: list[_Queue], cost_s: float, excess_s: float, least_s: float) -> float:
-    """Seconds, at least `least_s`, until `own` has been served up to `moment`, if all go on to send as they did."""
+    """Seconds, at least `least_s`, until `own` has been served up to `moment`, at the current arrival rates."""
     wait_s = max(least_s, own.cost * cost_s + excess_s)
     for _ in range(ROUNDS):
         before = own.cost

@@ -1,4 +1,4 @@
-"""Which vectors the model can give, and the checks of a request for one."""
+"""Checks pooling requests against the tasks and dimensions that the model supports."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ UNSET = SamplingParams()
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """As in protocol.worker.WorkerReady."""
+    """What the model supports in pooling; the fields are those of protocol.messages.worker.WorkerReady."""
 
     tasks: Tasks = ("generate",)
     embedding_size: int = 0
@@ -39,11 +39,11 @@ class PoolingFacts:
         )
 
     def reads_whole_prompt(self, pooling: PoolingParams) -> bool:
-        """Whether every token's hidden state counts, so that none may come from the prefix cache."""
+        """Whether the vector depends on every token's hidden state, which rules out the prefix cache."""
         return pooling.task in PER_TOKEN or self.needs_whole_prompt or pooling.skip_reading_prefix_cache
 
     def check(self, message: EngineCoreRequest, prompt_len: int, max_num_batched_tokens: int) -> None:
-        """Raises InvalidRequest for what this model, or this server, cannot do."""
+        """Raise InvalidRequest for a task or size that this model or this server does not support."""
         pooling, can = message.pooling_params, ", ".join(self.tasks)
         task = "generate" if pooling is None else pooling.task
         if task not in self.tasks:
@@ -86,7 +86,7 @@ class PoolingFacts:
             )
 
     def _check_bytes(self, pooling: PoolingParams, prompt_len: int, max_num_batched_tokens: int) -> None:
-        """Of one answer, and of all that one step may bring."""
+        """Check the size of the answer, and of all vectors that one step may yield."""
         columns = self.num_labels if pooling.task == "token_classify" else pooling.dimensions or self.embedding_size
         num_bytes = FLOAT_BYTES * columns * prompt_len
         if num_bytes > MAX_VECTORS_BYTES:

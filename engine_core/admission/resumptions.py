@@ -1,14 +1,14 @@
-"""How many requests may come as accepted before, by a former core or by this one, and pass the queue's limits."""
+"""Limits how many resumed requests, which clients mark as accepted before, may bypass the queue's limits."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Resumptions:
-    """A client marks a request as accepted before; no more are trusted than can have been lost.
+    """Counts how many requests marked as accepted before are trusted: no more than can have been lost.
 
-    `most`: as many as a core can have had. A core that follows another begins with so many; later as many are granted
-    as were lost with clients. What comes beyond is treated as new.
+    `most`: the most requests that a core can have held. A core that replaces another starts with that many; each
+    request lost with a client adds one. Requests beyond the count are treated as new.
     """
 
     most: int
@@ -22,7 +22,7 @@ class Resumptions:
         self.left = min(self.most, self.left + count)
 
     def take(self) -> bool:
-        """Whether one more is believed."""
+        """Use up one; False if none is left."""
         if not self.left:
             return False
         self.left -= 1

@@ -1,4 +1,4 @@
-"""Checks a request once, completely, so that nothing later can fail because of it."""
+"""Validates a request once and completely, so that no later stage can fail because of it."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class ModelFacts:
 def fitting_model_len(
     config: Config, num_blocks: int, max_model_len: int, kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
 ) -> int:
-    """The context that the cache can hold for one sequence. Raises ConfigError when a longer one was asked for."""
+    """The longest context that the cache holds for one sequence. Raises ConfigError when a longer one is configured."""
     block_size, max_chunk = config.cache.block_size, config.scheduler.max_num_batched_tokens
     groups = KVGroups.of(kv_groups, block_size, max_chunk)
     capacity = groups.capacity_tokens(num_blocks)
@@ -57,7 +57,7 @@ def fitting_model_len(
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Makes requests of messages. Every refusal is an InvalidRequest with the numbers in it."""
+    """Turns messages into requests. Raises InvalidRequest with the field, the value and the limit."""
 
     facts: ModelFacts
     kv_cache: KVCache
@@ -163,7 +163,7 @@ class Validation:
             )
 
     def _check_a_token_is_left(self, params: SamplingParams, stop_ids: frozenset[int]) -> None:
-        """Rules that together forbid every token would leave nothing to sample."""
+        """Raise InvalidRequest if the sampling rules together forbid every token."""
         forbidden = {word[0] for word in params.bad_words_token_ids if len(word) == 1}
         if params.min_tokens:
             forbidden |= stop_ids
@@ -179,7 +179,7 @@ class Validation:
         )
 
     def _token_limit(self, prompt_len: int, max_tokens: int | None) -> int:
-        """Tokens that a sequence may have. The last one needs no room in the cache: nothing is computed from it."""
+        """The most tokens a sequence may have. The last one needs no cache slot: nothing is computed from it."""
         cache, limit = self.kv_cache, self.facts.max_model_len
         if max_tokens is None:
             limit = min(limit, max(cache.capacity_tokens + 1, prompt_len + 1))
@@ -221,7 +221,7 @@ class Validation:
         return [unpack_ids(ids).tolist() for ids in resumed]
 
     def _seed(self, message: EngineCoreRequest) -> int:
-        """The given seed, or one derived from the server's seed and the question, so that asking again repeats."""
+        """The given seed, or one derived from the server's seed and the request, so that a repetition is identical."""
         params = message.sampling_params
         if params.seed is not None and params.seed >= 0:
             return params.seed
@@ -233,7 +233,7 @@ class Validation:
 
 
 def _sequence_seed(seed: int, index: int) -> int:
-    """The first sequence of n has the request's own seed, so it equals the one of n=1."""
+    """The seed of sequence `index`. The first has the request's seed, so it equals the output with n=1."""
     if index == 0:
         return seed
     return _positive_int63(hashlib.sha256(f"sequence {index} of seed {seed}".encode()).digest())

@@ -1,7 +1,7 @@
-"""What goes to one client: columns while it keeps up, one coalesced output per stream after it fell behind.
+"""Output to one client: columns while it keeps up, one coalesced output per stream after it fell behind.
 
-A client may leave MAX_UNACKNOWLEDGED_FRAMES messages unacknowledged. From then on nothing is built for it; the core
-only remembers how far each stream was delivered, and the tokens themselves lie in the sequences anyway.
+A client may leave MAX_UNACKNOWLEDGED_FRAMES messages unacknowledged. Beyond that, no messages are built for it: the
+core only records how far each stream was delivered, since the sequences hold the tokens anyway.
 """
 
 from collections import deque
@@ -49,8 +49,8 @@ class ClientOutbox:
         return sum(stream_id not in self.streams for stream_id in self._pending or ())
 
     def running(self, message: EngineCoreRequest) -> Request | None:
-        """The running request that `message` repeats; None: it is new. A client repeats what it may have sent to an
-        earlier core."""
+        """The running request that `message` repeats, or None if it is new. A client repeats a request if it does not
+        know which core received it."""
         ids = range(message.request_id, message.request_id + message.sampling_params.n)
         known = {self.streams[stream_id].request for stream_id in ids if stream_id in self.streams}
         asked = message.request_id, message.prompt_token_ids, message.sampling_params, message.pooling_params
@@ -59,14 +59,14 @@ class ClientOutbox:
         )
 
     def remove(self, stream_ids: list[int]) -> None:
-        """These have ended, and the client knows or learns it by another message."""
+        """Drop ended streams whose end the client already knows, or learns from another message."""
         for stream_id in stream_ids:
             del self.streams[stream_id]
             if self._pending is not None and (entry := self._pending.pop(stream_id, None)) is not None:
                 self._hold(-entry.num_bytes)
 
     def close(self) -> None:
-        """The client is gone: nothing is held for it any more."""
+        """Release everything held for a client that is gone."""
         self._hold(-self.unacknowledged_bytes)
         self._pending = None
         self._sent_bytes.clear()
@@ -92,7 +92,7 @@ class ClientOutbox:
         return self.catch_up(step)
 
     def acknowledge(self, frames: int, step: int) -> list[EngineCoreOutputs]:
-        """Credit returns; the client is sent what it missed."""
+        """Return credit for `frames` messages; the result brings the client up to date."""
         self.credit = min(self.credit + frames, MAX_UNACKNOWLEDGED_FRAMES)
         for _ in range(min(frames, len(self._sent_bytes))):
             self._hold(-self._sent_bytes.popleft())
@@ -114,13 +114,13 @@ class ClientOutbox:
         return messages
 
     def _send(self, size: int) -> None:
-        """A message of about `size` bytes goes to the client."""
+        """Account for a message of about `size` bytes sent to the client."""
         self.credit -= 1
         self._sent_bytes.append(OUTPUT_OVERHEAD_BYTES + size)
         self._hold(OUTPUT_OVERHEAD_BYTES + size)
 
     def _hold(self, num_bytes: int) -> None:
-        """So many bytes more, or fewer, until the client acknowledges."""
+        """Add `num_bytes`, possibly negative, to the unacknowledged bytes of this client and of all."""
         self.unacknowledged_bytes += num_bytes
         self._budget.num_bytes += num_bytes
 
@@ -133,9 +133,10 @@ class ClientOutbox:
         }
 
     def _take_parts(self, pending: dict[int, PendingOutput]) -> Iterator[tuple[tuple[EngineCoreOutput, ...], int]]:
-        """A message's worth of outputs, and its bytes. Nothing is taken before it is asked for.
+        """Yield the outputs of one message at a time, with their size in bytes. Lazy: nothing is taken in advance.
 
-        Half a message is full; what brings a prompt's logprobs or vectors, up to 3 MiB, shares none that it would fill.
+        A message counts as full at half its limit; an output with prompt logprobs or vectors, up to 3 MiB, starts a
+        new message if it would overfill the current one.
         """
         outputs: list[EngineCoreOutput] = []
         size = 0

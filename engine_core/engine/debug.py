@@ -1,4 +1,4 @@
-"""Audits the whole engine and shows it: for tests after every step, for people through the utility calls."""
+"""Audits and dumps the whole engine: in tests after every step, for operators through the utility calls."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MAX_DESCRIPTION_BYTES = 1 << 20
 
 
 def check_invariants(engine: EngineCore) -> None:
-    """Raise AssertionError naming the first thing that is wrong. Costs time in what lives; changes nothing."""
+    """Raise AssertionError for the first broken invariant. Takes time linear in the live state; changes nothing."""
     scheduler = engine.scheduler
     engine.kv_cache.check(scheduler.running)
     scheduler.waiting.check()
@@ -34,7 +34,7 @@ def check_invariants(engine: EngineCore) -> None:
 
 
 def _check_clients(engine: EngineCore) -> None:
-    """Bytes that are not acknowledged add up, and exactly the paused clients' sequences are stalled."""
+    """The unacknowledged bytes add up, and exactly the sequences of paused clients are stalled."""
     for outbox in engine.clients.values():
         outbox.check()
     total = sum(outbox.unacknowledged_bytes for outbox in engine.clients.values())
@@ -62,7 +62,7 @@ def _check_tenants(scheduler: Scheduler, live: list[Sequence]) -> None:
 
 
 def _check_leads(engine: EngineCore) -> None:
-    """No tenant waits for ever: a batch costs no more than all rows at their longest."""
+    """No tenant waits forever: a lead is bounded by the cost of all rows at their longest."""
     shares, rows = engine.scheduler.shares, engine.scheduler.max_num_rows
     longest = MAX_LEAD_BATCHES * rows * max(FIRST_COST, OUTPUT_TOKEN_COST * engine.facts.max_model_len)
     for tenant in shares.tenants.values():
@@ -91,7 +91,7 @@ def _check_places(engine: EngineCore) -> None:
 
 
 def _check_passes(scheduler: Scheduler, live: list[Sequence]) -> None:
-    """No sequence waits for ever: only so many that come after it are admitted before it."""
+    """No sequence waits forever: a bounded number of later sequences is admitted before it."""
     for sequence in live:
         assert sequence.num_passed <= scheduler.max_passes, f"stream {sequence.stream_id} was passed too often"
 
@@ -109,7 +109,7 @@ def _check_rows(scheduler: Scheduler) -> None:
 
 
 def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
-    """Each table has room for what is computed, and all that the next token reads; what lies behind is released."""
+    """Each table covers the computed tokens and all that the next token reads; blocks behind windows are released."""
     groups, block_size = scheduler.kv_cache.groups, scheduler.kv_cache.block_size
     position = sequence.num_scheduled
     if sequence.joined_step:
@@ -183,7 +183,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
 
 
 def describe(engine: EngineCore | None) -> bytes:
-    """State and audit as JSON; the first thousand that run and wait."""
+    """The state and the audit's result as JSON, with the first thousand running and waiting sequences."""
     if engine is None:
         return b"{}"
     state = dump_state(engine)

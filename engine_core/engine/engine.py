@@ -1,4 +1,4 @@
-"""The heart, sans-I/O: messages and the time come in, messages go out. The file to read first.
+"""The engine core, sans-I/O: messages and the time come in, messages go out. The file to read first.
 
 `plan` makes the next step for the workers, up to `pipeline_depth` steps ahead of `apply`, which takes their answers.
 Every method that may produce messages returns them as (client, message) pairs, in the order to send.
@@ -47,7 +47,7 @@ Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
 
 
 class EngineCore:
-    """All requests from admission to their end. `epoch` is this engine's incarnation, as clients see it."""
+    """Runs all requests from admission to their end. `epoch` identifies this incarnation of the engine to clients."""
 
     def __init__(self, config: Config, facts: ModelFacts, epoch: int = 0):
         self.config = config
@@ -77,7 +77,7 @@ class EngineCore:
 
     @property
     def is_drained(self) -> bool:
-        """Nothing is left to compute or to send to a slow client; a client that stops reading loses its lease."""
+        """Whether nothing is left to compute or to send; a client that stops reading loses its lease."""
         return (
             self.is_idle
             and self.admission.core_poison.is_over
@@ -90,11 +90,11 @@ class EngineCore:
         self.clients.setdefault(client, ClientOutbox(self.epoch, now, self.unacknowledged))
 
     def heard_from(self, client: bytes, now: float) -> None:
-        """The client's lease begins anew."""
+        """Renew the client's lease."""
         self.clients[client].heard_s = now
 
     def remove_client(self, client: bytes, now: float) -> None:
-        """The client is gone: what it asked for is over, until an equal request comes."""
+        """End all requests of a client that is gone; their outputs are kept for a time for equal requests."""
         outbox = self.clients.pop(client, None)
         sequences = [] if outbox is None else list(outbox.streams.values())
         self.admission.client_removed(client, list(dict.fromkeys(sequence.request for sequence in sequences)), now)
@@ -107,7 +107,7 @@ class EngineCore:
             self._resume_clients()
 
     def excuse_clients(self, seconds: float) -> None:
-        """The core read nothing for so long: all leases last so much longer."""
+        """Extend all leases by a time in which the core itself read nothing."""
         for outbox in self.clients.values():
             outbox.heard_s += seconds
 
@@ -116,13 +116,13 @@ class EngineCore:
         return [client for client, outbox in self.clients.items() if now - outbox.heard_s > CLIENT_LEASE_S]
 
     def outputs_received(self, client: bytes, frames: int) -> Outgoing:
-        """Credit and bytes return; the client is sent what it missed, and its sequences may go on."""
+        """Return credit and bytes; the client is sent the outputs it missed, and its sequences may run again."""
         messages = self.clients[client].acknowledge(frames, self.scheduler.step)
         self._resume_clients()
         return [(client, message) for message in messages]
 
     def _pause_clients(self) -> None:
-        """Those that hold too much of what is not acknowledged wait until they acknowledge."""
+        """Pause the clients with too many unacknowledged bytes until they acknowledge."""
         num_clients = len(self.clients)
         if not self.unacknowledged.is_exceeded(num_clients):
             return
@@ -144,7 +144,7 @@ class EngineCore:
     # Requests
 
     def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
-        """Queue a request, or refuse it whole."""
+        """Queue a request, or reject it as a whole."""
         outbox = self.clients[client]
         answer = self.admission.admit(client, message, outbox, now)
         if not isinstance(answer, Admitted):
@@ -160,7 +160,7 @@ class EngineCore:
         return [*((client, outputs) for outputs in reused), *self._end_early(client, ended, now)]
 
     def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
-        """End streams of this client. Those that are over already are ignored: abort races with finish."""
+        """End streams of this client. Streams that have ended are ignored: abort races with finish."""
         self.admission.core_poison.aborted(client, message, now)
         streams = self.clients[client].streams
         sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
@@ -168,11 +168,11 @@ class EngineCore:
 
     @property
     def next_deadline_s(self) -> float:
-        """When `expire` should be called next; infinity: never."""
+        """The time of the next call of `expire`; infinity: never."""
         return self.admission.deadlines.next_s
 
     def expire(self, now: float) -> Outgoing:
-        """Drop what has waited longer than it may, before anything is computed for it."""
+        """Reject the requests that have exceeded their time limit before any of their tokens was computed."""
         outgoing: Outgoing = []
         for request in self.admission.deadlines.take_expired(now):
             sequences = request.live
@@ -184,7 +184,7 @@ class EngineCore:
     # Steps
 
     def stats(self, now: float) -> SchedulerStats:
-        """Figures of this moment; waits are predicted once in STATS_INTERVAL_S, for all clients."""
+        """The current statistics; waits are predicted at most once per STATS_INTERVAL_S, for all clients."""
         if now - self._waits_s >= STATS_INTERVAL_S:
             self._waits, self._waits_s = self.admission.capacity.waits(), now
         return self.counters.snapshot(self.scheduler, *self._waits)
@@ -205,9 +205,9 @@ class EngineCore:
         return plan_message(plan, self.worker_epoch)
 
     def apply(self, output: ModelRunnerOutput, now: float) -> Outgoing:
-        """Take the answer to the oldest step in flight. One from a former worker group is dropped.
+        """Apply the answer to the oldest step in flight. An answer from a former worker group is dropped.
 
-        Raises ProtocolError when it answers another step or does not fit: the workers must be replaced.
+        Raises ProtocolError if it answers another step or does not match the plan: the workers must be replaced.
         """
         if output.epoch != self.worker_epoch:
             return []
@@ -232,9 +232,9 @@ class EngineCore:
         return self._deliver(plan.step, results, outputs, now)
 
     def workers_replaced(self, worker_epoch: int, now: float, *, from_outside: bool) -> Outgoing:
-        """Another worker group starts with empty caches: everything that ran waits again, with its output.
+        """A new worker group starts with empty caches: all running sequences are queued again, with their output.
 
-        `from_outside`: whatever ended the group before, it was no request.
+        `from_outside`: no request caused the end of the previous group.
         """
         self.worker_epoch = worker_epoch
         scheduler = self.scheduler
@@ -287,7 +287,7 @@ class EngineCore:
         return [(client, message) for message in messages]
 
     def _recompute_or_fail(self, sequence: Sequence, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
-        """Its blocks may hold NaN: they are not found any more, and it starts over without the cache, once."""
+        """Recompute `sequence` without the prefix cache, once. Its blocks may hold NaN and are invalidated."""
         self.kv_cache.invalidate(sequence)
         sequence.num_nans += 1
         if sequence.num_nans <= MAX_NANS:

@@ -1,4 +1,4 @@
-"""Outputs of a stream beyond one plain token: details of a step, and ends."""
+"""Builds the outputs of a stream that are more than one plain token: with details, or with an end."""
 
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput
 from paged_serve.protocol.messages.message import pack_ids
@@ -12,7 +12,7 @@ StreamOutput = tuple[Sequence, EngineCoreOutput]
 
 
 def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOutput]]:
-    """By client: outputs of the sequences that have more than one plain token, or a vector instead."""
+    """By client: the outputs of sequences with more than one plain token, or with a vector."""
     outputs: dict[bytes, list[StreamOutput]] = {}
     for sequence in results.detailed:
         request, output = sequence.request, sequence.output
@@ -63,7 +63,7 @@ def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = ""
 
 
 def reused_outputs(request: Request) -> list[StreamOutput]:
-    """All outputs that a request, just accepted, begins with."""
+    """The outputs that a request, just accepted, starts with."""
     return [
         (sequence, EngineCoreOutput(sequence.stream_id, 0, pack_ids(sequence.output)))
         for sequence in request.sequences

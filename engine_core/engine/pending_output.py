@@ -1,4 +1,4 @@
-"""One stream's output that its client has not been sent: tokens lie in the sequence, logprobs in packed columns."""
+"""Output of one stream not yet sent to its client: the sequence holds the tokens, packed columns the logprobs."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ OUTPUT_OVERHEAD_BYTES = 128  # of an output in a message, and of a stream's entr
 
 @dataclass(slots=True)
 class PendingOutput:
-    """Tokens from `position` on, and what goes with them."""
+    """The tokens from `position` on, with their logprobs, vector and end."""
 
     stream_id: int
     position: int
@@ -37,7 +37,7 @@ class PendingOutput:
 
     @property
     def num_bytes(self) -> int:
-        """What is held for the client alone."""
+        """Bytes held only because the client has not been sent this output."""
         size = len(self._token_ids) + len(self._logprobs) + len(self._ranks) + self.whole_bytes
         if self.finish_reason is not None:
             size += OUTPUT_OVERHEAD_BYTES + 4 * len(self.output)
@@ -45,7 +45,7 @@ class PendingOutput:
 
     @property
     def whole_bytes(self) -> int:
-        """Of what is never sent in parts."""
+        """Bytes of the parts that are never split over several messages."""
         return logprobs_bytes(self.prompt_logprobs) + pooled_bytes(self.pooled)
 
     def merge(self, output: EngineCoreOutput) -> None:
@@ -61,7 +61,7 @@ class PendingOutput:
             self.output = array("i", self.output)
 
     def take(self, max_bytes: int) -> EngineCoreOutput:
-        """The next part, of about `max_bytes` at most, but with one token at least; `position` moves past it."""
+        """The next part, of at most about `max_bytes` but at least one token; `position` moves past it."""
         rows = len(self._ranks) // 4
         row_bytes = len(self._token_ids) // rows if rows else 0
         room = max_bytes - logprobs_bytes(self.prompt_logprobs)
@@ -99,7 +99,7 @@ class PendingOutput:
 
 
 def output_bytes(output: EngineCoreOutput) -> int:
-    """About what it takes in a message."""
+    """The approximate size of `output` in a message."""
     size = OUTPUT_OVERHEAD_BYTES + len(output.token_ids) + len(output.error)
     if output.logprobs is not None or output.prompt_logprobs is not None:
         size += logprobs_bytes(output.logprobs) + logprobs_bytes(output.prompt_logprobs)

@@ -1,4 +1,4 @@
-"""Counters of one epoch, and the picture of one moment that clients receive."""
+"""Counters of one epoch, and the snapshot that clients receive."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ STATS_INTERVAL_S = 0.1
 
 @dataclass(slots=True)
 class StepCounters:
-    """Grows with each applied step."""
+    """Counters that each applied step increases."""
 
     prompt_tokens: int = 0
     generation_tokens: int = 0

@@ -1,4 +1,4 @@
-"""A line for each step as it is sent and answered, to find out what the engine did last."""
+"""Writes a line for each step sent and answered, so that a crash report shows the engine's last steps."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class StepLog:
-    """Numbers alone: no line knows what is computed. `t` is in seconds since 1970."""
+    """Only numbers are logged, never request content. `t` is in seconds since 1970."""
 
     def __init__(self, note: Callable[[str], None]):
         self._note = note

@@ -22,13 +22,13 @@ from ..scheduling.scheduled_step import ScheduledChunk, ScheduledStep
 class StepResults:
     """Results of one step, grouped by how they are delivered."""
 
-    plain: DecodeSet  # its rows have one more token and nothing else
+    plain: DecodeSet  # rows with one more token and nothing else
     plain_tokens: "array[int]"
     detailed: list[Sequence] = field(default_factory=list)  # one more token and details
     ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # each of them detailed, or pooled
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
-    not_finite: list[Sequence] = field(default_factory=list)  # their token means nothing and was not appended
-    failed: dict[Sequence, str] = field(default_factory=dict)  # nor was that of these; why the sampler had none
+    not_finite: list[Sequence] = field(default_factory=list)  # their token is meaningless and was not appended
+    failed: dict[Sequence, str] = field(default_factory=dict)  # no token was sampled; the reason
     pooled: dict[Sequence, Pooled] = field(
         default_factory=dict
     )  # the vectors with which sequences end, without a token
@@ -51,7 +51,7 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]
 
-    for index in bad & plan.discarded:  # aborted or preempted meanwhile, its blocks are others' by now
+    for index in bad & plan.discarded:  # aborted or preempted meanwhile; its blocks may have other owners
         kv_cache.prefix_cache.invalidate_hashes(plan.decode.sequences[index])
     decode_bad = {index for index in bad if index < num_decode}
     decode_reasons = {index: reason for index, reason in reasons.items() if index < num_decode}
@@ -84,7 +84,7 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
 
 
 def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int], reasons: dict[int, str]) -> StepResults:
-    """The steady path: no row is visited but by `append`, unless it ends or has logprobs."""
+    """The steady path: Python visits a row only if it ends or has logprobs; `append` does the rest."""
     decode = plan.decode
     not_finite = [decode.sequences[index] for index in bad - plan.discarded]
     failed = {decode.sequences[index]: reason for index, reason in reasons.items() if index not in plan.discarded}
@@ -100,7 +100,7 @@ def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int], reas
 
 
 def _apply_pooled(pooling: list[tuple[ScheduledChunk, Pooled | None]], results: StepResults, kv_cache: KVCache) -> None:
-    """A vector ends its sequence; where there is none, the sequence's blocks may hold what is not finite."""
+    """End each sequence that has its vector; without one, the sequence's blocks may hold non-finite values."""
     for chunk, pooled in pooling:
         if chunk.discarded:
             if pooled is None:
@@ -113,7 +113,7 @@ def _apply_pooled(pooling: list[tuple[ScheduledChunk, Pooled | None]], results: 
 
 
 def _match_pooled(plan: ScheduledStep, output: ModelRunnerOutput) -> list[tuple[ScheduledChunk, Pooled | None]]:
-    """The chunks that end with a vector, each with its own. Raises ProtocolError unless every one has it."""
+    """Pair each chunk that ends with a vector with that vector. Raises ProtocolError if one is missing."""
     if not (plan.chunks or output.pooled):
         return []
     pooling = [chunk for chunk in plan.chunks if chunk.pools]
@@ -132,7 +132,7 @@ def _without(decode: DecodeSet, tokens: "array[int]", indices: set[int]) -> tupl
 
 
 def _ended(plan: ScheduledStep, decode: DecodeSet, tokens: "array[int]") -> dict[Sequence, FinishReason]:
-    """Those of `decode` that end with the token just appended."""
+    """The sequences of `decode` that end with the token just appended."""
     candidates = [sequence for sequence in plan.last if decode.index(sequence) is not None]
     if not decode.stop_ids.isdisjoint(tokens):
         stop_ids = decode.stop_ids
@@ -145,7 +145,7 @@ def _ended(plan: ScheduledStep, decode: DecodeSet, tokens: "array[int]") -> dict
 
 
 def _apply_prompt_logprobs(plan: ScheduledStep, output: ModelRunnerOutput) -> None:
-    """Taken even from a discarded chunk: the values are right, and a sibling may count on them."""
+    """Taken even from a discarded chunk: the values are valid, and a sibling may need them."""
     for part in output.prompt_logprobs:
         for chunk in plan.chunks:
             if chunk.row == part.row:

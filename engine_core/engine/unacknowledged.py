@@ -1,7 +1,7 @@
-"""A bound on the bytes that the core holds for clients that do not acknowledge what they were sent.
+"""Bounds the bytes that the core holds for clients that do not acknowledge their messages.
 
-Counted are the messages on their way and the outputs that wait for credit. Beyond the bound the sequences of the
-clients that hold most of it are not scheduled until those acknowledge: nothing accepted is lost, and the others go on.
+Messages in flight count, and so do outputs that wait for credit. Beyond the bound, the sequences of the clients with
+the most bytes are not scheduled until these clients acknowledge. Nothing accepted is lost, and other clients continue.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Holder(Protocol):
-    """A client, as it is seen here."""
+    """A client with unacknowledged bytes."""
 
     @property
     def unacknowledged_bytes(self) -> int: ...
@@ -18,10 +18,10 @@ class Holder(Protocol):
 
 @dataclass(slots=True)
 class UnacknowledgedBudget:
-    """With n clients one is paused when all together hold more than `threshold(n)` and it an n-th of that itself.
+    """With n clients, one is paused when all hold more than `threshold(n)` together and it holds an n-th of that.
 
-    That is max_bytes for one client and half of it for many, as one may hold a threshold before the others fill theirs:
-    threshold + (n - 1) / n * threshold = max_bytes.
+    The threshold is max_bytes for one client and half of it for many, because one client may hold a whole threshold
+    before the others fill their shares: threshold + (n - 1) / n * threshold = max_bytes.
     """
 
     max_bytes: int
@@ -35,11 +35,11 @@ class UnacknowledgedBudget:
         return self.num_bytes > self.threshold(num_clients)
 
     def to_pause(self, clients: Iterable[tuple[bytes, Holder]], num_clients: int) -> list[bytes]:
-        """To be asked when the threshold is exceeded."""
+        """The clients to pause; called when the threshold is exceeded."""
         share = self.threshold(num_clients) // num_clients
         return [name for name, client in clients if client.unacknowledged_bytes > share and name not in self.paused]
 
     def may_resume(self, client: Holder, num_clients: int) -> bool:
-        """A paused client holds half of what it may, or all together do."""
+        """Whether a paused client, or all clients together, are down to half of their limit."""
         threshold = self.threshold(num_clients)
         return 2 * self.num_bytes <= threshold or 2 * num_clients * client.unacknowledged_bytes <= threshold

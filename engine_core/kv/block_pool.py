@@ -18,7 +18,7 @@ class BlockPool:
         self._refcounts = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id leaves first
         self._cached = Evictor(num_blocks)
-        self._tenants = [""] * num_blocks  # for which it was allocated, in whose share it is until it is blank
+        self._tenants = [""] * num_blocks  # it was allocated for; counts in that tenant's share until it is blank
         self._block_by_hash: dict[bytes, int] = {}
         self._hash_by_block: dict[int, bytes] = {}
         self._invalid: set[int] = set()  # owned; what they hold may be NaN
@@ -35,7 +35,7 @@ class BlockPool:
     def allocate(self, count: int, tenants: Sequence[str] = ("",)) -> list[int]:
         """Hand out `count` blocks, each with one owner. The caller has checked `num_free`.
 
-        `tenants`: one for all, or one a block.
+        `tenants`: one for all blocks, or one per block.
         """
         assert 0 <= count <= self.num_free, f"{count} blocks wanted, {self.num_free} free"
         tenants = tenants if len(tenants) == count else [*tenants] * count
@@ -80,24 +80,24 @@ class BlockPool:
                 self._cached.count(self._tenants[block], -1)
 
     def publish(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """Let owned blocks be found by their hashes. Of two blocks with equal contents the first is."""
+        """Make owned blocks findable by their hashes. Of two blocks with equal contents, the first one is found."""
         for block, block_hash in zip(blocks, hashes, strict=True):
             if block_hash not in self._block_by_hash and block not in self._hash_by_block:
                 self._block_by_hash[block_hash] = block
                 self._hash_by_block[block] = block_hash
 
     def find(self, hashes: Sequence[bytes]) -> list[int]:
-        """Blocks that hold the longest known prefix of `hashes`. They gain no owner yet."""
+        """The blocks that hold the longest known prefix of `hashes`. Does not add an owner."""
         blocks = list(map(self._block_by_hash.get, hashes))
         end = blocks.index(None) if None in blocks else len(blocks)
         return blocks[:end]  # type: ignore[return-value]
 
     def block_of(self, block_hash: bytes) -> int:
-        """The block that is found by this hash; -1: none. It gains no owner yet."""
+        """The block with this hash, or -1. Does not add an owner."""
         return self._block_by_hash.get(block_hash, -1)
 
     def hash_of(self, block: int) -> bytes | None:
-        """None: what it holds cannot be found."""
+        """The hash by which `block` can be found, or None."""
         return self._hash_by_block.get(block)
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
@@ -110,13 +110,13 @@ class BlockPool:
         return num_once - sum(self._refcounts[block] == 1 for block in besides.intersection(blocks))
 
     def num_valid(self, blocks: Sequence[int]) -> int:
-        """How many of `blocks`, from the first on, other sequences may share."""
+        """How many leading blocks of `blocks` other sequences may share."""
         if not self._invalid:
             return len(blocks)
         return next((index for index, block in enumerate(blocks) if block in self._invalid), len(blocks))
 
     def invalidate(self, blocks: Iterable[int]) -> None:
-        """What these blocks hold may be NaN: no other sequence shares them until they were free."""
+        """Mark blocks that may hold NaN: no other sequence shares them until they have been freed."""
         blocks = list(blocks)
         self._invalid.update(block for block in blocks if self._refcounts[block])
         self.drop(blocks)
@@ -125,7 +125,7 @@ class BlockPool:
         self.invalidate(block for block_hash in hashes if (block := self._block_by_hash.get(block_hash)) is not None)
 
     def drop(self, blocks: Iterable[int]) -> None:
-        """The contents of these blocks are found no more, whether owned or not."""
+        """Make the contents of these blocks unfindable, whether owned or not."""
         for block in blocks:
             block_hash = self._hash_by_block.pop(block, None)
             if block_hash is None:
@@ -140,7 +140,7 @@ class BlockPool:
         self.drop(list(self._hash_by_block))
 
     def check(self, owners: Iterable[Sequence[int]]) -> None:
-        """Raise AssertionError unless `owners` (block lists) explain every refcount and every block is somewhere."""
+        """Raise AssertionError unless `owners` (block lists) match every refcount and no block is lost."""
         expected = Counter(block for blocks in owners for block in blocks)
         for block, count in enumerate(self._refcounts):
             assert count == expected[block], f"block {block} has refcount {count} but {expected[block]} owners"

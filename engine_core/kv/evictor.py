@@ -1,19 +1,19 @@
-"""Free blocks whose contents can still be found, and which of them goes when the room is needed.
+"""Free blocks whose contents can still be found, and the order in which they are evicted.
 
-The tenant with most blocks, those it uses and those it has left, loses the least recently used of the latter. So
-a tenant that floods the cache evicts its own prefixes and not those of others: each keeps up to an equal share for as
-long as it comes back for it.
+The tenant with the most blocks, in use and cached, loses its least recently used cached block. A tenant that floods
+the cache therefore evicts its own prefixes and not those of others: each tenant keeps up to an equal share for as long
+as it keeps using it.
 """
 
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 
-KEPT_FOR_TURNOVERS = 8  # of all blocks: what a tenant left longer ago is evicted first
+KEPT_FOR_TURNOVERS = 8  # of the whole pool; blocks of a tenant that is idle for longer are evicted first
 
 
 class Evictor:
-    """Blocks by tenant, each tenant's in the order in which they became free."""
+    """Cached blocks by tenant, each tenant's in the order in which they became free."""
 
     def __init__(self, num_blocks: int):
         self._by_tenant: dict[str, OrderedDict[int, None]] = {}
@@ -33,7 +33,7 @@ class Evictor:
         return iter(self._tenant_of)
 
     def count_each(self, tenants: Sequence[str]) -> None:
-        """One more block for each of them."""
+        """Count one more block for each entry of `tenants`."""
         if tenants and tenants.count(tenants[0]) == len(tenants):
             self.count(tenants[0], len(tenants))
             return
@@ -41,7 +41,7 @@ class Evictor:
             self.count(tenant, count)
 
     def count(self, tenant: str, change: int) -> None:
-        """`change` more blocks are this tenant's, or fewer."""
+        """Add `change`, possibly negative, to the tenant's number of blocks."""
         num_owned = self.num_owned_by.get(tenant, 0) + change
         if num_owned:
             self.num_owned_by[tenant] = num_owned
@@ -54,7 +54,7 @@ class Evictor:
         self._used_at[tenant] = self._num_evicted
 
     def remove(self, blocks: Sequence[int]) -> None:
-        """They are used again, or their contents are struck."""
+        """Remove blocks that are in use again, or whose contents are invalid."""
         tenant_of, by_tenant, tenants = self._tenant_of, self._by_tenant, set()
         for block in blocks:
             tenant = tenant_of.pop(block)
@@ -66,7 +66,7 @@ class Evictor:
                 self._drop(tenant)
 
     def evict(self, count: int) -> list[int]:
-        """Take `count` blocks out, which are there."""
+        """Remove and return `count` blocks; at least that many are cached."""
         if len(self._by_tenant) == 1:
             [(tenant, blocks)] = self._by_tenant.items()
             taken = [blocks.popitem(last=False)[0] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Gives sequences their blocks and takes them back."""
+"""Allocates KV blocks to sequences and releases them."""
 
 from collections.abc import Collection, Iterable
 from itertools import chain, zip_longest
@@ -23,11 +23,11 @@ class KVCache:
         self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching)
 
     def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
-        """Give `sequence` blocks for all its known tokens, sharing what is computed already; all or nothing.
+        """Allocate blocks for all known tokens of `sequence`, sharing computed ones; all or nothing.
 
-        At least its last token remains to be computed. `sibling` runs and has planned the common prompt. In a group
-        with a window the blocks reach as far as its first chunk may. False when fewer than `watermark` blocks would
-        stay free.
+        At least its last token remains to be computed. `sibling` is running and its common prompt is fully planned. In
+        a group with a window, the blocks cover at most the first chunk. Returns False if fewer than `watermark` blocks
+        would stay free.
         """
         tables = self._find(sequence, sibling)
         position = len(tables[0]) * self.block_size
@@ -50,10 +50,10 @@ class KVCache:
         return True
 
     def shortage(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> tuple[int, set[int]]:
-        """How many blocks are missing for `admit` (none: 0 or less) at most, and which it would share for sure.
+        """An upper bound on the blocks missing for `admit` (0 or less: none), and the blocks it certainly shares.
 
-        What others compute meanwhile may lengthen the prefix that it shares. Full groups need fewer new blocks then;
-        a window lies elsewhere, where it may share nothing, so none of its blocks counts as shared.
+        The shared prefix may grow while other sequences compute. Full groups then need fewer new blocks; a window
+        moves, possibly to where nothing is shared, so none of its blocks counts as shared.
         """
         tables = self._find(sequence, sibling)
         shared = [block for index in self.groups.full for block in tables[index]]
@@ -64,13 +64,13 @@ class KVCache:
         return sum(map(len, sequence.block_tables)) - sum(sequence.num_released)
 
     def num_owned_alone(self, sequence: Sequence, besides: set[int]) -> int:
-        """Blocks that its preemption makes free, those in `besides` not counted."""
+        """Blocks that become free if `sequence` is preempted, except those in `besides`."""
         return self.pool.num_owned_once(_held(sequence.block_tables), besides)
 
     def release_behind(self, sequences: Iterable[Sequence]) -> None:
-        """Take back the blocks that lie behind their windows once all planned steps are computed.
+        """Release the blocks that are behind the windows once all planned steps are computed.
 
-        Workers run steps in order, so the next step may write to these blocks: what reads them comes before it.
+        Workers run steps in order, so the next step may overwrite these blocks: all steps that read them come first.
         """
         behind: list[int] = []
         for sequence in sequences:
@@ -87,13 +87,13 @@ class KVCache:
         self.pool.release(behind)
 
     def num_wanted(self, sequences: list[Sequence]) -> list[int]:
-        """Blocks that `extend` gives each of them."""
+        """How many blocks `extend` would allocate to each sequence."""
         if not self.groups.windows:
             return [self.num_groups] * len(sequences)
         return [self.num_groups if each.joined_step else sum(self._num_wanted(each)) for each in sequences]
 
     def extend(self, sequences: list[Sequence]) -> Extensions:
-        """A block in each group for those that decode, and for others what their next chunk may need."""
+        """Allocate one block per group to sequences that decode, and to others the blocks of their next chunk."""
         num_groups = self.num_groups
         if num_groups == 1 and not self.groups.windows:
             return sequences, [sequence.row for sequence in sequences], self._extend(sequences, 0)
@@ -110,14 +110,14 @@ class KVCache:
         return extended, tables, blocks
 
     def _extend(self, takers: list[Sequence], index: int) -> list[int]:
-        """A block more in this group for each of them; returns the new blocks."""
+        """Allocate one more block in this group to each taker; returns the new blocks."""
         blocks = self.pool.allocate(len(takers), [sequence.request.tenant.name for sequence in takers])
         for sequence, block in zip(takers, blocks, strict=True):
             sequence.block_tables[index].append(block)
         return blocks
 
     def _num_wanted(self, sequence: Sequence) -> list[int]:
-        """Before its next chunk, in each group."""
+        """How many blocks it needs in each group before its next chunk."""
         position, num_blocks = sequence.num_scheduled, -(-sequence.prefill_len // self.block_size)
         return [
             group.end(position, num_blocks) - len(table)
@@ -125,7 +125,7 @@ class KVCache:
         ]
 
     def release(self, sequence: Sequence) -> None:
-        """Take all blocks back. What was generated can be found again from here on: a chat's next turn does."""
+        """Release all blocks. The prefix cache can then find the generated tokens, as the next turn of a chat does."""
         if not sequence.num_nans:
             self.prefix_cache.publish(sequence, sequence.num_kv_applied)
         # the tail is evicted first: a shared prefix outlives it
@@ -134,12 +134,12 @@ class KVCache:
         sequence.num_released = []
 
     def invalidate(self, sequence: Sequence) -> None:
-        """The contents of its blocks may not be found or shared any more: they may hold NaN."""
+        """Make the blocks of `sequence` unfindable and unshared: they may hold NaN."""
         self.pool.invalidate(_held(sequence.block_tables))
         self.prefix_cache.invalidate_behind(sequence)
 
     def reset(self) -> None:
-        """The blocks' contents are gone with the workers that held them. No sequence owns any."""
+        """Forget all blocks: their contents were lost with the workers. No sequence may own a block."""
         self.pool = BlockPool(self.pool.num_blocks)
         self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled)
 
@@ -157,7 +157,7 @@ class KVCache:
                 assert len(table) - released <= group.end(0, len(table)), "a row holds more than its window and a chunk"
 
     def _find(self, sequence: Sequence, sibling: Sequence | None) -> list[list[int]]:
-        """The beginnings of its tables, for tokens that need not be computed."""
+        """The leading blocks of its tables, for tokens that need not be computed."""
         self.prefix_cache.hash_blocks(sequence, sequence.num_tokens)
         return self.prefix_cache.find(sequence, sibling, (sequence.num_tokens - 1) // self.block_size)
 

@@ -1,7 +1,7 @@
-"""A KV group is the layers that see equally far; here, what that means in blocks.
+"""KV groups, the sets of layers with the same attention window, and the blocks that each needs.
 
-Each row has a block table for each group. All groups have blocks of the same number of tokens and of the same number of
-bytes, which are theirs in turn: one pool serves them. Blocks behind a group's window go back to it while the row runs.
+Each row has one block table per group. Blocks of all groups have the same number of tokens and of bytes, so one pool
+serves all groups. Blocks behind a group's window return to the pool while the row runs.
 """
 
 from bisect import bisect_right
@@ -12,19 +12,19 @@ from typing import Protocol
 
 from paged_serve.protocol.messages.worker import KVGroup
 
-RELEASED = -1  # in a block table: what was there lies behind the window
+RELEASED = -1  # entry of a block table: the block was behind the window and is released
 LONGEST = 2**31 - 1  # tokens; the protocol counts no further
 
 
 class BlockMath(Protocol):
-    """What the cache must know of a group. `position`: of the next token that the row computes."""
+    """Which blocks of a row a group needs. `position`: that of the next token that the row computes."""
 
     def first_needed(self, position: int) -> int:
         """The number of the first block that is still read."""
         ...
 
     def end(self, position: int, num_blocks: int) -> int:
-        """How many blocks the table has then, released ones among them, of the `num_blocks` of all known tokens."""
+        """The length of the table, released entries included, out of `num_blocks` for all known tokens."""
         ...
 
 
@@ -84,7 +84,7 @@ class KVGroups:
         return len(self.math)
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """How many blocks of the pool a sequence that is computed alone holds at most, if it becomes so long."""
+        """The most blocks that a sequence of `num_tokens` tokens holds at once when it runs alone."""
         num_blocks = -(-num_tokens // self.block_size)
         return sum(group.end(0, num_blocks) for group in self.math)
 
@@ -99,7 +99,7 @@ class KVGroups:
 
 
 def keys_of(index: int, hashes: Sequence[bytes]) -> Sequence[bytes]:
-    """Names in the pool for a group's blocks of these hashes: equal tokens have a block in each group."""
+    """The pool's keys for a group's blocks with these hashes: equal tokens have one block in each group."""
     if not index:
         return hashes
     suffix = index.to_bytes(2, "little")

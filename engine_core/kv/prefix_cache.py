@@ -1,6 +1,6 @@
-"""The prefix cache: full blocks are found again by the chain of hashes over their tokens and all tokens before them.
+"""The prefix cache finds full blocks by a chain of hashes over their tokens and all tokens before them.
 
-A prefix can be shared when each group has what the next token reads: all its blocks, or those of the window before it.
+A prefix can be shared if each group has the blocks that the next token reads: all of them, or those of its window.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ class PrefixCache:
     def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
         """The longest prefix that exists already, at most `limit` blocks long, as the beginning of each block table.
 
-        `sibling` runs and has planned the common prompt.
+        `sibling` is running and its common prompt is fully planned.
         """
         hashes = sequence.block_hashes[:limit] if self.enabled and sequence.may_read_cache else []
         found = self._find_cached(hashes)
@@ -59,10 +59,10 @@ class PrefixCache:
         return self._cut(found, num_found, lambda table, index: self._pool.block_of(keys[table][index]))
 
     def _cut(self, tables: list[list[int]], num_blocks: int, block_of: Callable[[int, int], int]) -> list[list[int]]:
-        """The longest beginning, at most `num_blocks` long, before whose end each window has all its blocks.
+        """The longest prefix of at most `num_blocks` blocks at whose end each window has all its blocks.
 
-        `block_of` (table, index) is asked once at most for each block; RELEASED: it is not there. A missing block
-        ends the search above it: every longer beginning that was still possible has it in its window.
+        `block_of` (table, index) is called at most once per block and returns RELEASED for a missing block. A missing
+        block ends the search above it: the window of every longer candidate would contain it.
         """
         windows = self._groups.windows
         end = index = num_blocks
@@ -81,7 +81,7 @@ class PrefixCache:
         return [table[:end] for table in tables]
 
     def publish(self, sequence: Sequence, num_tokens: int) -> None:
-        """Let others find the full blocks among the first `num_tokens` tokens, whose results were applied."""
+        """Make the full blocks among the first `num_tokens` tokens findable; their results were applied."""
         if not self.enabled:
             return
         start, end = sequence.num_published, num_tokens // self._block_size
@@ -92,11 +92,11 @@ class PrefixCache:
             sequence.num_published = end
 
     def publish_behind(self, sequence: Sequence, indices: Iterable[int], start: int, end: int) -> None:
-        """Let others find blocks [start, end) of these tables, which lie behind the window and are to be released.
+        """Make blocks [start, end) of these tables findable before they are released behind the window.
 
-        The steps that compute them may be in flight still, but their tokens are known and they were sent: workers run
-        steps in order, so each reader reads what they have written. What decode steps compute is not named before
-        it was applied, so none of it is published here.
+        The steps that compute them may still be in flight, but they were sent and their tokens are known: workers run
+        steps in order, so every reader comes after the writes. Blocks filled by decode steps have no hash until the
+        step is applied, so none of them is published here.
         """
         start, end = max(start, sequence.num_published), min(end, len(sequence.block_hashes))
         if end > start:
@@ -110,11 +110,11 @@ class PrefixCache:
             self._pool.publish(sequence.block_tables[index][start:end], keys)
 
     def invalidate_hashes(self, sequence: Sequence) -> None:
-        """As `KVCache.invalidate`, for a sequence without blocks, or with others: what it left behind may hold NaN."""
+        """Like `KVCache.invalidate`, for blocks that the sequence no longer owns: they may hold NaN."""
         for index in range(len(self._groups)):
             self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes))
 
     def invalidate_behind(self, sequence: Sequence) -> None:
-        """The same for what it has released behind its windows."""
+        """The same for blocks that the sequence has released behind its windows."""
         for index in self._groups.windows:
             self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes[: sequence.num_released[index]]))

@@ -37,7 +37,7 @@ FromClient = EngineCoreRequest | AbortRequests | OutputsReceived | UtilityCall |
 
 
 class Sockets(Protocol):
-    """What carries the messages: sockets, or a simulation's queues."""
+    """The transport of messages to clients: sockets, or the queues of a simulation."""
 
     def receive(self) -> Iterator[tuple[bytes, ToEngineCore]]: ...
 
@@ -57,11 +57,11 @@ class ClientLink:
         self._engine: EngineCore | None = None
         self._early: dict[bytes, None] = {}  # sent Hello before the engine existed
         self._sent_since_beat: set[bytes] = set()
-        self.num_failed = 0  # messages whose handling raised, by an error of ours
+        self.num_failed = 0  # messages whose handling raised an unexpected error
 
     @property
     def has_work(self) -> bool:
-        """Deferred messages are ready, which no socket signals."""
+        """Whether deferred messages are ready; no socket signals them."""
         return self._engine is not None and self._engine.admission.core_poison.has_ready
 
     def open(self, engine: EngineCore, now: float) -> None:
@@ -114,7 +114,7 @@ class ClientLink:
             self._send_one(client, message, now)
 
     def beat(self, engine: EngineCore, now: float, *, computes: bool) -> None:
-        """Send a heartbeat to clients that were sent nothing since the last, and remove silent ones."""
+        """Send a heartbeat to clients that were sent nothing since the last one, and remove silent clients."""
         for client in engine.expired_clients(now):
             self._remove(client, "silent", now)
         self.send_heartbeat(engine, engine.clients.keys() - self._sent_since_beat, now, computes=computes)
@@ -142,7 +142,7 @@ class ClientLink:
             self._welcome(self._engine, client, now)
 
     def _welcome(self, engine: EngineCore, client: bytes, now: float) -> None:
-        """Answer Hello, also a repeated one: it asks whether this is the same core and still knows the client."""
+        """Answer Hello. A repeated Hello asks whether this core is the same one and still knows the client."""
         known = client in engine.clients
         engine.add_client(client, now)
         engine.heard_from(client, now)
@@ -180,13 +180,13 @@ class ClientLink:
                 assert_never(message)
 
     def _send_one(self, client: bytes, message: FromEngineCore, now: float) -> None:
-        """A client that cannot be sent to is removed; the answer to its next Hello shows it, and it sends again."""
+        """Send `message`, or remove the client if that fails; the answer to its next Hello makes it resend."""
         reason = "gone, or its queue is full"
         try:
             if self._ports.send(client, message):
                 self._sent_since_beat.add(client)
                 return
-        except ProtocolError as error:  # too large for a frame: our error
+        except ProtocolError as error:  # too large for a frame: a bug of the core
             log.exception("a message to a client cannot be sent")
             reason = str(error)
         self._remove(client, reason, now)

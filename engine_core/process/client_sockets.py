@@ -1,6 +1,6 @@
-"""Where clients come in: the run directory's socket for this user, and TCP for the owners of listed keys.
+"""The sockets for clients: one in the run directory for this user, and TCP for clients with a listed key.
 
-Peers choose their own names, so each is known here by its port and its name together.
+Peers choose their own names, so a client is identified by its port and its name together.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ _Port = RouterChannel[FromEngineCore, ToEngineCore]
 
 
 class ClientSockets:
-    """One RouterChannel or two, used as one. Made before anything else binds: it holds the context's authenticator."""
+    """One or two RouterChannels, used as one. Created before any other socket binds: it owns the authenticator."""
 
     def __init__(self, child: ChildProcess):
         server = child.config.server
@@ -42,19 +42,19 @@ class ClientSockets:
 
     @property
     def sockets(self) -> list[Socket]:
-        """To poll for reading."""
+        """The sockets to poll for reading."""
         return [port.socket for port in self._ports.values()]
 
     @property
     def remote_endpoint(self) -> str:
-        """As bound; "" when there is none."""
+        """The bound TCP endpoint, or "" without one."""
         return self._ports[REMOTE].endpoint if REMOTE in self._ports else ""
 
     def facts_for_people(self) -> dict[str, str]:
         return {"remote clients": self.remote_endpoint} if self.remote_endpoint else {}
 
     def receive(self) -> Iterator[tuple[bytes, ToEngineCore]]:
-        """What has come, from each port in turn, also over several calls; the caller stops when it has enough."""
+        """Received messages, from each port in turn, across calls too; the caller stops when it has enough."""
         num_silent = 0
         while num_silent < len(self._ports):
             name = self._order[0]
@@ -66,7 +66,7 @@ class ClientSockets:
                 yield name + item[0], item[1]
 
     def take_rejections(self) -> Iterator[tuple[bytes, RequestRejected]]:
-        """Answers to what came and was no valid request."""
+        """The rejections of requests that did not decode."""
         while self._rejections:
             yield self._rejections.popleft()
 
@@ -75,7 +75,7 @@ class ClientSockets:
         return self._ports[client[:1]].send(client[1:], message)
 
     def close(self, linger_s: float) -> None:
-        """The last words get so long to leave."""
+        """Close the sockets; messages already queued have `linger_s` seconds to leave."""
         for socket in self.sockets:
             socket.close(linger=int(1000 * linger_s))
 

@@ -1,4 +1,4 @@
-"""The engine core's process: the only loop of this room. Links in, the engine, links out.
+"""The engine core's process, and the only loop of this package: receive, run the engine, send.
 
 The loop sleeps in poll until a link has messages or a heartbeat is due. Each iteration handles the received messages,
 schedules the steps that can be sent, and serves all timers: the supervisor's, the clients' and the workers'.

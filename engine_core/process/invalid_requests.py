@@ -1,4 +1,4 @@
-"""An answer to requests that do not decode: a client in another language may send what its own library would refuse."""
+"""Rejects requests that do not decode, which a client in another language may send."""
 
 import msgspec
 

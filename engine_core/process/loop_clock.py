@@ -1,4 +1,4 @@
-"""How much later than planned an iteration of the core's loop begins: time lost to a halt or a busy machine."""
+"""Measures how late an iteration of the core's loop starts: time lost to a stopped process or a busy machine."""
 
 TIMER_S = 0.1  # tolerance of a sleep; beyond it the process was not scheduled
 

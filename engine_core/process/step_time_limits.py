@@ -1,25 +1,25 @@
-"""How long a step may take, learned from how long such steps took: a hang is found within a second, not in minutes.
+"""Time limits of steps, learned from earlier steps, so that a hang is detected within a second, not in minutes.
 
-Steps are alike when they compute about as many tokens: each class reaches to the next power of two. Sans-I/O.
+Steps are classed by their number of tokens; each class reaches to the next power of two. Sans-I/O.
 """
 
 import math
 from dataclasses import dataclass, field
 
-FLOOR_S = 1.0  # no step is late sooner, however fast such steps are
-PUNCTUAL = 1000  # steps, after which patience falls
-FACTOR = 8.0  # times what all but one in a thousand such steps took
+FLOOR_S = 1.0  # no step is late before this, however fast its class is
+PUNCTUAL = 1000  # steps in a row after which patience is halved
+FACTOR = 8.0  # times the 99.9th percentile of the class
 QUANTILE = 0.999
 ENOUGH = 64  # steps of a class before its times count
 SHORTEST_S = 1e-4  # upper end of the first bucket
 RATIO = 1.25  # between the ends of two buckets
 NUM_BUCKETS = 80  # the last one begins at an hour and more
-REMEMBERED = 1 << 16  # steps of a class; then each counts half
+REMEMBERED = 1 << 16  # steps of a class; beyond it all counts are halved
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Durations, by how often."""
+    """A histogram of durations in seconds, with buckets of exponential width."""
 
     counts: list[int] = field(default_factory=lambda: [0] * NUM_BUCKETS)
     total: int = 0
@@ -43,10 +43,10 @@ class Histogram:
 
 
 class StepTimeLimits:
-    """`longest_s` is for steps that nothing is known of, and more than any step gets.
+    """The time limit of each step. `longest_s` applies to steps without data and bounds all other limits.
 
-    After each step that was late patience doubles, so that a machine that is slow does not lose its work again and
-    again; after PUNCTUAL steps in a row that were not it is halved.
+    Each late step doubles the patience, so that a slow machine does not lose its work again and again; PUNCTUAL steps
+    in a row that are on time halve it.
     """
 
     def __init__(self, longest_s: float, floor_s: float = FLOOR_S):
@@ -64,7 +64,7 @@ class StepTimeLimits:
             self.patience = max(1.0, self.patience / 2.0)
 
     def usual_s(self, num_tokens: int) -> float | None:
-        """What all but one in a thousand steps of about so many tokens take; None when it is not known.
+        """The 99.9th percentile of steps with about `num_tokens` tokens, in seconds; None without data.
 
         A class without data uses the next smaller one: twice the tokens take at most twice the time. If
         there is none, the next larger one.

@@ -1,4 +1,4 @@
-"""The remote calls that a client may make: a closed list, each answered with JSON."""
+"""Answers the remote calls that clients may make; each result is JSON."""
 
 from typing import Any, assert_never
 
@@ -12,7 +12,7 @@ from ..engine.engine import EngineCore
 
 
 def answer_call(engine: EngineCore, call: UtilityCall, now: float, *, is_remote: bool) -> UtilityResult:
-    """What the call wanted, or its error. From other hosts only figures may be asked for."""
+    """The result of the call, or its error. Clients on other hosts may request statistics only."""
     if is_remote and call.utility is not Utility.STATS:
         return UtilityResult(call.call_id, b"{}", error=f"{call.utility.name} is not answered to other hosts")
     try:

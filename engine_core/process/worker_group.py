@@ -1,4 +1,4 @@
-"""The tensor-parallel ranks as one object: they become ready together, and one that fails takes all with it."""
+"""The tensor-parallel ranks as one object: they become ready together, and if one fails, the group is lost."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ GROUP_TRANSITIONS = {
 }
 
 
-MORE = 8.0  # times the usual deadline, for workers that are seen to work
+MORE = 8.0  # times the usual deadline, for workers that are visibly running
 
 
 @dataclass(slots=True)
@@ -63,11 +63,11 @@ class WorkerGroup:
     _granted: float = 1.0  # times what the step under way is allowed
 
     def rank_of(self, peer: bytes) -> int | None:
-        """None for strangers and for ranks of a former group."""
+        """The rank of `peer`; None for an unknown peer and for ranks of a former group."""
         return next((rank for rank, other in self.peers.items() if other == peer), None)
 
     def admit(self, peer: bytes, hello: Hello) -> str:
-        """Take a rank in; returns why not, or "". A Hello of another epoch is the owner's to judge first."""
+        """Admit a rank; returns the reason for a refusal, or "". The owner handles a Hello of another epoch first."""
         reason = check_hello(hello)
         if not reason and hello.role != "worker":
             reason = f"role {hello.role!r}; only workers connect here"
@@ -107,7 +107,7 @@ class WorkerGroup:
         return ""
 
     def load(self, ready: WorkerReady) -> bool:
-        """A rank has its weights; True when it was the last one."""
+        """Record that a rank has loaded its weights; True for the last one."""
         self.loaded[ready.rank] = ready
         if len(self.loaded) < self.size:
             return False
@@ -115,7 +115,7 @@ class WorkerGroup:
         return True
 
     def allocate(self, rank: int) -> bool:
-        """A rank has its blocks; True when it was the last one."""
+        """Record that a rank has allocated its blocks; True for the last one."""
         self.allocated.add(rank)
         if len(self.allocated) < self.size:
             return False
@@ -123,7 +123,7 @@ class WorkerGroup:
         return True
 
     def progress(self, message: LoadProgress) -> tuple[int, int]:
-        """What is done and to be done in the message's stage, over all ranks heard of that are in it."""
+        """(done, total) of the message's stage, summed over the ranks known to be in it."""
         self._progress[message.rank] = message
         parts = [part for part in self._progress.values() if part.stage == message.stage]
         return sum(part.done for part in parts), sum(part.total for part in parts)
@@ -134,17 +134,17 @@ class WorkerGroup:
         self._in_flight.append((step, num_tokens))
 
     def step_answered(self, now: float) -> None:
-        """The next step's time begins only now: it waited for this one."""
+        """Start the next step's clock: until now it waited for this one."""
         _, num_tokens = self._in_flight.popleft()
         self.times.add(num_tokens, now - self._working_since)
         self._begin_step(now)
 
     def excuse(self, seconds: float) -> None:
-        """The core itself did not run for so long, and perhaps the workers did not either."""
+        """Extend the deadline by a time in which the core, and perhaps the workers, did not run."""
         self._working_since += seconds
 
     def grant_more(self) -> bool:
-        """The step gets eight times as long, once; False when it got that already."""
+        """Allow the current step eight times as long, once; False if that was already granted."""
         if self._granted > 1.0:
             return False
         self._granted = MORE
@@ -152,7 +152,7 @@ class WorkerGroup:
 
     @property
     def deadline(self) -> float:
-        """When the step that is being computed must be answered; infinite when there is none."""
+        """The time by which the current step must be answered; infinity without one."""
         if self.state is not GroupState.READY or not self._in_flight:
             return float("inf")
         return self._working_since + min(
@@ -160,7 +160,7 @@ class WorkerGroup:
         )
 
     def lateness(self, now: float) -> str:
-        """What is wrong with the step under way, for people."""
+        """Describes how late the current step is, for the log."""
         num_tokens = self._in_flight[0][1]
         usual_s = self.times.usual_s(num_tokens)
         usual = "" if usual_s is None else f"; 99.9 % of such steps take at most {usual_s:.3g} s"
@@ -170,18 +170,18 @@ class WorkerGroup:
         self._working_since, self._granted = now, 1.0
 
     def fail(self, reason: str) -> None:
-        """The group is useless from here on."""
+        """Mark the group as lost."""
         self._fire(GroupEvent.FAIL)
         self.failure = reason
 
     @property
     def num_blocks(self) -> int:
-        """What fits every rank."""
+        """The number of blocks that fit every rank."""
         return min(ready.num_blocks for ready in self.loaded.values())
 
     @property
     def facts(self) -> WorkerReady:
-        """Rank 0's view of the model, which all share."""
+        """Rank 0's report on the model; it is the same for all ranks."""
         return self.loaded[0]
 
     def _fire(self, event: GroupEvent) -> None:

@@ -1,4 +1,4 @@
-"""The engine core's side of the workers' link: brings a group up, sends it steps, and notices when it is lost."""
+"""The engine core's side of the link to the workers: starts a group, sends it steps, and detects its loss."""
 
 import logging
 import time
@@ -68,7 +68,7 @@ class WorkerLink:
         return self.group.state is GroupState.READY
 
     def receive(self, now: float) -> list[worker.ModelRunnerOutput]:
-        """Take in what came, for 64 messages or 2 ms; returns the answers to steps."""
+        """Handle received messages, at most 64 or for 2 ms; returns the answers to steps."""
         answers: list[worker.ModelRunnerOutput] = []
         ends = self._clock() + SECONDS_PER_ITERATION
         for count in range(FRAMES_PER_ITERATION):
@@ -98,7 +98,7 @@ class WorkerLink:
         return []
 
     def _check_invalid(self) -> None:
-        """What could not be read may have been the answer to a step."""
+        """Lose the group after an unreadable message, which may have been the answer to a step."""
         if self._channel.num_invalid > self._num_invalid:
             self._num_invalid = self._channel.num_invalid
             if self.group.peers and self.group.state is not GroupState.LOST:
@@ -110,7 +110,7 @@ class WorkerLink:
         self._send_to_all(plan)
 
     def check_deadline(self, now: float) -> None:
-        """A late group is lost: if all its threads sleep, at once; if some are at work, later."""
+        """Lose a group whose step is late: at once if all its threads sleep, later if some are running."""
         if now < self.group.deadline:
             return
         at_work = any(map(is_at_work, self.group.pids.values()))
@@ -121,7 +121,7 @@ class WorkerLink:
         self.lose(f"{self.group.lateness(now)}; {state}")
 
     def lose(self, reason: str) -> None:
-        """This group is useless; the supervisor is asked for another."""
+        """Give up the group and ask the supervisor for a new one."""
         epoch = self.group.epoch
         assert epoch is not None, "a group is lost before any of its ranks came"
         self.group.fail(reason)
@@ -129,9 +129,9 @@ class WorkerLink:
         self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT]))
 
     def replace(self, epoch: int, from_outside: bool | None = None) -> None:
-        """Wait for the group of `epoch`, unless that or a later one is here already.
+        """Wait for the group of `epoch`, unless that or a later one is already here.
 
-        `from_outside`: whether the group before was ended by something else than a request, if that is known.
+        `from_outside`: whether a cause other than a request ended the previous group, if known.
         """
         if self._from_outside is None:  # of several losses the first one counts: nothing ran at the others
             self._from_outside = from_outside
@@ -140,7 +140,7 @@ class WorkerLink:
             log.info("waiting for workers epoch=%d", epoch)
 
     def take_from_outside(self) -> bool:
-        """Whether the group that worked last was ended from outside; for each group once, when the next is ready."""
+        """Whether the last working group was ended from outside; called once per group, when the next is ready."""
         from_outside, self._from_outside = self._from_outside, None
         return bool(from_outside)
 
@@ -149,13 +149,13 @@ class WorkerLink:
             self._channel.send(peer, worker.Shutdown())
 
     def facts_for_people(self, engine: EngineCore) -> dict[str, str]:
-        """Figures of the group and what the engine makes of it."""
+        """Facts about the group and the engine's limits, for the log and for operators."""
         ranks, block_size = self.group.loaded.values(), engine.kv_cache.block_size
         blocks_per_group = engine.facts.num_blocks // engine.kv_cache.num_groups
         return {
             "kv_blocks": str(engine.facts.num_blocks),
             "block_size": str(block_size),
-            "kv_tokens": str(blocks_per_group * block_size),  # more fit when some lie behind windows
+            "kv_tokens": str(blocks_per_group * block_size),  # more fit if some are behind windows
             "max_model_len": str(engine.facts.max_model_len),
             "dtype": self.group.facts.dtype,
             "device": self.group.facts.device,
@@ -165,7 +165,7 @@ class WorkerLink:
 
     def _greet(self, peer: bytes, hello: Hello) -> None:
         if hello.role == "worker" and not check_hello(hello):
-            self.replace(hello.epoch)  # the supervisor's word may still be on its way
+            self.replace(hello.epoch)  # the supervisor's message may still be in transit
         reason = self.group.admit(peer, hello)
         if reason:
             log.warning("refused a worker rank=%d epoch=%d reason=%s", hello.index, hello.epoch, reason)

@@ -6,7 +6,7 @@ from .request import Sequence
 
 
 def queue_order(priority: int, arrival: int, index: int) -> tuple[int, int, int]:
-    """What sequences of one tenant are sorted by: the request's priority, then when it came, then its own sequences."""
+    """The sort key of a tenant's sequences: the request's priority, then its arrival, then the sequence's index."""
     return priority, arrival, index
 
 
@@ -19,7 +19,7 @@ def insert(ordered: list[Sequence], sequence: Sequence) -> None:
 
 
 def remove(ordered: list[Sequence], sequence: Sequence) -> bool:
-    """False when it was not there."""
+    """Remove `sequence`; False if it was not in the list."""
     index = bisect_left(ordered, sequence.order, key=order_of)
     if index == len(ordered) or ordered[index] is not sequence:
         return False

@@ -19,7 +19,7 @@ class PromptLogprobs:
         return self.num_rows >= prompt_len - 1
 
     def add(self, part: RowPromptLogprobs, prompt_len: int) -> None:
-        """Take the rows of `part` that come next; a recomputation brings rows that are here already."""
+        """Append the rows of `part` that come next; a recomputation repeats rows that are already present."""
         count = len(part.ranks) // 4
         skip = 1 + self.num_rows - part.start
         if count == 0 or not 0 <= skip < count or self.complete(prompt_len):

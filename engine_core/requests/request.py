@@ -1,4 +1,4 @@
-"""A request, its sequences, and the table of what may happen to a sequence."""
+"""A request, its sequences, and the state machine of a sequence."""
 
 import math
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ TRANSITIONS = {
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What a client asked for: one prompt, `params.n` sequences; with `pooling`, one that ends with a vector."""
+    """One prompt with `params.n` sequences; with `pooling`, one sequence that ends with a vector."""
 
     client: bytes
     request_id: int
@@ -51,13 +51,13 @@ class Request:
     chain_root: bytes  # parent of the first block's name
     tenant: Tenant
     arrival: int = 0  # counts requests
-    deadline_s: float = math.inf  # it may wait so long before it is first scheduled
+    deadline_s: float = math.inf  # must be scheduled by then, else it expires
     sequences: "list[Sequence]" = field(default_factory=list)
     leader: "Sequence | None" = None  # computes prompt blocks that its siblings will share
     followers: "list[Sequence]" = field(default_factory=list)  # siblings that wait for the leader, outside the queue
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
     pooling: PoolingParams | None = None
-    needs_whole_prompt: bool = False  # the prefix cache may not stand in for any token of it
+    needs_whole_prompt: bool = False  # the prefix cache may not replace any of its tokens
 
     @property
     def live(self) -> "list[Sequence]":
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def sharer(self) -> "Sequence | None":
-        """A running sequence whose blocks hold the whole prompt; asked only while no sequence computes it."""
+        """A running sequence whose blocks hold the whole prompt; called only while no sequence computes it."""
         if len(self.sequences) == 1:
             return None
         return next((sequence for sequence in self.sequences if sequence.state is SequenceState.RUNNING), None)
@@ -83,7 +83,7 @@ class Request:
 class Sequence:
     """One output of a request; what the scheduler schedules.
 
-    While it runs, its tokens lie so (K and V are written left to right):
+    Layout of its tokens while it runs (K and V are written left to right):
       [0, shared prefix) | [.., num_scheduled) planned in chunks | [.., prefill_len) known | then one a decode step
     """
 
@@ -134,18 +134,18 @@ class Sequence:
         return self.joined_step + self.token_limit - self.prefill_len - 2
 
     def next_block_step(self, block_size: int) -> int:
-        """The decode step that needs a block more in each group. Only in the decode set."""
+        """The decode step that needs another block in each group. Only in the decode set."""
         return self.joined_step + len(self.block_tables[0]) * block_size - self.prefill_len
 
     @property
     def plain(self) -> bool:
-        """A decode step outputs the token alone, and a look at the token shows whether the sequence ends."""
+        """Whether a decode step outputs only a token, and the token alone decides whether the sequence ends."""
         params = self.request.params
         return params.logprobs is None and params.repetition_detection is None
 
     @property
     def may_read_cache(self) -> bool:
-        """Whether blocks found by their contents may stand in for its own computation."""
+        """Whether blocks from the prefix cache may replace its own computation."""
         params = self.request.params
         logprobs_missing = params.prompt_logprobs is not None and not self.request.prompt_logprobs.complete(
             self.request.prompt_len
@@ -170,7 +170,7 @@ class Sequence:
         self.state = fire(TRANSITIONS, self.state, event, f"stream {self.stream_id}")
 
     def times(self, now: float) -> RequestTimes:
-        """Where its time went, at its end."""
+        """How it spent its time; called at its end."""
         scheduled = now if self.scheduled_s is None else self.scheduled_s
         first_token = now if self.first_token_s is None else self.first_token_s
         return RequestTimes(

@@ -1,4 +1,4 @@
-"""When a sequence ends. Stop strings are the frontend's; here are EOS, stop tokens and length."""
+"""Decides when a sequence ends: EOS, stop tokens and length. The frontend handles stop strings."""
 
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -20,7 +20,7 @@ def finish_reason(sequence: Sequence) -> FinishReason | None:
 
 
 def repeats(output: list[int], detection: RepetitionDetection) -> bool:
-    """Whether the last tokens are one pattern again and again."""
+    """Whether the last tokens are repetitions of one pattern."""
     count, length = detection.min_count, len(output)
     longest = min(detection.max_pattern_size, length // count)
     return any(
@@ -31,6 +31,6 @@ def repeats(output: list[int], detection: RepetitionDetection) -> bool:
 
 
 def stop_token_id(sequence: Sequence) -> int | None:
-    """The stop_token_ids entry that stands last in the output; None when EOS or something else ended it."""
+    """The stop_token_ids entry that ended the output; None if EOS or something else did."""
     token = sequence.output[-1] if sequence.output else None
     return token if token in sequence.request.params.stop_token_ids and token not in sequence.eos_ids else None

@@ -9,7 +9,7 @@ RATE_OVER_S = 10.0  # what is older counts for little
 
 @dataclass(slots=True)
 class Rate:
-    """Of something, over the last seconds, or over whatever else counts time up."""
+    """An exponentially decaying average rate, per second or per unit of another clock."""
 
     over: float = RATE_OVER_S
     _sum: float = 0.0
@@ -20,7 +20,7 @@ class Rate:
         self._at = now
 
     def value(self, now: float) -> float:
-        """Of one second, or of one of what counts time."""
+        """The rate per second, or per unit of the clock."""
         return self._sum * self._faded(now) / self.over
 
     def _faded(self, now: float) -> float:
@@ -29,7 +29,7 @@ class Rate:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """The requests under one API key; among themselves they are served in the policy's order."""
+    """The requests under one API key; within a tenant they are served in the policy's order."""
 
     name: str
     weight: float = 1.0

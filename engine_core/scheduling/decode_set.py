@@ -32,7 +32,7 @@ class ClientColumns:
 
 @dataclass(slots=True)
 class DecodeSet:
-    """Columns by ascending row. A sequence's output position in step s is first_positions[i] + s - origin."""
+    """Columns in ascending row order. A sequence's output position in step s is first_positions[i] + s - origin."""
 
     rows: list[int] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
@@ -49,12 +49,12 @@ class DecodeSet:
         return len(self.rows)
 
     def index(self, sequence: Sequence) -> int | None:
-        """Where `sequence`, which still has the row it was planned with, stands; None when it is not in this set."""
+        """The index of `sequence`, which still has the row it was planned with; None if it is not in this set."""
         index = bisect_left(self.rows, sequence.row)
         return index if index < len(self.rows) and self.sequences[index] is sequence else None
 
     def joined(self, sequences: list[Sequence], step: int) -> "DecodeSet":
-        """This set and `sequences`, which take their first decode step in `step`."""
+        """This set plus `sequences`, whose first decode step is `step`."""
         new = self._copy()
         if step - new.origin > MAX_ADVANCE:
             new.first_positions = array("i", (first + step - new.origin for first in new.first_positions))
@@ -90,7 +90,7 @@ class DecodeSet:
         return new
 
     def columns(self, step: int, tokens: "array[int]") -> dict[bytes, TokenColumns]:
-        """What `step` brought, per client: one token for each plain sequence. tokens: one per row."""
+        """The columns of `step` for each client: one token per plain sequence. `tokens` has one entry per row."""
         if self._by_client is None:
             self._by_client = {client: self._client_columns(client) for client in self.num_plain}
         advance = step - self.origin

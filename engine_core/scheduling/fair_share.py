@@ -1,12 +1,12 @@
-"""What each tenant has had of the engine: the measure by which the next one is chosen, and the one preempted.
+"""Counts the service that each tenant receives, which decides which one is scheduled next and which is preempted.
 
 Service is counted as in Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024: the tokens computed for
-a tenant, an output token as much as two of a prompt, divided by its weight. The virtual time is the service that each
-would have had if all with something alive had always had their shares (generalized processor sharing, Parekh and
-Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are compared in thirds of
-a batch, a batch being what a whole set of rows costs from the first token to the last: among equals the first to come
-is served first. From two thirds on a tenant is ahead, and its sequences are preempted for other tenants.
-Outputs are charged as they are planned, so no length must be known.
+a tenant divided by its weight, where an output token counts as much as two prompt tokens. The virtual time is the
+service that each tenant would have received if all tenants with live sequences had always had their shares
+(generalized processor sharing, Parekh and Gallager 1993). Service beyond it is the tenant's lead; an idle tenant saves
+up nothing. Leads are compared in thirds of a batch, the cost of a full set of rows from first token to last; among
+equals the first arrival is served first. From two thirds on, a tenant is ahead, and its sequences are preempted for
+other tenants. Outputs are charged as they are planned, so no length needs to be known.
 """
 
 import math
@@ -16,15 +16,15 @@ from ..requests.tenant import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Rate, Tenant
 
 STAGES_OF_BATCH = 3  # resolution of a lead, in parts of a batch
 AHEAD_STAGE = 2
-MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: no other tenant lost it
-LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance
+MAX_LEAD_BATCHES = 2.0  # a larger lead is forgiven: no other tenant lost it
+LEAD_FADES_BATCHES = 6.0  # service in which a lead decays to 1/e: equals differ by chance
 FIRST_COST, KEEP_COST = 100.0, 0.95  # of a sequence: until one has ended; one counts half after 14 more
 ARRIVALS_OVER_BATCHES = 2.0  # rows returned, in sets of all rows: older arrivals count for little
-MAX_IDLE_TENANTS = 1024  # remembered although nothing of theirs lives
+MAX_IDLE_TENANTS = 1024  # remembered without live sequences
 
 
 class FairShares:
-    """Tenants that have live requests, or a lead from recent ones."""
+    """The tenants that have live requests, or a lead from recent requests."""
 
     def __init__(self, max_num_rows: int) -> None:
         self.tenants: dict[str, Tenant] = {}
@@ -51,23 +51,23 @@ class FairShares:
         return tenant
 
     def stage(self, tenant: Tenant) -> int:
-        """Its lead in parts of a batch; 0: none, or hardly any."""
+        """The tenant's lead in thirds of a batch; 0: little or none."""
         return max(0, int((tenant.service - self.virtual_time) * STAGES_OF_BATCH / self._batch_cost))
 
     def served_as_of(self, tenant: Tenant) -> float:
-        """The service at which its turn comes: within a stage all are alike."""
+        """The service by which the tenant is ordered; it is equal within a stage."""
         return self.virtual_time + self.stage(tenant) * self._batch_cost / STAGES_OF_BATCH
 
     def is_ahead(self, tenant: Tenant) -> bool:
         return self.stage(tenant) >= AHEAD_STAGE
 
     def tenants_ahead(self) -> set[Tenant]:
-        """Of those with something alive."""
+        """The tenants with live sequences that are ahead."""
         least = self.virtual_time + AHEAD_STAGE * self._batch_cost / STAGES_OF_BATCH
         return {tenant for tenant in self.tenants.values() if tenant.service >= least and tenant.num_live}
 
     def begins_to_live(self, tenant: Tenant) -> None:
-        """A sequence of it has arrived."""
+        """Record the arrival of a sequence of `tenant`."""
         if not tenant.num_live:
             self._live_weight += tenant.weight
         tenant.num_live += 1
@@ -75,17 +75,17 @@ class FairShares:
             arrivals.add(1.0, self._num_rows_returned)
 
     def row_returned(self) -> None:
-        """A sequence has ended or was preempted: the clock by which arrivals grow old."""
+        """Record that a sequence ended or was preempted: the clock by which arrivals age."""
         self._num_rows_returned += 1
 
     def arrivals_per_row(self, besides: Iterable[Tenant]) -> float:
-        """Sequences of all tenants but these that came lately while one row was returned."""
+        """Recent arrivals of sequences per returned row, of all tenants but `besides`."""
         clock = self._num_rows_returned
         own = sum(tenant.sequence_arrivals.value(clock) for tenant in besides)
         return max(0.0, self._sequence_arrivals.value(clock) - own)
 
     def ends(self, tenant: Tenant, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """A sequence of it has ended."""
+        """Record the end of a sequence of `tenant`."""
         tenant.num_live -= 1
         if not tenant.num_live:
             self._live_weight -= tenant.weight
@@ -94,7 +94,7 @@ class FairShares:
         self._num_ended = KEEP_COST * self._num_ended + 1
 
     def begins_to_wait(self, tenant: Tenant) -> None:
-        """Nothing of it waited until now."""
+        """Record that `tenant` has a waiting sequence; until now it had none."""
         tenant.service = max(tenant.service, self.virtual_time)
 
     def join_decode_set(self, tenant: Tenant) -> None:
@@ -111,7 +111,7 @@ class FairShares:
         self._serve(tenant, cost, self._pass_time(cost))
 
     def charge_decode_step(self) -> None:
-        """A token for each sequence of the decode set was planned."""
+        """Charge one planned token to each sequence of the decode set."""
         if not self._decoding:
             return
         kept = self._pass_time(OUTPUT_TOKEN_COST * sum(tenant.num_decoding for tenant in self._decoding))
@@ -119,13 +119,13 @@ class FairShares:
             self._serve(tenant, tenant.num_decoding * OUTPUT_TOKEN_COST, kept)
 
     def workers_lost(self) -> None:
-        """Nothing decodes any more."""
+        """Record that no sequence decodes any more."""
         for tenant in self._decoding:
             tenant.num_decoding = 0
         self._decoding.clear()
 
     def _pass_time(self, cost: float) -> float:
-        """All together are given `cost`; returns which part of a lead is left by then."""
+        """Advance the virtual time by `cost`, given to all tenants together; returns the share of a lead left."""
         passed = cost / self._live_weight
         self.virtual_time += passed
         return math.exp(-passed / (LEAD_FADES_BATCHES * self._batch_cost))
@@ -139,7 +139,8 @@ class FairShares:
         return self._max_num_rows * max(1.0, self._ended_cost / self._num_ended)
 
     def _remove_idle(self) -> None:
-        """Those that had least lose nothing by it: a tenant that comes back starts at the virtual time at least."""
+        """Forget the idle tenants with the least service, which costs them nothing: a tenant that returns starts at the
+        virtual time at least."""
         idle = sorted((tenant for tenant in self.tenants.values() if not tenant.num_live), key=lambda t: t.service)
         for tenant in idle[: max(1, len(idle) // 2)]:
             del self.tenants[tenant.name]

@@ -1,4 +1,4 @@
-"""Which running sequences return their rows and blocks to the first in the queue, and which rows are reserved.
+"""Chooses the sequences to preempt for the first one in the queue, and the rows to reserve.
 
 Two kinds may be preempted for it: the latest of tenants that are ahead, if its own is not; and those that were admitted
 past it while it did not fit. None is preempted unless all of them together make enough room. What is preempted keeps
@@ -21,9 +21,9 @@ MAX_YIELDED = 8  # preemptions of a sequence in favour of others, so that each e
 
 
 def reserve_rows(arrivals_per_row: float, num_rows: int) -> int:
-    """Rows to keep free for tenants of which so many sequences come while one row is returned.
+    """Rows to keep free for tenants with `arrivals_per_row` arriving sequences per returned row.
 
-    A reserve of r rows, refilled one by one, is found empty by arrivals_per_row ** r of them.
+    A reserve of r rows, refilled one by one, is empty for a share arrivals_per_row ** r of the arrivals.
     """
     most = num_rows // ROWS_PER_RESERVED
     if arrivals_per_row < MIN_ARRIVALS_PER_ROW or not most:
@@ -36,7 +36,7 @@ def reserve_rows(arrivals_per_row: float, num_rows: int) -> int:
 def is_row_reserved(
     sequence: Sequence, num_free: int, num_rows: int, waiting: WaitingQueue, shares: FairShares
 ) -> bool:
-    """Whether the last free rows are not for `sequence`: it begins, and no tenant that waits is entitled to them."""
+    """Whether the last free rows are withheld from `sequence`: it is new, and no waiting tenant is entitled to them."""
     if num_free > num_rows // ROWS_PER_RESERVED or goes_on(sequence):
         return False
     if not all(shares.is_ahead(tenant) for tenant in waiting.tenants):
@@ -51,9 +51,9 @@ def choose_victims(
     shares: FairShares,
     kv_cache: KVCache,
 ) -> list[Sequence]:
-    """The fewest to preempt so that `sequence` fits, latest first; none when all that may be preempted do not suffice.
+    """The fewest victims that make room for `sequence`, latest first; none if all candidates together do not suffice.
 
-    Counted are blocks with one owner: what two of them share stays out, as it may have a third.
+    Only blocks with one owner count: a block that two victims share may have a third owner.
     """
     candidates = _candidates(sequence, running, just_admitted, shares)
     if not candidates:
@@ -61,7 +61,7 @@ def choose_victims(
     num_groups = kv_cache.num_groups
     num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, num_groups * len(running))
     if num_missing > sum(kv_cache.num_held(victim) + num_groups for victim in candidates):
-        return []  # without a look at each block
+        return []  # skips the per-block check
     victims: list[Sequence] = []
     for victim in candidates:
         victims.append(victim)
@@ -74,7 +74,7 @@ def choose_victims(
 def _candidates(
     sequence: Sequence, running: Collection[Sequence], just_admitted: Collection[Sequence], shares: FairShares
 ) -> list[Sequence]:
-    """Those that may be preempted for `sequence`, in that order."""
+    """The sequences that may be preempted for `sequence`, in the order of preemption."""
     ahead = shares.tenants_ahead()
     if sequence.request.tenant in ahead:
         ahead = set()

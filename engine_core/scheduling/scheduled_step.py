@@ -1,4 +1,4 @@
-"""One planned step: what it computes, and which of its results are not wanted any more."""
+"""One planned step: what it computes, and which of its results are discarded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,19 +41,19 @@ class ScheduledStep:
         return len(self.decode) + sum(chunk.end - chunk.start for chunk in self.chunks)
 
     def sequences(self) -> Iterator[Sequence]:
-        """Those whose results are still wanted."""
+        """The sequences whose results are still wanted."""
         for index, sequence in enumerate(self.decode.sequences):
             if index not in self.discarded:
                 yield sequence
         yield from (chunk.sequence for chunk in self.chunks if not chunk.discarded)
 
     def computed(self) -> Iterator[Sequence]:
-        """All that a worker computes, also for results that are not wanted any more."""
+        """All sequences that a worker computes, including those whose results are discarded."""
         yield from self.decode.sequences
         yield from (chunk.sequence for chunk in self.chunks)
 
     def withdraw(self, sequence: Sequence) -> int:
-        """It gives its row back before this step is sent; returns the tokens that others may have."""
+        """Remove `sequence`, which loses its row before this step is sent; returns the tokens that become free."""
         withdrawn = [chunk for chunk in self.chunks if chunk.sequence is sequence]
         self.chunks = [chunk for chunk in self.chunks if chunk.sequence is not sequence]
         while sequence in self.extended:
@@ -62,7 +62,7 @@ class ScheduledStep:
         return sum(chunk.end - chunk.start for chunk in withdrawn) + bool(sequence.joined_step)
 
     def discard(self, sequence: Sequence) -> None:
-        """Its results are void: it finished, or gave its row back, after this step was planned."""
+        """Discard the results of `sequence`, which finished or lost its row after this step was planned."""
         index = self.decode.index(sequence)
         if index is not None:
             self.discarded.add(index)

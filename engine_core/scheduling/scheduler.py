@@ -1,8 +1,8 @@
-"""Gives each step its tokens. There is no prefill phase and no decode phase: what runs catches up with its tokens.
+"""Decides which tokens each step computes. There is no prefill or decode phase: sequences catch up with their tokens.
 
-Running sequences come first, then those that wait; the earliest is served first and preempted last. Without room the
-first of the running is never preempted, so one always advances. For another one a sequence is preempted a few times at
-most, and past one that does not fit only so many are admitted, so each ends.
+Running sequences come first, then waiting ones; the earliest is served first and preempted last. The first running
+sequence is never preempted for lack of blocks, so one always advances. A sequence is preempted in favour of others at
+most a few times, and a bounded number of sequences is admitted past one that does not fit, so every sequence ends.
 """
 
 from collections import deque
@@ -23,24 +23,24 @@ from .step_calendar import StepCalendar
 from .waiting_queue import WaitingQueue
 from .worker_poison import WorkerPoison
 
-MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, but for the last: their reading holds up all the others
-PASSES_PER_ROW = 4  # admissions past a sequence that does not fit, for each row that there is
+MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, except the last: decoding them delays all other rows
+PASSES_PER_ROW = 4  # admissions past a sequence that does not fit, per row
 MAX_PASSERS_TRIED = 8  # sequences behind it that are looked at in a step
 
 
 class Scheduler:
-    """Rows, blocks and the token budget. Knows nothing of clients, messages or time."""
+    """Assigns rows, blocks and the token budget. It is independent of messages and of time."""
 
     def __init__(self, kv_cache: KVCache, max_num_seqs: int, max_num_batched_tokens: int, *, cuts_prompts: bool = True):
         self.kv_cache = kv_cache
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.cuts_prompts = cuts_prompts  # False: tokens see those behind them, so a prompt is one chunk
+        self.cuts_prompts = cuts_prompts  # False: tokens attend to later ones, so a prompt is one chunk
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # a decode row must find its token
         self.max_passes = PASSES_PER_ROW * self.max_num_rows
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares)
-        self.stalled: dict[bytes, list[Sequence]] = {}  # by client, by order: of those that must acknowledge first
+        self.stalled: dict[bytes, list[Sequence]] = {}  # by client, by order: its client must acknowledge first
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
@@ -59,7 +59,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that own nothing: queued, held back for their leader, or preempted."""
+        """Sequences without row or blocks: queued, held back for their leader, or preempted."""
         return self.num_live - len(self.running)
 
     def add(self, sequence: Sequence) -> None:
@@ -103,7 +103,7 @@ class Scheduler:
         return plan
 
     def _join_decode_set(self, step: int) -> None:
-        """Those whose last chunk is planned go on with one token a step; their siblings need wait no longer."""
+        """Move sequences whose last chunk is planned to the decode set, and queue their waiting siblings."""
         joining = [sequence for sequence in self._prefilled if sequence.prefill_len + 1 < sequence.token_limit]
         for sequence in self._prefilled:
             self._release_followers(sequence)
@@ -119,7 +119,7 @@ class Scheduler:
         self.decode_set = self.decode_set.joined(joining, step)
 
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
-        """Blocks for each row that has filled its last ones; True when that needed another sequence's blocks."""
+        """Allocate blocks to the rows that have filled theirs; True if another sequence was preempted for that."""
         due, preempted, windows = self.block_due.take(plan.step), False, self.kv_cache.groups.windows
         if windows:
             due += self.prefilling
@@ -161,7 +161,7 @@ class Scheduler:
             num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
 
     def _may_begin(self, sequence: Sequence, budget: int) -> bool:
-        """Whether its first chunk may have `budget` tokens."""
+        """Whether the first chunk of `sequence` may start now, with `budget` tokens."""
         return self.cuts_prompts or sequence.num_tokens <= budget
 
     def _find_room(self, sequence: Sequence) -> bool:
@@ -172,7 +172,7 @@ class Scheduler:
         return is_row_reserved(sequence, len(self.free_rows), self.max_num_rows, self.waiting, self.shares)
 
     def _preempt_for(self, sequence: Sequence, victims: list[Sequence], plan: ScheduledStep) -> int:
-        """`sequence` has its blocks then; returns the tokens of this step that come free."""
+        """Preempt `victims` and allocate the blocks of `sequence`; returns the tokens of this step that become free."""
         num_tokens = 0
         for victim in victims:
             num_tokens += plan.withdraw(victim)
@@ -183,10 +183,10 @@ class Scheduler:
         return num_tokens
 
     def _find_passer(self, first: Sequence, budget: int) -> Sequence | None:
-        """A sequence that fits, though `first`, which comes before it, does not; it has its blocks then.
+        """Find a sequence that fits although `first`, which precedes it, does not, and allocate its blocks.
 
-        It returns them once `first` fits without it; so it is never one that was preempted in favour of another. All
-        that it passes count it, and none is passed more than `max_passes` times.
+        It is preempted once `first` fits without it, so it is never one that was preempted in favour of another. Every
+        sequence that it passes counts the pass, and none is passed more than `max_passes` times.
         """
         if not self.free_rows or first.num_passed >= self.max_passes:
             return None
@@ -205,7 +205,7 @@ class Scheduler:
         return None
 
     def _isolate(self, candidate: Sequence) -> bool:
-        """Have `candidate` alone run; False while something is in flight that must be answered first."""
+        """Let only `candidate` run; False while steps in flight must be answered first."""
         if self.running == [candidate]:
             return candidate.num_scheduled < candidate.prefill_len or not self.in_flight
         if self.in_flight:
@@ -220,7 +220,7 @@ class Scheduler:
             self._start_in(plan, candidate, budget)
 
     def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
-        """Returns how many tokens of `budget` its first chunk takes."""
+        """Start `sequence` in `plan`; returns how many tokens of `budget` its first chunk takes."""
         self._start(sequence)
         plan.admitted.append(sequence)
         num_tokens = self._schedule_chunk(plan, sequence, budget)
@@ -255,7 +255,7 @@ class Scheduler:
         return end - start
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take everything back but its output; it will be computed again, to the same bits."""
+        """Release the row and blocks of `sequence`; it keeps its output and is recomputed later, to the same bits."""
         sequence.fire(SequenceEvent.PREEMPT)
         self._stop_running([sequence])
         sequence.num_preemptions += 1
@@ -263,7 +263,7 @@ class Scheduler:
         self._enqueue(sequence)
 
     def pause(self, client: bytes) -> None:
-        """Schedule nothing of this client's, but a candidate that holds up the others, until `resume`."""
+        """Schedule no sequence of `client` until `resume`, except a candidate that holds up all others."""
         own = [sequence for sequence in self.waiting if sequence.request.client == client]
         self.stalled[client] = []
         for sequence in own:
@@ -286,12 +286,12 @@ class Scheduler:
             insert(stalled, sequence)
 
     def _dequeue(self, sequence: Sequence) -> None:
-        """It waits no longer, wherever it did."""
+        """Remove `sequence` from wherever it waits."""
         if not self.waiting.remove(sequence) and not remove(self.stalled.get(sequence.request.client, []), sequence):
             sequence.request.followers.remove(sequence)
 
     def finish(self, sequences: list[Sequence]) -> None:
-        """End these, whatever they do at the moment, and take back what they hold."""
+        """End `sequences`, in whatever state, and release their rows and blocks."""
         running = [sequence for sequence in sequences if sequence.state is SequenceState.RUNNING]
         for sequence in sequences:
             if sequence.state is SequenceState.WAITING:
@@ -305,7 +305,7 @@ class Scheduler:
         self._stop_running(running)
 
     def restart(self) -> None:
-        """The workers lost everything: all that ran waits again, in order, with the output it has."""
+        """Queue all running sequences again, in order and with their output: the workers have lost their state."""
         self.in_flight.clear()
         self.block_due.clear()
         self.last_token_due.clear()

@@ -8,7 +8,7 @@ from .scheduled_step import ScheduledStep
 
 
 def plan_message(plan: ScheduledStep, epoch: int) -> SchedulerOutput:
-    """Must be called before the next step is scheduled: it reads the sequences as this step leaves them."""
+    """The message of `plan`. Must be called before the next step is scheduled: it reads the current state."""
     return SchedulerOutput(
         epoch=epoch,
         step=plan.step,

@@ -1,10 +1,10 @@
-"""What falls due at which step: a steady step looks here once instead of looking at every row."""
+"""Events by the step at which they are due, so that a steady step does one look-up instead of visiting every row."""
 
 from ..requests.request import Sequence
 
 
 class StepCalendar:
-    """Sequences by the step at which something is due for them, in order of entry."""
+    """Sequences by the step at which an event is due for them, in order of entry."""
 
     def __init__(self) -> None:
         self._due: dict[int, dict[Sequence, None]] = {}  # a dict as an ordered set
@@ -13,7 +13,7 @@ class StepCalendar:
         self._due.setdefault(step, {})[sequence] = None
 
     def remove(self, step: int, sequence: Sequence) -> None:
-        """Cancel an entry; one that was due already is gone."""
+        """Cancel an entry; a no-op if it was already due."""
         due = self._due.get(step, {})
         if sequence in due:
             del due[sequence]

@@ -1,4 +1,4 @@
-"""The order of the queue: fairly between tenants, and within each as requests/order.py sorts."""
+"""The waiting queue: fair between tenants, and ordered by requests/order.py within each."""
 
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heapreplace
@@ -10,12 +10,12 @@ from .fair_share import FairShares
 
 
 def goes_on(sequence: Sequence) -> bool:
-    """What has begun goes on before others, as it is being read, unless it was preempted in their favour."""
+    """Whether `sequence` precedes others because its client already reads it; not if it was preempted for them."""
     return not sequence.has_yielded and (sequence.state is SequenceState.PREEMPTED or bool(sequence.output))
 
 
 class WaitingQueue:
-    """Each tenant's by `Sequence.order`, so a preempted sequence returns to the place that its arrival gave it."""
+    """Waiting sequences, sorted per tenant by `Sequence.order`: a preempted one returns to its place by arrival."""
 
     def __init__(self, shares: FairShares) -> None:
         self._shares = shares
@@ -48,7 +48,7 @@ class WaitingQueue:
         return min((waiting[0] for waiting in self._waiting.values()), key=self._turn)
 
     def behind(self, first: Sequence) -> Iterator[Sequence]:
-        """All but `first`, which `first()` has returned, in the order in which they come next."""
+        """All sequences after `first`, the result of `first()`, in the order in which they are next."""
         rest = [
             iter(waiting[1:] if tenant is first.request.tenant else waiting)
             for tenant, waiting in self._waiting.items()
@@ -64,14 +64,14 @@ class WaitingQueue:
                 heapreplace(heads, (self._turn(after), index, after))
 
     def take(self, first: Sequence) -> None:
-        """Remove what `first` has returned."""
+        """Remove the result of `first()`."""
         tenant = first.request.tenant
         waiting = self._waiting[tenant]
         del waiting[0]
         self._removed(tenant, waiting)
 
     def remove(self, sequence: Sequence) -> bool:
-        """False when it was not here."""
+        """Remove `sequence`; False if it was not in the queue."""
         tenant = sequence.request.tenant
         waiting = self._waiting.get(tenant)
         if waiting is None or not remove(waiting, sequence):
@@ -80,7 +80,7 @@ class WaitingQueue:
         return True
 
     def _turn(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
-        """Sorts the first ones of several tenants."""
+        """The sort key among the first sequences of several tenants."""
         return (
             sequence.order[0],
             -1 if goes_on(sequence) else self._shares.stage(sequence.request.tenant),

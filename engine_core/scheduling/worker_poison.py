@@ -1,4 +1,4 @@
-"""Finds the request that kills workers, so that it ends alone.
+"""Finds the request that kills workers, so that only it ends with an error.
 
 After a death that a request may have caused, all sequences whose steps were in flight are candidates, preempted ones
 too. Each is run alone, one step at a time, until it has the tokens that those steps would have given it, which clears
@@ -21,7 +21,7 @@ from .scheduled_step import ScheduledStep
 
 
 class WorkerPoison:
-    """Sequences that may be poison. True while there are any that are not cleared."""
+    """The sequences that may be poison. True while any of them is not cleared."""
 
     def __init__(self) -> None:
         self._candidates: dict[Sequence, int] = {}  # length of the output that clears it
@@ -41,7 +41,7 @@ class WorkerPoison:
         return min(goals, key=lambda sequence: sequence.order, default=None)
 
     def isolate(self, goals: dict[Sequence, int]) -> None:
-        """They are candidates of a core's death, and run one after another, each until its output is so long."""
+        """Run the candidates of a core's death one after another, each until its output has the given length."""
         self._isolated |= goals
 
     def end_isolation(self) -> None:
@@ -49,12 +49,12 @@ class WorkerPoison:
         self._isolated.clear()
 
     def discard(self, sequence: Sequence) -> None:
-        """It has ended."""
+        """Remove a sequence that has ended."""
         self._candidates.pop(sequence, None)
         self._isolated.pop(sequence, None)
 
     def count_death(self, in_flight: Iterable[ScheduledStep]) -> Sequence | None:
-        """The workers died with these steps unanswered; returns the poison, if it is known now."""
+        """Record that the workers died with these steps unanswered; returns the poison request if it is now known."""
         computed = (sequence for step in in_flight for sequence in step.computed())
         steps = Counter(sequence for sequence in computed if sequence.state is not SequenceState.FINISHED)
         alone = next(iter(steps)) if len(steps) == 1 else None

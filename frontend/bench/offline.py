@@ -1,4 +1,4 @@
-"""What `throughput` and `latency` share: a model of one's own, and one timed batch through it."""
+"""Code shared by `throughput` and `latency`: starts a model and times one batch through it."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The processes of one server and what they hold, from /proc."""
+"""The processes of one server and their memory, from /proc."""
 
 import contextlib
 from pathlib import Path
@@ -23,7 +23,7 @@ def processes_of(supervisor_pid: int) -> dict[str, int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Of all its threads."""
+    """The children of all threads of `pid`."""
     found = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

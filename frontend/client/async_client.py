@@ -4,8 +4,8 @@
         async for delta in client.submit([1, 2, 3], SamplingParams(max_tokens=64)):
             print(delta.token_ids)
 
-Leaving a loop early, cancelling its task, or dropping a request aborts it. A restart of the engine is a pause. What is
-wrong with a request is raised by its iteration: InvalidRequest, Overloaded, EngineDead. `Client` is the same without
+Leaving a loop early, cancelling its task, or dropping a request aborts it. A restart of the engine only delays output.
+Iterating over a request raises its errors: InvalidRequest, Overloaded, EngineDead. `Client` is the same without
 asyncio.
 """
 
@@ -50,7 +50,7 @@ class AsyncRequest:
         return _AsyncDeltas(self)
 
     async def __anext__(self) -> SequenceDelta:
-        """The next delta. May be cancelled and called again without loss, as a time limit does."""
+        """The next delta. Safe to cancel (by a timeout, say) and call again: no output is lost."""
         streams = self._streams
         while (delta := streams.take()) is None:
             if streams.error is not None:
@@ -65,11 +65,11 @@ class AsyncRequest:
         return delta
 
     def take(self) -> SequenceDelta | None:
-        """A delta if there is one now."""
+        """A delta if one is available, without waiting."""
         return self._streams.take()
 
     def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None:
-        """End it, or only sequence `index`; harmless when that has ended. The last delta carries `finish_reason`."""
+        """End the request, or only sequence `index`; a no-op if it has ended. The last delta has `finish_reason`."""
         self._client.abort(self._streams, index, finish_reason)
 
     def __del__(self) -> None:
@@ -77,7 +77,7 @@ class AsyncRequest:
 
 
 class _AsyncDeltas:
-    """What an `async for` holds and drops when it is left, by whichever way."""
+    """The iterator of an `async for`; dropping it, however the loop is left, aborts the request."""
 
     def __init__(self, request: AsyncRequest):
         self._request = request
@@ -109,7 +109,7 @@ class AsyncClient:
         self._wire = wire
         self._session: ClientSession = wire.session
         self._changed = asyncio.Event()
-        self.on_outputs: Callable[[], object] = _nothing  # after outputs have come, which now wait for their readers
+        self.on_outputs: Callable[[], object] = _nothing  # called after outputs have arrived
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._tick())]
         for task in self._tasks:
@@ -129,10 +129,10 @@ class AsyncClient:
         away_s: float = AWAY_S,
         context: Context | None = None,
     ) -> "AsyncClient":
-        """Wait until the engine core takes requests.
+        """Connect, and wait until the engine core accepts requests.
 
-        `server`: None for the newest one of this user on this host, its run directory, or the tcp:// address of one
-        elsewhere; that needs the file of our secret `key` and of its public `server_key`.
+        `server`: None for this user's newest server on this host, its run directory, or the tcp:// address of a server
+        elsewhere; the latter needs files with the client's secret `key` and the server's public `server_key`.
         `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`.
         """
         keys = (key, server_key) if key or server_key else None
@@ -150,22 +150,22 @@ class AsyncClient:
 
     @property
     def ready(self) -> bool:
-        """False while the engine is away; requests are taken nevertheless, and wait."""
+        """False while the engine is away; requests are still accepted, and wait."""
         return self._session.ready
 
     @property
     def computes(self) -> bool:
-        """False while the engine waits for other workers."""
+        """False while the engine waits for new workers."""
         return self._session.computes
 
     @property
     def silence_s(self) -> float:
-        """How long ago the engine last spoke; it does every 250 ms."""
+        """Seconds since the engine's last message; it sends one at least every 250 ms."""
         return self._session.silence(time.monotonic())
 
     @property
     def failure(self) -> EngineDead | None:
-        """Why this client is of no more use, if it is not."""
+        """The error that ended this client, if any."""
         return self._session.error
 
     @property
@@ -175,7 +175,7 @@ class AsyncClient:
 
     @property
     def stats(self) -> SchedulerStats | None:
-        """The engine's figures, at most some 100 ms old while it works."""
+        """The engine's statistics, at most about 100 ms old while it computes."""
         return self._session.stats
 
     def submit(
@@ -189,9 +189,10 @@ class AsyncClient:
         weight: float = 1.0,
         timeout_s: float = 0.0,
     ) -> AsyncRequest:
-        """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
+        """Start a request. Prefixes are shared only between equal `cache_salt`s; a lower `priority` goes first.
 
-        Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
+        Tenants share the engine by `weight`. A request without a token after `timeout_s` (0: no limit) ends with
+        RequestExpired.
         """
         terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
         streams = self._session.submit(prompt_token_ids, sampling_params, terms, _wake, time.monotonic())
@@ -209,9 +210,9 @@ class AsyncClient:
         weight: float = 1.0,
         timeout_s: float = 0.0,
     ) -> AsyncPoolingRequest:
-        """Start a request for a vector, on the terms of `submit`; awaited, it is the vector.
+        """Start a request for a vector, with the arguments of `submit`; await the result for the vector.
 
-        `limits.tasks` names what the model can be asked for, `limits.embedding_size` how many numbers come.
+        `limits.tasks` lists the tasks that the model supports, `limits.embedding_size` is the size of an embedding.
         """
         terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s), time.monotonic()
         streams = self._session.submit(prompt_token_ids, SamplingParams(), terms, _wake, now, pooling_params)
@@ -223,12 +224,12 @@ class AsyncClient:
         self._wire.flush()
 
     def abandon(self, streams: RequestStreams) -> None:
-        """From a destructor, so only noted here; the next frame or tick aborts it."""
+        """Called from a destructor, so the request is only recorded; the next frame or tick aborts it."""
         if not streams.done:
             self._session.abandoned.append(streams)
 
     async def utility(self, utility: Utility) -> bytes:
-        """The JSON answer. Raises PagedServeError with the engine's reason, EngineDead when it does not answer."""
+        """The JSON answer. Raises PagedServeError with the engine's reason, or EngineDead if it does not answer."""
         done = asyncio.Event()
         pending = self._session.call(utility, done.set)
         self._wire.flush()
@@ -239,16 +240,16 @@ class AsyncClient:
 
     @property
     def num_bytes(self) -> int:
-        """Of outputs that their readers have yet to take."""
+        """Bytes of outputs that their readers have not yet taken."""
         return self._session.table.undelivered.num_bytes
 
     def shed(self, num_bytes: int) -> None:
-        """End requests whose readers are slow until so many bytes are free, those first that hold most."""
+        """End requests of slow readers, the largest first, until `num_bytes` bytes are free."""
         self._session.shed(num_bytes, Overloaded(TOO_SLOW, RETRY_AFTER_S))
         self._wire.flush()
 
     async def close(self) -> None:
-        """Abort what runs and leave. Safe to call twice."""
+        """Abort all running requests and disconnect. Safe to call twice."""
         for task in self._tasks:
             task.remove_done_callback(self._ended)
             task.cancel()
@@ -281,7 +282,7 @@ class AsyncClient:
         self._changed.set()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """A task that ends takes the client with it: a client that no longer reads must not look alive."""
+        """Fail the client when one of its tasks ends: a client that no longer reads must not appear alive."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._session.fail(EngineDead(f"the client failed: {type(error).__name__}: {error}"))

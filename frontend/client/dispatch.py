@@ -1,4 +1,4 @@
-"""Which core has which request, and when the others are sent. Sans-I/O; part of a client's session."""
+"""Decides when requests are sent, and resent, to which engine core. Sans-I/O; part of a client's session."""
 
 import logging
 from collections import deque
@@ -30,10 +30,10 @@ MAX_ISOLATION_TOKENS = 512
 
 
 class WithheldRequests:
-    """Requests of one client that a dead core may have died of: withheld until their turn, then isolated one at a time.
+    """The requests of one client that may have killed a core: withheld until their turn, then isolated one at a time.
 
-    See engine_core/admission/core_poison.py: what survives a core is here. Those that end otherwise, by an abort or a
-    time limit, are candidates no more.
+    The counterpart of engine_core/admission/core_poison.py; this state survives the core. A request that ends
+    otherwise, by an abort or a time limit, is no longer a candidate.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class WithheldRequests:
         self._goals: list[int] = []  # tokens of each sequence that clear it
 
     def __contains__(self, request: RequestStreams) -> bool:
-        """Whether it is withheld."""
+        """Whether `request` is withheld."""
         return request in self._requests
 
     @property
@@ -55,11 +55,11 @@ class WithheldRequests:
 
     @property
     def is_awaited(self) -> bool:
-        """The core computes nothing until this client has used, or returned, its turns."""
+        """Whether the core computes nothing else until this client has used or returned its turns."""
         return self._isolated is not None or self.num_withheld > 0
 
     def judge(self, requests: Iterable[RequestStreams], failures: Iterable[CoreFailure]) -> RequestStreams | None:
-        """Another core is there, and knows how former ones ended: returns the poison, if it is known now."""
+        """Update the candidates from the failures that a new core reports; returns the poison request if known."""
         turns: dict[int | None, int] = {failure.epoch: failure.turn for failure in failures}
         poison = self._isolated if self._isolation in turns.items() else None
         if poison is None:
@@ -74,7 +74,7 @@ class WithheldRequests:
         return poison if poison is not None and not poison.ended else None
 
     def begin_isolation(self, epoch: int, turn: int) -> RequestStreams | None:
-        """It is our turn: the request to send now; None: there is none any more."""
+        """Begin this client's turn: the request to send now, or None if no candidate is left."""
         if not self.num_withheld:
             return None
         request = self._isolated = next(iter(self._requests))
@@ -85,18 +85,18 @@ class WithheldRequests:
         return request
 
     def isolation_tokens(self, request: RequestStreams) -> int:
-        """Tokens until it is cleared; 0 when it is not isolated."""
+        """Tokens until `request` is cleared; 0 if it is not isolated."""
         return self._isolation_tokens if request is self._isolated else 0
 
     def put_back(self) -> RequestStreams | None:
-        """Its isolation came to nothing; its turn comes again."""
+        """Return the isolated request to the candidates after an isolation without result."""
         request, self._isolated = self._isolated, None
         if request is not None and not request.ended:
             self._requests = {request: None, **self._requests}
         return request
 
     def end_isolation_if_over(self) -> bool:
-        """True when the turn must be given back: the request has got so far, or has ended."""
+        """End the isolation if its request is cleared or has ended; True if the turn must be returned."""
         request = self._isolated
         if request is None or not (request.ended or self._is_cleared(request)):
             return False
@@ -112,7 +112,7 @@ class WithheldRequests:
 
 @dataclass(slots=True)
 class Dispatch:
-    """Sends requests, and repeats them to a new core, one that was too full, or one that has dropped this client."""
+    """Sends requests, and resends them to a core that is new, was full, or has dropped this client."""
 
     outbox: deque[ToEngineCore]  # the session's
     table: StreamTable = field(default_factory=StreamTable)
@@ -121,7 +121,7 @@ class Dispatch:
     _strays: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
 
     def send(self, request: RequestStreams, now: float) -> None:
-        """To the core that is there, from behind the last token received."""
+        """Send `request` to the current core, to continue after the last token received."""
         request.resumed |= request.sent_epoch is not None
         request.sent_epoch = self.epoch
         request.retry_at = None
@@ -130,14 +130,14 @@ class Dispatch:
             self.outbox.append(AbortRequests(finished))
 
     def send_broken(self, now: float) -> None:
-        """Those of which a token is missing."""
+        """Resend the requests with a missing token."""
         for request in self.table.broken:
             log.warning("a frame is missing; sending again request=%d", request.request_id)
             self._send_anew(request, now)
         self.table.broken.clear()
 
     def abort(self, request: RequestStreams, streams: list[Stream], reason: FinishReason, *, ready: bool) -> None:
-        """End these of its streams; `ready`: the core is there."""
+        """Abort `streams` of `request`; `ready`: the core is reachable."""
         for stream in streams:
             self.table.abort(stream, reason)
         if ready and request.sent_epoch is not None:
@@ -147,12 +147,12 @@ class Dispatch:
             self._finish_aborted(request)
 
     def core_is_away(self) -> None:
-        """No core is there to confirm aborts."""
+        """Finish aborted requests: there is no core to confirm them."""
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
 
     def core_is_new(self, welcome: Welcome, now: float) -> None:
-        """It has nothing: all that is unfinished is sent again, candidates when it is their turn."""
+        """Resend all unfinished requests to a new core, which has none; candidates wait for their turn."""
         self.epoch = welcome.epoch
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
@@ -165,7 +165,7 @@ class Dispatch:
         self._send_missing(now)
 
     def core_is_back(self, now: float, *, dropped: bool) -> None:
-        """The same core answers again; `dropped`: it has removed this client with its requests."""
+        """Continue with the same core; `dropped`: it has removed this client and its requests."""
         if self._strays:
             self.outbox.append(AbortRequests(tuple(self._strays)))
             self._strays.clear()
@@ -179,7 +179,7 @@ class Dispatch:
         self._send_missing(now)
 
     def take_turn(self, message: IsolationTurn, now: float) -> None:
-        """The core computes nothing but one of our candidates now."""
+        """Use the isolation turn: the core computes only one of this client's candidates now."""
         if message.epoch != self.epoch:
             return
         if (request := self._withheld.begin_isolation(message.epoch, message.turn)) is None:
@@ -192,12 +192,12 @@ class Dispatch:
         return self._withheld.is_awaited
 
     def end_turn_if_over(self) -> None:
-        """To be called after all that may have ended it, and now and then."""
+        """Return a finished turn. Called periodically, and after every event that may finish it."""
         if self._withheld.end_isolation_if_over():
             self.outbox.append(CandidatesWithheld(self._withheld.num_withheld))
 
     def reject(self, message: RequestRejected, now: float) -> None:
-        """The core does not take it, or not now."""
+        """Handle a rejection: fail the request, or retry it later."""
         request = self.table.requests.get(message.request_id)
         if request is None:
             return
@@ -216,7 +216,7 @@ class Dispatch:
         self.table.fail(request, error)
 
     def tick(self, now: float, *, ready: bool) -> None:
-        """Do what time demands."""
+        """Handle timers: retries and time limits."""
         self._expire(now, ready=ready)
         if ready:
             for request in list(self.table.requests.values()):
@@ -243,13 +243,13 @@ class Dispatch:
             self.outbox.append(CandidatesWithheld(num_withheld))
 
     def _send_anew(self, request: RequestStreams, now: float) -> None:
-        """Under new ids, which nothing that the core still sends can meet."""
+        """Resend under new ids, so that no output still in transit can match them."""
         self._leave(request)
         if request.num_unfinished:
             self.send(request, now)
 
     def _leave(self, request: RequestStreams) -> None:
-        """What the core has of it is nothing to us any more."""
+        """Forget the core's copy of `request`: its outputs no longer matter."""
         self._finish_aborted(request)
         self.outbox.append(AbortRequests(self.table.stream_ids(request)))
         if request.num_unfinished:
@@ -257,7 +257,7 @@ class Dispatch:
             request.sent_epoch, request.resumed = None, True
 
     def _finish_aborted(self, request: RequestStreams) -> None:
-        """No core is there to confirm the aborts of this request."""
+        """Finish the aborted streams of `request`: there is no core to confirm the aborts."""
         for stream in request.streams:
             if stream.aborted is not None and stream.last is None:
                 position = len(stream.received)
@@ -266,7 +266,7 @@ class Dispatch:
                 self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
 
     def _expire(self, now: float, *, ready: bool) -> None:
-        """While no core has them, only this ends requests whose time is over."""
+        """End requests past their time limit; without a core, nothing else does."""
         for request in list(self.table.requests.values()):
             is_away = not ready or request.sent_epoch is None
             if is_away and now >= request.expires_at and request.may_expire:

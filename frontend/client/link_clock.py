@@ -1,4 +1,4 @@
-"""When the two ends of a client's link last spoke, and what follows from that."""
+"""Timers of a client's link: heartbeats, probes, and detection of a silent core."""
 
 from dataclasses import dataclass, field
 
@@ -27,11 +27,11 @@ class LinkClock:
         self._last_heard = now
 
     def silence(self, now: float) -> float:
-        """How long the core has sent nothing."""
+        """Seconds since the core's last message."""
         return now - self._last_heard
 
     def tick(self, now: float) -> bool:
-        """Called several times a second; False when we were away for too long ourselves."""
+        """Called several times a second; False if this process itself was stopped for too long."""
         slept, self._last_tick = now - self._last_tick, now
         if slept > PROBE_AFTER_S:  # then the silence may be ours
             self._last_heard = max(self._last_heard, now - PROBE_AFTER_S / 2)

@@ -1,4 +1,4 @@
-"""Requests for a vector instead of tokens, as the two clients give them back: under way when they are made."""
+"""Requests for a vector instead of tokens, as returned by the two clients; they are already running."""
 
 import asyncio
 from collections.abc import Generator
@@ -25,7 +25,7 @@ class _Source(Protocol):
 
 
 class PoolingAnswer:
-    """What is known of a pooling request once its vector has come."""
+    """The vector of a pooling request and the counts that come with it."""
 
     def __init__(self) -> None:
         self.pooled: Pooled | None = None
@@ -33,7 +33,7 @@ class PoolingAnswer:
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
 
     def take(self, delta: SequenceDelta) -> Pooled:
-        """Raises RequestFailed when the engine gave the request up, or when it was aborted."""
+        """The vector in `delta`. Raises RequestFailed if the engine gave up the request, or if it was aborted."""
         if delta.finish_reason is FinishReason.ABORT:
             raise RequestFailed("the request was aborted")
         if delta.pooled is None:
@@ -43,7 +43,7 @@ class PoolingAnswer:
 
 
 class AsyncPoolingRequest:
-    """Await it for the vector, as often as you like. Cancelled or dropped before, it is aborted.
+    """Await it for the vector, any number of times. Cancelling or dropping it before that aborts it.
 
     Raises InvalidRequest, Overloaded, RequestExpired, RequestFailed, EngineDead.
     """
@@ -70,7 +70,7 @@ class AsyncPoolingRequest:
 
 
 class PoolingRequest:
-    """`result` waits for the vector. Many may be under way at once; one that is dropped is aborted."""
+    """A request whose `result` waits for the vector. Many may run at once; dropping one aborts it."""
 
     def __init__(self, request: _Source):
         self._request = request
@@ -78,11 +78,11 @@ class PoolingRequest:
 
     @property
     def done(self) -> bool:
-        """The vector has been read, or nothing will come any more: `result` does not wait."""
+        """Whether `result` returns or raises without waiting."""
         return self.answer.pooled is not None or self._request.done
 
     def result(self) -> Pooled:
-        """Raises InvalidRequest, Overloaded, RequestExpired, RequestFailed, EngineDead."""
+        """Wait for the vector. Raises InvalidRequest, Overloaded, RequestExpired, RequestFailed, EngineDead."""
         if self.answer.pooled is None:
             try:
                 return self.answer.take(next(self._request))

@@ -1,4 +1,4 @@
-"""On which terms a request is served beside others: its place, its share, its patience."""
+"""How a request is scheduled relative to others: priority, tenant, weight, time limit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MAX_TIMEOUT_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class RequestTerms:
-    """As EngineCoreRequest carries them; `timeout_s` 0: it waits for ever."""
+    """The scheduling fields of an EngineCoreRequest; `timeout_s` 0: no limit."""
 
     priority: int = 0
     cache_salt: str = ""
@@ -29,7 +29,7 @@ class RequestTerms:
     timeout_s: float = 0.0
 
     def check(self) -> None:
-        """Raise InvalidRequest for what would break a message's bounds."""
+        """Raise InvalidRequest for values outside the message's bounds."""
         if not isinstance(self.cache_salt, str) or len(self.cache_salt) > MAX_CACHE_SALT_CHARS:
             raise InvalidRequest(
                 f"cache_salt must be a string of at most {MAX_CACHE_SALT_CHARS} characters", "cache_salt"
@@ -56,7 +56,7 @@ def check_request(
     terms: RequestTerms,
     limits: Welcome | None,
 ) -> None:
-    """Raise InvalidRequest for what the core would refuse; `limits` is None before the first Welcome."""
+    """Raise InvalidRequest for a request that the core would refuse; `limits` is None before the first Welcome."""
     if not len(prompt):
         raise InvalidRequest("the prompt is empty; give at least one token", "prompt_token_ids")
     terms.check()
@@ -74,7 +74,7 @@ def check_request(
 
 
 def _check_types(params: msgspec.Struct, decode: Callable[[bytes], Any], name: str) -> None:
-    """A Struct made in Python has not had its types checked."""
+    """Check the types of the fields, which msgspec does not do for a Struct built in Python."""
     try:
         decode(_encode(params))
     except (msgspec.MsgspecError, TypeError, OverflowError, UnicodeError) as error:

@@ -1,8 +1,8 @@
 """A client's side of the link to the engine core: handshake, leases, credits, restarts. Sans-I/O, under a given clock.
 
-The shells in client.py feed it messages and the time, and let it flush its messages. A restart of the core is
-seen as EngineFailed, or as silence; the session then sends Hello again, and a Welcome with another epoch makes it send
-every unfinished request again, with the tokens it already has.
+The clients in async_client.py and sync_client.py feed it messages and the time, and flush its messages. A restart of
+the core appears as EngineFailed or as silence; the session then sends Hello again. A Welcome with a new epoch makes it
+resend every unfinished request, with the tokens it already has.
 """
 
 import logging
@@ -86,10 +86,10 @@ class ClientSession:
         now: float | None = None,
         pooling_params: PoolingParams | None = None,
     ) -> RequestStreams:
-        """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place.
+        """Accept a request. An invalid one gets its `error` set, so that readers find all errors in one place.
 
-        With `pooling_params` a vector comes instead of tokens. The time limit counts from `now`; None: from the
-        session's latest time.
+        With `pooling_params` the result is a vector instead of tokens. The time limit counts from `now`; None: from
+        the session's latest time.
         """
         self.now = self.now if now is None else now
         try:
@@ -120,7 +120,7 @@ class ClientSession:
     def abort(
         self, request: RequestStreams, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT
     ) -> None:
-        """End a request or one of its sequences; ended sequences are not changed."""
+        """End a request or one of its sequences; a no-op for ended sequences."""
         streams = [s for s in request.streams if s.last is None and s.aborted is None and index in (None, s.index)]
         if request.error is None and streams:
             self._dispatch.abort(request, streams, finish_reason, ready=self.ready)
@@ -132,7 +132,7 @@ class ClientSession:
         return pending
 
     def shed(self, num_bytes: int, error: PagedServeError) -> None:
-        """End requests with `error`, those first of which most waits for a reader, until so many bytes are free."""
+        """End requests with `error`, those with the most unread bytes first, until `num_bytes` bytes are free."""
         for request in self.table.unread():
             if num_bytes <= 0 or not request.undelivered_bytes:
                 return
@@ -143,7 +143,7 @@ class ClientSession:
                 self.table.fail(request, error)
 
     def fail(self, error: EngineDead) -> None:
-        """The end: every request and call gets `error`."""
+        """End the session: every request and call fails with `error`."""
         self.error, self.ready = error, False
         self.outbox.clear()
         for request in list(self.table.requests.values()):
@@ -158,16 +158,16 @@ class ClientSession:
 
     @property
     def backlog(self) -> bool:
-        """A message waits that could be sent."""
+        """Whether a message waits to be sent."""
         return self.error is None and (self._clock.hello_is_due or (self.ready and bool(self.outbox)))
 
     @property
     def is_awaited(self) -> bool:
-        """The core isolates a request of this client, or will, and all others wait for that."""
+        """Whether the core isolates a request of this client, or will, while all others wait."""
         return self._dispatch.is_awaited
 
     def flush(self, send: Callable[[ToEngineCore], bool]) -> None:
-        """Send what waits; what `send` does not take now stays."""
+        """Send waiting messages; those that `send` does not accept stay queued."""
         if self.error is not None:
             return
         if self._clock.hello_is_due and send(self.hello):
@@ -216,7 +216,7 @@ class ClientSession:
             self._away(now)
 
     def tick(self, now: float) -> None:
-        """Do what time demands; to be called several times a second."""
+        """Handle timers; must be called several times a second."""
         if self.error is not None:
             return
         self.now = now

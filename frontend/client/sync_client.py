@@ -1,9 +1,9 @@
 """The client without asyncio.
 
-One thread reads the socket at a time: one that waits for a delta, and between deltas a thread of the client's own,
-which wakes twice a second, and more often while all clients wait for this one. A program may pause between two tokens
-for as long as it likes: that thread keeps the engine's 10 s lease, takes in what has arrived (it merges, so nothing
-piles up) and follows a restart of the engine.
+One thread at a time reads the socket: a thread that waits for a delta or, between deltas, the client's background
+thread, which wakes twice a second, and more often while all clients wait for this one. A program may pause between two
+tokens for any time: the background thread renews the engine's 10 s lease, receives outputs (which are merged, so
+nothing piles up) and handles a restart of the engine.
 """
 
 import threading
@@ -44,7 +44,7 @@ class Request:
 
     @property
     def done(self) -> bool:
-        """No delta will come any more; iteration ends or raises."""
+        """Whether no more deltas will come; iteration ends or raises."""
         return self._streams.done
 
     def __iter__(self) -> "_Deltas":
@@ -65,16 +65,16 @@ class Request:
         return self._streams
 
     def take(self) -> SequenceDelta | None:
-        """A delta if there is one now."""
+        """A delta if one is available, without waiting."""
         return self._client.take(self._streams)
 
     def check(self) -> None:
-        """Raise what ended the request, if it was an error."""
+        """Raise the error that ended the request, if any."""
         if self._streams.error is not None:
             raise self._streams.error
 
     def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None:
-        """End it, or only sequence `index`; harmless when that has ended. The last delta carries `finish_reason`."""
+        """End the request, or only sequence `index`; a no-op if it has ended. The last delta has `finish_reason`."""
         self._client.abort(self._streams, index, finish_reason)
 
     def __del__(self) -> None:
@@ -82,7 +82,7 @@ class Request:
 
 
 class _Deltas:
-    """What a `for` holds and drops when it is left, by whichever way."""
+    """The iterator of a `for`; dropping it, however the loop is left, aborts the request."""
 
     def __init__(self, request: Request):
         self._request = request
@@ -98,7 +98,7 @@ class _Deltas:
 
 
 class Client:
-    """One link to the engine core. Made by `connect`; any thread may use it, all wait for the same socket."""
+    """One link to the engine core. Made by `connect`; safe to use from any thread, all wait for the same socket."""
 
     def __init__(self, wire: _SyncWire):
         self._wire = wire
@@ -123,10 +123,10 @@ class Client:
         away_s: float = AWAY_S,
         context: Context | None = None,
     ) -> "Client":
-        """Wait until the engine core takes requests.
+        """Connect, and wait until the engine core accepts requests.
 
-        `server`: None for the newest one of this user on this host, its run directory, or the tcp:// address of one
-        elsewhere; that needs the file of our secret `key` and of its public `server_key`.
+        `server`: None for this user's newest server on this host, its run directory, or the tcp:// address of a server
+        elsewhere; the latter needs files with the client's secret `key` and the server's public `server_key`.
         `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`.
         """
         keys = (key, server_key) if key or server_key else None
@@ -143,12 +143,12 @@ class Client:
 
     @property
     def ready(self) -> bool:
-        """False while the engine is away; requests are taken nevertheless, and wait."""
+        """False while the engine is away; requests are still accepted, and wait."""
         return self._session.ready
 
     @property
     def computes(self) -> bool:
-        """False while the engine waits for other workers."""
+        """False while the engine waits for new workers."""
         return self._session.computes
 
     @property
@@ -158,7 +158,7 @@ class Client:
 
     @property
     def stats(self) -> SchedulerStats | None:
-        """The engine's figures, as of the last time that anything was read."""
+        """The engine's statistics, as of the last read."""
         return self._session.stats
 
     def submit(
@@ -173,10 +173,11 @@ class Client:
         timeout_s: float = 0.0,
         on_output: Callable[[RequestStreams], None] | None = None,
     ) -> Request:
-        """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
+        """Start a request. Prefixes are shared only between equal `cache_salt`s; a lower `priority` goes first.
 
-        Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
-        `on_output` is called by the thread that reads when the request has a delta or has ended; it must not block.
+        Tenants share the engine by `weight`. A request without a token after `timeout_s` (0: no limit) ends with
+        RequestExpired. The reading thread calls `on_output` when the request has a delta or has ended; it must not
+        block.
         """
         terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
         with self._lock:
@@ -195,9 +196,9 @@ class Client:
         weight: float = 1.0,
         timeout_s: float = 0.0,
     ) -> PoolingRequest:
-        """Start a request for a vector, on the terms of `submit`; its `result` waits for it.
+        """Start a request for a vector, with the arguments of `submit`; `result` waits for the vector.
 
-        `limits.tasks` names what the model can be asked for, `limits.embedding_size` how many numbers come.
+        `limits.tasks` lists the tasks that the model supports, `limits.embedding_size` is the size of an embedding.
         """
         terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s), time.monotonic()
         with self._lock:
@@ -206,7 +207,7 @@ class Client:
         return PoolingRequest(Request(self, streams))
 
     def wait(self, timeout_s: float) -> None:
-        """Take in what the engine has sent; wait for it at most `timeout_s`."""
+        """Receive outputs from the engine, waiting at most `timeout_s`."""
         with self._lock:
             self._pump(timeout_s, FRAMES_PER_ITERATION)
 
@@ -220,12 +221,12 @@ class Client:
             self._wire.flush()
 
     def abandon(self, streams: RequestStreams) -> None:
-        """From a destructor, which may run anywhere, so only noted here; the next turn aborts it."""
+        """Called from a destructor, which may run anywhere, so only recorded here; the next read aborts the request."""
         if not streams.done:
             self._session.abandoned.append(streams)
 
     def utility(self, utility: Utility) -> bytes:
-        """The JSON answer. Raises PagedServeError with the engine's reason, EngineDead when it does not answer."""
+        """The JSON answer. Raises PagedServeError with the engine's reason, or EngineDead if it does not answer."""
         with self._lock:
             pending = self._session.call(utility)
             self._wire.flush()
@@ -235,7 +236,7 @@ class Client:
         return pending.answer()
 
     def close(self) -> None:
-        """Abort what runs and leave. Safe to call twice."""
+        """Abort all running requests and disconnect. Safe to call twice."""
         with self._lock:
             self._finalizer()
 
@@ -248,7 +249,7 @@ class Client:
         self.close()
 
     def keep(self) -> float:
-        """What the client's own thread does, unless another holds the lock and does it; seconds until the next time."""
+        """One turn of the background thread, skipped if another thread reads; returns seconds until the next turn."""
         if not self._lock.acquire(blocking=False):
             return KEEP_EVERY_S
         try:
@@ -258,7 +259,7 @@ class Client:
             self._lock.release()
 
     def _let_go(self) -> None:
-        """In a forked child."""
+        """Detach the client in a forked child."""
         self._finalizer.detach()
         self._lock, self._ended = threading.Lock(), threading.Event()  # a thread that is not here may hold the others
         self._ended.set()

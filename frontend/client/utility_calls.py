@@ -29,14 +29,14 @@ class PendingCall:
 
 
 class UtilityCalls:
-    """Those without an answer yet."""
+    """The calls without an answer yet."""
 
     def __init__(self) -> None:
         self._pending: dict[int, PendingCall] = {}
         self._next_id = 0
 
     def start(self, utility: Utility, on_done: Callable[[], None] | None, error: PagedServeError | None) -> PendingCall:
-        """A call to be sent, or with `error` one that is over before it began."""
+        """A call to be sent; with `error`, a call that has already failed."""
         pending = PendingCall(UtilityCall(self._next_id, utility), error=error, on_done=on_done)
         if error is None:
             self._pending[self._next_id] = pending

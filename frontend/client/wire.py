@@ -1,4 +1,4 @@
-"""A client's socket and session together: what the asyncio client and the plain one share."""
+"""A client's socket and session together; shared by the asyncio and the synchronous client."""
 
 import os
 import time
@@ -32,14 +32,14 @@ C = TypeVar("C", bound=Channel)
 
 
 def find_run_dir() -> str:
-    """The newest living server of this user. Raises EngineDead when there is none."""
+    """The run directory of this user's newest running server. Raises EngineDead if there is none."""
     if found := find_run_dirs():
         return found[0]
     raise EngineDead("no server of this user runs on this machine; start one with `paged-serve serve`")
 
 
 def _address(server: str, keys: tuple[str, str] | None) -> tuple[str, str | ClientKeys]:
-    """Endpoint and credentials. Raises ConfigError for keys that do not serve, EngineDead for a server that is gone."""
+    """Endpoint and credentials. Raises ConfigError for unusable keys, EngineDead for a server that is gone."""
     if server.startswith(TCP):
         if keys is None:
             raise ConfigError(f"{server} asks for keys: connect(..., key='me.key_secret', server_key='server.key')")
@@ -87,7 +87,7 @@ class Wire(Generic[C]):
             self.session.flush(self.channel.send)
 
     def tick(self) -> float:
-        """Let time pass in the session; answers when to come again, in seconds."""
+        """Run the session's timers; returns the seconds until the next call."""
         session, now = self.session, time.monotonic()
         if not self._closed and not self.channel.takes_messages():
             session.unplugged(now)
@@ -106,7 +106,7 @@ class Wire(Generic[C]):
         return True
 
     def let_go(self) -> None:
-        """In a forked child: the socket is its parent's, whose answers a word of ours would mix up."""
+        """Detach in a forked child: the socket is the parent's, and a message from here would disturb its answers."""
         self._closed = True
         self.session.fail(
             EngineDead(f"this client belongs to process {os.getppid()}, which forked this one; connect another here")

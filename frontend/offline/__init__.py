@@ -1,1 +1,1 @@
-"""LLM and AsyncLLM: a model in a program's hands, without a server. Open llm.py first."""
+"""LLM and AsyncLLM: offline inference in a program, without a server. Open llm.py first."""

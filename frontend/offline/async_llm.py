@@ -59,7 +59,7 @@ class AsyncLLM:
 
     @classmethod
     def from_engine_args(cls, engine_args: Any) -> "AsyncLLM":
-        """Of a `paged_serve.EngineArgs`."""
+        """An AsyncLLM with the options of a `paged_serve.EngineArgs`."""
         return cls(**dataclasses.asdict(engine_args))
 
     async def start(self) -> None:
@@ -178,7 +178,7 @@ class AsyncLLM:
             raise EngineDead(self._engine.why(self._client.failure))
 
     async def get_metrics(self) -> dict[str, Any]:
-        """The engine's figures now, as LLM.get_metrics gives them."""
+        """The engine's current statistics, as in LLM.get_metrics."""
         await self.start()
         metrics: dict[str, Any] = json.loads(await self._client.utility(Utility.STATS))
         return metrics
@@ -190,7 +190,7 @@ class AsyncLLM:
         return True
 
     async def get_facts(self) -> dict[str, str]:
-        """What runs here, in figures for people."""
+        """Facts about the running engine, as text: device, dtype, threads, weights, quantization, KV cache."""
         await self.start()
         return self._engine.supervisor.facts()
 
@@ -199,12 +199,12 @@ class AsyncLLM:
         return self._text.tokenizer
 
     async def get_default_sampling_params(self) -> SamplingParams:
-        """What generate uses when it is given none; a copy, whose fields may be set."""
+        """The sampling parameters that `generate` uses by default; a copy, whose fields may be set."""
         await self.start()
         return self._text.changeable_default_params()
 
     async def get_limits(self) -> Welcome:
-        """What the engine takes: the size of its vocabulary, the longest context."""
+        """The engine's limits, such as vocabulary size and context length."""
         await self.start()
         return self._client.limits
 

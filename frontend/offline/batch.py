@@ -20,7 +20,7 @@ MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
 
 @dataclass(slots=True)
 class Job:
-    """One prompt on its way."""
+    """One prompt of a batch, ready for the engine."""
 
     number: int
     prompt: Prompt
@@ -54,7 +54,7 @@ class Batch:
         self._not_before = 0.0
 
     def run(self, jobs: Iterable[Job]) -> dict[int, RequestOutput]:
-        """Outputs by job number. Whatever ends it early, what runs is aborted."""
+        """Outputs by job number. If it ends early, for any reason, all running requests are aborted."""
         results: dict[int, RequestOutput] = {}
         source = iter(jobs)
         try:

@@ -1,4 +1,4 @@
-"""Beam search over an engine that knows none: each step is one token of every beam, whose prefix is in the cache.
+"""Beam search on top of the engine: each step requests one token for every beam; beams' prefixes are cached.
 
 A beam's score is its tokens' log-probabilities over its length to the power of `length_penalty`, as vLLM has it: the
 length counts the prompt, and no end token.
@@ -18,7 +18,7 @@ OneStep = Callable[[list[list[int]], SamplingParams], list[RequestOutput]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchParams:
-    """Raises InvalidRequest for what cannot be."""
+    """Parameters of a beam search. Raises InvalidRequest for values out of range."""
 
     beam_width: int
     max_tokens: int

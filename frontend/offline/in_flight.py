@@ -1,4 +1,4 @@
-"""How many sequences AsyncLLM has in the engine at once, and which request enters next."""
+"""Limits the sequences that AsyncLLM has in the engine at once, and orders the waiting requests."""
 
 import asyncio
 import heapq

@@ -1,4 +1,4 @@
-"""LLM: a model in this program's hands, without a server.
+"""LLM: offline inference in this program, without a server.
 
     with LLM(model="folder-or-hub-name") as llm:
         for output in llm.generate(["Once upon a time", "The sea"], SamplingParams(max_tokens=64)):
@@ -71,7 +71,7 @@ class LLM(PoolingMethods):
 
     @classmethod
     def from_engine_args(cls, engine_args: Any) -> "LLM":
-        """Of a `paged_serve.EngineArgs`."""
+        """An LLM with the options of a `paged_serve.EngineArgs`."""
         return cls(**dataclasses.asdict(engine_args))
 
     def generate(
@@ -179,7 +179,7 @@ class LLM(PoolingMethods):
 
     @property
     def limits(self) -> Welcome:
-        """What the engine takes: the size of its vocabulary, the longest context."""
+        """The engine's limits, such as vocabulary size and context length."""
         return self._client.limits
 
     @property
@@ -191,7 +191,7 @@ class LLM(PoolingMethods):
         return self._text.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generate uses when it is given none: the model's generation_config.json over the field's defaults.
+        """The sampling parameters that `generate` uses by default, from generation_config.json and vLLM's defaults.
 
         A copy, whose fields may be set before it is given to generate or chat.
         """
@@ -203,12 +203,12 @@ class LLM(PoolingMethods):
         return True
 
     def get_metrics(self) -> dict[str, Any]:
-        """The engine's figures now: see protocol.engine_core.SchedulerStats."""
+        """The engine's current statistics: see protocol.messages.engine_core.SchedulerStats."""
         metrics: dict[str, Any] = json.loads(self._client.utility(Utility.STATS))
         return metrics
 
     def get_facts(self) -> dict[str, str]:
-        """What runs here, in figures for people: device, dtype, threads, weights, quantization, KV cache."""
+        """Facts about the running engine, as text: device, dtype, threads, weights, quantization, KV cache."""
         return self._engine.supervisor.facts()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What LLM gives back, in the field's names, and how it grows from deltas."""
+"""The outputs of LLM, with vLLM's names, and how they grow from deltas."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""What a model's folder says of vectors: sentence-transformers' prompts and limit, and the names of classes."""
+"""Reads a model's pooling files: the prompts and token limit of sentence-transformers, and the names of classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class PoolingFiles:
 
     @classmethod
     def load(cls, model: ModelConfig) -> "PoolingFiles":
-        """Raises ConfigError for files that do not serve."""
+        """Read the files of `model`. Raises ConfigError for invalid files."""
         path = Path(model.model)
         declared, config = read_json(path / PROMPTS), read_json(path / "config.json")
         prompts = _texts(declared.get("prompts") or {}, path / PROMPTS, "prompts")
@@ -58,7 +58,7 @@ class PoolingFiles:
         )
 
     def prompt(self, name: str | None) -> str:
-        """What is put before a text; "" names none. Raises InvalidRequest for a name that the model has not."""
+        """The prompt to put before a text; "" selects none. Raises InvalidRequest for an unknown name."""
         if name is None:
             return self.default_prompt
         if name and name not in self.prompts:
@@ -72,7 +72,7 @@ class PoolingFiles:
         return next((self.prompts[name] for name in names if name in self.prompts), self.default_prompt)
 
     def label(self, number: int) -> str:
-        """Of a class, as transformers names one without a name."""
+        """The name of class `number`; a class without a name gets that of transformers."""
         return self.labels.get(number, f"LABEL_{number}")
 
     def check_dimensions(self, dimensions: int | None, size: int, field: str = "dimensions") -> None:

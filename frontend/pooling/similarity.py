@@ -1,4 +1,4 @@
-"""How alike two embeddings are, to the same bits on every machine."""
+"""Similarity of two embeddings, with the same bits on every machine."""
 
 import math
 from operator import mul
@@ -15,7 +15,7 @@ def dot(a: "memoryview[float]", b: "memoryview[float]") -> float:
 
 
 def cosine(a: bytes, b: bytes) -> float:
-    """Of two embeddings of equal size, -1 to 1; 0 where one is zero."""
+    """The cosine of two embeddings of equal size, from -1 to 1; 0 if either is zero."""
     first, second = numbers(a), numbers(b)
     norms = dot(first, first) * dot(second, second)
     return max(-1.0, min(1.0, dot(first, second) / math.sqrt(norms))) if norms > 0 else 0.0

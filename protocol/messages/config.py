@@ -1,4 +1,4 @@
-"""The whole configuration: frozen, bounded, resolved once in the supervisor and handed down in its Welcome."""
+"""The whole configuration: frozen, bounded, resolved once in the supervisor and sent to each process in its Welcome."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from .message import MAX_ROWS
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]  # a name or a path
-ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^[!-~]*$")]  # as a header can carry it
+ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^[!-~]*$")]  # fits an HTTP header
 KeyWeight = Annotated[float, Meta(ge=0.001, le=1000)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=256)]
 _ADDRESS_6 = r"[0-9A-Fa-f]*(:[0-9A-Fa-f.]*)+"
@@ -23,7 +23,7 @@ RootPath = Annotated[str, Meta(max_length=4096, pattern=rf"^{_PATH}\Z")]
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the configuration's layers: unknown keys are refused by name."""
+    """Base class of the configuration's sections: unknown keys are refused by name."""
 
 
 class ModelConfig(_Layer, frozen=True):
@@ -34,50 +34,50 @@ class ModelConfig(_Layer, frozen=True):
     tokenizer: Text = ""  # local folder; "" means `model`
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: the checkpoint's
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    # which CPU kernels; auto: the best that the machine runs; torch: none, products in plain torch
+    # CPU kernels; auto: the fastest that the machine runs; torch: none, products in plain torch
     cpu_isa: Literal["auto", "amx", "avx512", "avx512fma", "avx2", "neon_dotprod", "neon", "portable", "torch"] = "auto"
     # the order in which CPU kernels add bfloat16 products; auto: the machine's fastest, tile with AMX and dot without
     summation: Literal["auto", "dot", "tile"] = "auto"
-    # auto: as the checkpoint is; int8, int4, fp8 quantize a float one while it is read; the rest require that form
+    # auto: the checkpoint's format; int8, int4, fp8 quantize a float checkpoint on load; others require that format
     quantization: Literal["auto", "int8", "int4", "fp8", "compressed-tensors", "gptq", "awq"] = "auto"
     quantization_group_size: Literal[32, 64, 128] = 32  # inputs that share a scale in int4
     quantize_lm_head: bool | None = None  # the output head as int8, or fp8; None: with int8 and int4
     max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
-    # auto: its generation_config.json fills what a request leaves out; none, or its alias vllm: it does not
+    # auto: generation_config.json sets the defaults of requests; none, or its alias vllm: it is not read
     generation_config: Literal["auto", "none", "vllm"] = "auto"
-    # which hidden states an embedding is made of; auto: as the files of sentence-transformers, or the model's kind, say
+    # the hidden states that an embedding is made of; auto: from the files of sentence-transformers, or the model's kind
     pooling: Literal["auto", "last", "mean", "cls"] = "auto"
-    cache_dir: Text = ""  # compiled CUDA kernels are kept there, in paged-serve/cubins; "" means ~/.cache
-    plugins: Texts = ()  # entry points of other packages that may be loaded, of whatever kind
-    platform: Text = ""  # a plugin's, in place of `device`
-    packed_weights_dir: Text = ""  # weights are kept there as the CPU kernels read them; "": nowhere
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0  # requests without a seed derive theirs from it
+    cache_dir: Text = ""  # holds compiled CUDA kernels, in paged-serve/cubins; "" means ~/.cache
+    plugins: Texts = ()  # entry points of other packages that may be loaded, of any kind
+    platform: Text = ""  # of a plugin; replaces `device`
+    packed_weights_dir: Text = ""  # holds weights packed for the CPU kernels; "": not kept
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0  # base seed of requests that set none
 
 
 class CacheConfig(_Layer, frozen=True):
     """The paged KV cache."""
 
-    block_size: Literal[16, 32, 64] = 16  # tokens a block
+    block_size: Literal[16, 32, 64] = 16  # tokens per block
     kv_cache_memory_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] | None = (
         None  # per rank; None: measured share of free memory
     )
-    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9  # of a CUDA device's memory, weights and all
-    kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"  # auto: the model's; int8 on CPU kernels, fp8 on CUDA's
-    num_blocks: PositiveInt | None = None  # overrides the measured number; for tests
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9  # of a CUDA device's memory, weights included
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"  # auto: the model's; int8: CPU only; fp8: CUDA only
+    num_blocks: PositiveInt | None = None  # per rank; overrides the measured number; for tests
     enable_prefix_caching: bool = True
-    share_prefixes: bool = False  # between API keys, too
+    share_prefixes: bool = False  # across API keys, too
 
 
 class SchedulerConfig(_Layer, frozen=True):
     """How requests share a step."""
 
-    max_num_seqs: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 128  # rows that run at once
-    max_num_batched_tokens: PositiveInt = 2048  # tokens a step
+    max_num_seqs: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 128  # rows that run concurrently
+    max_num_batched_tokens: PositiveInt = 2048  # tokens per step
     policy: Literal["fcfs", "priority"] = "fcfs"  # priority: lower value first, ties by arrival
     pipeline_depth: Annotated[int, Meta(ge=1, le=8)] = 2  # steps in flight
     max_num_queued_requests: PositiveInt = 1024
     max_num_queued_tokens: PositiveInt = 1 << 22
-    # outputs that clients have not acknowledged; beyond it the clients that hold most are not scheduled until they do
+    # unacknowledged outputs; beyond it the clients with the most are not scheduled until they acknowledge
     max_unacknowledged_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 62)] = 1 << 28
 
 
@@ -86,60 +86,60 @@ class ParallelConfig(_Layer, frozen=True):
 
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = 1
     threads_per_rank: PositiveInt | None = None  # CPU; None: cores / ranks
-    pin_threads: Literal["auto", "always", "never"] = "auto"  # each to a core; auto: if the ranks fill them all
+    pin_threads: Literal["auto", "always", "never"] = "auto"  # one core per thread; auto: if the ranks use all cores
     step_timeout_s: Annotated[float, Meta(gt=0, le=1e9)] = 300.0
-    standby_workers: bool = True  # one a rank, with its imports done, for when a group must be replaced
+    standby_workers: bool = True  # one per rank, with imports done, ready to replace a lost worker
 
 
 class ServerConfig(_Layer, frozen=True):
-    """HTTP and people."""
+    """HTTP, limits, logs and restarts."""
 
     host: Text = "127.0.0.1"
     port: Port = 8000
     uds: Text = ""  # unix socket path instead of host:port
     api_keys: Annotated[tuple[ApiKey, ...], Meta(max_length=256)] = ()
-    api_key_weights: Annotated[tuple[KeyWeight, ...], Meta(max_length=256)] = ()  # the first key's first; absent: 1
+    api_key_weights: Annotated[tuple[KeyWeight, ...], Meta(max_length=256)] = ()  # in the order of the keys; absent: 1
     num_frontends: Annotated[int, Meta(ge=1, le=64)] = 1
-    client_address: Text = ""  # tcp://ADDRESS:PORT for client libraries on other hosts; "" is none
+    client_address: Text = ""  # tcp://ADDRESS:PORT for client libraries on other hosts; "": none
     client_server_key: Text = ""  # the server's *.key_secret file
-    client_keys: Text = ""  # folder with the *.key files of clients that may connect there
-    max_connections: PositiveInt | None = None  # of each frontend; None: what the limit on open files allows
-    # of each frontend: bodies that come, requests, stored answers, outputs that wait for slow readers
+    client_keys: Text = ""  # folder with the *.key files of the clients that may connect there
+    max_connections: PositiveInt | None = None  # per frontend; None: as many as the limit on open files allows
+    # per frontend, for incoming bodies, requests, stored answers, and outputs that slow readers have not read
     max_buffered_bytes: Annotated[int, Meta(ge=16 << 20, le=1 << 50)] = 256 << 20
     allowed_origins: Annotated[tuple[Origin, ...], Meta(max_length=256)] = ()  # of web pages; "*": any
-    allowed_methods: Annotated[tuple[HttpToken, ...], Meta(max_length=256)] = ("*",)  # of theirs
+    allowed_methods: Annotated[tuple[HttpToken, ...], Meta(max_length=256)] = ("*",)  # for requests from those origins
     allowed_headers: Annotated[tuple[HttpToken, ...], Meta(max_length=256)] = ("*",)
     allow_credentials: bool = False
-    # beside localhost; empty: any with a key, on a unix socket, or on an address of other machines; none without
+    # besides localhost; empty: any with a key, on a unix socket, or on an address other than loopback; none without
     allowed_hosts: Annotated[tuple[HostPattern, ...], Meta(max_length=256)] = ()
-    root_path: RootPath = ""  # which a proxy has put before every path, and may have taken away again
+    root_path: RootPath = ""  # prefix that a proxy adds to every path, and may have removed again
     chat_template: Text = ""  # file; "" means the model's
-    tool_call_parser: Text = "auto"  # how outputs write calls of tools; auto: as the chat template does; or none
-    reasoning_parser: Text = "auto"  # the same of reasoning
-    allow_special_tokens: bool | None = None  # spelled by text of requests; None: in prompts, not in conversations
+    tool_call_parser: Text = "auto"  # format of tool calls in outputs; auto: from the chat template; or none
+    reasoning_parser: Text = "auto"  # the same for reasoning
+    allow_special_tokens: bool | None = None  # written as text in requests; None: in prompts, not in conversations
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20
-    sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # a comment in silent streams; 0: none
-    resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0  # an unread answer with a key lives on; 0: it ends
-    resume_bytes_per_answer: PositiveInt = 4 << 20  # events kept of one answer with a key
-    resume_bytes: PositiveInt = 64 << 20  # and of all of a frontend
-    store_responses: Text = ""  # folder of the responses that are stored; "": none are
+    sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # comments on idle streams; 0: none
+    resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0  # keeps an unread answer with a key; 0: not kept
+    resume_bytes_per_answer: PositiveInt = 4 << 20  # events kept per answer with a key
+    resume_bytes: PositiveInt = 64 << 20  # events kept per frontend
+    store_responses: Text = ""  # folder for stored responses; "": none are stored
     stored_responses_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 50)] = 1 << 30
     stored_responses_days: Annotated[int, Meta(ge=1, le=36500)] = 30
-    admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None  # on 127.0.0.1; None: the unix socket alone
+    admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None  # on 127.0.0.1; None: the unix socket only
     public_metrics: bool = False  # /metrics on the public port too
     metrics_compat: Literal["", "vllm"] = ""
     drain_timeout_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
     max_restarts: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 5  # within restart_window_s; one more ends the server
     restart_window_s: Annotated[float, Meta(gt=0, le=1e9)] = 60.0
-    dump_dir: Text = ""  # reports lie there, in paged-serve/dumps; "" means ~/.local/state, "none" that there are none
+    dump_dir: Text = ""  # holds reports, in paged-serve/dumps; "" means ~/.local/state, "none": no reports
     lenient: bool = False  # unknown request fields become warnings instead of errors
-    wake_supervisor: bool = True  # frontends continue a supervisor that a signal has halted
-    access_log: bool = True  # a line a request
+    wake_supervisor: bool = True  # frontends continue a supervisor halted by a signal
+    access_log: bool = True  # one line per request
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class Config(_Layer, frozen=True):
-    """Everything that was decided before the first process started."""
+    """Everything that is decided before the first process starts."""
 
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()

@@ -1,12 +1,12 @@
 """Messages between a client (HTTP frontend, LLM, client library) and the engine core: tokens in, tokens out.
 
 Each sequence of an accepted request ends with exactly one EngineCoreOutput that carries a finish_reason; a refused
-request gets one RequestRejected. A client that connects again after the core died sends Hello again, sees another
-epoch in Welcome, and sends its unfinished requests again with what it already received in `resume_token_ids`.
+request gets one RequestRejected. After the core has died, a client reconnects with Hello, sees a new epoch in Welcome,
+and sends its unfinished requests again, with the tokens it already received in `resume_token_ids`.
 
 Requests that may have killed a core are candidates. Their clients withhold them, report their number with
-CandidatesWithheld, and send one with each IsolationTurn: the core computes it alone until its client sends
-CandidatesWithheld again. If the core fails by itself meanwhile, the client ends that request with an error.
+CandidatesWithheld, and send one at each IsolationTurn. The core computes that request alone until its client sends
+CandidatesWithheld again. If the core crashes meanwhile, the client ends that request with an error.
 """
 
 from enum import IntEnum
@@ -45,11 +45,11 @@ MAX_UNACKNOWLEDGED_FRAMES = 256  # EngineCoreOutputs in flight to one client bef
 
 
 class Utility(IntEnum):
-    """Remote calls, as a closed list."""
+    """The remote calls that a core answers."""
 
     STATS = 0  # SchedulerStats as JSON
     CHECK_INVARIANTS = 1  # audits blocks and rows; {} or an error
-    DUMP_STATE = 2  # JSON for people
+    DUMP_STATE = 2  # JSON for a person to read; its fields may change
     RESET_PREFIX_CACHE = 3
 
 
@@ -64,24 +64,24 @@ class RejectReason(IntEnum):
 
 
 class EngineCoreRequest(Message, frozen=True):
-    """Generate, or pool. A request with n > 1 owns the streams request_id .. request_id + n - 1, one a sequence."""
+    """Generate, or pool. A request owns the streams request_id .. request_id + n - 1, one per sequence."""
 
-    request_id: StreamId  # chosen by the client, unique in its connection, never reused
+    request_id: StreamId  # assigned by the client, unique on its connection, never reused
     prompt_token_ids: TokenBytes
     sampling_params: SamplingParams
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
-    cache_salt: Annotated[str, Meta(max_length=128)] = ""  # prefixes are shared only under an equal salt
+    cache_salt: Annotated[str, Meta(max_length=128)] = ""  # prefixes are shared only between equal salts
     resume_token_ids: Annotated[
         tuple[TokenBytes, ...], Meta(max_length=MAX_N)
     ] = ()  # per sequence: output already delivered
-    tenant: ShortText = ""  # whose it is: tenants share the engine fairly; a digest, never a key; "": no key's
-    weight: Weight = 1.0  # the tenant's share beside others'
-    ttl_s: Ttl = 0.0  # may wait so long for its first token; 0: for ever; sent again, it is what is left
+    tenant: ShortText = ""  # a digest of its API key; "": no key; tenants share the engine fairly
+    weight: Weight = 1.0  # the tenant's share, relative to other tenants
+    ttl_s: Ttl = 0.0  # limit of the wait for the first token; 0: none; when resent, the time left
     isolation_tokens: IsolationTokens = (
-        0  # of a candidate in its turn: each sequence runs alone until it has so many more
+        0  # for a candidate in its turn: each sequence runs alone until it has this many more tokens
     )
     pooling_params: PoolingParams | None = (
-        None  # a vector is wanted instead of tokens; `sampling_params` are the defaults then
+        None  # asks for a vector instead of tokens; `sampling_params` are the defaults then
     )
 
     def __post_init__(self) -> None:
@@ -89,9 +89,9 @@ class EngineCoreRequest(Message, frozen=True):
 
 
 class AbortRequests(Message, frozen=True):
-    """Stop these streams and free what they hold; unknown ids are ignored, because abort races with finish.
+    """Stop these streams and free their resources; unknown ids are ignored, because abort races with finish.
 
-    Each stream that still ran ends with `finish_reason`: STOP when the client saw a stop string, else ABORT.
+    Each running stream ends with `finish_reason`: STOP when the client saw a stop string, else ABORT.
     """
 
     stream_ids: Annotated[tuple[StreamId, ...], Meta(max_length=65536)]
@@ -99,13 +99,13 @@ class AbortRequests(Message, frozen=True):
 
 
 class OutputsReceived(Message, frozen=True):
-    """Gives `frames` credits back: that many EngineCoreOutputs have been taken from the socket."""
+    """Returns `frames` credits: the client has read that many EngineCoreOutputs from its socket."""
 
     frames: Count
 
 
 class UtilityCall(Message, frozen=True):
-    """Ask the core something; answered by UtilityResult with the same call_id."""
+    """A remote call; answered by UtilityResult with the same call_id."""
 
     call_id: Count
     utility: Utility
@@ -116,7 +116,7 @@ class ClientHeartbeat(Message, frozen=True):
 
 
 class CandidatesWithheld(Message, frozen=True):
-    """The sender holds back so many requests that a core may have died of. If it was its turn, that is over."""
+    """How many requests the sender withholds because they may have killed a core. Ends the sender's turn, if any."""
 
     count: Count
 
@@ -127,14 +127,14 @@ ToEngineCore = (
 
 
 class CoreFailure(Record, frozen=True):
-    """A core that ended by a fault of its own, not by a signal from outside: a request may have done it."""
+    """A crash of a former core that no signal from outside caused: a request may be the cause."""
 
     epoch: Epoch
-    turn: Count  # it was trying candidates: the request of this turn did it; 0: it tried none
+    turn: Count  # the isolation turn that was running, whose request caused the crash; 0: none was running
 
 
 class Welcome(Message, frozen=True):
-    """The core is ready; these limits hold until the epoch changes. Answers each Hello, a repeated one too."""
+    """The core is ready; these limits hold until the epoch changes. Answers every Hello, repeated ones included."""
 
     epoch: Epoch
     max_model_len: Count
@@ -142,18 +142,18 @@ class Welcome(Message, frozen=True):
     block_size: Count
     num_blocks: Count
     max_num_seqs: Count
-    known: bool = True  # False: nothing that this client sent before is here (any more); it sends all of it again
+    known: bool = True  # False: the core has no requests of this client, which sends them again
     failures: Annotated[tuple[CoreFailure, ...], Meta(max_length=MAX_CORE_FAILURES)] = ()  # the latest
-    arithmetic: ShortText = ""  # in words, what bits depend on beside model and request
-    tasks: Tasks = ("generate",)  # that the model can be asked for
-    embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: it has none
+    arithmetic: ShortText = ""  # what results depend on besides model and request, as text
+    tasks: Tasks = ("generate",)  # that the model supports
+    embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: no embeddings
     num_labels: Count = 0  # columns of `classify` and `token_classify`
 
 
 class TokenColumns(Record, frozen=True):
-    """One new token for each of many streams: the steady state, in one bytes object a column.
+    """One new token for each of many streams: the steady state, packed as one bytes object per column.
 
-    Stream stream_ids[i] receives token_ids[i] as its output token number first_positions[i] + advance.
+    Stream stream_ids[i] receives token_ids[i] as output token number first_positions[i] + advance.
     The first two columns repeat from step to step until a stream comes or goes.
     """
 
@@ -181,7 +181,7 @@ class Logprobs(Record, frozen=True):
 
 
 class RequestTimes(Record, frozen=True):
-    """Where a finished sequence's time went."""
+    """How a finished sequence spent its time."""
 
     queued_s: Seconds
     prefill_s: Seconds
@@ -190,7 +190,7 @@ class RequestTimes(Record, frozen=True):
 
 
 class EngineCoreOutput(Record, frozen=True):
-    """StreamOutput of one stream: tokens `position`, `position + 1`, … of its output."""
+    """New output of one stream: its output tokens `position`, `position + 1`, …"""
 
     stream_id: StreamId
     position: Count
@@ -198,11 +198,11 @@ class EngineCoreOutput(Record, frozen=True):
     finish_reason: FinishReason | None = None
     stop_token_id: TokenId | None = None  # the stop_token_ids entry that ended it; None for EOS
     logprobs: Logprobs | None = None
-    prompt_logprobs: Logprobs | None = None  # with the first output: one row a prompt token but the first
-    num_cached_tokens: Count = 0  # with the first output: prompt tokens that the prefix cache held
+    prompt_logprobs: Logprobs | None = None  # with the first output: one row per prompt token after the first
+    num_cached_tokens: Count = 0  # with the first output: prompt tokens found in the prefix cache
     times: RequestTimes | None = None  # with finish_reason
     error: LongText = ""  # with FinishReason.ERROR
-    pooled: Pooled | None = None  # of a pooling request, with FinishReason.STOP; it has no tokens
+    pooled: Pooled | None = None  # for a pooling request, which has no tokens; with FinishReason.STOP
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids)
@@ -213,19 +213,19 @@ class TenantStats(Record, frozen=True):
 
     tenant: ShortText
     num_queued: Count  # sequences
-    wait_s: Seconds  # predicted, until a sequence that it sends now is scheduled
-    is_full: bool  # its share of the queue: nothing that it sends now is accepted
+    wait_s: Seconds  # predicted, until a sequence arriving now is scheduled
+    is_full: bool  # its share of the queue is full: new requests are rejected
 
 
 class SchedulerStats(Record, frozen=True):
-    """The engine at one moment; counters count since the start of this epoch."""
+    """A snapshot of the engine; counters start at zero in each epoch."""
 
     num_running: Count
     num_waiting: Count
     num_blocks: Count
     num_free_blocks: Count  # free or cached and unreferenced
     step: Step
-    prompt_tokens: Step  # computed, cache hits not counted
+    prompt_tokens: Step  # computed; cache hits are not counted
     generation_tokens: Step
     prefix_cache_queries: Step  # tokens
     prefix_cache_hits: Step  # tokens
@@ -237,7 +237,7 @@ class SchedulerStats(Record, frozen=True):
 
 
 class EngineCoreOutputs(Message, frozen=True):
-    """What one step (or several, for a slow client) brought to one client. Costs one credit."""
+    """The output of one step (of several, for a slow client) for one client. Costs one credit."""
 
     epoch: Epoch
     step: Step
@@ -247,7 +247,7 @@ class EngineCoreOutputs(Message, frozen=True):
 
 
 class RequestRejected(Message, frozen=True):
-    """The whole request was refused, or has expired before any token; it holds nothing."""
+    """The whole request was refused, or expired before its first token; it holds no resources."""
 
     request_id: StreamId
     reason: RejectReason
@@ -257,7 +257,7 @@ class RequestRejected(Message, frozen=True):
 
 
 class UtilityResult(Message, frozen=True):
-    """The answer to one UtilityCall, or why there is none."""
+    """The answer to one UtilityCall, or the error that prevented it."""
 
     call_id: Count
     result: Annotated[bytes, Meta(max_length=MAX_UTILITY_BYTES)]  # JSON
@@ -265,21 +265,21 @@ class UtilityResult(Message, frozen=True):
 
 
 class EngineFailed(Message, frozen=True):
-    """The core is about to end; every stream of this epoch is void."""
+    """The core is about to exit; every stream of this epoch is void."""
 
     reason: LongText
 
 
 class EngineHeartbeat(Message, frozen=True):
-    """Sent from the core's own loop at least every 250 ms when nothing else is, so that quiet clients know it too."""
+    """Sent from the core's main loop at least every 250 ms, so that idle clients also know that it is alive."""
 
     step: Step
     stats: SchedulerStats | None = None
-    computes: bool = True  # False: the workers are lost and not replaced yet; sent to all clients at once
+    computes: bool = True  # False: the workers are lost and not yet replaced; a change is sent at once
 
 
 class IsolationTurn(Message, frozen=True):
-    """The client sends one request that it withholds; nothing else is computed until its next CandidatesWithheld."""
+    """The client may send one withheld request; nothing else is computed until its next CandidatesWithheld."""
 
     epoch: Epoch
     turn: Annotated[int, Meta(ge=1, le=2**31 - 1)]  # counts in this epoch

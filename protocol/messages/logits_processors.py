@@ -1,4 +1,4 @@
-"""Which logits processors of plugins a request asks for, by name; their code is in the worker, never in a request."""
+"""The plugins' logits processors that a request names; their code is in the worker, never in a request."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ _Name = Annotated[str, Meta(max_length=MAX_CHARS)]
 
 
 class LogitsProcessorParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One processor and its arguments. Raises InvalidRequest."""
+    """One logits processor and its arguments. Raises InvalidRequest for values that the message cannot carry."""
 
     name: _Name
     args: Annotated[dict[_Name, _Value], Meta(max_length=MAX_ARGUMENTS)] = {}
@@ -50,7 +50,7 @@ def _is_bounded(value: Any) -> bool:
 
 
 def as_processors(value: Any) -> tuple[LogitsProcessorParams, ...]:
-    """Of names, or of names with arguments."""
+    """Decode a list of names, or of names with arguments. Raises InvalidRequest."""
     field = "logits_processors"
     if not isinstance(value, list | tuple) or len(value) > MAX_LOGITS_PROCESSORS:
         raise InvalidRequest(f"{field} is {value!r:.100}; it must be a list of up to {MAX_LOGITS_PROCESSORS}", field)

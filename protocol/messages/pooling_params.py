@@ -1,4 +1,4 @@
-"""What vector of a prompt a request wants; names and defaults are vLLM's, so that a request can be moved."""
+"""Which vector of its prompt a request asks for; names and defaults are vLLM's, so that requests are portable."""
 
 from typing import Annotated, Literal
 
@@ -18,14 +18,14 @@ class PoolingParams(Record, frozen=True):
     """One vector for the prompt (`embed`, `classify`), or one for each token (`token_embed`, `token_classify`)."""
 
     task: PoolingTask = "embed"
-    dimensions: Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)] | None = None  # of an embedding: its first so many
-    use_activation: bool = True  # an embedding is normalised, scores of classes are probabilities
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)] | None = None  # keeps the first values of an embedding
+    use_activation: bool = True  # normalises an embedding; makes class scores probabilities
     second_text: Count | None = None  # the first token of a pair's second text, for models with token types
     skip_reading_prefix_cache: bool = False
 
 
 class Pooled(Record, frozen=True):
-    """The answer: [rows, columns]. One row for the whole prompt, or one a token."""
+    """The vectors, [rows, columns] float32: one row for the whole prompt, or one per token."""
 
     rows: Count
     columns: Count

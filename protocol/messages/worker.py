@@ -1,4 +1,4 @@
-"""Messages between the engine core and its workers (one a tensor-parallel rank): deltas down, tokens up.
+"""Messages between the engine core and its workers (one per tensor-parallel rank): deltas down, tokens up.
 
 A worker keeps one *row* per running request: its token ids, block table and sampling state. The core sends only
 what changed. The *decode set* is the rows that take one token each step, ascending by row index; it persists from
@@ -7,20 +7,20 @@ step to step. In every step a worker, in this order:
 1. resets each row in `new_rows`;
 2. appends `extended_block_ids` to `extended_tables`;
 3. removes `decode_leaves` from the decode set, then adds `decode_joins`;
-4. runs one forward pass over the decode set (each row: its one token not yet computed) and then `chunks` (each row:
-   its next `num_tokens` tokens);
-5. samples a token for each decode row, ascending, then for each chunk, in order, that reaches the end of its row's
-   tokens; appends it to the row; and (rank 0) answers with ModelRunnerOutput in that order. A row with
-   `pooling_params` samples nothing: the chunk that reaches its end gives a vector, in `pooled`.
+4. runs one forward pass over the decode set (one uncomputed token per row) and then over `chunks` (the next
+   `num_tokens` tokens of each row);
+5. samples one token for each decode row, in ascending order, then one for each chunk, in order, that reaches the end
+   of its row's tokens. It appends each token to its row, and rank 0 answers with ModelRunnerOutput in that order. A
+   row with `pooling_params` samples nothing: the chunk that reaches its end yields a vector, in `pooled`.
 
-A row that is in neither the decode set nor `chunks` lies still. A finished row just leaves: its index is free for a
-NewRow. Steps run in the order they were sent; two are in flight, so a plan may name a token that the core has not
-seen yet.
+A row that is in neither the decode set nor `chunks` is idle in that step. A finished row leaves the decode set, and a
+NewRow may reuse its index. Steps run in the order in which they were sent. Two steps are in flight, so a plan may
+refer to a token that the core has not seen yet.
 
-Layers that see equally far are a *KV group*: a row has a block table for each group, in WorkerReady's order. Table
-row * groups + group is the one of that row in that group. All groups take their blocks from one pool; a block holds
-`block_size` tokens of one group's layers. In the table of a group with a window, blocks that lie wholly behind the
-window of the first token not yet computed may be anything, -1 in a NewRow: they are not read, and belong to others.
+Layers with the same attention window form a *KV group*. A row has one block table per group, in WorkerReady's order:
+the table of a row in a group has index row * groups + group. All groups allocate blocks from one pool; a block holds
+`block_size` tokens of one group's layers. In the table of a group with a window, blocks wholly behind the window of
+the first uncomputed token are never read and may belong to other rows; a NewRow has -1 in their place.
 """
 
 from typing import Annotated, Literal
@@ -53,10 +53,10 @@ Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
 
 
 class NewRow(Record, frozen=True):
-    """A row's whole state, at admission or when it comes back after preemption or a restart."""
+    """The whole state of a row, sent at admission and when the row returns after preemption or a restart."""
 
     row: Row
-    token_ids: TokenBytes  # prompt, then output known so far
+    token_ids: TokenBytes  # the prompt, then the output known so far
     prompt_len: Count  # of token_ids; output position p is sampled from token prompt_len + p - 1
     num_computed_tokens: Count  # already in the KV cache (prefix hit), < len(token_ids)
     block_tables: Annotated[tuple[Bytes, ...], Meta(min_length=1, max_length=MAX_KV_GROUPS)]  # int32, by position
@@ -75,14 +75,14 @@ class NewRow(Record, frozen=True):
 
 
 class Chunk(Record, frozen=True):
-    """The next `num_tokens` uncomputed tokens of `row`; samples when they are the row's last."""
+    """The next `num_tokens` uncomputed tokens of `row`; a token is sampled when they include the row's last."""
 
     row: Row
     num_tokens: Count
 
 
 class Welcome(Message, frozen=True):
-    """Handshake done; the worker loads its weights and answers WorkerReady."""
+    """The handshake is done; the worker loads its weights and answers with WorkerReady."""
 
     epoch: Epoch
 
@@ -94,13 +94,13 @@ class CreateKVCache(Message, frozen=True):
 
 
 class SchedulerOutput(Message, frozen=True):
-    """One step. A steady decode step carries its number and, for one row in sixteen, a block."""
+    """One step. A steady decode step carries its number and, for about one row in `block_size`, a new block."""
 
     epoch: Epoch
     step: Step
     new_rows: Annotated[tuple[NewRow, ...], Meta(max_length=MAX_ROWS)] = ()
-    extended_tables: Bytes = b""  # int32, row * groups + group; a table may stand several times
-    extended_block_ids: Bytes = b""  # int32; one appended to each of `extended_tables`
+    extended_tables: Bytes = b""  # int32, row * groups + group; a table may occur several times
+    extended_block_ids: Bytes = b""  # int32; one block for each entry of `extended_tables`
     decode_leaves: Bytes = b""  # int32 rows
     decode_joins: Bytes = b""  # int32 rows
     chunks: Annotated[tuple[Chunk, ...], Meta(max_length=MAX_ROWS)] = ()
@@ -114,20 +114,20 @@ class SchedulerOutput(Message, frozen=True):
 
 
 class Shutdown(Message, frozen=True):
-    """End now, cleanly."""
+    """The worker exits, cleanly and at once."""
 
 
 ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
 
 
 class KVGroup(Record, frozen=True):
-    """Layers that see equally far."""
+    """Layers with the same attention window; they share a block table per row."""
 
     window: Count = 0  # positions that a token sees, itself included; 0: all
 
 
 class WorkerReady(Message, frozen=True):
-    """Weights are loaded. `num_blocks` is what fits this rank's memory by the configuration."""
+    """The weights are loaded. `num_blocks` is how many blocks this rank's memory holds under the configuration."""
 
     rank: Count
     num_blocks: Count
@@ -139,21 +139,21 @@ class WorkerReady(Message, frozen=True):
     device: ShortText
     weights_bytes: Step
     load_s: Seconds
-    arithmetic: ShortText = ""  # in words, what bits depend on beside model and request; equal on all ranks
+    arithmetic: ShortText = ""  # what results depend on besides model and request, as text; equal on all ranks
     kv_groups: Annotated[tuple[KVGroup, ...], Meta(min_length=1, max_length=MAX_KV_GROUPS)] = (KVGroup(),)
-    tasks: Tasks = ("generate",)  # that the model can be asked for
-    embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: it has none
+    tasks: Tasks = ("generate",)  # that the model supports
+    embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: no embeddings
     num_labels: Count = 0  # columns of `classify` and `token_classify`
-    needs_whole_prompt: bool = False  # a prompt's vector is of more than its last token: none comes from a cache
-    is_bidirectional: bool = False  # tokens see those behind them: a prompt is computed in one step
-    matryoshka_dimensions: Dimensions = ()  # what `dimensions` may be; empty: not known
+    needs_whole_prompt: bool = False  # pooling reads more than the last token: no prefix cache
+    is_bidirectional: bool = False  # tokens attend to later tokens: a prompt is computed in one step
+    matryoshka_dimensions: Dimensions = ()  # allowed values of `dimensions`; empty: not known
 
 
-LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devices alone
+LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devices only
 
 
 class LoadProgress(Message, frozen=True):
-    """For the loading bar; about ten a second at most."""
+    """Progress of loading, for the progress bar; at most about ten messages a second."""
 
     rank: Count
     done: Step  # bytes of weights, or kernels, or graphs
@@ -168,7 +168,7 @@ class KVCacheReady(Message, frozen=True):
 
 
 class RowLogprobs(Record, frozen=True):
-    """For sampled token number `index` of the step's answer."""
+    """Log-probabilities at sampled token number `index` of the step's answer."""
 
     index: Count
     token_ids: Bytes  # [k + 1] int32; the sampled token first, then top k
@@ -180,7 +180,10 @@ class RowLogprobs(Record, frozen=True):
 
 
 class RowPromptLogprobs(Record, frozen=True):
-    """Prompt tokens [start, start + rows) of `row`, computed in this step; the first prompt token has none."""
+    """Log-probabilities of prompt tokens [start, start + rows) of `row`, computed in this step.
+
+    The first prompt token has none.
+    """
 
     row: Row
     start: Count
@@ -194,21 +197,21 @@ class RowPromptLogprobs(Record, frozen=True):
 
 
 class RowFailure(Record, frozen=True):
-    """Sampled token number `index` of the step's answer is none: the row's grammar cannot go on."""
+    """No token could be sampled at `index` of the step's answer: the row's grammar allows no continuation."""
 
     index: Count
     reason: ShortText
 
 
 class RowPooled(Record, frozen=True):
-    """Of a row with pooling_params whose last token this step computed; None: a number was not finite."""
+    """The vector of a row with pooling_params whose last token this step computed; None: a value was not finite."""
 
     row: Row
     pooled: Pooled | None
 
 
 class ModelRunnerOutput(Message, frozen=True):
-    """Rank 0's answer to one SchedulerOutput; the order of tokens is fixed by the plan (see the module's text)."""
+    """Rank 0's answer to one SchedulerOutput; the plan fixes the order of its tokens (see the module docstring)."""
 
     epoch: Epoch
     step: Step
@@ -216,7 +219,7 @@ class ModelRunnerOutput(Message, frozen=True):
     step_s: Seconds
     logprobs: Annotated[tuple[RowLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
     prompt_logprobs: Annotated[tuple[RowPromptLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
-    nan_indices: Bytes = b""  # int32 indices into token_ids whose logits were not finite: not to be emitted
+    nan_indices: Bytes = b""  # int32 indices into token_ids whose logits were not finite: never emitted
     failures: Annotated[tuple[RowFailure, ...], Meta(max_length=MAX_ROWS)] = ()
     pooled: Annotated[tuple[RowPooled, ...], Meta(max_length=MAX_ROWS)] = ()  # in the order of their chunks
 
@@ -225,11 +228,11 @@ class ModelRunnerOutput(Message, frozen=True):
 
 
 class WorkerFailed(Message, frozen=True):
-    """The worker is about to end."""
+    """The worker is about to exit after an error."""
 
     rank: Count
     reason: LongText
-    refused: bool = False  # the start was refused (bad model folder …): starting again will not help
+    refused: bool = False  # the configuration is at fault (a bad model folder, say): a restart does not help
 
 
 ToCoreFromWorker = Hello | WorkerReady | LoadProgress | KVCacheReady | ModelRunnerOutput | WorkerFailed

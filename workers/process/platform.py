@@ -1,4 +1,4 @@
-"""A platform of a plugin: what computes, how many devices it has, how much of their memory the KV cache may take."""
+"""The interface of a platform plugin: its backends, its number of devices, and their memory for the KV cache."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,21 +11,21 @@ from ..layers.backend import HostBackend
 
 @runtime_checkable
 class Platform(Protocol):
-    """`device` of its backends is torch's name of the device that tensors lie on; their logits the host samples."""
+    """A kind of device. `device` of its backends is torch's name for it; sampling runs on the host."""
 
     def num_devices(self) -> int: ...
 
     def backend(self, index: int) -> HostBackend:
-        """For the rank `index`, whose device is current from now on."""
+        """The backend of rank `index`; makes that rank's device current."""
         ...
 
     def free_bytes(self, index: int) -> int:
-        """What the KV cache of rank `index` may take, once the weights are there."""
+        """Memory for the KV cache of rank `index`, in bytes, measured once its weights are loaded."""
         ...
 
 
 def platform_of(config: Config) -> Platform | None:
-    """None: the CPU, or CUDA. Raises ConfigError when it has too few devices."""
+    """The configured plugin's platform; None for the CPU or CUDA. Raises ConfigError when it has too few devices."""
     name = config.model.platform
     if not name:
         return None

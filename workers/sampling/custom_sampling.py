@@ -1,8 +1,8 @@
-"""Logits processors of plugins before a sampler, on the host, whatever device samples.
+"""Runs the plugins' logits processors on the host before sampling, on whatever device the sampler runs.
 
-They stand between the model and the sampler: everything that follows, log-probabilities included, sees their logits. A
-row without processors is not visited. A processor that raises, leaves a NaN or +infinity, or excludes every token that
-the request's other rules allow ends its own request.
+Everything after them, log-probabilities included, sees the logits that they return. Rows without processors cost
+nothing. A processor that raises, leaves a NaN or +infinity, or excludes every token that the request's other rules
+allow ends its request.
 """
 
 import logging
@@ -19,14 +19,14 @@ from .logits_processors import Classes, RowProcessors
 from .logprobs import TokenLogprobs
 from .sampler import SampledTokens
 
-EXCLUDED = np.float32(-1e30)  # for -infinity, which a model's own logits never are; no weight is left of it
+EXCLUDED = np.float32(-1e30)  # replaces -infinity, which a model's logits never are; its probability is 0
 MAX_REASON_CHARS = 256
 
 log = logging.getLogger(__name__)
 
 
 class CustomSampling:
-    """A DeviceSampling around another one."""
+    """A DeviceSampling that runs logits processors before another DeviceSampling."""
 
     def __init__(self, sampling: DeviceSampling, processors: RowProcessors):
         self._sampling = sampling
@@ -38,7 +38,7 @@ class CustomSampling:
     def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample:
         failures, excluded = dict[int, str](), dict[int, NDArray[np.bool_]]()
         for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
-            host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU the same memory
+            host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU a view of the same memory
             if reason := self._apply(host, int(rows[index]), state):
                 failures[index] = reason
                 continue
@@ -52,14 +52,14 @@ class CustomSampling:
         return self._sampling.prompt_logprobs(logits, tokens, count)
 
     def _apply(self, logits: NDArray[np.float32], row: int, state: RequestRows) -> str:
-        """Change one row's logits [vocab]; returns why it failed, or ""; a row that failed keeps them."""
+        """Change one row's logits [vocab] float32 in place. Returns the error, or ""; on error they stay unchanged."""
         kept, name = logits.copy(), ""
         try:
             asked = state.sampling.custom[row]
             for params, processor in zip(asked, self._processors.of(row, state, asked), strict=True):
                 name = params.name
                 processor.apply(logits, state.tokens(row), int(state.prompt_len[row]))
-        except Exception as error:  # another package's code: it ends its request and nothing else
+        except Exception as error:  # a plugin's error ends its request and nothing else
             log.warning("a logits processor failed name=%s", name, exc_info=True)
             logits[:] = kept
             return f"logits processor {name}: {type(error).__name__}: {error}"[:MAX_REASON_CHARS]
@@ -73,13 +73,13 @@ class CustomSampling:
 def with_processors(
     sampling: DeviceSampling, classes: Classes | None, vocab_size: int, num_rows: int
 ) -> DeviceSampling:
-    """`sampling` itself where there are none."""
+    """Wrap `sampling` with the plugins' logits processors; without plugins it is returned as it is."""
     return CustomSampling(sampling, RowProcessors(classes, vocab_size, num_rows)) if classes else sampling
 
 
 @dataclass(frozen=True, slots=True)
 class CustomSample:
-    """A sample in which some rows have no token. Both by index: why, and which tokens processors have excluded."""
+    """A sample in which some rows have no token. By index: the error, and the tokens that processors excluded."""
 
     sample: PendingSample
     failures: dict[int, str]

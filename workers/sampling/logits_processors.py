@@ -1,4 +1,4 @@
-"""Logits processors of plugins: what one is, and the rows' own."""
+"""The interface of a plugin's logits processor, and the processors of each row."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -12,14 +12,14 @@ from ..batch.request_rows import RequestRows
 
 
 class LogitsProcessor(Protocol):
-    """One request's; made with the model's vocabulary size and the request's `args` as keywords.
+    """Changes the logits of one row; constructed with the vocabulary size and the request's `args` as keywords.
 
-    Raises ValueError for arguments that are wrong. What it does must follow from its arguments and the tokens alone:
-    a row that returns after preemption or a worker's death gets a new one.
+    The constructor raises ValueError for wrong arguments. The effect must depend on the arguments and the tokens only:
+    a row that returns after preemption or a worker's death gets a new instance.
     """
 
     def apply(self, logits: NDArray[np.float32], token_ids: NDArray[np.int32], prompt_len: int) -> None:
-        """Change `logits` [vocab] in place. `token_ids`: the prompt's, then the output's so far; not to be changed."""
+        """Change `logits` [vocab] in place. `token_ids`, read-only: the prompt's, then those of the output so far."""
         ...
 
 
@@ -32,10 +32,10 @@ class RowProcessors:
     def __init__(self, classes: Classes, vocab_size: int, num_rows: int):
         self._classes = classes
         self._vocab_size = vocab_size
-        self._made: list[tuple[int, list[LogitsProcessor]]] = [(-1, [])] * num_rows  # with their row's generation
+        self._made: list[tuple[int, list[LogitsProcessor]]] = [(-1, [])] * num_rows  # (row generation, processors)
 
     def of(self, row: int, state: RequestRows, asked: tuple[LogitsProcessorParams, ...]) -> list[LogitsProcessor]:
-        """Raises what a processor's class raises, and LookupError for one that was not loaded."""
+        """The processors of `row`. Raises the constructor's errors, and LookupError for one that was not loaded."""
         generation = int(state.generation[row])
         if self._made[row][0] != generation:
             self._made[row] = generation, [self._make(each) for each in asked]

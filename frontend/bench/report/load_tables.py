@@ -1,4 +1,4 @@
-"""A load's figures as people read them: one run in full, or a line for each rate."""
+"""Text tables of a load's results: one run in full, or one line per rate."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ REPORTED_LAG_MS = 20.0
 
 
 def load_table(result: LoadResult, objectives: Mapping[str, float], max_concurrency: int) -> str:
-    """Everything about one run."""
+    """All results of one run."""
     rate = result.per_second
     rows = [
         ["", "total", "a second"],
@@ -51,7 +51,7 @@ def notes(result: LoadResult, max_concurrency: int) -> list[str]:
 
 
 def sweep_table(rates: Sequence[float], results: Sequence[LoadResult]) -> str:
-    """One line a rate."""
+    """One line per rate."""
     head = ["offered /s", "req/s", "out tok/s"]
     head += ["TTFT p50", "p99", "ITL p50", "p99", "TPOT p50", "E2E p50", "p99", "good/s", "failed"]
     rows = [head]

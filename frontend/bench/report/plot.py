@@ -1,4 +1,4 @@
-"""A few lines of SVG: panels side by side, lines over the same places on the x axis."""
+"""Draws SVG plots: panels side by side, whose lines share one categorical x axis."""
 
 import math
 from collections.abc import Callable, Sequence

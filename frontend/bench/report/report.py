@@ -62,7 +62,7 @@ def _of_cpu(field: str) -> str:
 
 
 def _commit() -> str:
-    """Of the checkout that runs; "" for an installed package."""
+    """The commit of the running checkout; "" for an installed package."""
     folder = Path(__file__).resolve().parent
     command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
     with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """In the unit of the values."""
+    """Statistics of a set of values, in their unit."""
 
     mean: float
     p50: float
@@ -16,7 +16,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """None of nothing."""
+        """The statistics of `values`; None if there are none."""
         if not values:
             return None
         ordered = sorted(values)

@@ -1,1 +1,1 @@
-"""What a client knows of its requests: what came, and what its reader has yet to take. Open stream_table.py first."""
+"""The requests of a client: received outputs, and those not yet read. Open stream_table.py first."""

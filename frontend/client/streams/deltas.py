@@ -1,4 +1,4 @@
-"""What a reader of a request is given."""
+"""The output types that a reader of a request receives."""
 
 from array import array
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class SequenceDelta:
-    """What came of one sequence since its last delta: tokens of several steps where the reader was slower."""
+    """The output of one sequence since its last delta: tokens of several steps if the reader is slow."""
 
     index: int  # of the sequence, 0..n-1
     token_ids: list[int]
@@ -35,7 +35,7 @@ class SequenceDelta:
 
 
 def decode_logprobs(packed: Logprobs) -> list[TokenLogprobs]:
-    """One entry a token. Raises ValueError when the columns do not fit together."""
+    """One entry per token. Raises ValueError if the columns have inconsistent lengths."""
     ranks, ids, values = unpack_ids(packed.ranks), unpack_ids(packed.token_ids), array("f", packed.logprobs)
     if len(ids) != len(values) or (len(ids) % len(ranks) if ranks else len(ids)):
         raise ValueError(f"logprobs of {len(ranks)} tokens with {len(ids)} ids and {len(values)} values")

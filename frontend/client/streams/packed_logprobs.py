@@ -10,7 +10,7 @@ _OBJECTS = 250  # bytes of a Logprobs and its three bytes objects
 
 
 class PackedLogprobs:
-    """Of consecutive tokens. `num_bytes`: what they take."""
+    """Log-probabilities of consecutive tokens. `num_bytes`: their size in memory."""
 
     __slots__ = ("_parts", "num_bytes", "num_tokens")
 
@@ -20,7 +20,7 @@ class PackedLogprobs:
         self.num_tokens = 0
 
     def add(self, packed: Logprobs) -> int:
-        """The bytes that this adds."""
+        """Append `packed`; returns the bytes that it adds."""
         self._parts.append(packed)
         size = _size(packed)
         self.num_bytes += size
@@ -28,7 +28,7 @@ class PackedLogprobs:
         return size
 
     def take(self, num_tokens: int) -> list[TokenLogprobs]:
-        """The first ones, decoded; fewer when there are no more."""
+        """Remove and decode those of the first `num_tokens` tokens, or of all if there are fewer."""
         taken: list[TokenLogprobs] = []
         while self._parts and len(taken) < num_tokens:
             part = self._parts.popleft()
@@ -49,7 +49,7 @@ def num_rows(packed: Logprobs) -> int:
 
 
 def check_shape(packed: Logprobs) -> None:
-    """Raises ValueError when the columns do not fit together."""
+    """Raise ValueError if the columns have inconsistent lengths."""
     rows, size = num_rows(packed), len(packed.token_ids)
     if size != len(packed.logprobs) or size % (4 * rows if rows else size + 1):
         raise ValueError(f"logprobs of {rows} tokens with {size} bytes of ids and {len(packed.logprobs)} of values")

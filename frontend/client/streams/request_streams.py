@@ -1,4 +1,4 @@
-"""One request of a client and its sequences: what has come of each, and what its reader has yet to take."""
+"""One request of a client and its sequences: the received outputs of each, and those not yet read."""
 
 import math
 from array import array
@@ -54,14 +54,14 @@ class Stream:
 
     @property
     def undelivered_bytes(self) -> int:
-        """What waits for the reader."""
+        """Bytes that wait for the reader."""
         packed = [each.num_bytes for each in (self.logprobs, self.prompt_logprobs) if each is not None]
         vector = 0 if self.pooled is None else len(self.pooled.values)
         return TOKEN_BYTES * (len(self.received) - self.delivered) + sum(packed) + vector
 
     @property
     def has_more(self) -> bool:
-        """After a `take`: it has not given all."""
+        """Whether the last `take` left output behind."""
         return self.delivered < len(self.received)
 
     def take(self, num_cached_tokens: int) -> SequenceDelta:
@@ -83,7 +83,7 @@ class Stream:
 
 @dataclass(slots=True)
 class UndeliveredCount:
-    """Bytes of outputs that wait for their readers, of all requests of a table."""
+    """Bytes of unread outputs, over all requests of a table."""
 
     num_bytes: int = 0
 
@@ -112,7 +112,7 @@ class RequestStreams:
     undelivered: UndeliveredCount = field(default_factory=UndeliveredCount)  # of the table
 
     def take(self) -> SequenceDelta | None:
-        """The next note_output, or None: nothing yet, or (`done`) nothing any more."""
+        """The next delta, or None: nothing yet or, if `done`, nothing any more."""
         if not self.ready:
             return None
         stream = self.ready.popleft()
@@ -126,17 +126,17 @@ class RequestStreams:
 
     @property
     def undelivered_bytes(self) -> int:
-        """What waits for its reader, of all sequences."""
+        """Bytes that wait for the reader, over all sequences."""
         return sum(stream.undelivered_bytes for stream in self.streams)
 
     @property
     def may_expire(self) -> bool:
-        """It has a time limit, and no token yet."""
+        """Whether it has a time limit and no token yet."""
         return self.expires_at < math.inf and not any(stream.received for stream in self.streams)
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come; what has come may not have been taken."""
+        """Whether no more output will arrive; some may still be unread."""
         return self.num_unfinished == 0 or self.error is not None
 
     @property

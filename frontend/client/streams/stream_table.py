@@ -1,8 +1,8 @@
-"""What a client knows of its requests: a journal of received tokens for each stream, which is its queue as well.
+"""The requests of a client, with a journal of received tokens per stream that also serves as its queue.
 
-Sans-I/O: messages in, deltas out. A consumer that falls behind finds everything since its last read in one delta, so
-nothing piles up but the tokens themselves. Positions make delivery exact: repeated tokens are dropped, missing ones
-are noticed, and after a restart of the core the journal holds where to go on.
+Sans-I/O: messages in, deltas out. A slow consumer finds everything since its last read in one delta, so only the
+tokens themselves accumulate. Positions make delivery exact: repeated tokens are dropped, missing ones are detected, and
+after a restart of the core the journal tells where to continue.
 """
 
 import weakref
@@ -52,7 +52,7 @@ class StreamTable:
         on_output: Callable[[RequestStreams], None] | None = None,
         pooling_params: PoolingParams | None = None,
     ) -> RequestStreams:
-        """Take in a request; it owns sampling_params.n consecutive ids from now on."""
+        """Register a request; it owns sampling_params.n consecutive ids."""
         packed = pack_ids(prompt_token_ids)
         terms = terms or RequestTerms()
         request = RequestStreams(0, packed, sampling_params, pooling_params, terms, on_output=on_output)
@@ -63,7 +63,7 @@ class StreamTable:
         return request
 
     def renumber(self, request: RequestStreams) -> None:
-        """Give a request new ids, so that a fresh start cannot meet outputs of the one before."""
+        """Give a request new ids, so that outputs of its previous start cannot match it."""
         self._remove(request)
         self._number(request)
 
@@ -71,11 +71,11 @@ class StreamTable:
         return tuple(range(request.request_id, request.request_id + len(request.streams)))
 
     def finished_ids(self, request: RequestStreams) -> tuple[int, ...]:
-        """Ids of the sequences that need no more tokens, though others of the request do."""
+        """Ids of the request's finished sequences, while others still run."""
         return tuple(request.request_id + s.index for s in request.streams if s.last is not None)
 
     def message(self, request: RequestStreams, now: float, isolation_tokens: int = 0) -> EngineCoreRequest:
-        """What the core needs to start it, or to go on behind the last token received."""
+        """The message that starts the request, or continues it after the last token received."""
         received = tuple(pack_ids(stream.received) for stream in request.streams)
         terms = request.terms
         return EngineCoreRequest(
@@ -94,7 +94,7 @@ class StreamTable:
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:
-        """Route tokens and finishes. Raises ValueError on columns that do not fit together."""
+        """Route tokens and finishes to their streams. Raises ValueError if the columns have inconsistent lengths."""
         columns = message.columns
         complete = columns is None or self._receive_columns(columns, final=not message.outputs)
         for output in message.outputs:
@@ -103,7 +103,7 @@ class StreamTable:
             self._receive_columns(columns, final=True)
 
     def finish(self, stream: Stream, output: EngineCoreOutput) -> None:
-        """The stream's end; `output` holds the reason."""
+        """End the stream; `output` holds the reason."""
         request = stream.request
         stream.last = output
         self.streams.pop(request.request_id + stream.index, None)
@@ -116,7 +116,7 @@ class StreamTable:
         stream.request = self._unknown.request  # else the two would live until a garbage collection
 
     def fail(self, request: RequestStreams, error: PagedServeError) -> None:
-        """End the whole request: its reader gets what came before, then `error`."""
+        """End the whole request: its reader gets the outputs received so far, then `error`."""
         self._remove(request)
         for stream in request.streams:
             stream.request = self._unknown.request
@@ -130,11 +130,11 @@ class StreamTable:
         self._column_ids = None
 
     def unread(self) -> list[RequestStreams]:
-        """Requests of which something may wait for a reader; that of which most waits first."""
+        """Requests with output that may wait for a reader, the largest first."""
         return sorted((*self.requests.values(), *self._ended_unread), key=lambda request: -request.undelivered_bytes)
 
     def drop_undelivered(self, request: RequestStreams) -> None:
-        """Its reader has gone, and nothing more is stored: what waits for it is freed."""
+        """Free the unread outputs of a request whose reader is gone, and store no more."""
         for stream in request.ready:
             self.undelivered.num_bytes -= stream.undelivered_bytes
             stream.delivered, stream.logprobs, stream.prompt_logprobs = len(stream.received), None, None
@@ -155,7 +155,7 @@ class StreamTable:
         self._column_ids = None
 
     def _receive_columns(self, columns: TokenColumns, final: bool) -> bool:
-        """Deliver one token a stream; False when a stream lacks an earlier one. `final`: that breaks it."""
+        """Deliver one token per stream; False if a stream lacks an earlier token. `final`: such a stream is broken."""
         if columns.stream_ids != self._column_ids or columns.first_positions != self._column_firsts:
             self._resolve(columns)
         tokens, advance, complete, count = unpack_ids(columns.token_ids), columns.advance, True, 0
@@ -239,5 +239,5 @@ class StreamTable:
 
 
 def _without_vector(output: EngineCoreOutput) -> EngineCoreOutput:
-    """What is kept of a stream's last output: its vector is the reader's alone."""
+    """The last output of a stream without its vector, which only the reader keeps."""
     return output if output.pooled is None else msgspec.structs.replace(output, pooled=None)

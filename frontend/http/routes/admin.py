@@ -1,4 +1,4 @@
-"""The operator's routes: figures, and the engine's state. None of them is public without --public-metrics."""
+"""The operator's routes: metrics and the engine's state. None of them is public without --public-metrics."""
 
 import asyncio
 import contextlib

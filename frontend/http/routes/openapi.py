@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the same table and the same Structs that serve the requests."""
+"""Builds the OpenAPI document from the route table and the Structs that serve the requests."""
 
 import re
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def document(
 
 
 def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max_model_len: int) -> None:
-    """What the types alone cannot express."""
+    """Add constraints that the types alone cannot express."""
     token = {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}
     tokens = {"type": "array", "items": token, "minItems": 1}
     text = {"type": "string", "minLength": 1}

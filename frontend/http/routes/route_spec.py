@@ -1,4 +1,4 @@
-"""What a route is, for the table, the router and the OpenAPI document."""
+"""The definition of a route, for the table, the router and the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

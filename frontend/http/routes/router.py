@@ -1,4 +1,4 @@
-"""From a path to its handler, or to the route that was probably meant."""
+"""Finds the handler of a path, or suggests the route that was probably meant."""
 
 import difflib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Stat loggers of plugins: they get the engine's figures several times a second, in the first frontend."""
+"""Passes the engine's statistics to the plugins' stat loggers, several times a second, in the first frontend."""
 
 import logging
 from typing import Protocol
@@ -10,25 +10,25 @@ log = logging.getLogger(__name__)
 
 
 class StatLogger(Protocol):
-    """Made with the model's name. It must not block: the frontend's loop calls it."""
+    """Receives the engine's statistics; constructed with the model's name. Must not block the frontend's event loop."""
 
     def record(self, stats: SchedulerStats) -> None: ...
 
 
 class StatLoggers:
-    """Those that the configuration names."""
+    """The stat loggers that the configuration names."""
 
     def __init__(self, plugins: tuple[str, ...], model_name: str):
         classes: dict[str, type[StatLogger]] = load_plugins(PluginKind.STAT_LOGGER, plugins, type)
         self._loggers = {name: made(model_name) for name, made in classes.items()}  # type: ignore[call-arg]
 
     def look(self, stats: SchedulerStats | None) -> None:
-        """None: the engine is away. A logger that raises gets no more."""
+        """Pass `stats` to each logger; None means that the engine is away. A logger that raises is removed."""
         if stats is None:
             return
         for name, logger in list(self._loggers.items()):
             try:
                 logger.record(stats)
-            except Exception:  # another package's code: requests go on without it
+            except Exception:  # a plugin's error must not stop the frontend
                 log.exception("stat logger ends name=%s", name)
                 del self._loggers[name]

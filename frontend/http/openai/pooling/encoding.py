@@ -1,4 +1,4 @@
-"""Vectors as JSON, in pieces between which other requests have their turn."""
+"""Encodes vectors as JSON in pieces, and yields to other requests between them."""
 
 import asyncio
 import binascii
@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class VectorEncoder:
-    """Of one answer."""
+    """Encodes the vectors of one answer."""
 
     def __init__(self, *, as_base64: bool = False):
         self._as_base64 = as_base64

@@ -1,4 +1,4 @@
-"""From the texts, tokens or messages of a body to prompts for the engine."""
+"""Turns the texts, tokens or messages of a body into prompts for the engine."""
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Scores of pairs of texts: by a model that reads both at once, or by how alike their embeddings are."""
+"""Scores pairs of texts: with a cross-encoder, or by the similarity of their embeddings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

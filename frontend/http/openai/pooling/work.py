@@ -1,4 +1,4 @@
-"""One request's prompts, from submission until each has its vector or nothing waits for it any more."""
+"""Runs the prompts of one request, from submission until each has its vector or the request is dropped."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Vectors to answers: each writer makes one route's."""
+"""Writers that turn vectors into answers, one per route."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from .work import PoolingPrompt, PoolingWork
 
 @dataclass(slots=True)
 class Writer:
-    """Of one answer, which is never a stream."""
+    """Writes one answer, which is never a stream."""
 
     service: Service
     body: Any
