@@ -21,7 +21,7 @@ from .step_time_limits import StepTimeLimits
 
 class GroupState(Enum):
     LOADING = auto()  # ranks connect and load weights
-    ALLOCATING = auto()  # AllocateKVCache was sent
+    ALLOCATING = auto()  # CreateKVCache was sent
     READY = auto()
     LOST = auto()  # waits to be replaced
 
