@@ -46,7 +46,7 @@ def tokens(server: ServerProcess, **fields) -> list[int]:
 
 @pytest.fixture(scope="module")
 def server(model, tmp_path_factory):
-    names = ("--plugin", "acme", "--plugin", "acme-faulty", "--tool-call-parser", "acme")
+    names = ("--plugin", "acme", "--plugin", "acme-faulty", "--tool-call-parser", "acme", "--tp", "2")
     server = ServerProcess(tmp_path_factory.mktemp("server"), str(model), *names, import_path=PACKAGE)
     server.wait_ready()
     yield server

@@ -47,7 +47,7 @@ class Assembly(WeightReader):
         embedding_norm = self._norm_if_named(names.embedding_norm, 0)
         positions = self._positions() if geometry.learned_positions else None
         layers = [self._layer(index, ops) for index in range(geometry.num_layers)]
-        final_norm = self._norm(names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
+        final_norm = self._final_norm(layers)
         tied = (names.output_head,) if geometry.tie_word_embeddings or head is None else ()
         facts = self._finish((*names.unused, *tied))
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
@@ -67,6 +67,9 @@ class Assembly(WeightReader):
             quantization=facts,
             pooling=pooling,
         )
+
+    def _final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
+        return self._norm(self._names.final_norm, self._geometry.hidden_size, self._geometry.multipliers.logits)
 
     def _finish(self, unused: tuple[str, ...]) -> dict[str, str]:
         """The facts of quantization. Raises ConfigError when the checkpoint has a tensor without a use."""

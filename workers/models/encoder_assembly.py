@@ -1,12 +1,15 @@
 """Builds an encoder from this rank's share of a checkpoint."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields
 
 from torch import Tensor
 
 from ..checkpoint.conversion import converted
+from ..layers.norm import Norm
 from ..pooling.head import PoolingHead
 from .assembly import Assembly
+from .decoder import DecoderLayer
 from .encoder import Encoder
 
 
@@ -15,35 +18,14 @@ class EncoderAssembly(Assembly):
 
     def model(self, pooling: PoolingHead) -> Encoder:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
-        geometry, names = self._geometry, self._names
-        embedding, head = self._vocabulary()
-        positions = self._positions()
-        token_types = self._token_types() if geometry.num_token_types else None
-        embedding_norm = self._norm(names.embedding_norm, geometry.hidden_size)
-        heads = self._heads()
-        attention, ops = self._backend.attention(heads), self._backend.ops(heads)
-        layers = [self._layer(index, ops) for index in range(geometry.num_layers)]
+        token_types = self._token_types() if self._geometry.num_token_types else None
+        model = super().model(pooling)
+        return Encoder(**{each.name: getattr(model, each.name) for each in fields(model)}, token_types=token_types)
+
+    def _final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
         final_norm = layers[-1].mlp_norm
         assert final_norm is not None, "norms come last in an encoder"
-        facts = self._finish(names.unused)
-        self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
-        return Encoder(
-            geometry=replace(geometry, head_multiple=attention.head_multiple),
-            tp_size=self._group.size,
-            backend=self._backend,
-            embedding=embedding,
-            positions=positions,
-            layers=layers,
-            final_norm=final_norm,
-            output_head=head,
-            ops=ops,
-            attention=attention,
-            weights_bytes=self._loaded_bytes,
-            quantization=facts,
-            pooling=pooling,
-            embedding_norm=embedding_norm,
-            token_types=token_types,
-        )
+        return final_norm
 
     def _token_types(self) -> Tensor:
         """The embeddings of token types; every rank holds all of them."""

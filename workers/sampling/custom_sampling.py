@@ -39,6 +39,8 @@ class CustomSampling:
         failures, excluded = dict[int, str](), dict[int, NDArray[np.bool_]]()
         for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
             host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU a view of the same memory
+            if not np.isfinite(host).all():
+                continue  # the model's own fault: the sampler reports it, and the row is computed again
             if reason := self._apply(host, int(rows[index]), state):
                 failures[index] = reason
                 continue
@@ -54,11 +56,12 @@ class CustomSampling:
     def _apply(self, logits: NDArray[np.float32], row: int, state: RequestRows) -> str:
         """Change one row's logits [vocab] float32 in place. Returns the error, or ""; on error they stay unchanged."""
         kept, name = logits.copy(), ""
+        tokens, asked = state.tokens(row), state.sampling.custom[row]
+        tokens.flags.writeable = False  # of this view
         try:
-            asked = state.sampling.custom[row]
             for params, processor in zip(asked, self._processors.of(row, state, asked), strict=True):
                 name = params.name
-                processor.apply(logits, state.tokens(row), int(state.prompt_len[row]))
+                processor.apply(logits, tokens, int(state.prompt_len[row]))
         except Exception as error:  # a plugin's error ends its request and nothing else
             log.warning("a logits processor failed name=%s", name, exc_info=True)
             logits[:] = kept
