@@ -1,4 +1,4 @@
-"""Models of the width that released ones have, with two layers, from config.json as it was released."""
+"""Models of the width of released ones, with two layers, from the fields of their config.json files."""
 
 import json
 import warnings
