@@ -19,7 +19,7 @@ class PoolingParams(Record, frozen=True):
 
     task: PoolingTask = "embed"
     dimensions: Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)] | None = None  # keeps the first values of an embedding
-    use_activation: bool = True  # an embedding is normalised, unless the model has no such module; scores are probabilities
+    use_activation: bool = True  # normalise an embedding, where the model has that module; scores as probabilities
     second_text: Count | None = None  # the first token of a pair's second text, for models with token types
     skip_reading_prefix_cache: bool = False
 
