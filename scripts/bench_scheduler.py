@@ -52,7 +52,7 @@ class Bench:
             self.engine.add_client(client, 0.0)
         for index in range(num_rows):
             self.add(100 + index % BLOCK_SIZE, max_tokens=6000)
-        while len(self.engine.scheduler.decode_set) < num_rows:
+        while len(self.engine.scheduler.decode_rows.decode_set) < num_rows:
             self.step()
         self.plan_s, self.apply_s, self.encode_s, self.frame_bytes = [], [], [], []
 

@@ -34,16 +34,16 @@ def check_invariants(engine: EngineCore) -> None:
 
 
 def _check_clients(engine: EngineCore) -> None:
-    """The unacknowledged bytes add up, and exactly the sequences of paused clients are stalled."""
+    """The unacknowledged bytes add up, and the sequences of paused clients are in order, each with its client."""
     for outbox in engine.clients.values():
         outbox.check()
     total = sum(outbox.unacknowledged_bytes for outbox in engine.clients.values())
     assert engine.unacknowledged.num_bytes == total, "unacknowledged bytes of all clients do not add up"
-    assert engine.unacknowledged.paused == engine.scheduler.stalled.keys(), "other clients are paused than stalled"
-    for client, stalled in engine.scheduler.stalled.items():
-        orders = [sequence.order for sequence in stalled]
-        assert orders == sorted(orders), "stalled sequences are out of order"
-        assert all(sequence.request.client == client for sequence in stalled), "another client's sequence is stalled"
+    for client, paused in engine.scheduler.waiting.paused.items():
+        assert client in engine.clients, "a client that was removed is still paused"
+        orders = [sequence.order for sequence in paused]
+        assert orders == sorted(orders), "the sequences of a paused client are out of order"
+        assert all(sequence.request.client == client for sequence in paused), "another client's sequence is paused"
 
 
 def live_sequences(engine: EngineCore) -> list[Sequence]:
@@ -74,8 +74,8 @@ def _check_places(engine: EngineCore) -> None:
     scheduler = engine.scheduler
     live = live_sequences(engine)
     held = {sequence for live_one in live for sequence in live_one.request.followers}
-    stalled = [sequence for sequences in scheduler.stalled.values() for sequence in sequences]
-    places = [*scheduler.waiting, *stalled, *held, *scheduler.running]
+    paused = [sequence for sequences in scheduler.waiting.paused.values() for sequence in sequences]
+    places = [*scheduler.waiting, *paused, *held, *scheduler.running]
     assert len(places) == len(set(places)) == len(live) == scheduler.num_live, "a sequence is lost or in two places"
     assert set(places) == set(live), "a sequence lives on that no client owns"
     for sequence in scheduler.running:
@@ -93,7 +93,8 @@ def _check_places(engine: EngineCore) -> None:
 def _check_passes(scheduler: Scheduler, live: list[Sequence]) -> None:
     """No sequence waits forever: a bounded number of later sequences is admitted before it."""
     for sequence in live:
-        assert sequence.num_passed <= scheduler.max_passes, f"stream {sequence.stream_id} was passed too often"
+        is_bounded = sequence.num_passed <= scheduler.row_assigner.max_passes
+        assert is_bounded, f"stream {sequence.stream_id} was passed too often"
 
 
 def _check_rows(scheduler: Scheduler) -> None:
@@ -126,7 +127,7 @@ def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
 
 
 def _check_decode_set(scheduler: Scheduler) -> None:
-    decode = scheduler.decode_set
+    decode = scheduler.decode_rows.decode_set
     assert decode.rows == sorted(set(decode.rows)), "the decode set is out of order"
     assert decode.rows == [sequence.row for sequence in decode.sequences], "the decode set names a wrong row"
     members = {sequence for sequence in scheduler.running if sequence.joined_step}
@@ -140,11 +141,11 @@ def _check_decode_set(scheduler: Scheduler) -> None:
 
 
 def _check_calendars(scheduler: Scheduler) -> None:
-    members, block_size = scheduler.decode_set.sequences, scheduler.kv_cache.block_size
+    members, block_size = scheduler.decode_rows.decode_set.sequences, scheduler.kv_cache.block_size
     last = {sequence: sequence.last_step for sequence in members}
-    assert scheduler.last_token_due.entries() == last, "the calendar of last tokens is wrong"
+    assert scheduler.decode_rows.last_token_due.entries() == last, "the calendar of last tokens is wrong"
     blocks = {s: step for s in members if (step := s.next_block_step(block_size)) <= s.last_step}
-    assert scheduler.block_due.entries() == blocks, "the calendar of blocks is wrong"
+    assert scheduler.decode_rows.block_due.entries() == blocks, "the calendar of blocks is wrong"
     assert min([*last.values(), *blocks.values()], default=scheduler.step + 1) > scheduler.step, "overdue"
 
 
@@ -175,7 +176,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
                 "credit": outbox.credit,
                 "behind": outbox.is_behind,
                 "unacknowledged_bytes": outbox.unacknowledged_bytes,
-                "paused": client in engine.unacknowledged.paused,
+                "paused": client in engine.paused_clients.names,
             }
             for client, outbox in engine.clients.items()
         },

@@ -31,6 +31,7 @@ from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
 from .client_outbox import ClientOutbox
 from .outputs import StreamOutput, ending, reused_outputs, step_outputs
+from .paused_clients import PausedClients
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_results import StepResults, apply_results
 from .unacknowledged import UnacknowledgedBudget
@@ -64,6 +65,7 @@ class EngineCore:
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
         self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
+        self.paused_clients = PausedClients(self.unacknowledged, self.clients, self.scheduler.waiting)
         self._waits: tuple[float, tuple[TenantStats, ...]] = (0.0, ())
         self._waits_s = -math.inf  # when they were predicted
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
@@ -102,9 +104,8 @@ class EngineCore:
             self.scheduler.finish(sequences)
             self._remove_deadlines(sequences)
             outbox.close()
-            self.scheduler.resume(client)
-            self.unacknowledged.paused.discard(client)
-            self._resume_clients()
+            self.scheduler.waiting.resume(client)
+            self.paused_clients.resume_where_due()
 
     def excuse_clients(self, seconds: float) -> None:
         """Extend all leases by a time in which the core itself read nothing."""
@@ -118,28 +119,8 @@ class EngineCore:
     def outputs_received(self, client: bytes, frames: int) -> Outgoing:
         """Return credit and bytes; the client is sent the outputs it missed, and its sequences may run again."""
         messages = self.clients[client].acknowledge(frames, self.scheduler.step)
-        self._resume_clients()
+        self.paused_clients.resume_where_due()
         return [(client, message) for message in messages]
-
-    def _pause_clients(self) -> None:
-        """Pause the clients with too many unacknowledged bytes until they acknowledge."""
-        num_clients = len(self.clients)
-        if not self.unacknowledged.is_exceeded(num_clients):
-            return
-        for client in self.unacknowledged.to_pause(self.clients.items(), num_clients):
-            log.warning(
-                "client paused: it has not acknowledged bytes=%d of max_unacknowledged_bytes=%d",
-                self.clients[client].unacknowledged_bytes,
-                self.unacknowledged.max_bytes,
-            )
-            self.unacknowledged.paused.add(client)
-            self.scheduler.pause(client)
-
-    def _resume_clients(self) -> None:
-        for client in list(self.unacknowledged.paused):
-            if self.unacknowledged.may_resume(self.clients[client], len(self.clients)):
-                self.unacknowledged.paused.discard(client)
-                self.scheduler.resume(client)
 
     # Requests
 
@@ -261,7 +242,7 @@ class EngineCore:
                 stats, outbox.stats_sent_s = self.stats(now), now
             messages = outbox.deliver(step, columns.get(client), outputs.get(client, []), stats)
             outgoing += [(client, message) for message in messages]
-        self._pause_clients()
+        self.paused_clients.pause_where_due()
         return outgoing
 
     def _end(self, sequences: list[Sequence]) -> None:

@@ -4,8 +4,7 @@ Messages in flight count, and so do outputs that wait for credit. Beyond the bou
 the most bytes are not scheduled until these clients acknowledge. Nothing accepted is lost, and other clients continue.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -26,7 +25,6 @@ class UnacknowledgedBudget:
 
     max_bytes: int
     num_bytes: int = 0  # of all clients
-    paused: set[bytes] = field(default_factory=set)
 
     def threshold(self, num_clients: int) -> int:
         return self.max_bytes * num_clients // (2 * num_clients - 1)
@@ -34,10 +32,9 @@ class UnacknowledgedBudget:
     def is_exceeded(self, num_clients: int) -> bool:
         return self.num_bytes > self.threshold(num_clients)
 
-    def to_pause(self, clients: Iterable[tuple[bytes, Holder]], num_clients: int) -> list[bytes]:
-        """The clients to pause; called when the threshold is exceeded."""
-        share = self.threshold(num_clients) // num_clients
-        return [name for name, client in clients if client.unacknowledged_bytes > share and name not in self.paused]
+    def exceeds_share(self, client: Holder, num_clients: int) -> bool:
+        """Whether a client is to be paused; called when the threshold is exceeded."""
+        return client.unacknowledged_bytes > self.threshold(num_clients) // num_clients
 
     def may_resume(self, client: Holder, num_clients: int) -> bool:
         """Whether a paused client, or all clients together, are down to half of their limit."""

@@ -1,9 +1,12 @@
-"""The waiting queue: fair between tenants, and ordered by requests/order.py within each."""
+"""The waiting queue: fair between tenants, and ordered by requests/order.py within each.
+
+Sequences of a paused client are kept beside the queue until the client acknowledges its outputs.
+"""
 
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heapreplace
 
-from ..requests.order import insert, remove
+from ..requests.order import insert, order_of, remove
 from ..requests.request import Sequence, SequenceState
 from ..requests.tenant import Tenant
 from .fair_share import FairShares
@@ -21,6 +24,7 @@ class WaitingQueue:
         self._shares = shares
         self._waiting: dict[Tenant, list[Sequence]] = {}  # by order; no list is empty
         self._count = 0
+        self.paused: dict[bytes, list[Sequence]] = {}  # by client, by order; not counted as waiting
 
     def __len__(self) -> int:
         return self._count
@@ -34,6 +38,9 @@ class WaitingQueue:
         return self._waiting.keys()
 
     def add(self, sequence: Sequence) -> None:
+        if (paused := self.paused.get(sequence.request.client)) is not None:
+            insert(paused, sequence)
+            return
         tenant = sequence.request.tenant
         waiting = self._waiting.get(tenant)
         if waiting is None:
@@ -71,13 +78,26 @@ class WaitingQueue:
         self._removed(tenant, waiting)
 
     def remove(self, sequence: Sequence) -> bool:
-        """Remove `sequence`; False if it was not in the queue."""
+        """Remove `sequence`, also that of a paused client; False if it was not there."""
+        if (paused := self.paused.get(sequence.request.client)) is not None and remove(paused, sequence):
+            return True
         tenant = sequence.request.tenant
         waiting = self._waiting.get(tenant)
         if waiting is None or not remove(waiting, sequence):
             return False
         self._removed(tenant, waiting)
         return True
+
+    def pause(self, client: bytes) -> None:
+        """Keep the sequences of `client` out of the queue until `resume`."""
+        own = [sequence for sequence in self if sequence.request.client == client]
+        for sequence in own:
+            self.remove(sequence)
+        self.paused[client] = sorted(own, key=order_of)
+
+    def resume(self, client: bytes) -> None:
+        for sequence in self.paused.pop(client, ()):
+            self.add(sequence)
 
     def _turn(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
         """The sort key among the first sequences of several tenants."""

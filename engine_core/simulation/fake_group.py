@@ -66,7 +66,7 @@ class FakeGroup:
         message = engine.plan(now)
         if message is not None:
             step = engine.scheduler.in_flight[-1]
-            paused = engine.unacknowledged.paused
+            paused = engine.paused_clients.names
             assert is_isolating or not any(s.request.client in paused for s in step.sequences()), (
                 "a client is not paused"
             )

@@ -96,9 +96,9 @@ class Simulation:
 
     def _apply(self) -> None:
         [answer] = self._group.answer(self.now)
-        paused = set(self._engine.unacknowledged.paused)
+        paused = set(self._engine.paused_clients.names)
         self._client_link.send(self._engine.apply(answer, self.now), self.now)
-        self.outcomes.paused += len(self._engine.unacknowledged.paused - paused)
+        self.outcomes.paused += len(self._engine.paused_clients.names - paused)
         check_invariants(self._engine)
         self._group.check_poison(self._engine, answer.step)
         self.outcomes.steps += 1
@@ -327,7 +327,7 @@ class Simulation:
 
     def _start_core(self, epoch: int) -> EngineCore:
         engine = EngineCore(self.scenario.config, self.scenario.facts, epoch)
-        engine.scheduler.max_passes = self.scenario.max_passes
+        engine.scheduler.row_assigner.max_passes = self.scenario.max_passes
         facts = self.scenario.facts
         self._worker_link = SimulatedWorkerLink(facts.num_blocks, facts.vocab_size)
         self._client_link = ClientLink(self.post, (), TickingClock())

@@ -119,7 +119,11 @@ class Moment:
             tuple(_key_of(sequence, scheduler.step) for sequence in self.sequences),
             tuple(_ids(group) for group in (scheduler.running, scheduler.waiting, scheduler._prefilled)),
             tuple(_key_of_step(step, scheduler.step) for step in scheduler.in_flight),
-            (tuple(scheduler._leaves), tuple(scheduler._joins), tuple(sorted(scheduler.free_rows))),
+            (
+                tuple(scheduler.decode_rows._leaves),
+                tuple(scheduler.decode_rows._joins),
+                tuple(sorted(scheduler.free_rows)),
+            ),
             tuple((s.stream_id, goal) for s, goal in scheduler.worker_poison._candidates.items()),
             (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._invalid)),
             tuple(sorted(pool._hash_by_block.items())),

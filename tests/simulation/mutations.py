@@ -8,6 +8,7 @@ SCHEDULER, POOL, CACHE = (
     "engine_core/kv/block_pool.py",
     "engine_core/kv/kv_cache.py",
 )
+ROW_ASSIGNER = "engine_core/scheduling/row_assigner.py"
 PREFIX, GROUP = "engine_core/kv/prefix_cache.py", "engine_core/kv/kv_group.py"
 ENGINE, OUTBOX, DECODE = (
     "engine_core/engine/engine.py",
@@ -137,9 +138,9 @@ MUTATIONS = [
         "if True:",
         "output that a slow client has not received is dropped",
     ),
-    (SCHEDULER, "or first.num_passed >= self.max_passes", "", "a large request waits for ever"),
+    (ROW_ASSIGNER, "or first.num_passed >= self.max_passes", "", "a large request waits for ever"),
     (
-        SCHEDULER,
+        ROW_ASSIGNER,
         "                    each.num_passed += 1\n",
         "                    pass\n",
         "passes are not counted",
@@ -209,9 +210,9 @@ MUTATIONS = [
         "vectors of tokens are missing that the prefix cache stands in for",
     ),
     (
-        SCHEDULER,
-        "return self.cuts_prompts or sequence.num_tokens <= budget",
-        "return self.cuts_prompts or sequence.num_tokens <= budget + 1",
+        ROW_ASSIGNER,
+        "return self._cuts_prompts or sequence.num_tokens <= budget",
+        "return self._cuts_prompts or sequence.num_tokens <= budget + 1",
         "a prompt is cut although tokens see those behind them",
     ),
     (

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from paged_serve.engine_core.scheduling import scheduler
+from paged_serve.engine_core.scheduling.row_assigner import MAX_PASSERS_TRIED
 from paged_serve.protocol.messages.message import (
     MAX_FRAME_BYTES,
     MAX_STEP_FRAME_BYTES,
@@ -72,7 +73,7 @@ def test_a_lower_priority_value_is_served_first_and_ties_go_by_arrival(drive):
 def test_small_requests_pass_one_that_does_not_fit_a_bounded_number_of_times(drive, policy):
     driver = drive(num_blocks=10, block_size=4, policy=policy, max_model_len=36)
     driver.add([1] * 16, max_tokens=20)
-    driver.scheduler.max_passes = 3
+    driver.scheduler.row_assigner.max_passes = 3
     large = driver.add([2] * 24, max_tokens=4)
     small = [driver.add([3 + index], max_tokens=1) for index in range(5)]
     driver.step(8)
@@ -116,9 +117,10 @@ def test_a_step_examines_few_requests_of_a_long_queue(drive, monkeypatch):
     for _ in range(100):
         driver.add([2] * 24, max_tokens=4)
     looked = []
-    monkeypatch.setattr(driver.scheduler, "_find_room", lambda sequence: looked.append(sequence))
+    assigner = driver.scheduler.row_assigner
+    monkeypatch.setattr(assigner, "find_room", lambda sequence, num_running: looked.append(sequence))
     driver.plan()
-    assert len(looked) <= 1 + scheduler.MAX_PASSERS_TRIED
+    assert len(looked) <= 1 + MAX_PASSERS_TRIED
 
 
 def test_without_free_blocks_the_latest_sequence_is_preempted_and_the_first_never(drive):
