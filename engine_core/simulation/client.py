@@ -116,7 +116,7 @@ class SimulatedClient:
             self.streams[request.request_id + index] = Stream(request, index, seed, output, reason)
 
     @property
-    def num_at_stake(self) -> int:
+    def num_tokens_unfinished(self) -> int:
         """Tokens of streams that have not ended."""
         return sum(len(self.streams[stream_id].received) for stream_id in self.unfinished())
 
@@ -146,7 +146,7 @@ class SimulatedClient:
             )
         return again
 
-    def asked_again(self, rng: random.Random, now: float) -> list[EngineCoreRequest]:
+    def repeated_requests(self, rng: random.Random, now: float) -> list[EngineCoreRequest]:
         """Its unanswered requests, asked again elsewhere; part of them with another question about the same prompt."""
         again = []
         for request in self.unfinished_requests(now):

@@ -1,18 +1,30 @@
-"""Queues in the place of the core's sockets: what ClientLink and WorkerLink speak through when nothing is real."""
+"""Queues in place of the core's sockets: ClientLink and WorkerLink send and receive through them in a simulation."""
 
+import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
 
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import ParallelConfig
-from paged_serve.protocol.messages.engine_core import FromEngineCore, RequestRejected, ToEngineCore
+from paged_serve.protocol.messages.engine_core import (
+    EngineCoreOutputs,
+    EngineHeartbeat,
+    FromEngineCore,
+    RejectReason,
+    RequestRejected,
+    ToEngineCore,
+    Welcome,
+)
 from paged_serve.protocol.messages.handshake import handshake_hello
 
 from ..process.worker_link import WorkerLink
+from .client import SimulatedClient
 
 
 class TickingClock:
-    """Each look at it takes half a millisecond, so a turn ends after a few messages."""
+    """Advances half a millisecond per call, so an iteration of the loop ends after a few messages."""
 
     now = 0.0
 
@@ -41,6 +53,41 @@ class SimulatedSockets:
         return self._deliver(client, message)
 
 
+class SimulatedLinks(SimulatedSockets):
+    """Delivers to the clients' inboxes, records what is sent, and checks that no client is sent more than its credit."""
+
+    def __init__(self, clients: Sequence[SimulatedClient], credit: int):
+        super().__init__(self._deliver_to_inbox)
+        self._clients = {client.name: client for client in clients}
+        self._credit = credit
+        self._trace = hashlib.sha256()
+        self.full: set[bytes] = set()  # clients to which every send fails
+        self.num_expired = 0
+
+    @property
+    def trace_hash(self) -> str:
+        """A hash over all messages that were sent, in order."""
+        return self._trace.hexdigest()
+
+    def record(self, message: object) -> None:
+        """Add a message to the trace."""
+        self._trace.update(msgspec.msgpack.encode(message))
+
+    def _deliver_to_inbox(self, name: bytes, message: FromEngineCore) -> bool:
+        if name in self.full:
+            return False
+        self.record((name, message))
+        if isinstance(message, Welcome | EngineHeartbeat):
+            return True
+        assert isinstance(message, EngineCoreOutputs | RequestRejected), f"unexpected message {message}"
+        self.num_expired += isinstance(message, RequestRejected) and message.reason is RejectReason.EXPIRED
+        inbox = self._clients[name].inbox
+        inbox.append(message)
+        num_counted = sum(isinstance(entry, EngineCoreOutputs) for entry in inbox)
+        assert num_counted <= self._credit, "more messages are in flight than the credit allows"
+        return True
+
+
 class SimulatedChannel:
     """The workers' side."""
 
@@ -58,7 +105,7 @@ class SimulatedChannel:
 
 
 class SimulatedWorkerLink:
-    """A core's WorkerLink, and the one worker at its other end, which comes up as soon as it is there."""
+    """A core's WorkerLink, and the one worker at its other end."""
 
     def __init__(self, num_blocks: int, vocab_size: int):
         self.channel = SimulatedChannel()
@@ -67,17 +114,17 @@ class SimulatedWorkerLink:
         self.ready = worker.WorkerReady(0, num_blocks, 1, 1 << 20, vocab_size, (), "float32", "cpu", 0, 0.0)
 
     def bring_up(self, epoch: int, now: float) -> bytes:
-        """Returns the worker's name."""
+        """Let the worker of `epoch` start and become ready; returns its name."""
         peer = b"worker:%d" % epoch
         self.send_to_core(peer, handshake_hello("worker", 0, epoch), now)
         self.send_to_core(peer, self.ready, now)
         self.send_to_core(peer, worker.KVCacheReady(0), now)
-        assert self.link.is_ready, f"the group of epoch {epoch} did not come up: {self.reports}"
+        assert self.link.is_ready, f"the group of epoch {epoch} did not become ready: {self.reports}"
         self.channel.to_workers.clear()
         return peer
 
     def send_to_core(self, peer: bytes, message: worker.ToCoreFromWorker, now: float) -> list[worker.ModelRunnerOutput]:
-        """Returns the answers to steps that count."""
+        """Returns the answers to steps that the link accepts."""
         self.channel.to_core.append((peer, message))
         return self.link.receive(now)
 

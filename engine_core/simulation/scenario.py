@@ -51,6 +51,11 @@ class Scenario:
     pooling: float = 0.0  # of the requests, want a vector
 
 
+def happens(rng: random.Random, chance: float) -> bool:
+    """Draws no number for what cannot happen."""
+    return chance > 0.0 and rng.random() < chance
+
+
 def blocks_of_alone(length: int, groups: tuple[KVGroup, ...], config: Config) -> int:
     """The most blocks that a sequence of so many tokens holds at once when it is computed alone, counted one by one."""
     size, chunk, count = config.cache.block_size, config.scheduler.max_num_batched_tokens, 0

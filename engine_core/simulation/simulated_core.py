@@ -1,0 +1,143 @@
+"""The core of a simulation: the engine with its links, and the fake worker group that computes for it."""
+
+import random
+from collections.abc import Iterable
+
+from paged_serve.protocol.messages.engine_core import ToEngineCore
+from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
+
+from ..engine.debug import check_invariants
+from ..engine.engine import EngineCore
+from ..process.client_link import ClientLink
+from ..process.loop_clock import LoopClock
+from .fake_group import FakeGroup
+from .fake_worker import WorkerDied
+from .links import SimulatedLinks, SimulatedWorkerLink, TickingClock
+from .outcomes import Outcomes
+from .scenario import Scenario, happens
+
+TICK_S = 0.02
+
+
+class SimulatedCore:
+    """Every change is followed by an audit. The caller passes the time, and `links` carry messages to the clients."""
+
+    def __init__(self, scenario: Scenario, links: SimulatedLinks, outcomes: Outcomes, rng: random.Random):
+        self.stalled_ticks = 0  # until the workers go on with their step
+        self.salts: dict[tuple[bytes, int], str] = {}  # by client and request id
+        self._scenario = scenario
+        self._links = links
+        self._outcomes = outcomes
+        self._rng = rng
+        self._starting_ticks = 0  # until the new workers take steps
+        self._clock = LoopClock(0.0)
+
+    def start(self, epoch: int, clients: Iterable[bytes], now: float) -> None:
+        facts = self._scenario.facts
+        self.engine = EngineCore(self._scenario.config, facts, epoch)
+        self.engine.scheduler.row_assigner.max_passes = self._scenario.max_passes
+        self._worker_link = SimulatedWorkerLink(facts.num_blocks, facts.vocab_size)
+        self._client_link = ClientLink(self._links, (), TickingClock())
+        self._client_link.open(self.engine, now)
+        for client in clients:
+            self.receive(client, handshake_hello("client", 0, 0), now)
+            self.engine.clients[client].credit = self._scenario.client_credit
+        self.group = self._start_group(0, now)
+
+    def restart(self, clients: Iterable[bytes], now: float) -> None:
+        """Everything in the core and on its way is lost."""
+        self.count()
+        self.start(self.engine.epoch + 1, clients, now)
+        self._outcomes.core_deaths += 1
+
+    def receive(self, client: bytes, message: ToEngineCore, now: float) -> None:
+        self._links.to_core.append((client, message))
+        self._client_link.receive(now)
+        assert not self._links.to_core, "one message was not processed in one iteration"
+        assert not self._client_link.num_failed, "the core itself failed on a message; the log has the traceback"
+
+    def begin_iteration(self, now: float) -> None:
+        self._client_link.excuse(self._clock.begin_iteration(now, TICK_S))
+
+    def advance(self, now: float) -> None:
+        """Plan a step, compute one and apply one, each with some probability."""
+        rng = self._rng
+        if self._starting_ticks:
+            self._starting_ticks -= 1
+        elif rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
+            self._links.record(plan)
+            if rng.random() < 0.5:
+                check_invariants(self.engine)
+        if self.stalled_ticks:
+            self.stalled_ticks -= 1
+        elif self.group.has_work and rng.random() < 0.9:
+            try:
+                self._outcomes.nans += self.group.execute()
+            except WorkerDied:
+                self._outcomes.crashes += 1
+                self.kill_workers(now, from_outside=False)
+        if self.group.answers and rng.random() < 0.9:
+            self._apply(now)
+
+    def heartbeat(self, now: float) -> None:
+        self._client_link.beat(self.engine, now, computes=True)
+        check_invariants(self.engine)
+
+    def expire(self, now: float) -> None:
+        before = self._links.num_expired
+        self._client_link.expire(now)
+        if self._links.num_expired > before:
+            self._outcomes.expired += self._links.num_expired - before
+            check_invariants(self.engine)
+
+    def drop_client(self, name: bytes, now: float) -> None:
+        """A send to the client fails."""
+        self._links.full.add(name)
+        self._client_link.send_heartbeat(self.engine, [name], now, computes=True)
+        assert name not in self.engine.clients, "a client that accepts no message was not removed"
+        check_invariants(self.engine)
+
+    def kill_workers(self, now: float, *, from_outside: bool) -> None:
+        epoch = self.engine.worker_epoch + 1
+        self._worker_link.link.replace(epoch, from_outside)
+        from_outside = self._worker_link.link.take_from_outside()
+        self._client_link.send(self.engine.workers_replaced(epoch, now, from_outside=from_outside), now)
+        check_invariants(self.engine)
+        while self.group.answers:
+            assert self.group.answer(now) == [], "an answer of dead workers was accepted"
+        self._outcomes.passes += self.group.num_passes
+        self.group = self._start_group(epoch, now)
+        self._starting_ticks = self._rng.randint(0, 5)
+        self._outcomes.worker_deaths += 1
+
+    def count(self) -> None:
+        """Add this core's counters to the outcomes."""
+        self._outcomes.preemptions += self.engine.scheduler.num_preemptions
+        self._outcomes.cached_tokens += self.engine.counters.prefix_cache_hits
+
+    def _apply(self, now: float) -> None:
+        [answer] = self.group.answer(now)
+        paused = set(self.engine.paused_clients.names)
+        self._client_link.send(self.engine.apply(answer, now), now)
+        self._outcomes.paused += len(self.engine.paused_clients.names - paused)
+        check_invariants(self.engine)
+        self.group.check_poison(self.engine, answer.step)
+        self._outcomes.steps += 1
+        self._outcomes.steps_behind += any(outbox.is_behind for outbox in self.engine.clients.values())
+        if happens(self._rng, self._scenario.broken_worker):
+            self._break_worker(answer, now)
+
+    def _break_worker(self, answer: ModelRunnerOutput, now: float) -> None:
+        """A message sent twice ends the worker group, and nothing else."""
+        wrong = self._rng.choice((answer, KVCacheReady(0), self._worker_link.ready))
+        assert self.group.send_to_core(wrong, now) == [], "a message that a worker repeated was accepted"
+        assert not self._worker_link.link.is_ready, "a worker that violates the protocol was not detected"
+        self.kill_workers(now, from_outside=True)
+        self._outcomes.broken_workers += 1
+
+    def _start_group(self, epoch: int, now: float) -> FakeGroup:
+        return FakeGroup(self._scenario, epoch, self.salts, self._is_nan, self._worker_link, now)
+
+    def _is_nan(self) -> bool:
+        return happens(self._rng, self._scenario.nan)
