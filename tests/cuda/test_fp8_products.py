@@ -100,7 +100,7 @@ def test_a_models_logits_are_as_accurate_as_plain_torchs(tmp_path):
 
 def test_a_device_or_dtype_without_fp8_products_is_refused(tmp_path):
     folder = write_tiny_model(tmp_path)
-    with pytest.raises(ConfigError, match=r"takes sm_89 or later, and this GPU is sm_86; leave it out"):
+    with pytest.raises(ConfigError, match=r"needs sm_89 or later, but this GPU is sm_86; leave it out"):
         load(folder, on_emulator("sm_86"), "fp8")
     with pytest.raises(ConfigError, match=r"its products are bfloat16; use dtype=bfloat16"):
         load(folder, on_emulator(), "fp8", "float16")
