@@ -196,7 +196,7 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         (GPT2 | {"n_embd": "big"}, "hidden_size"),
         (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported for Gemma 3"),
         (GEMMA3 | {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 must be a number above 0"),
-        (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries, but the model 2 layers"),
+        (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries for 2 layers"),
         (GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "multi_query": False}, "multi_query=False is not supp"),
         ({"rope_scaling": {"rope_type": "proportional"}}, "rope type 'proportional' is not supported"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor has 0 numbers, but a head has 4 rot"),
@@ -300,7 +300,7 @@ def test_blocks_are_a_share_of_memory_but_never_more_than_a_full_batch_uses(tmp_
 
 
 def test_memory_that_cannot_hold_one_sequence_is_refused_with_numbers(tmp_path):
-    with pytest.raises(ConfigError, match=r"65540 bytes a rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"):
+    with pytest.raises(ConfigError, match=r"65540 bytes per rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"):
         blocks_that_fit(
             config(kv_cache_memory_bytes=65540), geometry(tmp_path, num_hidden_layers=4), 1, 0, torch.float32
         )

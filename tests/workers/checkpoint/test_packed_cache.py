@@ -167,7 +167,7 @@ def test_a_damaged_file_is_reported_once_and_rewritten(damage, tmp_path, checkpo
     with caplog.at_level(logging.WARNING):
         assert torch.equal(logits(load(checkpoint)), expected)
     assert len(caplog.records) == 1
-    assert "made anew" in caplog.text
+    assert "packed again" in caplog.text
     reads.clear()
     assert torch.equal(logits(load(checkpoint)), expected)
     assert reads
