@@ -1,4 +1,4 @@
-"""Batches for paged attention, what it must answer in float64, and how to run them."""
+"""Batches for paged attention, the expected results in float64, and functions that run them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +16,13 @@ from . import operations
 from .executors import arch_of, device_of
 
 POISON = 1 << 30  # a block that no kernel may read
-# Of weights and results; scores and sums are float32. Outputs are about 1, weights at most 1.
+# The rounding of weights and results; scores and sums are float32. Outputs are about 1, weights at most 1.
 TOLERANCE = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What changes how a result comes about; `window`, `cap` and `sinks` also change the result."""
+    """Options that change the way of computation; `window`, `cap` and `sinks` also change the result."""
 
     window: int = 0
     cap: float = 0.0
@@ -39,7 +39,7 @@ ALL_DECODE, ALL_PREFILL = 1 << 20, 0  # for max_decode_rows
 
 @dataclass
 class Request:
-    """A request's own tensors: they are the same in whatever batch it stands."""
+    """The tensors of a request, which are the same in every batch."""
 
     query: Tensor  # [new tokens, heads, head_dim]
     keys: Tensor  # [all tokens, kv_heads, head_dim] of the cache's dtype
@@ -54,7 +54,7 @@ class Request:
 
     @classmethod
     def cancelling(cls, heads: AttentionShape, new: int, past: int, seed: int) -> "Request":
-        """The sums of the first two splits are large and cancel each other, so the order of additions shows."""
+        """A request whose sums of the first two splits are large and cancel, so that the order of additions matters."""
         request = cls.random(heads, new, past, seed)
         first, second = slice(SPLIT_KEYS), slice(SPLIT_KEYS, 2 * SPLIT_KEYS)
         request.values[first] *= 2**12
@@ -62,14 +62,14 @@ class Request:
         return request
 
     def chunk(self, start: int, stop: int) -> "Request":
-        """Only new tokens [start, stop): what came before is in the cache, the rest is still to come."""
+        """The request with only the new tokens [start, stop): earlier ones are in the cache, later ones are missing."""
         end = len(self.keys) - len(self.query) + stop
         return Request(self.query[start:stop], self.keys[:end], self.values[:end])
 
 
 @dataclass
 class Batch:
-    """Requests in one paged cache. What no token sees under `window` is NaN there, and poison in the tables."""
+    """Requests in one paged cache. Positions outside all windows are NaN in it, and POISON in the tables."""
 
     heads: AttentionShape
     requests: list[Request]
@@ -104,7 +104,7 @@ class Batch:
 
 
 def batch(heads: AttentionShape, lengths: list[tuple[int, int]], seed: int = 0, window: int = 0) -> Batch:
-    """`lengths`: new tokens and past ones of each request."""
+    """A batch of random requests; `lengths` are (new tokens, past tokens) of each."""
     requests = [Request.random(heads, *length, seed=seed + i) for i, length in enumerate(lengths)]
     return Batch(heads, requests, seed, window)
 
@@ -114,14 +114,14 @@ def sinks_of(heads: AttentionShape) -> Tensor:
 
 
 def options_of(heads: AttentionShape, options: Options, device: str = "cpu", scale: float = 1.0) -> AttentionOptions:
-    """As a layer has them; scores are multiplied by `scale`, too."""
+    """The AttentionOptions of a layer with `options`; `scale` is an additional factor of scores."""
     slopes = alibi_slopes(heads.num_heads).to(device) if heads.has_alibi else None
     scale *= heads.head_dim**-0.5
     return AttentionOptions(scale, options.window, options.cap, slopes, heads.is_bidirectional)
 
 
 def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -> Tensor:
-    """[tokens, heads, head_dim]; what was not written is NaN. Kernels are for the launcher's `arch` or another."""
+    """The outputs [tokens, heads, head_dim], NaN where nothing was written; `arch`: "" means the launcher's."""
     tensors = batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens
     if isinstance(launcher, operations.CpuKernels):
         shown = options_of(batch.heads, options)

@@ -1,4 +1,4 @@
-"""A quick check that any bug of the attention kernels fails; tests/cuda/mutations_attention.py lists some."""
+"""A quick check that fails for any bug in the attention kernels; tests/cuda/mutations_attention.py lists bugs."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:
 
 
 def _agree(launcher: EmulatorLauncher, cases: Batch, options: Options, max_decode_rows: int) -> None:
-    """With the oracle, and in bits with what the other shape of blocks gives."""
+    """Assert that results are close to the oracle, and have the same bits with another shape of blocks."""
     found = run(launcher, cases, options)
     assert_right(found, cases, options)
     assert torch.equal(found, run(launcher, cases, replace(options, max_decode_rows=max_decode_rows)))

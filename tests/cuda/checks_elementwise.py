@@ -1,7 +1,7 @@
-"""What norms, rotation, gates and block copies promise, each as one check of one shape on any launcher.
+"""Checks of norms, rotation, gates and block copies, each for one shape on any launcher.
 
-The oracles are float64 and torch; equality holds wherever a result is a copy or one rounding of a float that torch
-computes in the same steps.
+The oracles are float64 and torch; results must be equal if they are copies, or floats that torch computes in the same
+steps, rounded once.
 """
 
 import torch
@@ -17,17 +17,17 @@ from .small_floats import FORMATS, ROUNDING
 
 BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 EPS = 1e-5
-UNTOUCHED = 0x5A  # each byte of what nothing may write to
+UNTOUCHED = 0x5A  # each byte of memory that must not be written to
 
 
 def untouched(dtype, device, count, *shape):
-    """[count + 2, *shape]: the first and the last are guards."""
+    """A tensor [count + 2, *shape] of UNTOUCHED bytes: the first and the last entries are guards."""
     wide = (count + 2, *shape[:-1], shape[-1] * dtype.itemsize)
     return torch.full(wide, UNTOUCHED, dtype=torch.uint8, device=device).view(dtype)
 
 
 def inner_of(guarded):
-    """What lies between the guards, on the CPU."""
+    """The entries between the guards, on the CPU; asserts that the guards are unchanged."""
     guarded = guarded.cpu()
     assert (bits(guarded)[[0, -1]] == UNTOUCHED).all(), "memory before or after an array was written"
     return guarded[1:-1]
@@ -51,7 +51,7 @@ def check_rms_norm(launcher, dtype, rows, size, device="cpu"):
 
 
 def check_layer_norm(launcher, dtype, rows, size, has_bias, device="cpu"):
-    """The last row's mean is far from 0, so the variance has to be that of what is centred."""
+    """The last row's mean is far from 0, so the variance must be computed from centred values."""
     random = torch.Generator().manual_seed(size)
     hidden, delta = torch.randn((2, rows, size), generator=random).to(dtype)
     hidden[0], delta[0] = hidden[0] / 1024, delta[0] / 1024  # so small that eps counts
@@ -78,7 +78,7 @@ def check_activation(launcher, dtype, rows, size, activation, is_gated=True, dev
     guarded = untouched(dtype, device, rows, size)
     activate(launcher, x.to(device), activation, is_gated, guarded[1:-1])
     found = inner_of(guarded)
-    # Of 1 + erf(x) near x = -5 a float keeps no more than this, as torch's own GELU does.
+    # Near x = -5 a float keeps no more of 1 + erf(x) than this; torch's GELU has the same error.
     gate, up = x.double().chunk(2, dim=-1) if is_gated else (x.double(), 1.0)
     absolute = (gate * up).abs() * 2.0**-22 + FORMATS[dtype].values[1]
     off = (found.double() - expected).abs()
@@ -100,12 +100,12 @@ def check_capped_logits(launcher, rows, columns, cap, device="cpu"):
 
 
 def check_quantized_rows(launcher, dtype, rows, size, device="cpu"):
-    """Each bit by the definition; of torch's way, too."""
+    """Codes and scales equal the definition in every bit, and those of the torch backend."""
     random = torch.Generator().manual_seed(size)
     hidden = (torch.randn((rows, size), generator=random) * 4.0 ** torch.arange(rows).unsqueeze(1)).to(dtype)
-    hidden[0, size - 1] = -hidden[0].abs().amax() * 1.5  # the largest is the last, and negative
-    hidden[1, min(size, 4096) - 1] = hidden[1].abs().amax() * 1.5  # of the last warp
-    if size >= 64:  # borders between codes, whose seventh is not exact as a factor
+    hidden[0, size - 1] = -hidden[0].abs().amax() * 1.5  # the largest element is the last one, and negative
+    hidden[1, min(size, 4096) - 1] = hidden[1].abs().amax() * 1.5  # the largest element is in the last warp
+    if size >= 64:  # borders between codes: division and multiplication by the inverse differ there
         values = torch.from_numpy(FORMATS[FP8].values[:-1])
         borders = 7 * (values[1:] + values[:-1]) / 2
         hidden[2, :64] = torch.cat((borders[-63:], 7 * values[-1:])).to(dtype)
@@ -123,7 +123,7 @@ def check_quantized_rows(launcher, dtype, rows, size, device="cpu"):
 
 
 class Rotation:
-    """Random tokens of some heads, of which every third is padding, and what becomes of them."""
+    """Random tokens, of which every third is padding, and their expected rotation."""
 
     def __init__(self, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device):
         random = torch.Generator().manual_seed(head_dim + tokens)
@@ -141,7 +141,7 @@ class Rotation:
         self.scales = (0.25, 0.5) if cached == FP8 else (1.0, 1.0)
 
     def run(self, launcher, tokens=slice(None)):
-        """Queries, keys and values, UNTOUCHED where nothing was written; the cache as [blocks * size, heads, dim]."""
+        """The written queries, keys and values, else UNTOUCHED; the cache is viewed as [blocks * size, heads, dim]."""
         on = [None if norm is None else norm.to(self.device) for norm in self.norms]
         projected = self.projected[tokens].flatten(1).to(self.device)
         cache = self.blocks, self.kv_heads, self.block_size, self.head_dim
@@ -155,7 +155,7 @@ class Rotation:
         return query, *(cache.transpose(1, 2).flatten(0, 1) for cache in (keys, values))
 
     def turned(self):
-        """Queries, keys and values by the same arithmetic: normalised in float64, turned in float64."""
+        """The expected queries, keys and values: normalised and rotated in float64."""
         query, key, value = self.projected.double().split([self.heads, self.kv_heads, self.kv_heads], 1)
         if self.norms[0] is not None:
             query, key = (normalised(x, norm, EPS) for x, norm in zip((query, key), self.norms, strict=True))
@@ -163,7 +163,7 @@ class Rotation:
         return turned(query, angles), turned(key, angles), value
 
     def turned_in_float(self):
-        """Queries and keys as torch turns them in float32, before they are rounded."""
+        """Queries and keys rotated by torch in float32, before rounding."""
         query, key, _ = self.projected.float().split([self.heads, self.kv_heads, self.kv_heads], 1)
         cosine, sine = self.angles[self.positions].unsqueeze(1).chunk(2, -1)
         return rotate(query, cosine, sine), rotate(key, cosine, sine)
@@ -180,7 +180,7 @@ def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_siz
     _check_close(query, expected_query, 1.0)
     _check_close(keys, expected_keys, case.scales[0])
     assert torch.equal(bits(values), bits(rounded(expected_values / case.scales[1], cached)))
-    if not norms and not isinstance(launcher, CpuKernels):  # which have fused multiplications and additions
+    if not norms and not isinstance(launcher, CpuKernels):  # CPU kernels use fused multiply-adds
         query_in_float, keys_in_float = (x[used] for x in case.turned_in_float())
         assert torch.equal(bits(query), bits(rounded(query_in_float, dtype)))
         assert torch.equal(bits(keys), bits(rounded(keys_in_float / case.scales[0], cached)))
@@ -193,15 +193,15 @@ def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_siz
 
 def _check_untouched(found, used, places):
     query, *caches = found
-    assert (bits(query[~used]) == UNTOUCHED).all(), "queries of padding were written"
+    assert (bits(query[~used]) == UNTOUCHED).all(), "queries of padding tokens were written"
     for cache in caches:
         others = torch.ones(len(cache), dtype=torch.bool)
         others[places] = False
-        assert (bits(cache[others]) == UNTOUCHED).all(), "slots of no token were written"
+        assert (bits(cache[others]) == UNTOUCHED).all(), "slots without a token were written"
 
 
 def _check_close(found, expected, scale):
-    """One rounding of a float whose terms, which may cancel, are not much larger than the head's largest element."""
+    """Assert an error within one rounding; terms may cancel, but are hardly larger than the head's largest element."""
     unit = ROUNDING[found.dtype] * 1.01
     smallest = 2.0**-10 * scale if found.dtype == FP8 else 1e-7
     exact = expected.abs().amax(-1, keepdim=True) * 2.0**-21
@@ -219,7 +219,7 @@ def rounded(x, dtype):
 
 
 def check_elementwise(launcher, device="cpu"):
-    """All of it in small shapes, for a bug planted anywhere."""
+    """All checks in small shapes, which must detect a bug planted anywhere."""
     check_rms_norm(launcher, BF16, 2, 1000, device)
     check_layer_norm(launcher, BF16, 2, 1000, True, device)
     check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, True, device)

@@ -1,4 +1,4 @@
-"""Everything that the sampler's kernels do, once, against the host's sampler; quick, as every planted bug runs it."""
+"""Quick checks of all functions of the sampler's kernels against the host's sampler; each planted bug runs them."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from paged_serve.workers.sampling.sampler import Sampler
 
 from ..workers.sampling import sampling_oracle as oracle
 
-BLOCKS = Blocks(threads=64, slice_tokens=1024)  # small, so that small vocabularies are cut up too
+BLOCKS = Blocks(threads=64, slice_tokens=1024)  # small, so that small vocabularies are divided, too
 VOCAB_SIZE = 1300
 EOS = (2, 3)
 PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
@@ -62,7 +62,7 @@ def new_row(row: int, params: SamplingParams, seed: int, prompt=PROMPT, output=O
 
 
 def tied_logits(random: np.random.Generator, rows: int, vocab_size: int) -> np.ndarray:
-    """With many ties, and both zeros."""
+    """Logits with many ties and zeros of both signs."""
     logits = (random.normal(0, 3, (rows, vocab_size)) * 4).round() / 4
     logits[logits == 0] = random.choice([0.0, -0.0], np.count_nonzero(logits == 0))
     return logits.astype(np.float32)
@@ -80,7 +80,7 @@ def check_sampler(launcher, device="cpu"):
 
 
 def check_steps(launcher, device="cpu", num_steps=4):
-    """Steps launched before the tokens of earlier ones are known, against the host's sampler, which knows them."""
+    """Launch steps before the tokens of earlier ones are known, and compare with the host's sampler."""
     requests = [*REQUESTS, *OF_TWO_LOGITS]
     random = np.random.default_rng(1)
     sampler, host = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS), Sampler(NumpyPasses(VOCAB_SIZE))
@@ -89,13 +89,13 @@ def check_steps(launcher, device="cpu", num_steps=4):
         for rows in (state, truth):
             rows.reset(new_row(row, params, seed=row))
     rows = random.permutation(len(requests))
-    logits = tied_logits(random, len(rows), VOCAB_SIZE)  # the same in all steps, so that tokens come again
-    for index in np.flatnonzero(rows >= len(REQUESTS)):  # ties before and after what is better
+    logits = tied_logits(random, len(rows), VOCAB_SIZE)  # the same in all steps, so that tokens repeat
+    for index in np.flatnonzero(rows >= len(REQUESTS)):  # ties before and after better tokens
         logits[index], logits[index, ::17] = 1.25, 2.0
     steps = []
     for _ in range(num_steps):
         steps.append(sampler.launch(torch.from_numpy(logits.copy()).to(device), rows, state))
-        state.append_tokens(rows, np.full(len(rows), 5))  # placeholders: this token is known to all of them
+        state.append_tokens(rows, np.full(len(rows), 5))  # placeholders: all rows have seen this token already
     for pending in steps:
         found, expected = pending.result(), host.sample(torch.from_numpy(logits.copy()), rows, truth)
         truth.append_tokens(rows, expected.token_ids)
@@ -119,7 +119,7 @@ def check_logprobs(found, logits: np.ndarray, token: int, count: int) -> None:
 def cut_states(
     launcher, logits: np.ndarray | torch.Tensor, records: np.ndarray, device="cpu", blocks=BLOCKS, exclude=False
 ) -> np.ndarray:
-    """STATEs after the scan and both descents, and what XTC excludes, which changes `logits` on the device."""
+    """STATEs after the scan, both cuts and XTC's exclusion, which changes `logits` on the device."""
     kernels = SamplerKernels(launcher, logits.shape[1], torch.device(device), blocks)
     rows = torch.from_numpy(records.view(np.uint8).reshape(len(records), -1)).to(device)
     token_ids = torch.empty(len(records), dtype=torch.int64, device=device)
@@ -147,7 +147,7 @@ def logit_of(key: int) -> np.float32:
 
 
 def kept_tokens(logits: np.ndarray, state: np.void, log_min_p: float, temperature: float) -> list[int]:
-    """What a state leaves in the draw."""
+    """The tokens that a state leaves in the draw."""
     border = logit_of(int(state["cut_key"])) if state["cut_key"] else -np.inf
     kept = np.flatnonzero(logits > border).tolist() + np.flatnonzero(logits == border)[: state["cut_ties"]].tolist()
     scaled = (logits - logits.max()) / np.float32(temperature)
@@ -155,7 +155,7 @@ def kept_tokens(logits: np.ndarray, state: np.void, log_min_p: float, temperatur
 
 
 def check_cuts(launcher, device="cpu", vocab_size=VOCAB_SIZE, blocks=BLOCKS):
-    """The sets that top-k, top-p and min-p keep, ties included; some rows are nothing but ties."""
+    """Check the sets that top-k, top-p and min-p keep, including ties; some rows consist only of ties."""
     random = np.random.default_rng(1)
     requests = [
         SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p, temperature=temperature)
@@ -163,7 +163,7 @@ def check_cuts(launcher, device="cpu", vocab_size=VOCAB_SIZE, blocks=BLOCKS):
         for top_p, min_p, temperature in ((1.0, 0.0, 1.0), (0.5, 0.0, 1.3), (0.9, 0.02, 0.8), (0.999, 0.3, 2.0))
     ]
     logits = tied_logits(random, len(requests), vocab_size)
-    logits[::5] = 1.25  # all of the same mass
+    logits[::5] = 1.25  # all tokens have the same mass
     records = plain_records(len(requests))
     for name in ("top_k", "top_p", "temperature"):
         records[name] = [getattr(params, name) for params in requests]
@@ -175,7 +175,7 @@ def check_cuts(launcher, device="cpu", vocab_size=VOCAB_SIZE, blocks=BLOCKS):
 
 
 def check_border_of_min_p(launcher, device="cpu"):
-    """A token that is exactly min-p as likely as the best stays: without it top-p would end at the best one."""
+    """A token exactly min-p times as likely as the best one is kept; without it top-p would keep only the best one."""
     logits = np.array([[1.0, 0.5, 0.25], [1.0, 0.5, 0.25]], np.float32)
     records = plain_records(2)
     records["log_min_p"], records["top_p"] = (-0.5, np.nextafter(np.float32(-0.5), np.float32(0))), 0.9
@@ -184,7 +184,7 @@ def check_border_of_min_p(launcher, device="cpu"):
 
 
 def check_random_numbers(launcher, device="cpu"):
-    """The uniform numbers are those of the host; what is not finite is found, and masked rows may have -infinity."""
+    """Uniform numbers are those of the host; non-finite logits are detected, but masked rows may have -infinity."""
     seeds, positions = [0, 1, 2**40 + 17, 2**63 - 1], [0, 5, 2**33 + 1, 77]
     logits = np.zeros((8, VOCAB_SIZE), np.float32)
     logits[4:, 1250] = np.nan, np.inf, -np.inf, -np.inf
@@ -199,7 +199,7 @@ def check_random_numbers(launcher, device="cpu"):
 
 
 def check_forbidden_faults(launcher, device="cpu"):
-    """A logit that is not finite makes its row bad even where the request would not let it be chosen."""
+    """A logit that is not finite makes its row bad even if the request does not allow its token."""
     requests = [SamplingParams(allowed_token_ids=(3,)), SamplingParams(bad_words_token_ids=((9,),))]
     for fault in (np.nan, np.inf, -np.inf):
         state = RequestRows(3, 64, 16, VOCAB_SIZE)
@@ -214,7 +214,7 @@ def check_forbidden_faults(launcher, device="cpu"):
 
 
 def check_repetitions(launcher, device="cpu"):
-    """A token that would continue a repetition loses as much as the longest one says, beside its bias."""
+    """A token that would continue repetitions is penalised by the longest one, in addition to its bias."""
     dry = Dry(multiplier=1.0, base=2.0, allowed_length=1)
     params = SamplingParams(temperature=0.0, dry=dry, logit_bias={11: 2.5, 12: 2.0, 13: 0.75})
     state = RequestRows(1, 64, 16, VOCAB_SIZE)
@@ -229,7 +229,7 @@ PENALTIES = ({"presence_penalty": 1.5}, {"frequency_penalty": 0.5})
 
 
 def check_penalties(launcher, device="cpu"):
-    """One that was there once loses presence; one that comes a third time is counted where it was."""
+    """A token seen once gets the presence penalty; one seen a third time is counted in its old entry."""
     requests = [
         SamplingParams(temperature=0.0, presence_penalty=1.5),
         SamplingParams(temperature=0.0, frequency_penalty=0.5),
@@ -249,7 +249,7 @@ def check_penalties(launcher, device="cpu"):
 
 
 def check_exclusions(launcher, device="cpu"):
-    """The tokens that XTC leaves to be drawn, ties at the cut and above it included."""
+    """Check the tokens that XTC leaves in the draw, including ties at the cut and above it."""
     requests = [
         SamplingParams(top_k=top_k, top_p=top_p, temperature=2.0, xtc=Xtc(probability=probability, threshold=threshold))
         for top_k in (0, 30, 200)
@@ -281,7 +281,7 @@ def check_exclusions_from(launcher, logits: np.ndarray, requests: list[SamplingP
 
 
 def check_lists_keep_to_their_place(launcher, device="cpu", count=5, room=64):
-    """Of a row of equal logits exactly the first tokens are listed, and nothing is written behind them."""
+    """In a row of equal logits exactly the first tokens are listed, and nothing is written after them."""
     logits = torch.zeros((1, VOCAB_SIZE), device=device)
     records = raw_records(np.zeros(1, np.int64), np.full(1, count), VOCAB_SIZE)
     sent = torch.from_numpy(records.view(np.uint8).reshape(1, -1)).to(device)

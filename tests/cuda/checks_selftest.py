@@ -1,4 +1,4 @@
-"""What every primitive of device.cuh is defined to do, in numpy, which shares nothing with the emulator."""
+"""The definitions of all primitives of device.cuh in numpy, independent of the emulator."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from paged_serve.workers.kernels.cuda.selftest import PRIMITIVES, THREADS, agree
 
 from .small_floats import E4M3, FORMATS
 
-TOGETHER = PRIMITIVES[PRIMITIVES.index("copy_async16") :]  # what threads do together
+TOGETHER = PRIMITIVES[PRIMITIVES.index("copy_async16") :]  # primitives in which threads cooperate
 
 
 def widened(case, threads):
@@ -51,7 +51,7 @@ def copied(case, data, valid):
 
 
 def loaded(case, rows):
-    """Four 8x8 matrices a warp: lane l has of each the elements (l / 4, 2 (l % 4)) and the next."""
+    """Four 8x8 matrices per warp: lane l has the elements (l / 4, 2 (l % 4)) of each and the next one."""
     matrices = rows.view(-1, 4, 8, 8)
     if case.primitive == "load_matrices_transposed":
         matrices = matrices.transpose(2, 3)
@@ -59,7 +59,7 @@ def loaded(case, rows):
 
 
 def product(case, a, b, c):
-    """Quarters of a: [rows 0-7, columns 0-7], [8-15, 0-7], [0-7, 8-15], [8-15, 8-15]; halves of b: rows 0-7, 8-15."""
+    """a in quarters: [rows 0-7, columns 0-7], [8-15, 0-7], [0-7, 8-15], [8-15, 8-15]; b in halves: rows 0-7, 8-15."""
     quarters = a.double().view(-1, 8, 4, 4, 2).permute(0, 3, 1, 2, 4).reshape(-1, 2, 2, 8, 8)
     left = quarters.permute(0, 2, 3, 1, 4).reshape(-1, 16, 16)
     right = b.double().view(-1, 8, 4, 2, 2).permute(0, 3, 2, 4, 1).reshape(-1, 16, 8)

@@ -1,7 +1,7 @@
-"""What runs the kernels: `--executor emulator`, `cpu` (csrc/cpu, for tests that are marked cpu_kernels) or `cuda`.
+"""The executor of the kernels: `--executor emulator`, `cpu` (csrc/cpu, for tests marked cpu_kernels) or `cuda`.
 
-Without the option the first two. `pytest tests/cuda --executor cuda` runs on a device what else the emulator runs, and
-nothing but that.
+The default is the first two. `pytest tests/cuda --executor cuda` runs the tests of the emulator on a device, and no
+others.
 """
 
 import pytest
@@ -16,15 +16,15 @@ CPU_KERNELS = "csrc"  # in a test's id
 
 
 def pytest_addoption(parser):
-    parser.addoption("--executor", choices=[*DEVICES, "cpu"], help="what runs the CUDA kernels, or those of csrc/cpu")
+    parser.addoption("--executor", choices=[*DEVICES, "cpu"], help="runs the CUDA kernels, or those of csrc/cpu")
 
 
 def executor_of(config):
-    return config.getoption("--executor", None)  # pytest does not know it where tests/cuda is no argument
+    return config.getoption("--executor", None)  # undefined unless tests/cuda is an argument of pytest
 
 
 def pytest_generate_tests(metafunc):
-    """A device has no schedules to choose from, nor have the CPU's kernels."""
+    """Parametrize by executor and schedule; devices and CPU kernels have no schedules."""
     executor = executor_of(metafunc.config)
     more = [CPU_KERNELS] if metafunc.definition.get_closest_marker("cpu_kernels") and executor in (None, "cpu") else []
     if "scheduled" in metafunc.fixturenames:
@@ -48,19 +48,19 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def device(pytestconfig):
-    """Where a launcher's tensors are."""
+    """The device of a launcher's tensors."""
     return DEVICES.get(executor_of(pytestconfig), "cpu")
 
 
 @pytest.fixture(scope="session")
 def on_device(pytestconfig):
-    """The device's launcher, None for the emulator."""
+    """The device's launcher; None for the emulator."""
     return launcher_of("cuda") if executor_of(pytestconfig) == "cuda" else None
 
 
 @pytest.fixture(scope="session")
 def cpu_kernels():
-    """Of the best instruction set that is built; three threads, so that each share of the work is tried."""
+    """CPU kernels of the best built instruction set, on three threads, so that work is divided unevenly."""
     library = cpu.best_library()
     if library is None:
         pytest.skip("the kernels are not built: python setup.py build_ext --inplace")
@@ -77,11 +77,11 @@ def chosen(request, on_device, schedule):
 
 @pytest.fixture
 def launcher(request, device, on_device):
-    """The device, the emulator with its first schedule, or the CPU's kernels."""
+    """The device, the emulator with its first schedule, or the CPU kernels."""
     return chosen(request, on_device, getattr(request, "param", SCHEDULES[0]))
 
 
 @pytest.fixture
 def scheduled(request, device, on_device):
-    """The device, the emulator with every schedule in turn, or the CPU's kernels."""
+    """The device, the emulator with every schedule in turn, or the CPU kernels."""
     return chosen(request, on_device, request.param)

@@ -1,6 +1,7 @@
-"""What a cubin (ELF) records of its kernels, read without any tool of NVIDIA: resources, and instructions by kind.
+"""Reads the resources and instruction counts of kernels from a cubin (ELF), without NVIDIA's tools.
 
-Compared with `cuobjdump -res-usage` and `nvdisasm` of CUDA 13.0 over all kernels and architectures of the gate: equal.
+For all kernels and architectures of the gate, the results equal those of `cuobjdump -res-usage` and `nvdisasm` of CUDA
+13.0.
 """
 
 import struct
@@ -8,37 +9,37 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Low 9 bits of an instruction, the same on sm_80 to sm_120; the three bits above say what form its operands have.
+# The low 9 bits of an instruction, the same on sm_80 to sm_120; the three bits above give the form of its operands.
 OPCODES = {
     0x03C: "HMMA",  # products of tensor cores, 16-bit
     0x03B: "LDSM",  # matrices from shared memory
     0x1AE: "LDGSTS",  # asynchronous copies, global to shared
-    0x183: "LDL",  # local memory, where spilled registers go
+    0x183: "LDL",  # local memory, for spilled registers
     0x187: "STL",
     0x11D: "BAR",
 }
 INSTRUCTION_BYTES = 16
 TEXT, SHARED, OF_KERNEL = ".text.", ".nv.shared.", ".nv.info."
-# Attributes of .nv.info: a format byte, a kind byte, 16 bits that are the value or, in SIZED, its length.
+# Attributes of .nv.info: a format byte, a kind byte, 16 bits with the value or, for SIZED, its length.
 SIZED = 0x04
 REGISTERS, FRAME_BYTES, STACK_BYTES, PARAMS_BYTES = 0x2F, 0x11, 0x12, 0x19
 
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """Of one thread, or of one block where stated."""
+    """The resources of a thread, or of a block where stated."""
 
     registers: int
     stack_bytes: int  # the largest of the kernel's and its subroutines'
-    static_shared_bytes: int  # of a block; 1024 on sm_90 and later are the system's
+    static_shared_bytes: int  # of a block; includes 1024 of the system on sm_90 and later
     params_bytes: int
-    instructions: dict[str, int]  # how often each of OPCODES stands in the text
+    instructions: dict[str, int]  # number of each of OPCODES in the code
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     name: str
-    content: bytes  # empty where the file holds none
+    content: bytes  # empty if it is not in the file
     size: int
     link: int
 
@@ -65,7 +66,7 @@ def read_cubin(cubin: bytes) -> dict[str, KernelResources]:
 
 
 def read_sections(cubin: bytes) -> Iterator[Section]:
-    """ELF, 64 bits, little end first."""
+    """The sections of a 64-bit, little-endian ELF file."""
     assert cubin[:6] == b"\x7fELF\x02\x01", "not a cubin"
     (table,) = struct.unpack_from("<Q", cubin, 40)
     entry_bytes, count, index_of_names = struct.unpack_from("<HHH", cubin, 58)
@@ -73,7 +74,7 @@ def read_sections(cubin: bytes) -> Iterator[Section]:
     names = headers[index_of_names][4]
     for name, kind, _, _, offset, size, link, *_ in headers:
         end = cubin.index(b"\0", names + name)
-        content = b"" if kind == 8 else cubin[offset : offset + size]  # 8: takes no room in the file
+        content = b"" if kind == 8 else cubin[offset : offset + size]  # 8: takes no space in the file
         yield Section(cubin[names + name : end].decode(), content, size, link)
 
 
@@ -84,7 +85,7 @@ def symbol_names(table: Section, sections: list[Section]) -> list[str]:
 
 
 def attributes(content: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Kind and value; the value of a sized one is bytes."""
+    """(kind, value) of each attribute; values of sized ones are bytes."""
     at = 0
     while at < len(content):
         form, kind, value = struct.unpack_from("<BBH", content, at)
@@ -97,7 +98,7 @@ def attributes(content: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def numbered(content: bytes) -> Iterator[tuple[tuple[int, int], int]]:
-    """Attributes that give a symbol a number: (kind, symbol) and the number."""
+    """Attributes that assign a number to a symbol: ((kind, symbol), number)."""
     for kind, value in attributes(content):
         if isinstance(value, bytes) and len(value) == 8:
             symbol, number = struct.unpack("<II", value)

@@ -1,4 +1,4 @@
-"""A Launcher that runs kernels in the emulator, on tensors of the CPU."""
+"""A Launcher that runs kernels in the emulator, on CPU tensors."""
 
 import ctypes
 import hashlib
@@ -28,18 +28,18 @@ class Dim3(ctypes.Structure):
 
 
 class Stats(ctypes.Structure):
-    """Of the launches since `schedule`."""
+    """Statistics of the launches since `schedule`."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("switches", "products", "matrix_loads", "bank_conflicts"))
 
 
 class EmulatorError(RuntimeError):
-    """A kernel did what no kernel may do; the text names the line."""
+    """A kernel did something forbidden; the text names the line."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """In which order warps run, and whether asynchronous copies land as late as they may or at once."""
+    """The order in which warps run, and whether asynchronous copies complete at once or as late as possible."""
 
     order: int = ASCENDING
     late_copies: bool = True
@@ -56,7 +56,7 @@ SCHEDULES = (
 
 
 class EmulatorLauncher:
-    """`folder` holds the sources; another than csrc/cuda when a test plants bugs in a copy."""
+    """The emulator for the sources in `folder`: csrc/cuda, or a copy in which a test plants bugs."""
 
     def __init__(self, folder: Path = FOLDER, schedule: Schedule = SCHEDULES[0], options: tuple[str, ...] = ()):
         self.schedule = schedule
@@ -67,7 +67,7 @@ class EmulatorLauncher:
         self._one_at_a_time = threading.Lock()  # a library has the state of one launch
 
     def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Nothing: a struct of parameters, which a launch brings, is held against the source's."""
+        """Does nothing: a launch compiles the kernel, and compares its struct of parameters with the source's."""
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
         with self._one_at_a_time:
@@ -118,7 +118,7 @@ class EmulatorLauncher:
 
 
 def included(folder: Path, name: str) -> set[Path]:
-    """A source of `folder` and all that it includes, itself or through others, of `folder` and of the emulator's."""
+    """A source of `folder` and all files that it includes, directly or indirectly, from `folder` or the emulator."""
     found, left = set(), [folder / name]
     while left:
         if (path := left.pop()) in found:

@@ -1,7 +1,7 @@
-"""A rank's CUDA device, its stream, its graphs and its nccl, beside the emulator that runs the kernels: on the CPU.
+"""Emulates a rank's CUDA device, stream, graphs and nccl on the CPU; the emulator runs the kernels.
 
-A graph records what its capture launches, computes none of it, and refuses what a real capture refuses. What it
-allocates is garbage before and after each replay, as memory is that other graphs share.
+A capture records launches without computing them, and refuses operations that a real capture refuses. Memory that it
+allocates is overwritten before and after each replay, like memory that other graphs share.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from paged_serve.workers.kernels.cuda.kernel import Grid, Kernel, Launcher
 from paged_serve.workers.runner.completions import PassedEvent
 
 Call = Callable[[], object]
-WAITING = {  # what reads a device's memory on the host
+WAITING = {  # operations that read a device's memory on the host
     getattr(Tensor, name)
     for name in ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__")
 }
@@ -31,15 +31,15 @@ PATIENCE_S = 60.0
 
 
 class CaptureError(RuntimeError):
-    """What cannot be captured was tried; the text names it."""
+    """An operation that cannot be captured; the text names it."""
 
 
 class ExchangeError(RuntimeError):
-    """Ranks met in different exchanges. nccl would not notice: it hangs, or gives each the other's bytes."""
+    """Ranks called different collectives. nccl would not detect this: it hangs, or mixes up the data."""
 
 
 class Stream:
-    """What a rank launches, in its order: done at once, or recorded."""
+    """The launches of a rank in order: they are executed at once, or recorded during a capture."""
 
     def __init__(self) -> None:
         self.recorded: list[Call] | None = None  # while a graph is captured
@@ -52,7 +52,7 @@ class Stream:
 
 
 class StreamLauncher:
-    """Kernels on a stream. Ranks share the emulator, which runs one launch at a time."""
+    """Launches kernels on a stream. Ranks share the emulator, which runs one launch at a time."""
 
     def __init__(self, emulator: Launcher, stream: Stream):
         self._emulator = emulator
@@ -67,7 +67,7 @@ class StreamLauncher:
 
 
 class Refusals(TorchFunctionMode):
-    """Of what waits for the device, or takes memory that a graph cannot take."""
+    """Raises CaptureError for operations that wait for the device, or allocate memory that a graph cannot use."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -79,7 +79,7 @@ class Refusals(TorchFunctionMode):
 
 
 class Recorder(TorchDispatchMode):
-    """Puts torch's operations on the stream that is recorded; their results are there, their values are not."""
+    """Records torch's operations on the stream; their result tensors exist, but are not computed."""
 
     def __init__(self, stream: Stream):
         super().__init__()
@@ -100,7 +100,7 @@ class Recorder(TorchDispatchMode):
         known = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         fresh = [leaf for leaf in tree_leaves(result) if leaf.untyped_storage().data_ptr() not in known]
         if fresh:
-            assert len(fresh) == len(tree_leaves(result)), f"{func} gives both views and new tensors"
+            assert len(fresh) == len(tree_leaves(result)), f"{func} returns both views and new tensors"
             self.temporaries += fresh
             if "empty" not in func._schema.name:
                 self._stream.put(partial(_again, func, args, kwargs, fresh))
@@ -149,7 +149,7 @@ class EmulatedPool:
 
 
 class EmulatedDevice:
-    """A CudaDevice, whose memory is not looked at."""
+    """A CudaDevice without memory figures."""
 
     def __init__(self, stream: Stream | None = None):
         self.stream = stream or Stream()
@@ -168,7 +168,7 @@ class EmulatedDevice:
 
 
 class Arrivals:
-    """Has ranks of one process come to each exchange one after another, in an order that the seed draws."""
+    """Makes the ranks of one process enter each collective one after another, in a random order drawn from the seed."""
 
     def __init__(self, size: int, seed: int):
         self._seed = seed
@@ -182,7 +182,7 @@ class Arrivals:
             earlier = order[: order.index(rank)]
             come = self._changed.wait_for(lambda: all(self._counts[o] > number for o in earlier), PATIENCE_S)
             if not come:
-                raise ExchangeError(f"rank {rank} came to exchange {number}, and not all others did")
+                raise ExchangeError(f"rank {rank} entered collective {number}, but not all others did")
             self._counts[rank] += 1
             self._changed.notify_all()
 
@@ -193,7 +193,7 @@ class Done:
 
 
 class EmulatedNccl:
-    """The calls of ProcessGroupNCCL that a TensorParallelGroup makes, over links of the CPU, on a stream."""
+    """The calls of ProcessGroupNCCL that a TensorParallelGroup makes, over CPU links, on a stream."""
 
     def __init__(self, rank: int, size: int, links: RankLinks, stream: Stream, arrivals: Arrivals | None = None):
         self._rank = rank
@@ -226,14 +226,14 @@ class EmulatedNccl:
             self._links.receive(source, _bytes_of(x))
 
     def _meet(self, kind: str, x: Tensor) -> None:
-        """See that all are in the same exchange."""
+        """Check that all ranks are in the same collective."""
         if self._arrivals is not None:
             self._arrivals.arrive(self._rank)
         sent = f"{kind} {x.dtype} {list(x.shape)}".encode().ljust(64)
         received = [bytearray(sent) for _ in range(self._size)]
         self._links.exchange([memoryview(one) for one in received])
         if len(different := sorted({bytes(one).decode().rstrip() for one in received})) > 1:
-            raise ExchangeError(f"ranks met in different exchanges: {'; '.join(different)}")
+            raise ExchangeError(f"ranks are in different collectives: {'; '.join(different)}")
 
 
 def _bytes_of(x: Tensor) -> memoryview:

@@ -1,4 +1,4 @@
-"""A worker process of a real server whose CUDA device, kernels and nccl are emulated; all else is what serves."""
+"""A worker process of a real server with an emulated CUDA device, kernels and nccl; everything else is real."""
 
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.distributed.rank_links import RankLinks
@@ -11,7 +11,7 @@ from .emulated_device import EmulatedDevice, EmulatedNccl, Stream, StreamLaunche
 
 
 def install() -> None:
-    """In the place of what a rank would make of a CUDA device; start the server with --device cpu."""
+    """Replace the CUDA parts of a rank by emulated ones; the server must be started with --device cpu."""
     stream = Stream()
 
     def backend(*_: object) -> CudaBackend:

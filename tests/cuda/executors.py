@@ -1,6 +1,6 @@
-"""What runs the kernels in tests: the emulator on tensors of the CPU, or a CUDA device on its own.
+"""The executors of kernels in tests: the emulator on CPU tensors, or a CUDA device.
 
-`python -m tests.cuda.executors cuda` runs the check of every family of kernels, as under compute-sanitizer.
+`python -m tests.cuda.executors cuda` runs the check of every family of kernels, for example under compute-sanitizer.
 """
 
 import sys
@@ -30,7 +30,7 @@ def device_of(launcher: Launcher) -> str:
 
 
 def arch_of(launcher: Any) -> str:
-    """What kernels are made for. The emulator has room for those of sm_90a."""
+    """The architecture for which kernels are compiled. The emulator has the shared memory of sm_90a."""
     return "sm_90a" if isinstance(launcher, EmulatorLauncher) else launcher.arch
 
 

@@ -1,6 +1,6 @@
-"""Bugs to plant in paged attention, one at a time: (file, a text that occurs once, its replacement, why).
+"""Bugs to plant in paged attention, one at a time: (file, a text that occurs once, its replacement, the effect).
 
-check_attention must notice each of MUTATIONS; EQUIVALENT ones change no result, for the reason given.
+check_attention must detect each of MUTATIONS; EQUIVALENT ones change no result, for the reason given.
 """
 
 KERNEL, TILES, SOFTMAX = "attention/paged_attention.cu", "attention/tiles.cuh", "attention/softmax.cuh"
@@ -47,7 +47,7 @@ MUTATIONS = (
         "highs are read too early",
     ),
     (EXCHANGE, "mine[i][s]);\n      __syncthreads();", "mine[i][s]);", "totals are read too early"),
-    # What is read, and what is seen.
+    # Keys that are read, and keys that are attended to.
     (TILES, "key >= source.from && key < source.to;", "key >= source.from;", "keys past the end: poisoned blocks"),
     (TILES, "key >= source.from && key < source.to;", "key < source.to;", "keys before every window are read"),
     (SOFTMAX, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last - low)}", "a token does not see itself"),

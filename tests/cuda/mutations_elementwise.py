@@ -1,6 +1,6 @@
 """Bugs to plant in norms, rotation, gates and block copies: each must make check_elementwise fail.
 
-(file, a text that occurs once, its replacement, what is wrong then)
+(file, a text that occurs once, its replacement, the effect)
 """
 
 MUTATIONS = [
@@ -27,7 +27,7 @@ MUTATIONS = [
     ("packs.cuh", "second = floats[1];", "second = floats[0];", "four of eight floats loaded twice"),
     ("rope_kv_write.cu", "if (slot < 0) return;", "", "padding written"),
     ("rope_kv_write.cu", "pack >= HALF_PACKS;", "pack > HALF_PACKS;", "an idle lane writes"),
-    ("rope_kv_write.cu", "+ was_low * sine[e]", "- was_low * sine[e]", "turned by no rotation"),
+    ("rope_kv_write.cu", "+ was_low * sine[e]", "- was_low * sine[e]", "a wrong sign: no rotation"),
     ("rope_kv_write.cu", "low[e] = was_low * cosine[e]", "low[e] = low[e] * sine[e]", "sine for cosine"),
     ("rope_kv_write.cu", "p.positions[token] * PACKS", "token * PACKS", "index for position"),
     ("rope_kv_write.cu", "if (!is_value) turn(", "turn(", "values turned too"),

@@ -1,6 +1,6 @@
 """Bugs to plant in the sampler's kernels: each must make check_sampler fail.
 
-(file, a text that occurs once, its replacement, what is wrong then)
+(file, a text that occurs once, its replacement, the effect)
 """
 
 HEADER = "sampler/sampler.cuh"

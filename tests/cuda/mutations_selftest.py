@@ -1,6 +1,6 @@
 """Bugs to plant in the C++ of device.cuh: each must make check_selftest fail.
 
-(file, a text that occurs once, its replacement, what is wrong then)
+(file, a text that occurs once, its replacement, the effect)
 """
 
 MUTATIONS = [

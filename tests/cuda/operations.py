@@ -1,6 +1,6 @@
-"""The operations that csrc/cuda and csrc/cpu both have, on whichever runs them.
+"""The operations that both csrc/cuda and csrc/cpu have, on the given executor.
 
-The executor `cpu` is a CpuKernels in place of a Launcher. What its kernels do not know skips the test, by name.
+The executor `cpu` is a CpuKernels instead of a Launcher. A test is skipped if the CPU kernels do not support its case.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ class CpuKernels:
     """Kernels of csrc/cpu on one pool of threads."""
 
     pool: Pool
-    stats: Stats = field(default_factory=Stats)  # they count nothing
+    stats: Stats = field(default_factory=Stats)  # always zero
 
 
 def known(is_known: bool, what: str) -> None:
@@ -69,7 +69,7 @@ def cap_logits(executor: Any, logits: Tensor, cap: float) -> Tensor:
 def rotate_and_cache(
     executor: Any, projected: Tensor, angles: Tensor, view: CacheView, query: Tensor, *rest: Any
 ) -> Tensor:
-    """As the wrapper of csrc/cuda. The CPU's batches have no padding: tokens without a slot are left out there."""
+    """Rotate and cache, as the wrapper of csrc/cuda does. Tokens without a slot are left out on the CPU."""
     if not isinstance(executor, CpuKernels):
         return rotate.rotate_and_cache(executor, projected, angles, view, 0, query, *rest)
     *norms, _ = rest
@@ -84,7 +84,7 @@ def rotate_and_cache(
 def attention(
     executor: CpuKernels, query: Tensor, view: CacheView, options: AttentionOptions, *, sinks: bool
 ) -> Tensor:
-    """Of csrc/cpu; that of csrc/cuda takes a plan of the step's work as well (attention_case.py)."""
+    """The attention of csrc/cpu; that of csrc/cuda also needs a plan of the step's work (attention_case.py)."""
     dtype = view.cache.keys[0].dtype
     known(query.dtype in CPU_DTYPES and dtype == query.dtype, f"{dtype} cache of {query.dtype}")
     known(not sinks, "attention sinks")

@@ -1,7 +1,7 @@
-"""Runs the check of one family of kernels in the emulator, if asked with a bug planted in a copy of the sources.
+"""Runs the check of one family of kernels in the emulator, optionally with a bug planted in a copy of the sources.
 
-`python -m tests.cuda.planted FAMILY [NUMBER] [--sanitize]`, in a process of its own because a bug may crash it. It ends
-with 0 when the check holds under every schedule, with CAUGHT when it fails under one. The families are the modules
+`python -m tests.cuda.planted FAMILY [NUMBER] [--sanitize]` is a separate process, because a bug may crash it. Its exit
+code is 0 if the check passes under every schedule, CAUGHT if it fails under one. The families are the modules
 checks_FAMILY.py, each with a `check_FAMILY(launcher)`; mutations_FAMILY.py lists the bugs.
 """
 
@@ -24,27 +24,27 @@ SANITIZE = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1", "-O1")
 
 
 class Mutation(NamedTuple):
-    """In `file`, the only occurrence of `old` becomes `new`."""
+    """Replaces the only occurrence of `old` in `file` by `new`."""
 
     file: str
     old: str
     new: str
-    why: str  # what kind of bug it is; of an equivalent one, why no test can see it
+    why: str  # the effect of the bug; for an equivalent mutation, the reason why no test can detect it
 
     def plant(self, folder: Path) -> None:
         source = (folder / self.file).read_text()
         found = source.count(self.old)
-        assert found == 1, f"{self.file} has {found} places that say {self.old!r}; a mutation needs one"
+        assert found == 1, f"{self.file} contains {self.old!r} {found} times; a mutation needs exactly one"
         (folder / self.file).write_text(source.replace(self.old, self.new))
 
 
 def families(kind: str) -> list[str]:
-    """Of the modules KIND_FAMILY.py beside this one."""
+    """The families of the modules KIND_FAMILY.py in this folder."""
     return sorted(path.stem.removeprefix(f"{kind}_") for path in HERE.glob(f"{kind}_*.py"))
 
 
 def mutations(family: str, name: str = "MUTATIONS") -> list[Mutation]:
-    """Those that must be caught, or the EQUIVALENT ones."""
+    """The mutations that must be caught, or the EQUIVALENT ones."""
     module = importlib.import_module(f"{__package__}.mutations_{family}")
     return [Mutation(*mutation) for mutation in getattr(module, name, ())]
 
@@ -59,7 +59,7 @@ def first_failure(check: Callable[[Launcher], None], folder: Path, options: tupl
     for schedule in SCHEDULES:
         try:
             check(EmulatorLauncher(folder, schedule, options))
-        except Exception as error:  # a bug may show in whatever a check does with wrong results
+        except Exception as error:  # with wrong results a check may raise anything
             print(schedule)
             traceback.print_exc()
             return NOT_COMPILED if isinstance(error, EmulatorError) and "does not compile" in str(error) else CAUGHT

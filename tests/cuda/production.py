@@ -1,4 +1,4 @@
-"""The kernels that a server launches, and selftest.cu, and what each may use of a multiprocessor."""
+"""The kernels that a server launches, selftest.cu, and the limits of their resources."""
 
 import ctypes
 import importlib
@@ -23,24 +23,24 @@ STRUCTS = {  # the name of the struct of parameters of each kernel
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of every variant of a kernel, on every architecture. 65,536 registers are a multiprocessor's."""
+    """The limits of all variants of a kernel on all architectures; a multiprocessor has 65,536 registers."""
 
     registers: int
-    instructions: tuple[str, ...] = ()  # that must be there
+    instructions: tuple[str, ...] = ()  # instructions that must occur
 
 
-# Blocks that a multiprocessor holds by its registers: 65536 / (threads * registers, rounded up to 8).
+# The blocks per multiprocessor that registers allow: 65536 / (threads * registers, rounded up to 8).
 LIMITS = {
     "activation": Limits(40),  # 256 threads: 6
     "attention_merge": Limits(56),  # 128 threads: 9 blocks
-    "attention_plan": Limits(48),  # one block in all
+    "attention_plan": Limits(48),  # a single block
     "cap_logits": Limits(24),  # 256 threads: 8
     "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
-    "paged_attention": Limits(255, TENSOR_CORES),  # and by variant, below
+    "paged_attention": Limits(255, TENSOR_CORES),  # also limited by variant, see below
     "quantize_rows": Limits(40),  # 512 threads: 3
     "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
     "rope_kv_write": Limits(64),  # 512 threads: 2
-    "sampler_adjust": Limits(32),  # 256 threads, as all of the sampler: 8
+    "sampler_adjust": Limits(32),  # 256 threads, like all sampler kernels: 8
     "sampler_count": Limits(32),
     "sampler_cut": Limits(48),
     "sampler_exclude": Limits(40),
@@ -52,10 +52,10 @@ LIMITS = {
 }
 
 
-# Registers decide how fast paged attention is, so each variant has a figure of its own, in the source's comment: KV,
+# The speed of paged attention depends on registers, so each variant has its own figure in the source's comment: KV,
 # HEAD_DIM, then decode / prefill for each architecture.
-OPTION_REGISTERS = 12  # more, of a variant with ALiBi or in both directions
-SLACK_REGISTERS = 4  # for another release of the same NVRTC
+OPTION_REGISTERS = 12  # additional registers of variants with ALiBi or bidirectional attention
+SLACK_REGISTERS = 4  # tolerance for other releases of the same NVRTC
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 ATTENTION_REGISTERS = {
     (kv, int(head_dim), arch): dict(zip(("decode", "prefill"), map(int, pair.split("/")), strict=True))
@@ -75,28 +75,28 @@ def registers_allowed(kernel: Kernel, arch: str) -> int:
 
 
 def has_options(kernel: Kernel) -> bool:
-    """Whether the variant is one of those that the table leaves out."""
+    """Whether the variant is one that the table does not list."""
     defines = dict(kernel.defines)
     return bool(defines["HAS_ALIBI"] or defines["IS_BIDIRECTIONAL"])
 
 
 def attention_registers(kernel: Kernel, arch: str) -> int:
-    """The figure of the table for this variant."""
+    """The number of registers of this variant in the table."""
     defines = dict(kernel.defines)
     shape = "decode" if defines["ROW_WARPS"] == 1 else "prefill"
-    kv = "fp8" if defines["KV"] == "fp8" else "bf16"  # whose 16 bits cost what those of fp16 do
+    kv = "fp8" if defines["KV"] == "fp8" else "bf16"  # fp16 needs as many registers as bf16
     return ATTENTION_REGISTERS[kv, int(defines["HEAD_DIM"]), arch][shape]
 
 
 def wrappers() -> Iterator[ModuleType]:
-    """The modules that launch kernels, less the loader: it needs CuPy."""
+    """The modules that launch kernels, except the loader, which needs CuPy."""
     for module in pkgutil.iter_modules(cuda.__path__):
         if module.name not in ("nvrtc", "launcher"):
             yield importlib.import_module(f"{cuda.__name__}.{module.name}")
 
 
 def production_kernels(arch: str) -> list[Kernel]:
-    """Of every wrapper, a few variants each; where they depend on the architecture, those for `arch`."""
+    """A few variants of the kernels of every wrapper; those for `arch` if they depend on the architecture."""
     found = []
     for wrapper in wrappers():
         if offer := getattr(wrapper, "production_kernels", None):
@@ -109,7 +109,7 @@ def title(kernel: Kernel) -> str:
 
 
 def mirror(struct: str) -> type[ctypes.Structure]:
-    """The struct of parameters as Python has it."""
+    """The Python class of a struct of parameters."""
     found = {value for wrapper in wrappers() for name, value in vars(wrapper).items() if name == struct}
     assert len(found) == 1, f"{struct} is in {len(found)} modules of {cuda.__name__}"
     return found.pop()

@@ -1,4 +1,4 @@
-"""Paged attention against a float64 oracle: every kind of head, cache and option, lengths around every edge."""
+"""Paged attention against a float64 oracle: every kind of head, cache and option, and lengths around boundaries."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A token's bits are a function of its query and its request's keys alone, wherever and however it is computed."""
+"""A token's bits depend only on its query and its request's keys and values, however it is computed."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The whole model on our CUDA kernels, which the emulator runs, between the same tests as the other backends."""
+"""The whole model on our CUDA kernels in the emulator, with the tests of the other backends."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def logits_of(model, lengths: list[int]) -> torch.Tensor:
 
 
 def test_logits_are_as_accurate_as_those_of_plain_torch(folder, launcher):
-    """Both round to bfloat16 after each operation, and add in different orders."""
+    """Both round to bfloat16 after each operation, but add in different orders."""
     truth = logits_of(load(folder, TorchBackend(), "float32"), [5, 70])
     by_torch = logits_of(load(folder, TorchBackend()), [5, 70])
     found = logits_of(load(folder, CudaBackend(launcher, "sm_90a", 2, device="cpu")), [5, 70])

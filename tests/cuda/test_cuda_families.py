@@ -1,4 +1,4 @@
-"""Layers of other forms on our CUDA kernels, which the emulator runs: norms behind, whole norms, heads reordered."""
+"""Other forms of layers on our CUDA kernels in the emulator: post-norms, norms over all heads, reordered heads."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Whole workloads on our CUDA kernels, which the emulator runs: alone and in any batch, bit for bit the same.
+"""Whole workloads on our CUDA kernels in the emulator: requests have the same bits alone and in any batch.
 
 The engine and its requests are those of tests/workers/invariance/test_random_workloads.py; the runner does not wait.
 """
@@ -30,7 +30,7 @@ NIGHTLY = range(100)
 
 
 class Padded(EagerDecodeStep):
-    """As CUDA graphs have it."""
+    """Pads decode steps, as CUDA graphs do."""
 
     def __init__(self, max_rows: int):
         self._max_rows = max_rows
@@ -72,7 +72,7 @@ def load(tmp_path_factory):
 def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed, EmulatedProcess, EmulatedProcess) for seed in SLICE), Counter[str]())
     for event in ("cached tokens", "restarts"):
-        assert total[event], f"there were no {event}, so the slice shows nothing of them"
+        assert total[event], f"there were no {event}, so the slice does not test them"
 
 
 def test_a_workload_with_an_fp8_cache_gives_each_request_the_same_bytes(load):

@@ -1,4 +1,4 @@
-"""A model on our CUDA kernels whose KV cache is e4m3: the same bits in any batch, near a full-precision cache."""
+"""A model on our CUDA kernels with an e4m3 KV cache: the same bits in any batch, and close to a 16-bit cache."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def model(folder):
 
 
 class RoundingOps:
-    """Operations on a cache of the model's dtype, whose contents are e4m3 numbers all the same."""
+    """Operations on a cache of the model's dtype whose contents are rounded to e4m3."""
 
     def __init__(self, ops):
         self._ops = ops
@@ -58,7 +58,7 @@ def loop_of(model, **options):
 
 @pytest.fixture(scope="module")
 def alone(model):
-    """Each prompt's logits, computed in one piece without neighbours."""
+    """Each prompt's logits, computed alone in one chunk."""
     loop = loop_of(model)
     return [loop.prefill(loop.row(random_tokens(LENGTH, seed))) for seed in range(2)]
 
@@ -79,7 +79,7 @@ def test_neighbours_and_blocks_change_no_bit(model, alone):
 
 
 def test_logits_are_near_those_of_a_full_precision_cache_of_e4m3_values(folder):
-    """Keys are rounded once into codes, and twice on this way, which float16 seldom shows."""
+    """Keys are rounded once to codes, but twice in the reference, which rarely matters in float16."""
     model = on_emulator(folder, "float16")
     rounding = replace(model, ops=RoundingOps(model.ops))
     found, expected, whole = (

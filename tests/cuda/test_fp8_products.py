@@ -1,4 +1,4 @@
-"""Products of e4m3 on our CUDA kernels, which the emulator runs, and torch's product, which the CPU has too."""
+"""e4m3 products with our CUDA kernels in the emulator and torch's product, which also exists on the CPU."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_an_fp8_product_is_the_float64_product_of_its_codes(launcher, device, we
 
 @pytest.mark.parametrize("kind", [Fp8Linear, TorchFp8Linear])
 def test_a_rows_bits_do_not_depend_on_other_rows(launcher, device, weight, kind):
-    """However many rows there are, wherever it stands, whatever NaN stands beside it."""
+    """The number of rows, a row's position and NaN in other rows do not matter."""
     on_device = Fp8Weight(weight.codes.to(device), weight.scales.to(device))
     product = Fp8Linear(launcher, on_device) if kind is Fp8Linear else TorchFp8Linear(on_device)
     x = gaussian(PRODUCT_ROWS + 70, INPUTS, seed=3).to(BF16).to(device)
@@ -79,7 +79,7 @@ def on_emulator(arch="sm_90a"):
 
 
 def test_a_models_logits_are_as_accurate_as_plain_torchs(tmp_path):
-    """Near the float model of the same codes: both round activations, and after each operation."""
+    """The reference is the float model of the same codes; both round activations, and results of operations."""
     folder = write_tiny_model(tmp_path)
 
     def logits(model):
@@ -100,7 +100,7 @@ def test_a_models_logits_are_as_accurate_as_plain_torchs(tmp_path):
 
 def test_a_device_or_dtype_without_fp8_products_is_refused(tmp_path):
     folder = write_tiny_model(tmp_path)
-    with pytest.raises(ConfigError, match=r"takes sm_89 or later, and this GPU is sm_86; leave it out"):
+    with pytest.raises(ConfigError, match=r"needs sm_89 or later, but this GPU is sm_86; leave it out"):
         load(folder, on_emulator("sm_86"), "fp8")
     with pytest.raises(ConfigError, match=r"its products are bfloat16; use dtype=bfloat16"):
         load(folder, on_emulator(), "fp8", "float16")

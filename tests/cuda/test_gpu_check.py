@@ -1,4 +1,4 @@
-"""scripts/gpu_check.py as far as it runs without a GPU: its parts, how it runs them, the report of real results."""
+"""scripts/gpu_check.py without a GPU: its parts, how it runs them, and the report of real results."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def test_all_parts_together_take_at_most_twenty_minutes():
 
 
 def test_every_program_that_can_use_a_device_is_a_part():
-    """The kinds of check that a GPU is for, and every program here that can use one."""
+    """The kinds of check that need a GPU, and every program here that can use one."""
     commands = [" ".join(one.command) for one in parts_for("cuda")]
     for wanted in (
         *("tests/cuda/test_selftest.py", "-q --timeout 0 -p no:cacheprovider --executor cuda tests/cuda --deselect"),
@@ -48,7 +48,7 @@ def test_every_program_that_can_use_a_device_is_a_part():
 
 
 def cases_of_bench_cuda() -> list[str]:
-    """What scripts/bench_cuda.py lists as its measurements."""
+    """The measurements that scripts/bench_cuda.py lists."""
     shown = subprocess.run(
         [sys.executable, ROOT / "scripts" / "bench_cuda.py", "--help"],
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"},
@@ -59,7 +59,7 @@ def cases_of_bench_cuda() -> list[str]:
     return re.search(r"\{(\w+(?:,\w+){2,})\}", shown)[1].split(",")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it would run")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the parts would run")
 def test_without_a_device_it_reports_that_runs_nothing_and_fails(tmp_path, capsys):
     assert main(["--out", str(tmp_path)]) == NO_DEVICE
     assert "torch finds no CUDA device here, so nothing was run" in capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_a_part_that_fails_hangs_or_cannot_run_is_noted_and_the_next_begins(tmp_
     report = check(parts, "emulator", tmp_path)
     found = {record["name"]: record["outcome"] for record in report["parts"]}
     assert found == {"breaks": "failed", "hangs": "timed out", "missing": "not run", "works": "passed"}
-    assert report["parts"][1]["output"] in ("so far\n", "")  # a busy machine may not have begun it
+    assert report["parts"][1]["output"] in ("so far\n", "")  # on a busy machine it may not have started
     assert json.loads((tmp_path / "gpu_check.json").read_text()) == report
     text = (tmp_path / "gpu_check.md").read_text()
     assert "it broke" in text

@@ -1,4 +1,4 @@
-"""What a worker compiles before its first step is what its steps launch: nothing is missing, nothing is superfluous."""
+"""The kernels that a worker compiles before its first step are exactly those that its steps launch."""
 
 from collections import Counter
 from threading import Lock
@@ -42,12 +42,12 @@ ALONE = TensorParallelGroup()
 
 
 class RecordingLauncher(EmulatorLauncher):
-    """Notes what is loaded and what is launched."""
+    """Records loaded and launched kernels."""
 
     def __init__(self, one_at_a_time=None):
         super().__init__()
         self.loaded, self.launched = [], Counter()
-        self._one_at_a_time = one_at_a_time or self._one_at_a_time  # shared where libraries are
+        self._one_at_a_time = one_at_a_time or self._one_at_a_time  # shared if libraries are shared
 
     def load_all(self, kernels, on_progress=None):
         self.loaded += kernels
@@ -59,7 +59,7 @@ class RecordingLauncher(EmulatorLauncher):
 
 
 def take_steps(model, cache, group=ALONE):
-    """A prompt too long for the shape of decode, decode beside a chunk, every way to sample, log-probabilities."""
+    """Run a prompt too long for the decode shape, decode with a chunk, all ways to sample, and log-probabilities."""
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, model.device)
     sizes = {"num_rows": 4, "max_model_len": 256, "max_tokens": 256, "steps_in_flight": 2}
     runner = ModelRunner(model, cache, group, sampler, **sizes)
@@ -88,7 +88,7 @@ def test_the_kernel_list_is_what_steps_launch(tmp_path, family, cached, quantiza
     model = load_model(folder, config, ALONE, lambda done, total: None, backend=backend)
     reported = []
     load_kernels(model, cached, BLOCK_SIZE, lambda *progress: reported.append(progress))
-    assert not launcher.launched, "a kernel was launched before they were loaded"
+    assert not launcher.launched, "a kernel was launched before all were loaded"
     assert reported
     take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE, dtype=cached))
     assert set(launcher.launched) == set(launcher.loaded)
@@ -96,7 +96,7 @@ def test_the_kernel_list_is_what_steps_launch(tmp_path, family, cached, quantiza
 
 
 def test_the_kernel_list_of_each_of_two_ranks_is_what_its_steps_launch(tmp_path):
-    """Rank 0 alone samples."""
+    """Only rank 0 samples."""
     folder, one_at_a_time = write_tiny_model(tmp_path), Lock()
     config = ModelConfig(device="cpu", quantization="fp8")
 

@@ -1,4 +1,4 @@
-"""KV groups on our CUDA kernels, which the emulator runs: in graphs, and in the plan of a device's memory."""
+"""KV groups on our CUDA kernels in the emulator: in graphs, and in the plan of a device's memory."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def planner_of(runner, seed: int, windows: tuple[int, ...]) -> Planner:
 
 
 def grouped(model, device) -> Planner:
-    """With graphs of all sizes."""
+    """A planner with KV groups and graphs of all sizes."""
     groups = KVGroups.of(model.geometry.sliding_windows, MAX_LEN)
     assert groups.windows == WINDOWS["mixed"]
     steps = cuda_steps(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device)
@@ -66,7 +66,7 @@ def grouped(model, device) -> Planner:
 
 
 def whole(model) -> Planner:
-    """Without graphs, and with one table for all layers."""
+    """A planner without graphs, with one table for all layers."""
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
     sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 1}
     return planner_of(ModelRunner(model, new_cache(model, None), GROUP, sampler, **sizes), 1, (0,))
@@ -92,7 +92,7 @@ def test_groups_of_one_window_list_their_work_once_a_step(model, device, monkeyp
 
 
 def test_the_memory_plan_takes_its_steps_with_all_groups(model, device):
-    """Whose blocks may be the same there: nothing is read of the results."""
+    """All groups may use the same blocks in these steps, because the results are not used."""
     counted = CountedDevice(device.stream)
     config = Config(ModelConfig(max_model_len=MAX_LEN), scheduler=SCHEDULER)
     assert cuda_budget(config, model, GROUP, counted) == 100_000 * 9 // 10 - (1_500 + 2 * 40) - 7_000

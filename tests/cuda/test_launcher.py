@@ -1,4 +1,4 @@
-"""The loader as far as it runs without a device: what is compiled, loaded and handed to CuPy, and what is refused."""
+"""The loader without a device: compilation, loading, the arguments for CuPy, and refusals."""
 
 import ctypes
 import subprocess
@@ -28,7 +28,7 @@ PARAMS = RmsNormParams(1 << 40, 2, 3, 4, 0.5)
 
 
 class FakeFunction:
-    """Notes the arguments that cupy.RawKernel would receive."""
+    """Records the arguments that cupy.RawKernel would receive."""
 
     def __init__(self):
         self.launches, self.loads, self.max_dynamic_shared_size_bytes = [], 0, 0
@@ -41,7 +41,7 @@ class FakeFunction:
 
 
 class FakeCupy:
-    """A CuPy that finds functions in cubins by our own reader."""
+    """A CuPy that finds functions in cubins with our reader."""
 
     def __init__(self):
         self.functions = {}
@@ -62,7 +62,7 @@ def cupy():
 
 @pytest.fixture
 def streams():
-    """The pointers that torch's current stream has, one after the other."""
+    """The successive pointers of torch's current stream."""
     return [7]
 
 
@@ -130,7 +130,7 @@ def test_a_wrapper_with_no_rows_launches_nothing(launcher, cupy):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a null function would be launched")
 def test_cupy_accepts_the_arguments_of_a_launch():
-    """CuPy converts arguments before it asks for a device: what it cannot convert is a TypeError."""
+    """CuPy converts arguments before it looks for a device; it raises TypeError for those that it cannot convert."""
     import cupy
 
     null = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
@@ -199,7 +199,7 @@ def test_cubins_are_stored_in_the_cache_directory():
 
 
 def test_serving_on_a_cpu_never_imports_cupy():
-    """A rank serves in this way; anything that it imports later than at its start would show as well."""
+    """The program runs a rank with its first steps, so later imports would be detected, too."""
     program = """
 import sys
 from paged_serve.protocol.messages.config import Config, ModelConfig

@@ -1,4 +1,4 @@
-"""Tests of the tests: every bug of mutations_*.py, planted in a copy of csrc/cuda, must make a check fail."""
+"""Tests the checks: every bug of mutations_*.py, planted in a copy of csrc/cuda, must make a check fail."""
 
 import hashlib
 import os
@@ -20,13 +20,13 @@ EQUIVALENT = [
     for number in range(len(mutations(family, "EQUIVALENT")))
 ]
 IN_CI = 3
-# Which ones are tried before nightly follows from the sources: every change of them tries others.
+# The mutations that run outside nightly are chosen by a hash of the sources, so each change of them runs others.
 CHOICE = random.Random(hashlib.sha256(repr(SOURCES).encode()).digest())
 CHOSEN = CHOICE.sample(CASES, min(IN_CI, len(CASES)))
 
 
 def run(*arguments: object, preload: str = "") -> tuple[int, str]:
-    """Exit code and output; negative when a signal ended it, CAUGHT when it never ended."""
+    """(exit code, output); the code is negative if a signal ended the process, CAUGHT if it did not end."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if preload:
         environment |= {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
@@ -36,17 +36,17 @@ def run(*arguments: object, preload: str = "") -> tuple[int, str]:
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
         )
     except subprocess.TimeoutExpired:
-        return CAUGHT, f"no end in {LIMIT_S} s"
+        return CAUGHT, f"did not end in {LIMIT_S} s"
     return done.returncode, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 def must_be_caught(family: str, number: int) -> None:
     code, output = run(family, number)
-    assert code == CAUGHT or code < 0, f"no check noticed {mutations(family)[number]}\n{output}"
+    assert code == CAUGHT or code < 0, f"no check detected {mutations(family)[number]}\n{output}"
 
 
 def asan() -> str:
-    """AddressSanitizer's library, which must be in a process before Python is."""
+    """AddressSanitizer's library, which must be loaded into a process before Python."""
     found = subprocess.run(["g++", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
     return found.stdout.strip()
 
@@ -81,7 +81,7 @@ def test_every_planted_bug_is_caught(family, number):
 @pytest.mark.parametrize(("family", "number"), EQUIVALENT)
 def test_a_mutation_listed_as_equivalent_is_not_caught(family, number):
     code, output = run(family, number)
-    assert code == 0, f"this one is caught: it belongs to MUTATIONS\n{output}"
+    assert code == 0, f"the mutation is detected, so it belongs to MUTATIONS\n{output}"
 
 
 @pytest.mark.nightly

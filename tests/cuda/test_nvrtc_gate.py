@@ -1,7 +1,7 @@
-"""The compile gate: what NVRTC makes of every kernel that a server launches, for each architecture, without a device.
+"""The compile gate: properties of every kernel of a server, compiled by NVRTC for each architecture, without a device.
 
-No stack and no spilled registers; registers within the figures of production.py; the instructions that make attention
-fast are there; shared memory fits; device code's struct of parameters is as large as Python's.
+There are no stacks and no spilled registers; registers are within the limits of production.py; attention has the
+instructions that make it fast; shared memory fits; the struct of parameters is as large as in Python.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ from .production import (
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no NVRTC for this system")
 
 CACHE = Path(__file__).parents[2] / "build" / "cubins"
-# At most, from sm_90 on with the system's 1 KB, which counts as static there.
+# The maximum, including the system's 1 KB from sm_90 on, which counts as static there.
 SHARED_BYTES_OF_A_BLOCK = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_90a": 228 << 10, "sm_100": 228 << 10}
 KERNELS = {arch: production_kernels(arch) for arch in SHARED_BYTES_OF_A_BLOCK}
 FAST = "sm_90a"  # the others are compiled nightly
@@ -69,14 +69,14 @@ def test_the_register_table_of_attention_has_exactly_the_compiled_variants():
 
 @pytest.mark.parametrize("arch", of_each_arch((arch,) for arch in KERNELS))
 def test_the_register_table_of_attention_matches_this_compiler(arch):
-    """So that a change for the better is written down as well."""
+    """This also detects improvements, so that the table is updated."""
     off = {}
     for kernel in KERNELS[arch]:
         if kernel.function == "paged_attention" and not has_options(kernel):
             found, expected = resources(kernel, arch).registers, attention_registers(kernel, arch)
             if abs(found - expected) > SLACK_REGISTERS:
                 off[title(kernel)] = found, expected
-    assert not off, "found, and in the comment of attention/paged_attention.cu"
+    assert not off, "(found, in the comment of attention/paged_attention.cu)"
 
 
 def _kv(kernel: Kernel) -> str:

@@ -1,6 +1,6 @@
-"""Each kernel's struct of parameters, as C++ declares it, against its mirror in Python: names, order, types.
+"""Each kernel's struct of parameters in C++ against its mirror in Python: names, order and types.
 
-That the sizes agree is asserted where a kernel is launched, and for device code by test_nvrtc_gate.py.
+Sizes are compared at each launch in the emulator, and for device code by test_nvrtc_gate.py.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ TYPES = {
 
 
 def fields_in_cpp(struct: str) -> list[tuple[str, type]]:
-    """Name and ctypes' type of each field, in order; arrays as ctypes has them."""
+    """(name, ctypes type) of each field, in order; arrays are ctypes arrays."""
     (body,) = re.findall(rf"^struct {struct} {{\n(.*?)^}};", "\n".join(SOURCES.values()), re.MULTILINE | re.DOTALL)
     fields = []
     for declaration in re.sub(r"//.*", "", body).split(";"):
@@ -44,4 +44,4 @@ def test_every_kernel_is_among_those_that_the_gate_compiles():
     launched = {(kernel.file, kernel.function) for kernel in production_kernels("sm_90a")}
     for function in STRUCTS:
         (file,) = (name for name, source in SOURCES.items() if f"KERNEL({function}," in source)
-        assert (file, function) in launched, f"no production_kernels() has {function} of {file}"
+        assert (file, function) in launched, f"no production_kernels() contains {function} of {file}"

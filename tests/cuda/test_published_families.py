@@ -1,4 +1,4 @@
-"""Families that transformers writes, on our CUDA kernels in the emulator: accurate, alone or in any batch and chunk."""
+"""Families written by transformers, on our CUDA kernels in the emulator: accurate, alone and in any batch and chunk."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from ..workers.checkpoints import ours, random_tokens, reference, reference_logi
 from ..workers.paged_loop import PagedLoop
 from .test_kernel_list import RecordingLauncher
 
-VARIANTS = {  # each norm and activation that only such families have
+VARIANTS = {  # they cover the norms and activations that only such families have
     "opt": torch.bfloat16,  # relu
     "gpt-bigcode": torch.float16,  # gelu by tanh, one head of keys
     "starcoder2-plain-sliding": torch.bfloat16,  # gelu by erf, no biases
@@ -26,7 +26,7 @@ NIGHTLY = ("gpt-bigcode", "starcoder2-plain-sliding")
     "variant", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in VARIANTS]
 )
 def test_a_family_is_near_float32_in_any_chunk_and_beside_any_row(tmp_path, variant):
-    """Nearer than transformers, which rounds more often; and the list of kernels is what was launched."""
+    """The error is less than that of transformers, which rounds more often; the launched kernels are those listed."""
     dtype, prompt = VARIANTS[variant], random_tokens(70)
     exact = reference_logits(reference(variant, tmp_path, dtype), prompt)
     by_transformers = reference_logits(transformers_model(tmp_path, dtype), prompt)
@@ -44,4 +44,4 @@ def test_a_family_is_near_float32_in_any_chunk_and_beside_any_row(tmp_path, vari
     listed = kernels_for(model, dtype, loop.block_size)
     assert set(launcher.launched) <= set(listed)
     sampler = {kernel for kernel in listed if kernel.function.startswith("sampler")}
-    assert set(listed) - sampler == set(launcher.launched), "a kernel is listed and never launched"
+    assert set(listed) - sampler == set(launcher.launched), "a kernel is listed but never launched"

@@ -1,4 +1,4 @@
-"""quantize_rows.cu: every code and scale is what one rounding each makes of it."""
+"""quantize_rows.cu: every code and every scale is rounded exactly once."""
 
 import pytest
 import torch

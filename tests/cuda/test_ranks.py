@@ -1,6 +1,6 @@
-"""Two and four ranks of a CUDA server in one process: graphs, sampler and exchanges, with everything but a device.
+"""Two and four ranks of a CUDA server in one process: graphs, sampler and collectives, with an emulated device.
 
-Ranks come to each exchange in an order that a seed draws, as a busy machine would have them.
+Ranks enter each collective in a random order drawn from a seed, as on a busy machine.
 """
 
 from contextlib import contextmanager
@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
 
 
 class EmulatedRanks:
-    """Each with a device, a stream and a model of its own."""
+    """Ranks that each have their own device, stream and model."""
 
     def __init__(self, size, place, emulator, folder, seed):
         self.size = size
@@ -98,7 +98,7 @@ class EmulatedRanks:
 
 @pytest.fixture
 def start(tmp_path, emulator, folder):
-    """Starts ranks; they end with the test."""
+    """Starts ranks, which end with the test."""
     made = []
 
     @contextmanager
@@ -121,12 +121,12 @@ def new_cache(model, group):
 
 
 def contents(output):
-    """All but how long it took."""
+    """The output without its duration."""
     return output.token_ids, output.logprobs, output.prompt_logprobs, output.nan_indices
 
 
 def with_graphs(ranks, group):
-    """As a worker serves: all graphs first, then plans, two steps in flight."""
+    """Run as a worker does: capture all graphs, then execute plans with two steps in flight."""
     model, device = ranks.model(group), ranks.devices[group.rank]
     steps = cuda_steps(model, new_cache(model, group), group, SCHEDULER, MAX_LEN, device)
     progress = []
@@ -138,7 +138,7 @@ def with_graphs(ranks, group):
         if plan.step > 1:
             outputs.append(take(steps))
     outputs.append(take(steps))
-    assert device.num_captured == captured, "a graph was captured in the midst of steps"
+    assert device.num_captured == captured, "a graph was captured during the steps"
     return [contents(output) for output in outputs]
 
 
@@ -183,7 +183,7 @@ def test_one_rank_gives_the_same_bytes_with_and_without_graphs(emulator, folder)
 
 
 def test_a_rank_that_captures_out_of_turn_is_detected(start):
-    """These tests detect it: rank 0 takes a step of padding alone, the others the plan."""
+    """The emulated nccl detects it: rank 0 runs a step of padding, the others run the plan."""
 
     def work(group):
         model = ranks.model(group)
@@ -195,7 +195,7 @@ def test_a_rank_that_captures_out_of_turn_is_detected(start):
             steps.prepare(lambda done, of: None)
         steps.execute(PLANS[4])
 
-    with start(2, 1) as ranks, pytest.raises(ExchangeError, match=r"different exchanges: allgather .*\[4, 64\]"):
+    with start(2, 1) as ranks, pytest.raises(ExchangeError, match=r"different collectives: allgather .*\[4, 64\]"):
         ranks.on_each(work)
 
 
@@ -228,7 +228,7 @@ def test_a_capture_computes_nothing_and_a_replay_all_of_it():
 
 
 class CountedDevice(EmulatedDevice):
-    """Of 100,000 bytes; 1,000 are used before the first graph, which takes 500, and each later one takes 40."""
+    """A device with 100,000 bytes: 1,000 are used before the first graph, which takes 500; each later one takes 40."""
 
     def __init__(self, stream):
         super().__init__(stream)
@@ -247,7 +247,7 @@ class CountedDevice(EmulatedDevice):
 
 
 def test_the_cache_of_a_rank_gets_the_memory_left_by_a_full_step_and_all_graphs(start):
-    """Of 11 sizes two are tried; the trial leaves nothing behind, and ranks meet in the same exchanges in it."""
+    """Two of 11 sizes are measured; this leaves nothing in memory, and ranks call the same collectives in it."""
     rows = 64
     config = Config(scheduler=SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=rows))
     with start(2, 3) as ranks:

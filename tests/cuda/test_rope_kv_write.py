@@ -1,4 +1,4 @@
-"""rope_kv_write.cu against float64 and torch; padding and the slots of others stay as they were."""
+"""rope_kv_write.cu against float64 and torch; padding and other slots are not written."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The device's sampler in the emulator; tests/workers/sampling/test_sampler.py runs it on its cases as well."""
+"""The device's sampler in the emulator; tests/workers/sampling/test_sampler.py also runs its cases on it."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def rows_of(requests, vocab_size: int, **tokens) -> RequestRows:
 
 
 def answer(sampled):
-    """All of it, comparable."""
+    """All fields of the sample, in comparable form."""
     return (
         sampled.token_ids.tolist(),
         sampled.bad.tolist(),
@@ -80,7 +80,7 @@ def test_a_row_has_the_same_bits_alone_and_for_any_division_of_the_work(emulator
 
 @pytest.mark.parametrize(("vocab_size", "blocks"), [(1, BLOCKS), (31, BLOCKS), (32000, Blocks()), (50257, BLOCKS)])
 def test_a_seed_gives_the_tokens_of_the_host(emulator, vocab_size, blocks):
-    """By chance of about 10^-7 a draw the two might differ: at these seeds they do not."""
+    """The two may differ with a probability of about 10^-7 per draw; for these seeds they do not."""
     requests = [
         SamplingParams(logprobs=2),
         SamplingParams(temperature=0.7, top_p=0.95),
@@ -124,13 +124,13 @@ def test_a_steady_step_copies_nothing(emulator):
     first = step()
     for _ in range(3):
         state.append_tokens(rows, np.zeros(3, np.int64))
-        assert step() is first  # another array would have been sent
+        assert step() is first  # nothing was sent again
     state.reset(new_row(0, SamplingParams(), seed=4, output=OUTPUT))
     assert step() is not first
 
 
 def test_penalties_follow_the_host_when_a_position_or_row_is_reused(emulator):
-    """Sampled twice at one position, or a row taken over by another request: the counts are the host's."""
+    """A position is sampled twice, or a row gets a new request: the counts are those of the host."""
     params = SamplingParams(temperature=0.0, presence_penalty=2.0)
     state, rows = rows_of([params], 64), np.array([0])
     sampler = DeviceSampler(emulator, 64, "cpu", BLOCKS)

@@ -18,7 +18,7 @@ def test_every_primitive_has_a_case():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_primitive_matches_its_definition(scheduled, device, case):
-    """And a device what the emulator does."""
+    """On a device the results also equal those of the emulator."""
     check_case(scheduled, case, device)
     if COMPILER:
         assert agree(case, run(scheduled, case, device), run(EmulatorLauncher(), case))

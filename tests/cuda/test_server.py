@@ -1,4 +1,4 @@
-"""A whole server of two ranks on emulated CUDA devices: processes, start, graphs, plans, a lost worker."""
+"""A whole server with two ranks on emulated CUDA devices: processes, start, graphs, plans, a lost worker."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ REQUESTS = [
 def folder(tmp_path_factory):
     """The tiny model with the demo model's tokenizer.
 
-    Where ranks share the inputs of a product, an output takes one input: its sum is exact however it is cut.
+    In row-parallel products each output depends on one input, so that its sum is exact for any number of ranks.
     """
     folder, demo = tmp_path_factory.mktemp("tiny"), demo_model_folder()
     vocabulary = json.loads((demo / "config.json").read_text())["vocab_size"]
@@ -82,7 +82,7 @@ def serve(tmp_path_factory, folder):
 
 
 def answers(server):
-    """Of all requests, one after another."""
+    """The answers to all requests, sent one after another."""
     return [server.complete(**request) for request in REQUESTS]
 
 

@@ -59,7 +59,7 @@ def test_a_replacement_worker_reads_the_packed_file_and_rewrites_a_damaged_one(s
 
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     assert stream_with_a_kill(server) == undisturbed
-    wait_for(server, f"packed weights in {path} are made anew: ", 1)
+    wait_for(server, f"packed weights in {path} are packed again: ", 1)
     assert "has the checksum" in server.stderr()
     wait_for(server, f"{WRITTEN}{path}", 2)
     assert path.read_bytes() == whole

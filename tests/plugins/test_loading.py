@@ -69,7 +69,7 @@ def test_what_is_no_plugin_of_its_kind_is_refused():
 
 
 def test_two_families_of_one_architecture_are_refused():
-    with pytest.raises(ConfigError, match="LlamaForCausalLM is served by two families"):
+    with pytest.raises(ConfigError, match="two families support the architecture LlamaForCausalLM"):
         families_with(("acme-llama",))
 
 

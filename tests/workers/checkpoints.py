@@ -1,4 +1,4 @@
-"""Tiny random models as transformers writes and runs them: the reference for our decoder."""
+"""Tiny random models, written and run by transformers: the reference for our decoder."""
 
 import warnings
 from pathlib import Path
@@ -205,7 +205,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **save: Any) -> Any:
-    """Writes the variant's checkpoint in `dtype` to `folder` and returns transformers' own float32 model of it."""
+    """Write the variant's checkpoint in `dtype` to `folder`, and return transformers' float32 model of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
@@ -216,7 +216,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
             "GPT2",
             "GPTBigCode",
             "GPTJ",
-        ):  # else its own names and the common ones would contradict each other
+        ):  # otherwise its own names and the common names would contradict each other
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
             options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}
@@ -228,7 +228,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
 
 
 def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """What transformers makes of the folder; its rotary frequencies stay float32 (a later `.to` would round them)."""
+    """The folder's model in transformers; its rotary frequencies are float32, which a later `.to` would round."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
@@ -238,7 +238,7 @@ def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
 
 
 def randomise(model: Any) -> None:
-    """Every parameter matters: norms are not one, biases not zero, logits far apart."""
+    """Randomise all parameters so that each matters: norms are not 1, biases are not 0, and logits are far apart."""
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -252,7 +252,7 @@ def randomise(model: Any) -> None:
 
 
 def reference_logits(model: Any, token_ids: list[int]) -> Tensor:
-    """[tokens, vocab] float32."""
+    """The logits [tokens, vocab] float32."""
     with torch.inference_mode():
         logits: Tensor = model(torch.tensor([token_ids])).logits[0].float()
     return logits
@@ -280,7 +280,7 @@ def ours(
     backend: Backend | None = None,
     **options: Any,
 ) -> Model:
-    """On torch row by row, the kernels of `pool`, or `backend`; `options` are further fields of ModelConfig."""
+    """Our model on torch row by row, on the kernels of `pool`, or on `backend`; `options` are fields of ModelConfig."""
     config = ModelConfig(dtype=dtype, device="cpu", **options)
     return load_model(str(folder), config, group or TensorParallelGroup(), lambda done, total: None, pool, backend)
 

@@ -1,4 +1,4 @@
-"""One thread for all: tiny models only lose by sharing, and tests run beside each other. The CPU kernels' libraries."""
+"""Torch uses one thread: more would slow down tiny models and tests that run in parallel. Fixtures of CPU kernels."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/sanitize_ker
     cpu.FOLDER = Path(folder)
 emulated = "PAGED_SERVE_TEST_DRIVER" in os.environ  # test_neon.py
 if folder or emulated:
-    packing.allocate = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # on the heap, where reads past it are seen
+    packing.allocate = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # on the heap, where overreads are detected
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def row_variant():
-    """For the rest of the module: what keeps its bits here keeps them on every processor."""
+    """Makes torch row-variant for the rest of the module, so that results that keep their bits do so on every CPU."""
     with row_variant_torch():
         yield
 
 
 def pytest_generate_tests(metafunc):
-    """--cpu-isa decides what `cpu_library` and `chosen_isa` are."""
+    """Parametrize `cpu_library` and `chosen_isa` by --cpu-isa."""
     asked, runnable = metafunc.config.getoption("cpu_isa"), cpu.runnable_isas()
     if "cpu_library" in metafunc.fixturenames:
         isas = [EMULATED] if emulated else [asked] if asked in runnable else runnable or [None]
@@ -46,8 +46,8 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks what differs with --cpu-isa, so that check.py need not repeat the rest for every instruction set."""
-    slow = {"portable"} - set(cpu.runnable_isas()[:1])  # its FMA is software; test_isa_bits.py holds it to the others
+    """Mark tests that depend on --cpu-isa, so that check.py need not repeat the others for every instruction set."""
+    slow = {"portable"} - set(cpu.runnable_isas()[:1])  # its FMA is in software; test_isa_bits.py compares its bits
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if parameters.get("cpu_library") in slow and item.get_closest_marker("long_in_software"):
@@ -58,13 +58,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def chosen_isa(request):
-    """What --cpu-isa names, or each in turn if that is `all`; None without it."""
+    """The instruction set of --cpu-isa, or each in turn for `all`; None without the option."""
     return getattr(request, "param", None)
 
 
 @pytest.fixture(scope="module")
 def cpu_library(request):
-    """Every built library in turn; or one that runs under an emulator beside this machine's best."""
+    """Every built library in turn; or one that runs in an emulator, compared with this machine's best."""
     if request.param == EMULATED:
         library = load_emulated()
         yield library
@@ -77,7 +77,7 @@ def cpu_library(request):
 
 @pytest.fixture(scope="module")
 def cpu_pools(cpu_library):
-    """One thread, and three: more than there are cores, so that every share of the work is tried."""
+    """Pools of one thread and of three: more than there are cores, so that work is divided unevenly, too."""
     made = [cpu.Pool(cpu_library, [-1] * threads) for threads in (1, 3)]
     yield made
     for pool in made:
@@ -86,7 +86,7 @@ def cpu_pools(cpu_library):
 
 @pytest.fixture(scope="module", params=["dot", "tile"])
 def pools_of_each_order(cpu_library, request):
-    """The same in each order of summation."""
+    """The same pools for each order of summation."""
     made = [cpu.Pool(cpu_library, [-1] * threads, summation=request.param) for threads in (1, 3)]
     yield made
     for pool in made:
@@ -95,7 +95,7 @@ def pools_of_each_order(cpu_library, request):
 
 @pytest.fixture(scope="session")
 def make_pool(chosen_isa):
-    """Makes pools of some number of threads; None if the kernels are not built. They need not fit the cores."""
+    """Makes pools of a number of threads, which may exceed the cores; None if the kernels are not built."""
     made = []
 
     def make(threads=1):
@@ -112,14 +112,14 @@ def make_pool(chosen_isa):
 
 @pytest.fixture(scope="session")
 def pools(make_pool):
-    """The ways to compute: None stands for plain torch, then the kernels if they are built."""
+    """None, which means plain torch, and a pool for the kernels if they are built."""
     pool = make_pool()
     return [None] if pool is None else [None, pool]
 
 
 @pytest.fixture(scope="session", params=["torch", "kernels"])
 def pool(request, pools):
-    """Each of the ways to compute, a test of its own."""
+    """Each of `pools` in turn."""
     if request.param == "kernels" and len(pools) == 1:
         pytest.skip("the kernels are not built")
     return pools[request.param == "kernels"]

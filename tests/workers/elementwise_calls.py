@@ -1,4 +1,4 @@
-"""The CPU kernels of norms and gates, called with what they take apart."""
+"""Calls of the CPU kernels of norms and gates with plain arguments."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Runners as a rank makes them for the CPU."""
+"""Runners on the CPU, as a rank creates them."""
 
 from paged_serve.protocol.messages.config import SchedulerConfig
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
@@ -9,5 +9,5 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 
 
 def new_host_runner(model: Model, cache: KVCache, num_rows: int, max_model_len: int) -> ModelRunner:
-    """Of a rank alone."""
+    """A runner of a single rank."""
     return host_runner(model, cache, TensorParallelGroup(), SchedulerConfig(max_num_seqs=num_rows), max_model_len)

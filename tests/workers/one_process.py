@@ -1,4 +1,4 @@
-"""The real engine core and the real model runner in one process, with a client that notes all that it receives."""
+"""The real engine core and the real model runner in one process, with a client that records its messages."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ CLIENT = b"client:0"
 
 @dataclass
 class Received:
-    """All that a client received of one sequence; logprobs as the bytes that came."""
+    """The output of one sequence as received by a client; logprobs as bytes."""
 
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[bytes] = field(default_factory=lambda: [b"", b"", b""])  # ids, logprobs, ranks
+    logprobs: list[bytes] = field(default_factory=lambda: [b"", b"", b""])  # of ids, logprobs and ranks
     prompt_logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
@@ -45,7 +45,7 @@ class Received:
 
 
 def pooling_facts(model: Model | SharedModel) -> PoolingFacts:
-    """As a worker reports them."""
+    """The model's pooling facts, as a worker reports them."""
     head = model.pooling
     return PoolingFacts(
         head.spec.tasks,
@@ -58,12 +58,12 @@ def pooling_facts(model: Model | SharedModel) -> PoolingFacts:
 
 
 class OneProcess:
-    """The caller chooses the order of events: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
+    """The caller chooses the order of events: `plan`, `execute`, `apply` and `read` each do one thing, if possible."""
 
     cache_dtype: torch.dtype | None = None  # None: the model's
 
     def __init__(self, model: Model | SharedModel, config: Config, num_blocks: int, max_model_len: int):
-        """`num_blocks` for each KV group."""
+        """`num_blocks` is per KV group."""
         self.model, self.config, self.max_model_len = model, config, max_model_len
         geometry = model.geometry
         self.groups = KVGroups.of(geometry.sliding_windows, max_model_len)
@@ -93,7 +93,7 @@ class OneProcess:
         return host_runner(model, self.new_cache(model, group), group, self.config.scheduler, self.max_model_len)
 
     def new_cache(self, model: Model, group: TensorParallelGroup) -> KVCache:
-        """It holds what a failed request may have left behind."""
+        """A cache filled with values that a failed request may have left behind."""
         block_size, dtype = self.config.cache.block_size, self.cache_dtype
         shape = model.geometry, self.num_blocks, block_size, group.size
         cache = KVCache.allocate(*shape, dtype=dtype, groups=self.groups)
@@ -126,14 +126,14 @@ class OneProcess:
             self._take(self.engine.apply(self.answers.popleft(), 0.0))
 
     def replace_workers(self) -> None:
-        """As after a crash: the steps in flight are lost, and a new worker has no state."""
+        """Simulate a crash: the steps in flight are lost, and the new worker has no state."""
         self.plans.clear()
         self.answers.clear()
         self._take(self.engine.workers_replaced(self.engine.worker_epoch + 1, 0.0, from_outside=True))
         self.runner = self.new_runner()
 
     def read(self) -> None:
-        """The client takes its next message."""
+        """Let the client read its next message."""
         if self.inbox:
             self._note(self.inbox.popleft())
             self._take(self.engine.outputs_received(CLIENT, 1))
@@ -150,7 +150,7 @@ class OneProcess:
                 self._append(self.received[stream_id], first + columns.advance, [token])
         for output in message.outputs:
             received = self.received[output.stream_id]
-            assert received.finish_reason is None, "output of a stream that has ended"
+            assert received.finish_reason is None, "a stream that has ended got more output"
             self._append(received, output.position, list(unpack_ids(output.token_ids)))
             if (found := output.logprobs) is not None:
                 columns_of_it = (found.token_ids, found.logprobs, found.ranks)
@@ -160,12 +160,12 @@ class OneProcess:
             received.error, received.pooled = output.error, output.pooled
 
     def _append(self, received: Received, position: int, token_ids: list[int]) -> None:
-        assert position == len(received.token_ids), "tokens are missing or come twice"
+        assert position == len(received.token_ids), "tokens are missing or sent twice"
         received.token_ids += token_ids
 
 
 class NotWaiting(OneProcess):
-    """Steps are started before the tokens of the earlier ones are known, as on a device."""
+    """Starts steps before the tokens of earlier ones are known, as on a device."""
 
     decode_step: DecodeStep = EagerDecodeStep()
 

@@ -11,22 +11,22 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.models.decoder import Model
 
-NOWHERE = 2**30  # a block that no cache has
+NOWHERE = 2**30  # the id of a block that no cache has
 
 
 @dataclass
 class LoopRow:
     token_ids: list[int]
-    tables: list[list[int]]  # of each KV group
+    tables: list[list[int]]  # for each KV group
     num_computed: int = 0
-    logits: list[Tensor] = field(default_factory=list)  # of every sampled position
+    logits: list[Tensor] = field(default_factory=list)  # for every sampled position
 
 
 class PagedLoop:
-    """Gives each row blocks from a shuffled pool and runs steps of any composition.
+    """Assigns blocks from a shuffled pool to rows and runs steps of any composition.
 
-    With a `max_model_len` layers are in KV groups, as on a server of that length. Blocks behind windows are given to
-    others at once, each after `on_freed(cache, block)`.
+    With a `max_model_len`, layers are in KV groups, as on a server with this limit. Blocks behind windows are reused at
+    once, after `on_freed(cache, block)`.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class PagedLoop:
         self._on_freed = on_freed
 
     def row(self, token_ids: list[int], shared: LoopRow | None = None, shared_blocks: int = 0) -> LoopRow:
-        """A new row; its first `shared_blocks` blocks are those of `shared`, already computed."""
+        """A new row; its first `shared_blocks` blocks are those of `shared`, which are computed already."""
         row = LoopRow(list(token_ids), [table[:shared_blocks] for table in shared.tables] if shared else [])
         row.tables = row.tables or [[] for _ in self.windows]
         row.num_computed = shared_blocks * self.block_size
         return row
 
     def step(self, work: list[tuple[LoopRow, int]]) -> Tensor:
-        """Computes the next n tokens of each row, first those with one token; returns all tokens' logits, packed."""
+        """Compute the next n tokens of each row, rows with one token first; returns all tokens' logits, packed."""
         return self.model.logits(self.hidden(work)).clone()
 
     def hidden(self, work: list[tuple[LoopRow, int]]) -> Tensor:
-        """The same, but their hidden states."""
+        """The same, but returns hidden states."""
         for row, count in work:
             for table in row.tables:
                 while len(table) * self.block_size < row.num_computed + count:
@@ -113,14 +113,14 @@ class PagedLoop:
         return torch.tensor([table + [NOWHERE] * (widest - len(table)) for table in tables], dtype=torch.int32)
 
     def prefill(self, row: LoopRow, chunk: int = 1 << 30) -> Tensor:
-        """All of the row's tokens not yet computed, in chunks; logits of each of them, [tokens, vocab]."""
+        """Compute the row's remaining tokens in chunks; returns the logits of each, [tokens, vocab]."""
         parts = []
         while (left := len(row.token_ids) - row.num_computed) > 0:
             parts.append(self.step([(row, min(chunk, left))]))
         return torch.cat(parts)
 
     def greedy(self, prompt: list[int], num_tokens: int, chunk: int = 1 << 30) -> list[int]:
-        """`num_tokens` chosen tokens after `prompt`."""
+        """The `num_tokens` greedy tokens after `prompt`."""
         row = self.row(prompt)
         for _ in range(num_tokens):
             row.token_ids.append(int(self.prefill(row, chunk)[-1].argmax()))

@@ -1,6 +1,6 @@
-"""Random tensors with the same bits on every machine: torch's own normal numbers differ with its vector instructions.
+"""Random tensors with the same bits on every machine; torch's normal numbers depend on its vector instructions.
 
-Philox and integers, then single IEEE operations.
+They are computed with Philox and integers, then single IEEE operations.
 """
 
 import math
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KINDS = ("plain", "tiny", "wide", "huge", "halves")  # what numbers() makes
+KINDS = ("plain", "tiny", "wide", "huge", "halves")  # arguments of numbers()
 
 
 def normals(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Nearly normal, float32: the sum of four uniform numbers, to unit variance."""
+    """Nearly normal float32 numbers: sums of four uniform numbers, scaled to unit variance."""
     words = np.random.Philox(key=seed).random_raw(math.prod(shape))
     quarters = (words[:, None] >> np.arange(0, 64, 16, dtype=np.uint64)) & np.uint64(0xFFFF)
     centred = quarters.astype(np.int64).sum(1) - 2 * 0xFFFF
@@ -21,14 +21,15 @@ def normals(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def integers(low: int, high: int, shape: tuple[int, ...], seed: int) -> Tensor:
-    """From [low, high), int64."""
+    """Integers in [low, high), int64."""
     words = np.random.Philox(key=seed).random_raw(math.prod(shape))
     return torch.from_numpy((words % np.uint64(high - low)).astype(np.int64) + low).reshape(shape)
 
 
 def numbers(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """float32 of one of KINDS: normal ones; such that products are denormals or nearly; of any exponent, denormals and
-    zeros among them; such that sums overflow; of float16's exponents, its subnormal ones and infinity among them."""
+    """float32 numbers of one of KINDS: "plain" are normal; products of "tiny" are denormal or nearly so; "wide" have
+    any exponent, including denormals and zeros; sums of "huge" overflow; "halves" have float16's range, including
+    subnormals and infinity."""
     plain = normals(shape, seed)
     lowest, highest = {"plain": (0, 1), "tiny": (-76, -57), "wide": (-150, 60), "huge": (40, 66), "halves": (-26, 16)}[
         kind
@@ -41,7 +42,7 @@ def numbers(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def assert_same_bits(found: Tensor, expected: Tensor) -> None:
-    """NaN where NaN is expected, whatever its own bits; elsewhere the same bits, of zeros too."""
+    """Assert equal bits, including those of zeros; only NaN may have any bits where NaN is expected."""
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     if found.is_floating_point():

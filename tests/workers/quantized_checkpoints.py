@@ -1,7 +1,7 @@
-"""Tiny checkpoints in every quantized format, written as the formats' own tools lay them out.
+"""Tiny checkpoints in every quantized format, in the layouts of the formats' own tools.
 
-The packers below were held once against the tools themselves, bit for bit in both directions: compressed-tensors 0.20
-(and 0.9.4 for activation order, which newer ones no longer write), AutoGPTQ 0.7.1 and AutoAWQ 0.2.9.
+The packers below were compared once with the tools themselves, bit for bit in both directions: compressed-tensors 0.20
+(and 0.9.4 for activation order, which newer versions no longer write), AutoGPTQ 0.7.1 and AutoAWQ 0.2.9.
 """
 
 import json
@@ -19,21 +19,21 @@ from paged_serve.workers.backends.torch.quantized_linear import TorchGroupedLine
 from paged_serve.workers.layers.linear import TorchLinear
 
 GROUP = 32
-Packed = tuple[dict[str, Tensor], Tensor]  # tensors by the ending of their names, and the weights they stand for
+Packed = tuple[dict[str, Tensor], Tensor]  # tensors by the ending of their names, and the dequantized weights
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble i of a word holds the word's column AWQ_ORDER[i]
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a format packs one matrix, and its entry in config.json."""
+    """A format's function that packs a matrix, and its entry in config.json."""
 
     pack: Callable[[Tensor], Packed]
     config: dict[str, Any]
-    ignored: tuple[str, ...] = ()  # projections that stay float
+    ignored: tuple[str, ...] = ()  # projections that are not quantized
 
 
 def words(values: np.ndarray, bits: int) -> Tensor:
-    """[m, n] small values -> [m, n * bits / 32] int32: a word takes neighbours, the first in its lowest bits."""
+    """Pack small values [m, n] as [m, n * bits / 32] int32: adjacent values in a word, the first in the lowest bits."""
     per_word = 32 // bits
     values = np.pad(values, ((0, 0), (0, -values.shape[1] % per_word)))
     packed = np.zeros((values.shape[0], values.shape[1] // per_word), np.uint32)
@@ -43,7 +43,7 @@ def words(values: np.ndarray, bits: int) -> Tensor:
 
 
 def group_numbers(inputs: int, group_size: int, activation_order: bool) -> np.ndarray:
-    """Each input's group; with activation order the groups' members lie anywhere."""
+    """The group of each input; with activation order a group's inputs may be anywhere."""
     groups = np.arange(inputs) // group_size
     return np.random.default_rng(inputs).permutation(groups) if activation_order else groups
 
@@ -51,7 +51,7 @@ def group_numbers(inputs: int, group_size: int, activation_order: bool) -> np.nd
 def quantize(
     weight: Tensor, groups: np.ndarray, bits: int, symmetric: bool, scale_dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Codes [out, in], 0 to 2^bits - 1, and each group's zero points and scales, these rounded to their dtype."""
+    """Codes [out, in] in 0..2^bits - 1, and each group's zero points and scales, which are rounded to their dtype."""
     values, top = weight.double().numpy(), 2**bits - 1
     zeros = np.full((len(values), groups.max() + 1), 2 ** (bits - 1))
     scales = np.zeros(zeros.shape)
@@ -67,7 +67,7 @@ def quantize(
 
 
 def meaning(codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray, groups: np.ndarray) -> Tensor:
-    """[out, in] float32."""
+    """The dequantized weights [out, in] float32."""
     return torch.from_numpy((codes - zeros[:, groups]) * scales[:, groups]).float()
 
 
@@ -108,7 +108,7 @@ def awq() -> Format:
 def pack_quantized(
     bits: int = 4, strategy: str = "group", symmetric: bool = True, actorder: str | None = None, old_zeros: bool = False
 ) -> Format:
-    """compressed-tensors' weight-only form; `old_zeros`: int8 zero points, as before they were packed."""
+    """The weight-only format of compressed-tensors; `old_zeros`: int8 zero points, as in older files."""
 
     def pack(weight: Tensor) -> Packed:
         outputs, inputs = weight.shape
@@ -146,7 +146,7 @@ def int_quantized(strategy: str = "channel") -> Format:
 
 
 def float_quantized(strategy: str = "channel") -> Format:
-    """e4m3 as PyTorch rounds it, which is to nearest even."""
+    """The e4m3 format, rounded by torch to nearest even."""
 
     def pack(weight: Tensor) -> Packed:
         peaks = weight.abs().amax(1, keepdim=True) if strategy == "channel" else weight.abs().amax().view(1)
@@ -200,7 +200,7 @@ FORMATS = W8A8 | WEIGHT_ONLY
 
 
 def write_quantized(source: Path, folder: Path, name: str) -> None:
-    """The model of `source` quantized as `name` in `folder`, and in `folder`-float what its codes stand for."""
+    """Write the model of `source`, quantized as `name`, to `folder`, and its dequantized values to `folder`-float."""
     how, tensors = FORMATS[name], load_file(source / "model.safetensors")
     quantized, floats = {}, {}
     for tensor_name, tensor in tensors.items():
@@ -222,9 +222,9 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any
 
 
 def edit(folder: Path, config: dict[str, Any] | None = None, **changes: Callable[[Tensor], Tensor | None]) -> None:
-    """Changes fields of the quantization's configuration, and all tensors whose names end so ("__" is a dot).
+    """Change fields of the quantization's configuration, and all tensors with these endings of names ("__" is a dot).
 
-    A change to None takes the tensor away.
+    A change to None removes the tensor.
     """
     path = folder / "config.json"
     whole = json.loads(path.read_text())
@@ -242,7 +242,7 @@ def edit(folder: Path, config: dict[str, Any] | None = None, **changes: Callable
 
 
 def dequantized(linear: Any) -> Tensor:
-    """What a torch product multiplies by, [out, in] float32."""
+    """The weights of a torch product, [out, in] float32."""
     if isinstance(linear, TorchLinear):
         return linear.weight.float()
     weights: Tensor = (linear if isinstance(linear, TorchGroupedLinear) else linear.weight).dequantized()

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Ranks:
-    """A group of `size`, which met at the new file `rendezvous`, unless `join` has each rank meet the others."""
+    """A group of `size` ranks, which meet at the new file `rendezvous` or by `join`."""
 
     def __init__(self, size: int, rendezvous: Path, join: Callable[[int], TensorParallelGroup] | None = None):
         self._size = size
@@ -26,7 +26,7 @@ class Ranks:
         self._groups = list(self._threads.map(join, range(size)))
 
     def on_each(self, work: Callable[[TensorParallelGroup], Result]) -> list[Result]:
-        """`work(group)` on every rank at once; results in rank order."""
+        """Run `work(group)` on all ranks concurrently; results are in rank order."""
         return list(self._threads.map(work, self._groups))
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ def on_ranks(size: int, rendezvous: Path, work: Callable[[TensorParallelGroup], 
 
 
 class SharedModel:
-    """What each rank of a group has loaded."""
+    """A model that each rank of a group has loaded."""
 
     def __init__(self, ranks: Ranks, load: Callable[[TensorParallelGroup], Model]):
         self.ranks = ranks
@@ -63,7 +63,7 @@ class SharedModel:
 
 
 class SharedRunner:
-    """Every rank's runner; the answer is that of rank 0."""
+    """The runners of all ranks; results are those of rank 0."""
 
     def __init__(self, ranks: Ranks, of_rank: list[ModelRunner]):
         self._ranks = ranks

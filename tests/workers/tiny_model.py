@@ -1,4 +1,4 @@
-"""A llama of a few thousand random weights, as a folder on disk: the real loader and decoder, in milliseconds."""
+"""A Llama model with a few thousand random weights in a folder: it runs the real loader and decoder in milliseconds."""
 
 import json
 from collections.abc import Callable
@@ -19,10 +19,10 @@ def write_tiny_model(
     draw: Callable[[tuple[int, ...]], torch.Tensor] | None = None,
     **changes: Any,
 ) -> str:
-    """Write config.json and model.safetensors; the weights are large enough for logits that are worth sampling.
+    """Write config.json and model.safetensors; the weights are large enough that logits differ clearly.
 
     `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs.
-    `draw(shape)` makes normal numbers in the place of torch, whose own differ from one processor to another.
+    `draw(shape)` replaces torch's normal numbers, which depend on the processor.
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -1,1 +1,1 @@
-"""The implementations of a model's operations: one folder per platform, with the same file names in each."""
+"""Implementations of a model's operations: one folder per platform, each with the same file names."""

@@ -1,1 +1,1 @@
-"""Rows of running requests, and what a forward pass reads of them. Open input_batch.py first."""
+"""The rows of running requests, and the inputs that a forward pass reads from them. Open input_batch.py first."""

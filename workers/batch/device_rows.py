@@ -1,6 +1,6 @@
-"""What a device remembers of the rows, so that a step can start before the host knows the last one's tokens.
+"""The rows' state on a device, so that a step can start before the host knows the tokens of the previous step.
 
-The CPU is a device as well: its steps read the same tensors, which lie beside the host's rows.
+The CPU counts as a device too: its steps read the same tensors, which exist in addition to the host's rows.
 """
 
 from collections.abc import Sequence
@@ -17,28 +17,28 @@ from paged_serve.protocol.messages.worker import NewRow, SchedulerOutput
 from .input_batch import InputBatch, StepArrays
 from .staging import ALIGNMENT, Staging
 
-NO_SLOT = -1  # where the padding of a batch has its keys and values written: nowhere
+NO_SLOT = -1  # the slot of padding, whose keys and values are not written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedStep:
     """A step's arrays on the device, in the order in which they are staged.
 
-    Those of the decode set lie at the same addresses in all steps of as many rows.
+    The arrays of the decode set have the same addresses in all steps with the same number of rows.
     """
 
-    token_ids: Tensor  # [tokens] i64; those of decode rows mean nothing
+    token_ids: Tensor  # [tokens] i64; undefined for decode rows
     positions: Tensor  # [tokens] i64
     rows: Tensor  # [rows] i64
     logit_tokens: Tensor  # [sampled] i64
     sampled_rows: Tensor  # [sampled] i64
     row_starts: Tensor  # [rows + 1] i32
     kv_lens: Tensor  # [rows] i32; 0 for padding
-    slots: Sequence[Tensor]  # of each KV group [tokens] i64; NO_SLOT for padding
+    slots: Sequence[Tensor]  # for each KV group [tokens] i64; NO_SLOT for padding
     num_decode_rows: int
 
 
-NUM_STAGED = 7  # arrays beside the slots
+NUM_STAGED = 7  # arrays besides the slots
 STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 2 * 8, 3 * 8 + 2 * 4
 STAGED_BYTES_OF_SLOT = 8
 STAGED_BYTES_BETWEEN = 4 + NUM_STAGED * ALIGNMENT
@@ -59,12 +59,12 @@ class DeviceRows:
     ):
         max_blocks = -(-max_len // block_size)
         self.last_token = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        # A row's tables lie end to end, so that the tables of all groups are gathered at once.
+        # A row's tables are contiguous, so that the tables of all groups are gathered at once.
         self.block_tables = torch.zeros((num_rows, num_groups * max_blocks), dtype=torch.int32, device=device)
-        # What `batch` gathers, at the same addresses in all steps of as many rows.
+        # The tensors that `batch` gathers, at the same addresses in all steps with the same number of rows.
         self._token_ids = torch.zeros_like(self.last_token)
         self._gathered_tables = torch.zeros_like(self.block_tables)
-        self._gathered: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # its first rows, whole and by KV group
+        self._gathered: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # number of rows -> (all tables, per KV group)
         self._num_groups = num_groups
         self._max_blocks = max_blocks
         of_token = STAGED_BYTES_OF_TOKEN + num_groups * STAGED_BYTES_OF_SLOT
@@ -78,14 +78,14 @@ class DeviceRows:
         self._reset_tokens: list[int] = []
 
     def apply(self, plan: SchedulerOutput, places: NDArray[np.int64]) -> None:
-        """As RequestRows.apply, which returned the `places`."""
+        """Apply what is new in `plan`, as RequestRows.apply does; `places` is its result."""
         for new_row in plan.new_rows:
             self.reset(new_row)
         if len(places):
             self.append_blocks(plan, places)
 
     def reset(self, new: NewRow) -> None:
-        """As RequestRows.reset."""
+        """Replace the state of the row by that of `new`, as RequestRows.reset does."""
         for table, ids in enumerate(new.block_tables, start=new.row * self._num_groups):
             blocks = np.frombuffer(ids, "<i4")
             self._places.append(table * self._max_blocks + np.arange(len(blocks)))
@@ -94,15 +94,15 @@ class DeviceRows:
         self._reset_tokens.append(int.from_bytes(new.token_ids[-4:], "little"))
 
     def append_blocks(self, plan: SchedulerOutput, places: NDArray[np.int64]) -> None:
-        """As RequestRows.append_blocks, which returns their `places` [blocks]."""
+        """Append the blocks of one step; `places` [blocks] is the result of RequestRows.append_blocks."""
         self._places.append(places)
         self._blocks.append(np.frombuffer(plan.extended_block_ids, "<i4"))
 
     def update(self) -> None:
-        """Enqueue on the stream what `reset` and `append_blocks` recorded."""
+        """Enqueue on the stream the changes that `reset` and `append_blocks` recorded."""
         if not self._places:
             return
-        # A row may be reset twice before a step, and a place be written twice: the last one counts.
+        # A row may be reset twice before a step, so a place may be written twice: the last value counts.
         table = _last_of_each(np.concatenate(self._places), np.concatenate(self._blocks).astype(np.int32))
         tokens = _last_of_each(np.array(self._reset_rows, np.int64), np.array(self._reset_tokens, np.int64))
         places, blocks, rows, last_tokens = self._updates.put((*table, *tokens))
@@ -112,7 +112,7 @@ class DeviceRows:
             queue.clear()
 
     def stage(self, arrays: StepArrays, num_rows: int) -> StagedStep:
-        """`arrays` on the device. The decode set gets as many rows as asked; those beyond its own see no keys."""
+        """Copy `arrays` to the device. A decode set is padded to `num_rows` rows; padding rows attend to no keys."""
         tokens, more = len(arrays.token_ids), num_rows - len(arrays.rows)
         if more:
             assert tokens == arrays.num_decode_rows, "only the decode set is padded"
@@ -127,7 +127,7 @@ class DeviceRows:
         )
 
     def batch(self, step: StagedStep, longest: int) -> InputBatch:
-        """With what only the device knows; nothing here waits for it, so that a graph may begin with it."""
+        """The inputs of the step, with the tokens that only the device has. It never waits: a graph may contain it."""
         num_rows, num_decode_rows = len(step.rows), step.num_decode_rows
         token_ids = step.token_ids
         if num_decode_rows == num_rows:
@@ -155,12 +155,12 @@ class DeviceRows:
         return self._gathered[num_rows]
 
     def feed(self, rows: Tensor, token_ids: Tensor) -> None:
-        """The tokens that were sampled for `rows`, both [n] i64: their next steps start from them."""
+        """Set the last tokens of `rows`, both [n] i64, from which their next steps start."""
         self.last_token.index_copy_(0, rows, token_ids)
 
 
 def _padded(arrays: StepArrays, more: int) -> tuple[NDArray[np.integer[Any]], ...]:
-    """The arrays of a StagedStep, with `more` rows of a token each that see no keys."""
+    """The arrays of a StagedStep, with `more` rows of one token each that attend to no keys."""
     tokens = len(arrays.token_ids)
     return (
         np.pad(arrays.token_ids, (0, more)),
@@ -177,6 +177,6 @@ def _padded(arrays: StepArrays, more: int) -> tuple[NDArray[np.integer[Any]], ..
 def _last_of_each(
     keys: NDArray[np.int64], values: NDArray[np.integer[Any]]
 ) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
-    """Each key once, with the value that it has last."""
+    """Each distinct key with its last value."""
     unique, first = np.unique(keys[::-1], return_index=True)
     return unique, values[::-1][first]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-# Classes of tokens that a mask allows or forbids together where possible: white space, and text of a JSON string up to
-# a number of characters. With the library's 10 and 30, masks of a string of bounded length take three times as long.
+# Classes of tokens that a mask allows or forbids as a whole where possible: white space, and text in a JSON string up
+# to a number of characters. With the library's 10 and 30, masks of strings of bounded length take three times as long.
 SLICES = [
     r"[\x20\x0A\x0D\x09]+",
     *(rf'[^"\\\x00-\x1F\x7F]{{1,{count}}}' for count in (3, 6, 9, 12, 16, 20, 30)),
@@ -18,7 +18,7 @@ SLICES = [
 
 
 def tokenizer_for_grammars(path: Path, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> "LLTokenizer":
-    """Of the tokenizer.json at `path`. Raises ValueError when it is no tokenizer's."""
+    """Read the tokenizer.json at `path`. Raises ValueError if it is not a tokenizer's."""
     import llguidance
 
     eos = list(eos_token_ids) or None
@@ -26,10 +26,10 @@ def tokenizer_for_grammars(path: Path, vocab_size: int, eos_token_ids: Sequence[
 
 
 def _text(path: Path) -> str:
-    """What LLTokenizer reads.
+    """The tokenizer.json at `path`, adapted for LLTokenizer.
 
-    llguidance takes every added token of the form <…> for a special one, which no text can spell. Those that are not
-    special become ordinary tokens here, so that a grammar that spells <tool_call> can be followed.
+    llguidance treats every added token of the form <…> as special, which no text matches. Added tokens that are not
+    special become ordinary tokens here, so that a grammar can match the text <tool_call>.
     """
     text = path.read_text()
     found = json.loads(text)
@@ -51,14 +51,14 @@ def _is_byte_level(decoder: Any) -> bool:
 
 
 def _spelling(content: str, alphabet: dict[int, str] | None) -> str:
-    """As the vocabulary writes a token: byte by byte, or with spaces made visible."""
+    """A token as the vocabulary spells it: one character per byte, or with visible spaces."""
     if alphabet is None:
         return content.replace(" ", "▁")
     return "".join(alphabet[byte] for byte in content.encode())
 
 
 def _alphabet() -> dict[int, str]:
-    """A visible character for each byte (GPT-2's): itself, or the next one from U+0100 on."""
+    """GPT-2's visible character for each byte: the byte's own, or the next unused one from U+0100."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in visible]
     return {byte: chr(byte) for byte in visible} | {byte: chr(0x100 + i) for i, byte in enumerate(hidden)}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_THREADS = 4
-MAX_COMPILED = 64  # grammars kept, of which later rows take a copy
+MAX_COMPILED = 64  # compiled grammars kept; later rows copy them
 MAX_REASON_CHARS = 256
 MASK_EVERY = 16  # tokens of an output read again: computing a mask renews the limit of a step
 NO_OUTPUT = "no output satisfies the grammar"
@@ -41,12 +41,12 @@ class RowGrammar:
 
     source: str
     matcher: "LLMatcher"
-    origin: "LLMatcher | None"  # the matcher that it is a copy of; None: not shared
+    origin: "LLMatcher | None"  # the matcher that `matcher` is a copy of; None: not shared
     bits: NDArray[np.int32]  # [words] mask of the next token: bit i is set if token i is allowed
-    free_bits: NDArray[np.int32]  # mask while the output is free: all but its end, as the grammar's part must come
-    after: frozenset[int]  # as Grammar.after; empty once one of them has been output
-    opens: frozenset[int] = frozenset()  # as Grammar.opens; empty after the first token
-    tokens: list[int] = field(default_factory=list)  # that the matcher has read or should have read
+    free_bits: NDArray[np.int32]  # mask while the output is free: all but end tokens, since the grammar is yet to come
+    after: frozenset[int]  # like Grammar.after; empty once one of these tokens has been output
+    opens: frozenset[int] = frozenset()  # like Grammar.opens; empty after the first token
+    tokens: list[int] = field(default_factory=list)  # tokens that the matcher has read or should have read
     failure: str = ""  # why no token can follow
 
     @property
@@ -59,7 +59,7 @@ class RowGrammar:
         return not self.failure and bool(self.bits.view(np.uint32)[token // 32] >> np.uint32(token % 32) & 1)
 
     def append(self, token: int) -> None:
-        """Take the row's next output token."""
+        """Record the row's next output token."""
         if self.opens:
             begins, self.opens = token in self.opens, frozenset()
             if begins:

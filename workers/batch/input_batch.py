@@ -1,4 +1,4 @@
-"""What one forward pass reads, and how it is gathered from the rows."""
+"""The inputs of one forward pass, and how they are gathered from the rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ class InputBatch:
     positions: Tensor  # [tokens] i64
     row_starts: Tensor  # [rows + 1] i32; row r owns tokens row_starts[r]:row_starts[r + 1]
     kv_lens: Tensor  # [rows] i32; tokens in the cache after this step's write: positions 0..kv_len-1
-    longest: int  # of kv_lens, or more
-    block_tables: Sequence[Tensor]  # of each KV group [rows, max_blocks] i32; entries past a last block are not read
-    slots: Sequence[Tensor]  # of each group [tokens] i64 = block_id * block_size + offset: where a token's K and V go
+    longest: int  # the largest of kv_lens, or more
+    block_tables: Sequence[Tensor]  # for each KV group [rows, max_blocks] i32; entries past the last block are not read
+    slots: Sequence[Tensor]  # for each KV group [tokens] i64: a token's block_id * block_size + offset
     logit_tokens: Tensor  # [sampled] i64, indices into tokens
     num_decode_rows: int  # the first rows; each has exactly one token
-    token_types: Tensor | None = None  # [tokens] i64, of encoders with types; None: all are 0
+    token_types: Tensor | None = None  # [tokens] i64, for encoders with token types; None: all are 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepArrays:
-    """What an InputBatch is made of, on the host; its block table is the rows' own."""
+    """The arrays of an InputBatch on the host, without the block tables, which the rows hold."""
 
-    token_ids: NDArray[np.int64]  # [tokens]; that of a decode row means nothing while the host does not know it
+    token_ids: NDArray[np.int64]  # [tokens]; undefined for a decode row while the host does not know its last token
     positions: NDArray[np.int64]  # [tokens]
-    slots: Sequence[NDArray[np.int64]]  # of each KV group [tokens]
+    slots: Sequence[NDArray[np.int64]]  # for each KV group [tokens]
     row_starts: NDArray[np.int32]  # [rows + 1]
     kv_lens: NDArray[np.int32]  # [rows]
     longest: int
     rows: NDArray[np.int64]  # [rows]
-    sampled_rows: NDArray[np.int64]  # [sampled] those whose last token is in the step
+    sampled_rows: NDArray[np.int64]  # [sampled] rows whose last token is in the step
     logit_tokens: NDArray[np.int64]  # [sampled] indices into tokens
     num_decode_rows: int
 
@@ -47,7 +47,7 @@ class StepArrays:
 def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> StepArrays:
     """Gather the one uncomputed token of each decode row (ascending), then the next tokens of each chunk's row.
 
-    Costs a fixed number of array operations, whatever the number of rows.
+    The number of array operations does not depend on the number of rows.
     """
     if not chunks:
         return _decode_arrays(state, decode_rows)
@@ -79,10 +79,10 @@ def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequ
 
 
 def _decode_arrays(state: RequestRows, rows: NDArray[np.int64]) -> StepArrays:
-    """Of the decode set alone, which most steps are: without what serves rows of several tokens."""
+    """The arrays of a step of the decode set alone, which most steps are: cheaper, since every row has one token."""
     count = len(rows)
     positions, kv_lens = state.num_computed[rows], state.length[rows]
-    assert (positions + 1 == kv_lens).all(), "a row of the decode set has not one token to compute"
+    assert (positions + 1 == kv_lens).all(), "a row of the decode set does not have exactly one token to compute"
     return StepArrays(
         token_ids=np.zeros(count, np.int64),
         positions=positions,
@@ -98,6 +98,6 @@ def _decode_arrays(state: RequestRows, rows: NDArray[np.int64]) -> StepArrays:
 
 
 def _slots(state: RequestRows, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """In each KV group, of tokens at `positions` of `rows`, both [tokens]."""
+    """The slots in each KV group of the tokens at `positions` of `rows`, both [tokens]."""
     block, offset = np.divmod(positions, state.block_size)
     return [table[rows, block].astype(np.int64) * state.block_size + offset for table in state.block_tables]

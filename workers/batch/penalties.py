@@ -10,14 +10,14 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class Penalties:
-    """The tokens that one row has seen. A step costs time in the number of distinct tokens, not in the vocabulary."""
+    """The tokens that one row has seen. A step's time grows with the number of distinct tokens, not the vocabulary."""
 
     repetition: np.float32
     frequency: np.float32
     presence: np.float32
     output_counts: NDArray[np.int32]  # [vocab]
-    seen: NDArray[np.bool_]  # [vocab], in prompt or output
-    distinct: NDArray[np.int64]  # ids where seen, the first num_distinct of a growing buffer
+    seen: NDArray[np.bool_]  # [vocab], whether the token is in prompt or output
+    distinct: NDArray[np.int64]  # ids of seen tokens: the first num_distinct entries of a growing buffer
     num_distinct: int
 
     @classmethod
@@ -51,7 +51,7 @@ class Penalties:
             self.num_distinct += 1
 
     def apply(self, logits: NDArray[np.float32]) -> None:
-        """Penalise one row [vocab] in place: repetition shrinks towards unlikely, then counts are subtracted."""
+        """Penalise one row [vocab] in place: scale by the repetition penalty, then subtract the other two."""
         ids = self.distinct[: self.num_distinct]
         value = logits[ids]
         value = np.where(value > 0, value / self.repetition, value * self.repetition)

@@ -33,9 +33,9 @@ def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[
 
 
 def uniforms(seeds: NDArray[np.int64], positions: NDArray[np.int64], stream: int = 0) -> NDArray[np.float64]:
-    """One number of [0, 1) with 53 random bits for each (seed, output position); both [n], not negative.
+    """A number in [0, 1) with 53 random bits for each (seed, output position); both [n], not negative.
 
-    Numbers of another `stream` are independent of these.
+    Numbers of different streams are independent.
     """
     key = seeds.astype(np.uint64)
     counter = np.zeros((4, len(seeds)), np.uint64)

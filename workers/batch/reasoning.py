@@ -21,7 +21,7 @@ class Reasoning:
     budget: ThinkingBudget
     vocab_size: int
     num_known: int = 0  # output tokens seen
-    num_used: int = _NOT_REASONING  # of the budget
+    num_used: int = _NOT_REASONING  # tokens of the budget that are used
     num_matched: int = 0  # tokens of the next tag at the end of the output
     _bits: dict[int, NDArray[np.int32]] = field(default_factory=dict)
 
@@ -38,12 +38,12 @@ class Reasoning:
 
     @property
     def forced(self) -> int | None:
-        """The token that must come next; None: any may."""
+        """The token that must come next; None: any token may."""
         return self.budget.end[self.num_matched] if self.num_used >= self.budget.max_tokens else None
 
     def may_force(self, output_len: int) -> bool:
         """Whether a token may be forced after `output_len` tokens, the last of which may not be known yet."""
-        # From outside of reasoning one of the unknown tokens at least is the tag's; -1 counts it.
+        # Outside of reasoning, at least one of the unknown tokens would belong to the tag; -1 accounts for it.
         return self.num_used + output_len - self.num_known >= self.budget.max_tokens
 
     def forced_bits(self) -> NDArray[np.int32]:
@@ -57,7 +57,7 @@ class Reasoning:
         return self._bits[token]
 
     def append(self, token: int) -> None:
-        """Take the row's next output token."""
+        """Record the row's next output token."""
         self.num_known += 1
         reasons = self.num_used != _NOT_REASONING
         tag = self.budget.end if reasons else self.budget.begin
@@ -68,6 +68,6 @@ class Reasoning:
 
 
 def _matched(tag: tuple[int, ...], before: int, token: int) -> int:
-    """The number of tokens of `tag` at the end of a text that ended with `before` of them, once `token` follows."""
+    """The number of tokens of `tag` that end a text after `token`, if the text before it ended with `before`."""
     end = (*tag[:before], token)
     return next(length for length in range(len(end), -1, -1) if end[len(end) - length :] == tag[:length])

@@ -1,7 +1,7 @@
-"""DRY: penalizes tokens that would continue a repetition, the more the longer the repetition is.
+"""DRY: penalises tokens that would continue a repetition; the penalty grows with the length of the repetition.
 
-By p-e-w (https://github.com/oobabooga/text-generation-webui/pull/5677). The penalty depends only on a row's tokens, so
-a restored row has the same ones.
+The algorithm is p-e-w's (https://github.com/oobabooga/text-generation-webui/pull/5677). Penalties depend only on a
+row's tokens, so a restored row has the same penalties.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.samplers import MAX_MATCH, Dry
 
-MAX_PENALTY = 1e6  # finite, so that a token that the grammar requires stays possible
+MAX_PENALTY = 1e6  # finite, so that a token that the grammar requires remains possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Repetitions:
             return None
         is_breaker = np.zeros(vocab_size, np.bool_)
         is_breaker[list(dry.breaker_token_ids)] = True
-        # Repeated products: a library's power function may give other bits on another machine.
+        # Repeated products, because the bits of a library's power function may differ between machines.
         powers = accumulate(
             repeat(dry.base, MAX_MATCH), lambda power, base: min(power * base, MAX_PENALTY), initial=1.0
         )
@@ -39,7 +39,7 @@ class Repetitions:
         return cls(dry.allowed_length, dry.penalty_last_n, is_breaker, penalties)
 
     def after(self, tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The penalties of a row with these tokens, prompt and output: distinct ids [k], and their penalties [k]."""
+        """The penalties of a row with these tokens (prompt and output): distinct ids [k], and their penalties [k]."""
         if self.last_n >= 0:
             tokens = tokens[max(0, len(tokens) - self.last_n) :]
         ends, lengths = self._repetitions(tokens)
@@ -51,7 +51,7 @@ class Repetitions:
         return ids, self.penalties[longest - self.allowed_length]
 
     def _repetitions(self, tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Earlier occurrences of the end of `tokens`: their end positions [k], and their matching tokens [k]."""
+        """Earlier occurrences of the end of `tokens`: end positions [k], and numbers of matching tokens [k]."""
         last = len(tokens) - 1
         if last < 1 or self.is_breaker[tokens[last]]:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""The worker's memory of all running requests, one row each, kept from step to step so that plans carry deltas only."""
+"""The worker's state of all running requests, one row each; it persists between steps, so plans carry only deltas."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ class RequestRows:
 
     A row's tokens:  [0, num_computed) in the KV cache | [num_computed, length) known, not yet computed
     Rows of finished requests keep their old contents until a NewRow resets them.
-    A row has a block table for each KV group; table row * num_groups + group is the one of that row in that group.
+    A row has a block table for each KV group: table number row * num_groups + group.
     """
 
     def __init__(
@@ -30,19 +30,19 @@ class RequestRows:
         self.token_ids = np.zeros((num_rows, max_len), np.int32)  # prompt, then output
         self.length = np.zeros(num_rows, np.int64)
         self.prompt_len = np.zeros(num_rows, np.int64)
-        self.generation = np.zeros(num_rows, np.int64)  # how often it was reset
+        self.generation = np.zeros(num_rows, np.int64)  # how often the row was reset
         self.num_computed = np.zeros(num_rows, np.int64)
         self._num_groups = num_groups
         self._tables = np.zeros((num_rows * num_groups, -(-max_len // block_size)), np.int32)
         self.block_tables = [self._tables[group::num_groups] for group in range(num_groups)]  # [rows, max_blocks] each
         self.num_blocks = np.zeros(num_rows * num_groups, np.int64)  # by table
-        self.pools = np.zeros(num_rows, np.bool_)  # it ends with a vector and samples nothing
-        self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, beside the prompt token itself
+        self.pools = np.zeros(num_rows, np.bool_)  # the row produces a vector and samples nothing
+        self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, besides the prompt token itself
         self.sampling = SamplingColumns(num_rows, vocab_size, grammars)
-        self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
+        self.decode_set = np.zeros(0, np.int64)  # rows that get one token per step, ascending
 
     def apply(self, plan: SchedulerOutput) -> NDArray[np.int64]:
-        """Apply what is new in `plan`. Returns where its blocks went, as `append_blocks`."""
+        """Apply what is new in `plan`. Returns the places of its blocks, as `append_blocks` does."""
         for new_row in plan.new_rows:
             self.reset(new_row)
         places = self.append_blocks(plan)
@@ -62,7 +62,7 @@ class RequestRows:
         self.generation[row] += 1
         self.num_computed[row] = new.num_computed_tokens
         tables, groups = len(new.block_tables), self._num_groups
-        assert tables == groups, f"a row has {tables} block tables, but the model {groups} KV groups"
+        assert tables == groups, f"a row has {tables} block tables, but the model has {groups} KV groups"
         for table, ids in enumerate(new.block_tables, start=row * self._num_groups):
             blocks = np.frombuffer(ids, "<i4")
             self._tables[table, : len(blocks)] = blocks
@@ -89,7 +89,7 @@ class RequestRows:
         self.fill(rows, places, token_ids)
 
     def fill(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
-        """The tokens at these places of distinct rows, whose length counts them already, are known now."""
+        """Store late tokens at these places of distinct rows, whose lengths already include them."""
         self.token_ids[rows, places] = token_ids
         self.sampling.append(rows, token_ids)
 

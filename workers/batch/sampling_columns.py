@@ -16,9 +16,9 @@ from .repetitions import Repetitions
 from .token_constraints import Constraints
 
 NO_LOGPROBS = -2
-NO_EXCLUSION = 2.0  # a threshold that no share of the mass reaches
-_EXCLUSIONS = 1  # their stream of random numbers
-_BLOCK = 64  # random numbers made at once for a row: Philox costs the same for one position as for 64
+NO_EXCLUSION = 2.0  # a threshold that no probability reaches
+_EXCLUSIONS = 1  # the stream of random numbers of XTC
+_BLOCK = 64  # random numbers computed at once for a row: Philox costs the same for one position as for 64
 
 
 class SamplingColumns:
@@ -39,15 +39,15 @@ class SamplingColumns:
         self.logprob_tokens: list[NDArray[np.int64] | None] = [None] * num_rows  # the named tokens, instead of the best
         self.custom: list[tuple[LogitsProcessorParams, ...]] = [()] * num_rows  # logits processors of plugins
         self.is_custom = np.zeros(num_rows, np.bool_)  # has any
-        self.adjusted = np.zeros(num_rows, np.bool_)  # has one of what follows
-        self.has_rules = np.zeros(num_rows, np.bool_)  # changes its logits by more than a mask
+        self.adjusted = np.zeros(num_rows, np.bool_)  # has any of the parameters below
+        self.has_rules = np.zeros(num_rows, np.bool_)  # changes the logits by more than a mask
         self.penalties: list[Penalties | None] = [None] * num_rows
         self.repetitions: list[Repetitions | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
-        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a budget
+        self.reasonings: list[Reasoning | None] = [None] * num_rows  # for rows with a thinking budget
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
-        self._random_block = np.full(num_rows, -1, np.int64)  # which positions / _BLOCK `_random` holds
+        self._random_block = np.full(num_rows, -1, np.int64)  # position // _BLOCK of the numbers in `_random`
 
     def reset(
         self,
@@ -95,14 +95,14 @@ class SamplingColumns:
                     each.append(int(token_ids[index]))
 
     def is_forced(self, row: int) -> bool:
-        """Whether the row's next token is the end of its reasoning, whatever else the request favours or forbids."""
+        """Whether the row's next token must end its reasoning, which overrides all other rules of the request."""
         reasoning, grammar = self.reasonings[row], self.grammars[row]
         if reasoning is None or (token := reasoning.forced) is None:
             return False
         return grammar is None or grammar.allows(token)
 
     def allowed(self, row: int) -> NDArray[np.int32] | None:
-        """The mask of the next token, valid after `await_masks`; None: the row has rules by token instead of a mask."""
+        """The mask of the next token, valid after `await_masks`; None: the row has no mask."""
         grammar, constraints, reasoning = self.grammars[row], self.constraints[row], self.reasonings[row]
         if reasoning is not None and self.is_forced(row):
             return reasoning.forced_bits()
@@ -130,7 +130,7 @@ class SamplingColumns:
         return self._random[rows, positions % _BLOCK]
 
     def exclusions(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The probability from which XTC excludes tokens in this step; above 1: none. All [n]."""
+        """The probability from which XTC excludes tokens in this step; above 1: it excludes none. All [n]."""
         probability = self.xtc_probability[rows]
         thresholds = np.full(len(rows), NO_EXCLUSION)
         asked = np.flatnonzero(probability > 0.0)

@@ -12,38 +12,38 @@ from torch import Tensor
 
 ALIGNMENT = 16  # bytes
 DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
-MOST_LAYOUTS = 512  # of as many combinations of sizes; then all are cut anew
+MOST_LAYOUTS = 512  # layouts kept; beyond this number all are discarded
 
-Kinds = tuple[tuple[str, int], ...]  # of each array its dtype and length
+Kinds = tuple[tuple[str, int], ...]  # (dtype, length) of each array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Where arrays of some sizes lie, cut once."""
+    """The places of arrays of given sizes in the buffers, computed once."""
 
-    on_host: list[list[NDArray[np.integer[Any]]]]  # of each step in flight
-    copies: list[tuple[Tensor, Tensor]]  # of each step in flight, from the host to the device; none on the host itself
+    on_host: list[list[NDArray[np.integer[Any]]]]  # for each step in flight
+    copies: list[tuple[Tensor, Tensor]]  # for each step in flight: (host, device); empty if the device is the host
     tensors: list[Tensor]  # on the device
 
 
 class Staging:
-    """Arrays of one step packed end to end, copied at once, and given back as tensors on the device.
+    """Packs the arrays of one step, copies them with one call, and returns them as tensors on the device.
 
-    Arrays of the same sizes lie at the same addresses in every step, which is what a CUDA graph needs, until a step
-    takes more than `num_bytes` and the memory is made anew. A copy may still be under way when the next step is packed,
-    so the host's side has one buffer for each step in flight; on the device steps follow each other, and one serves.
-    Where the device is the host, that one is all there is.
+    Arrays of the same sizes have the same addresses in every step, as CUDA graphs require, until a step needs more
+    than `num_bytes` and the memory is reallocated. A copy may be in progress when the next step is packed, so the host
+    has a buffer for each step in flight. Steps run one after another on the device, so it needs only one buffer. If
+    the device is the host, that buffer is the only one.
     """
 
     def __init__(self, device: str, num_bytes: int, steps_in_flight: int):
         self._device = device
-        self._is_host = torch.device(device).type == "cpu"  # where a step is through before the next is packed
+        self._is_host = torch.device(device).type == "cpu"  # a step is complete before the next one is packed
         self._steps_in_flight = steps_in_flight
         self._turn = 0
         self._allocate(num_bytes)
 
     def put(self, arrays: Sequence[NDArray[np.integer[Any]]]) -> list[Tensor]:
-        """The arrays on the device, valid until the next `put` but one in flight; the copy is on the current stream."""
+        """The arrays on the device; the copy is on the current stream. Later steps on the stream overwrite them."""
         kinds = tuple((array.dtype.char, len(array)) for array in arrays)
         layout = self._layouts.get(kinds) or self._lay_out(kinds, arrays)
         self._turn = (self._turn + 1) % self._steps_in_flight
@@ -82,7 +82,7 @@ class Staging:
 
 
 class HostCopy:
-    """Copies of tensors on their way to the host, of what is in them now; what is launched later is not waited for."""
+    """Starts copies of tensors to the host; `wait` waits for the copies only, not for work that is launched later."""
 
     def __init__(self, *tensors: Tensor):
         self._copies = []
@@ -92,7 +92,7 @@ class HostCopy:
         self._is_there = torch.cuda.current_stream().record_event() if tensors[0].is_cuda else None
 
     def wait(self) -> list[NDArray[Any]]:
-        """The arrays, once they are there."""
+        """Wait for the copies and return them."""
         if self._is_there is not None:
             self._is_there.synchronize()
         return [copy.numpy() for copy in self._copies]

@@ -14,16 +14,16 @@ MAX_BIAS = 100.0
 class Constraints:
     """One row's rules, prepared once at admission."""
 
-    allowed: NDArray[np.int32] | None  # [words], allowed_token_ids as the bits of a mask
+    allowed: NDArray[np.int32] | None  # [words], the mask of allowed_token_ids
     bad_words: tuple[tuple[NDArray[np.int32], int], ...]  # (all but the last token, the last token)
     min_tokens: int
     ends: NDArray[np.int64]  # EOS and stop tokens, masked while output is shorter than min_tokens
     biased: NDArray[np.int64]
-    bias: NDArray[np.float32]  # of the tokens in `biased`
+    bias: NDArray[np.float32]  # the biases of the tokens in `biased`
 
     @classmethod
     def prepare(cls, params: SamplingParams, eos_token_ids: tuple[int, ...], vocab_size: int) -> "Constraints | None":
-        """The constraints of a request; None when it has none."""
+        """The constraints of a request; None if it has none."""
         allowed = None
         if params.allowed_token_ids is not None:
             bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
@@ -49,7 +49,7 @@ class Constraints:
             logits[self.biased] += self.bias
 
     def forbidden_after(self, output: NDArray[np.int32]) -> list[int]:
-        """Tokens that would end a bad word or, too early, the output."""
+        """Tokens that would complete a bad word, or end the output before min_tokens."""
         last_tokens = [
             last
             for prefix, last in self.bad_words

@@ -1,1 +1,1 @@
-"""Reads a model folder: config.json as a geometry, safetensors as weights in a few forms. Open geometry.py."""
+"""Reads a model folder: config.json as a Geometry, safetensors as weights in canonical forms. See geometry.py first."""

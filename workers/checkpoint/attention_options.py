@@ -1,4 +1,4 @@
-"""How a layer's attention weighs what it sees, in our own words."""
+"""The options of a layer's attention, independent of model families and backends."""
 
 import math
 from dataclasses import dataclass
@@ -9,22 +9,23 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionOptions:
-    """How one layer's scores come about: query * key * scale, then the cap, then what ALiBi adds, all in float32."""
+    """How one layer computes its scores: query * key * scale, then the cap, then ALiBi's bias, all in float32."""
 
     scale: float
-    window: int = 0  # positions that a token sees, itself included; 0: all
-    cap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
-    slopes: Tensor | None = None  # [heads] float32, ALiBi: a score gains slope * (key's position - query's)
-    is_bidirectional: bool = False  # a token also sees the keys after its own: its whole prompt is one chunk
+    window: int = 0  # positions that a token attends to, itself included; 0: all
+    cap: float = 0.0  # scores become cap * tanh(score / cap); 0: no cap
+    slopes: Tensor | None = None  # [heads] float32, ALiBi: adds slope * (key's position - query's) to a score
+    is_bidirectional: bool = False  # a token also attends to later keys: its whole prompt is one chunk
 
     def __post_init__(self) -> None:
-        assert not (self.window and self.is_bidirectional), "a window ends at its token"
+        assert not (self.window and self.is_bidirectional), "windows are not supported in bidirectional attention"
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
-    """[num_heads] float32, falling: 2^(-8 i / n) of the i-th of n heads (Press et al., Train Short, Test Long).
+    """ALiBi's slopes, [num_heads] float32, descending (Press et al., Train Short, Test Long).
 
-    n is a power of two; heads beyond the largest take every other slope of twice as many. Powers are in double.
+    Head i of n (from 1) has the slope 2^(-8 i / n), where n is the largest power of two up to `num_heads`; the other
+    heads have every other slope of 2 n heads. Powers are computed in double.
     """
     whole = 1 << (num_heads.bit_length() - 1)
     slopes = [math.pow(2.0, -8.0 * i / whole) for i in range(1, whole + 1)]

@@ -1,4 +1,4 @@
-"""Converts weights to the dtype that a model computes in, and checks that they are finite and within its range."""
+"""Converts weights to the model's dtype, and checks that they are finite and within its range."""
 
 from collections.abc import Callable
 
@@ -11,19 +11,19 @@ from .safetensors_files import FLOATS, Checkpoint
 
 
 class NotFiniteError(ValueError):
-    """Weights hold a NaN or an infinity once they are packed; `find_not_finite` names them."""
+    """Packed weights contain a NaN or an infinity; `find_not_finite` finds the tensor."""
 
 
 def converted(name: str, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """`values` of tensor `name` rounded to `dtype`. Raises ConfigError as `check_finite`."""
+    """The `values` of tensor `name`, rounded to `dtype`. Raises ConfigError as `check_finite` does."""
     found = values.to(dtype)
     check_finite(name, found, lambda: values)
     return found
 
 
 def check_finite(name: str, found: Tensor, values: Callable[[], Tensor]) -> None:
-    """Raises ConfigError when `found` is not finite, with the reason: the `values` that it was rounded from are not
-    finite either, or exceed the range of its dtype. `values` is called only then.
+    """Raises ConfigError with the reason if `found` is not finite: the `values` before rounding are not finite either,
+    or exceed the range of the dtype. `values` is called only then.
     """
     if found.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(found)):
         return
@@ -33,7 +33,7 @@ def check_finite(name: str, found: Tensor, values: Callable[[], Tensor]) -> None
         largest, limit = float(lost.abs().max()), torch.finfo(found.dtype).max
         dtype = str(found.dtype).removeprefix("torch.")
         raise ConfigError(
-            f"tensor {name} holds {largest:g}, and {dtype} nothing beyond {limit:g} ({lost.numel()} such numbers); "
+            f"tensor {name} holds {largest:g}, beyond the range of {dtype}, {limit:g} ({lost.numel()} such numbers); "
             "use --dtype bfloat16"
         )
     count = found.numel() - int(found.isfinite().sum())
@@ -44,7 +44,7 @@ def check_finite(name: str, found: Tensor, values: Callable[[], Tensor]) -> None
 
 
 def find_not_finite(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Raises ConfigError naming the first tensor in use that is not finite in `dtype`; reads all of them again."""
+    """Read all used tensors again, and raise ConfigError naming the first that is not finite in `dtype`."""
     for name in sorted(checkpoint.used):
         entry = checkpoint.entries[name]
         if entry.dtype in FLOATS:

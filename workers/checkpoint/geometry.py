@@ -1,4 +1,4 @@
-"""The geometry of a model, independent of its family: the facts that decoder, weights and KV cache need."""
+"""The geometry of a model, independent of its family: the parameters that decoder, weights and KV cache need."""
 
 import math
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
-Head = Literal["tokens", "labels", "none"]  # what a checkpoint has scores of at its end
-# rms_less_1: the file has each weight less 1. unbiased_layer: with weights alone; plain_layer: without those, too.
+Head = Literal["tokens", "labels", "none"]  # the outputs of the checkpoint's head
+# rms_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_layer: also without a weight.
 NormKind = Literal["rms", "rms_less_1", "layer", "unbiased_layer", "plain_layer"]
 
 
@@ -31,15 +31,15 @@ class RopeScaling:
     mscale: float | None = None  # yarn
     mscale_all_dim: float | None = None  # yarn
     truncate: bool = True  # yarn
-    short_factors: tuple[Positive, ...] = ()  # longrope: by what each pair's frequency is divided
+    short_factors: tuple[Positive, ...] = ()  # longrope: divisors of each pair's frequency
     long_factors: tuple[Positive, ...] = ()
-    rotary_dim: int | None = None  # elements of a head that are turned, in pairs; None: all
-    is_long: bool = False  # longrope: more positions than the original ones are served, by the long factors
+    rotary_dim: int | None = None  # rotated elements of a head; None: all
+    is_long: bool = False  # longrope: uses the long factors, because max_model_len exceeds the original positions
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """`is_gated`: activation(gate) * up, else activation(x). "gelu_tanh" is gelu with tanh in the place of erf."""
+    """An activation: activation(gate) * up if gated, else activation(x). "gelu_tanh" approximates erf by tanh."""
 
     kind: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
     is_gated: bool = True
@@ -53,9 +53,9 @@ class Multipliers:
     """Constant factors of a family."""
 
     embedding: float = 1.0
-    residual: float = 1.0  # what attention and feed-forward add
+    residual: float = 1.0  # of the outputs of attention and feed-forward
     logits: float = 1.0
-    scores: float | None = None  # of attention; None: 1 / sqrt(head_dim)
+    scores: float | None = None  # of attention scores; None: 1 / sqrt(head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +74,30 @@ class Geometry:
     norm_eps: float
     activation: Activation
     ropes: tuple[RopeScaling, ...]  # per layer
-    interleaved: bool  # neighbours in a head are turned together; else the elements of two halves
+    interleaved: bool  # rotary pairs are adjacent elements of a head; otherwise elements i and i + rotary_dim / 2
     multipliers: Multipliers
-    learned_positions: bool  # a vector is added to each token by its position, instead of a rotation
+    learned_positions: bool  # each position has a learned vector that is added to its token; no rotation
     max_position_embeddings: int
-    sliding_windows: tuple[int, ...]  # per layer: a token sees this many positions, itself included; 0: all
+    sliding_windows: tuple[int, ...]  # per layer: positions that a token attends to, itself included; 0: all
     tie_word_embeddings: bool
     qkv_bias: bool
     output_bias: bool  # of attention's output projection
     mlp_bias: bool
-    qk_norm: bool  # per head
-    whole_qk_norm: bool  # of all heads' queries together, and of all keys
-    clip_qkv: float | None  # queries, keys and values lie between this and its negative
-    is_parallel: bool  # attention and feed-forward read the same hidden states; both are added
+    qk_norm: bool  # queries and keys are normalised per head
+    whole_qk_norm: bool  # queries are normalised over all heads, and keys likewise
+    clip_qkv: float | None  # queries, keys and values are clipped to +- this value
+    is_parallel: bool  # attention and feed-forward read the same hidden states, and both outputs are added
     head_bias: bool
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
     head: Head = "tokens"
-    is_bidirectional: bool = False  # a token sees those behind it, too
+    is_bidirectional: bool = False  # a token also attends to later tokens
     num_token_types: int = 0
-    usual_max_len: int | None = None  # tokens, where shorter than max_position_embeddings; only the option exceeds it
-    scores_cap: float = 0.0  # of attention: capped at +-this by a tanh; 0: not
+    usual_max_len: int | None = None  # tokens; the default of max_model_len if less than max_position_embeddings
+    scores_cap: float = 0.0  # of attention scores, by a tanh; 0: no cap
     logits_cap: float = 0.0
-    has_alibi: bool = False  # scores fall with the distance of the key, by a slope a head
-    head_multiple: int = 1  # elements; heads in the KV cache are padded with zeros to a multiple of it
+    has_alibi: bool = False  # scores decrease with the distance of the key, by a slope per head
+    head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
 
     @property
     def scale(self) -> float:
@@ -108,31 +108,31 @@ class Geometry:
         return self.num_heads // tp_size
 
     def kv_heads_of_rank(self, tp_size: int) -> int:
-        """With more ranks than KV heads each head is held by several ranks."""
+        """KV heads on one rank. If there are more ranks than KV heads, several ranks hold the same head."""
         return max(1, self.num_kv_heads // tp_size)
 
     @property
     def cached_head_dim(self) -> int:
-        """Elements of a key or a value as the KV cache holds it."""
+        """Elements of a key or a value in the KV cache."""
         return -(-self.head_dim // self.head_multiple) * self.head_multiple
 
     def kv_bytes_per_block(
         self, block_size: int, tp_size: int, dtype: torch.dtype, num_layers: int | None = None
     ) -> int:
-        """Bytes of one block of `block_size` tokens on one rank: K and V of all layers, or of `num_layers`, and what
-        int8 is scaled by."""
+        """Bytes of one block of `block_size` tokens on one rank: K and V of all layers or of `num_layers`, with the
+        scales of an int8 cache."""
         per_head = self.cached_head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
         return 2 * (num_layers or self.num_layers) * self.kv_heads_of_rank(tp_size) * per_head * block_size
 
     def check_tensor_parallel(self, tp_size: int) -> None:
-        """Raises ConfigError when `tp_size` ranks cannot share this model evenly."""
+        """Raises ConfigError if the model cannot be divided evenly among `tp_size` ranks."""
         if problem := self._uneven(tp_size):
             sizes = [size for size in range(1, self.num_heads + 1) if not self._uneven(size)]
             fits = ", ".join(map(str, sizes))
             raise ConfigError(f"tensor_parallel_size={tp_size} {problem}; use one of {fits}")
 
     def _uneven(self, tp_size: int) -> str:
-        """The parts that `tp_size` ranks cannot share evenly; "" when they can share all."""
+        """What cannot be divided evenly among `tp_size` ranks; "" if everything can."""
         parts = (("attention heads", self.num_heads), ("intermediate size", self.intermediate_size))
         for name, count in parts:
             if count % tp_size:

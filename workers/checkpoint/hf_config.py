@@ -14,7 +14,7 @@ from paged_serve.protocol.json_file import read_json_file
 
 from .geometry import Activation, RopeScaling
 
-Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # larger than any model's; a value below 1 is reported by name later
+Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # more than any model has; a value below 1 is reported by name later
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
@@ -46,7 +46,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu"]] = {
 
 
 class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of config.json that dense decoders share; defaults are those of the format."""
+    """The fields of config.json that dense decoders share, with the defaults of the format."""
 
     hidden_size: Size
     intermediate_size: Size
@@ -56,34 +56,34 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: Size | None = None
     vocab_size: Size
     max_position_embeddings: Annotated[int, Meta(ge=-1, le=1 << 30)]
-    rms_norm_eps: float = 1e-6  # of the family's norm, of any kind
+    rms_norm_eps: float = 1e-6  # epsilon of the family's norm, whatever its kind
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
     attention_bias: bool = False
-    attention_out_bias: bool = False  # of the output projection, where it has a switch of its own
+    attention_out_bias: bool = False  # bias of the output projection, in families with a separate field for it
     mlp_bias: bool = False
     sliding_window: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
     use_sliding_window: bool = False
     max_window_layers: int = 28
     layer_types: list[str] | None = None
-    sliding_window_pattern: Annotated[int, Meta(ge=1)] | None = None  # every so many layers one sees everything
+    sliding_window_pattern: Annotated[int, Meta(ge=1)] | None = None  # every n-th layer has full attention
     rope_theta: float | None = None
-    rope_scaling: dict[str, Any] | None = None  # the older spelling, beside rope_theta
-    rope_parameters: dict[str, Any] | None = None  # the newer one, which contains it
+    rope_scaling: dict[str, Any] | None = None  # the older format, which has rope_theta outside
+    rope_parameters: dict[str, Any] | None = None  # the newer format, which contains rope_theta
     partial_rotary_factor: float | None = None
-    rotary_dim: Size | None = None  # what it comes to
-    rope_local_base_freq: float = 10000.0  # Gemma 3's layers that slide
+    rotary_dim: Size | None = None  # the same as a number of elements
+    rope_local_base_freq: float = 10000.0  # Gemma 3: theta of the layers with sliding windows
     no_rope_layers: list[int] | None = None  # SmolLM3: 0 for each layer without rotary embeddings
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
     attn_logit_softcapping: Annotated[float, Meta(gt=0)] | None = None
     final_logit_softcapping: Annotated[float, Meta(gt=0)] | None = None
-    logits_scaling: Annotated[float, Meta(gt=0)] = 1.0  # what logits are divided by
+    logits_scaling: Annotated[float, Meta(gt=0)] = 1.0  # the divisor of logits
     original_max_position_embeddings: int | None = None
-    type_vocab_size: Size = 0  # types of tokens, of encoders
+    type_vocab_size: Size = 0  # encoders: the number of token types
     use_parallel_residual: bool = False
-    num_norms: Literal[1, 2] = 2  # before a layer's attention and its feed-forward
+    num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one
     clip_qkv: Annotated[float, Meta(gt=0)] | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
@@ -99,7 +99,7 @@ class _Architectures(msgspec.Struct, frozen=True):
 
 
 def read_architectures(folder: Path) -> list[str]:
-    """Of config.json, whose other fields only make sense once these are known. Raises ConfigError naming the folder."""
+    """The architectures in config.json; they decide the meaning of its other fields. Raises ConfigError."""
     path = folder / "config.json"
     if not path.is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json; give a local Hugging Face folder")
@@ -107,9 +107,9 @@ def read_architectures(folder: Path) -> list[str]:
 
 
 def read_hf_config(folder: Path, in_common_names: Callable[[dict[str, Any]], dict[str, Any]]) -> HFConfig:
-    """Of an architecture that is served, which may have other names for fields.
+    """Read config.json; `in_common_names` renames the fields of the architecture to those of HFConfig.
 
-    Raises ConfigError naming the field that does not fit.
+    Raises ConfigError naming the invalid field.
     """
     path = folder / "config.json"
     fields = in_common_names(read_json_file(path, dict[str, Any]))
@@ -120,7 +120,7 @@ def read_hf_config(folder: Path, in_common_names: Callable[[dict[str, Any]], dic
 
 
 def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
-    """The activation function. Raises ConfigError for one without a kernel."""
+    """The activation function. Raises ConfigError if there is no kernel for it."""
     if (kind := ACTIVATIONS.get(config.hidden_act)) is None:
         supported = ", ".join(ACTIVATIONS)
         raise ConfigError(f"config.json: hidden_act {config.hidden_act!r} is not supported; supported are {supported}")
@@ -128,7 +128,7 @@ def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
 
 
 def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:
-    """From generation_config.json if it names any, else from config.json; may be empty."""
+    """The end tokens in generation_config.json if it has any, otherwise in config.json; may be empty."""
     path = folder / "generation_config.json"
     found: int | list[int] | None = None
     if path.is_file():
@@ -139,7 +139,7 @@ def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:
 
 
 def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
-    """The dtype to compute in: `wanted`, or for "auto" the checkpoint's own."""
+    """The model's dtype: `wanted`, or for "auto" the checkpoint's dtype."""
     if wanted != "auto":
         return DTYPES[wanted]
     own = (config.dtype or config.torch_dtype or "float32").removeprefix("torch.")
@@ -149,9 +149,9 @@ def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
 
 
 def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, may_be_partial: bool = False) -> RopeScaling:
-    """The rotary parameters, in either spelling; `parameters`: those that only some layers have.
+    """The rotary parameters, from either format; `parameters` replaces those of config.json for some layers.
 
-    `may_be_partial`: the family's models may turn a part of each head.
+    `may_be_partial`: the family's models may rotate only a part of each head.
     """
     if parameters is None:
         parameters = dict(config.rope_parameters or config.rope_scaling or {})
@@ -176,7 +176,7 @@ def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, may_b
 
 
 def _rotary_dim(config: HFConfig, parameters: dict[str, Any], may_be_partial: bool) -> int | None:
-    """Elements of a head that are turned; None: all."""
+    """The number of rotated elements of a head; None: all."""
     head_dim = _head_dim(config)
     partial = parameters.get("partial_rotary_factor") or config.partial_rotary_factor or 1.0
     if partial == 1.0 and config.rotary_dim in (None, head_dim):
@@ -188,18 +188,18 @@ def _rotary_dim(config: HFConfig, parameters: dict[str, Any], may_be_partial: bo
     if found is None:
         found = int(head_dim * partial) if isinstance(partial, int | float) and 0 < partial <= 1 else 0
     if not 2 <= found <= head_dim or found % 2:
-        raise ConfigError(f"config.json: {spelled} is no even number of elements from 2 to a head's {head_dim}")
+        raise ConfigError(f"config.json: {spelled} must give an even number of elements from 2 to head_dim={head_dim}")
     return found
 
 
 def _longrope(rope: RopeScaling, config: HFConfig, *, has_factor: bool) -> RopeScaling:
-    """With the factor that config.json leaves out; raises ConfigError where there is no factor for each pair."""
+    """Derive `factor` if config.json has none. Raises ConfigError unless there is a factor for each rotary pair."""
     pairs = (rope.rotary_dim or _head_dim(config)) // 2
     for name, factors in (("short_factor", rope.short_factors), ("long_factor", rope.long_factors)):
         if len(factors) != pairs:
-            raise ConfigError(f"config.json: {name} has {len(factors)} numbers, but a head {pairs} pairs that turn")
+            raise ConfigError(f"config.json: {name} has {len(factors)} numbers, but a head has {pairs} rotary pairs")
     if rope.original_max_positions < 2:
-        raise ConfigError("config.json: longrope needs original_max_position_embeddings, of at least 2")
+        raise ConfigError("config.json: longrope needs original_max_position_embeddings of at least 2")
     if has_factor:
         return rope
     return replace(rope, factor=config.max_position_embeddings / rope.original_max_positions)

@@ -1,4 +1,4 @@
-"""The protocol of readers of quantized checkpoints, and helpers for readers of grouped weights."""
+"""The interface of readers of weight matrices, and helpers for readers of grouped weights."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +14,7 @@ from .weight_forms import StoredWeight, Weight
 
 @dataclass(frozen=True, slots=True)
 class MatrixPart:
-    """One rank's share of a matrix of `shape` [out, in]: [start, stop) of its outputs (dim 0) or inputs (dim 1)."""
+    """One rank's share of a matrix of `shape` [out, in]: outputs (dim 0) or inputs (dim 1) in [start, stop)."""
 
     shape: tuple[int, int]
     dim: int
@@ -35,24 +35,24 @@ class MatrixPart:
 
 
 class MatrixReader(Protocol):
-    """Reads projections by name (the part before ".weight") in the form in which the checkpoint stores them."""
+    """Reads projections by name (the part before ".weight"), in the checkpoint's form or quantized on load."""
 
     def read(self, name: str, part: MatrixPart) -> Weight: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FloatReader:
-    """Matrices as they are, in the dtype that the model computes in."""
+    """Reads float matrices, in the model's dtype."""
 
     checkpoint: Checkpoint
     dtype: torch.dtype
-    is_transposed: bool = False  # they are stored as [in, out]
+    is_transposed: bool = False  # the checkpoint stores matrices as [in, out]
 
     def read(self, name: str, part: MatrixPart) -> StoredWeight:
         return StoredWeight((self.stored(name, part),), self.dtype)
 
     def stored(self, name: str, part: MatrixPart) -> Tensor:
-        """In the checkpoint's own dtype."""
+        """The matrix in the checkpoint's dtype."""
         if self.is_transposed:
             stored = self.checkpoint.read(f"{name}.weight", part.shape[::-1], 1 - part.dim, part.start, part.stop)
             return stored.t().contiguous()
@@ -60,9 +60,9 @@ class FloatReader:
 
 
 def num_groups(checkpoint: Checkpoint, name: str, dim: int, inputs: int, group_size: int) -> int:
-    """Groups of inputs, by the shape of tensor `name` along `dim`; they must match the configuration.
+    """The number of groups of inputs: the size of tensor `name` along `dim`, which must match the configuration.
 
-    `group_size` -1 stands for one group of all inputs.
+    `group_size` -1 means one group of all inputs. Raises ConfigError.
     """
     wanted = inputs if group_size == -1 else min(group_size, inputs)
     entry = checkpoint.entries.get(name)
@@ -75,15 +75,15 @@ def num_groups(checkpoint: Checkpoint, name: str, dim: int, inputs: int, group_s
 
 
 def groups_of(name: str, part: MatrixPart, groups: int, order: Tensor | None) -> slice:
-    """Which groups `part` needs. Raises ConfigError when ranks would have to share one."""
+    """The groups that `part` contains. Raises ConfigError if ranks would have to share a group."""
     if part.dim == 0 or part.is_whole:
         return slice(None)
     if order is not None:
         raise ConfigError(
-            f"{name} was quantized in activation order, which scatters its groups over all inputs, so that ranks "
-            "cannot share it; use tensor_parallel_size=1"
+            f"{name} was quantized in activation order, so its groups contain inputs from everywhere and it cannot be "
+            "divided among ranks; use tensor_parallel_size=1"
         )
-    if groups == 1:  # every share uses the one scale
+    if groups == 1:  # all shares use the same scale
         return slice(None)
     size = part.shape[1] // groups
     check_cuts(name, part, size)
@@ -91,16 +91,16 @@ def groups_of(name: str, part: MatrixPart, groups: int, order: Tensor | None) ->
 
 
 def check_cuts(name: str, part: MatrixPart, size: int) -> None:
-    """Raises ConfigError when a rank's share of the inputs begins or ends within a group of `size`."""
+    """Raises ConfigError if a rank's share of the inputs begins or ends inside a group of `size`."""
     if part.dim == 1 and (part.start % size or part.stop % size):
         raise ConfigError(
             f"{name} is quantized in groups of {size} inputs, but a rank's share is inputs {part.start} to "
-            f"{part.stop}; use a tensor_parallel_size by which {part.shape[1]} inputs divide into multiples of {size}"
+            f"{part.stop}; use a tensor_parallel_size that divides {part.shape[1]} inputs into multiples of {size}"
         )
 
 
 def activation_order(checkpoint: Checkpoint, name: str, inputs: int, groups: int) -> Tensor | None:
-    """The inputs, group by group, from tensor `name`, which has each input's group; None if they are in that order."""
+    """The inputs ordered by group, from tensor `name`, which has each input's group; None if they are in order."""
     if name not in checkpoint.entries:
         return None
     group_of_input = checkpoint.read(name, (inputs,), dtypes=("I32",))
@@ -109,5 +109,5 @@ def activation_order(checkpoint: Checkpoint, name: str, inputs: int, groups: int
         return None
     order = torch.argsort(group_of_input, stable=True)
     if not torch.equal(group_of_input[order], sorted_groups.int()):
-        raise ConfigError(f"{checkpoint.folder}: {name} does not share {inputs} inputs among {groups} equal groups")
+        raise ConfigError(f"{checkpoint.folder}: {name} does not divide {inputs} inputs into {groups} equal groups")
     return order

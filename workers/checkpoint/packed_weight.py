@@ -16,15 +16,15 @@ class WeightFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A weight [outputs, inputs], packed; the original is no longer needed."""
+    """A packed weight [outputs, inputs]; the original is no longer needed."""
 
     format: WeightFormat
-    data: Tensor  # zeros past the edges; its address is that of the first panel
+    data: Tensor  # padded with zeros; its address is that of the first panel
     outputs: int
     inputs: int
     scales: Tensor | None = None  # int8: [outputs] float32
-    group_size: int = 0  # int4: inputs of a group
-    scale_unit: float = 1.0  # int4: what the scales in `data` are multiples of
+    group_size: int = 0  # int4: inputs per group
+    scale_unit: float = 1.0  # int4: the unit of the scales in `data`
     has_zeros: bool = False  # int4: whether `data` holds zero points
     order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
 

@@ -1,4 +1,4 @@
-"""Checkpoints in safetensors, single or in shards: checked before they are mapped, read slice by slice."""
+"""Reads checkpoints in safetensors, in one file or in shards: files are checked, mapped, and read slice by slice."""
 
 import math
 from pathlib import Path
@@ -25,26 +25,26 @@ class TensorEntry(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """model.safetensors.index.json: which shard holds which tensor."""
+    """The contents of model.safetensors.index.json: the shard of each tensor."""
 
     weight_map: dict[str, str]
 
 
 class Checkpoint:
-    """Every tensor of a folder by name. Nothing is read until `read`; a file that contradicts its header is refused."""
+    """The tensors of a folder by name. Data is read only by `read`; files that contradict their headers are refused."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.entries: dict[str, TensorEntry] = {}
-        self.used: set[str] = set()  # names of tensors of which something was read
-        self.read_bytes = 0  # of the tensors in `used`, each counted as a whole
+        self.used: set[str] = set()  # names of tensors that were read, wholly or in part
+        self.read_bytes = 0  # the full size of the tensors in `used`
         self._file_of: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
         for path, expected in _files(folder).items():
             entries = read_header(path)
             missing = sorted(expected - entries.keys())
             if missing:
-                raise ConfigError(f"{path} lacks {_listed(missing)}, which the index says it holds")
+                raise ConfigError(f"{path} lacks {_listed(missing)}, which it holds according to the index")
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
         self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
@@ -58,13 +58,13 @@ class Checkpoint:
         stop: int | None = None,
         dtypes: tuple[str, ...] = FLOATS,
     ) -> Tensor:
-        """[start, stop) along `dim` of tensor `name`, which must have `shape` as a whole and one of `dtypes`."""
+        """Read [start, stop) along `dim` of tensor `name`, which must have this full `shape` and one of `dtypes`."""
         entry = self.entries.get(name)
         if entry is None:
-            raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json asks for")
+            raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json requires")
         if tuple(entry.shape) != shape:
             raise ConfigError(
-                f"{self._file_of[name]}: tensor {name} has shape {entry.shape}, but config.json asks for {list(shape)}"
+                f"{self._file_of[name]}: tensor {name} has shape {entry.shape}, but config.json requires {list(shape)}"
             )
         if entry.dtype not in dtypes:
             raise ConfigError(
@@ -84,7 +84,7 @@ class Checkpoint:
         return sorted(set(self._file_of.values()))
 
     def close(self) -> None:
-        """Unmaps the files; the next `read` opens them anew."""
+        """Unmap the files; the next `read` maps them again."""
         self._open.clear()
 
     def _opened(self, path: Path) -> Any:
@@ -104,8 +104,8 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             header_bytes = int.from_bytes(file.read(8), "little")
             if size < 8 or header_bytes > min(size - 8, MAX_HEADER_BYTES):
                 raise ConfigError(
-                    f"{path} is not a whole safetensors file: its header should take {8 + header_bytes} bytes, the "
-                    f"file has {size}; download it again"
+                    f"{path} is not a complete safetensors file: its header should take {8 + header_bytes} bytes, but "
+                    f"the file has {size}; download it again"
                 )
             raw = msgspec.json.decode(file.read(header_bytes), type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
@@ -119,27 +119,27 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
 
 
 def _check_offsets(path: Path, entries: dict[str, TensorEntry], data_bytes: int) -> None:
-    """Tensors must lie end to end, each as long as its shape says, and fill the file."""
+    """Check that tensors are contiguous, have the sizes of their shapes, and fill the file. Raises ConfigError."""
     expected_start = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         start, end = entry.data_offsets
         if start != expected_start or end < start or min(entry.shape, default=0) < 0:
-            raise ConfigError(f"{path}: tensor {name} lies at bytes {start} to {end}; expected it at {expected_start}")
+            raise ConfigError(f"{path}: tensor {name} is at bytes {start} to {end}, but must start at {expected_start}")
         item_bytes = DTYPE_BYTES.get(entry.dtype)
         if item_bytes is not None and end - start != item_bytes * math.prod(entry.shape):
             raise ConfigError(
                 f"{path}: tensor {name} of {entry.dtype} {entry.shape} takes {item_bytes * math.prod(entry.shape)} "
-                f"bytes, but its header gives it {end - start}"
+                f"bytes, but has {end - start} in the header"
             )
         expected_start = end
     if expected_start != data_bytes:
         raise ConfigError(
-            f"{path} is damaged: its tensors take {expected_start} bytes, the file has {data_bytes}; download it again"
+            f"{path} is damaged: its tensors take {expected_start} bytes, but it has {data_bytes}; download it again"
         )
 
 
 def _files(folder: Path) -> dict[Path, set[str]]:
-    """The folder's weight files, with the names that its index (if any) promises in each."""
+    """The folder's weight files, with the names of the tensors in each according to its index, if it has one."""
     single, index_path = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if not index_path.is_file():
         if not single.is_file():
@@ -163,7 +163,7 @@ def _listed(names: list[str], most: int = 8) -> str:
 
 
 def check_names(checkpoint: Checkpoint, unused_endings: tuple[str, ...]) -> None:
-    """Raises ConfigError naming unused tensors: without them the model would differ from its checkpoint."""
+    """Raises ConfigError naming unused tensors: a model without them would differ from its checkpoint."""
     unexpected = sorted(
         name for name in checkpoint.entries.keys() - checkpoint.used if not name.endswith(unused_endings)
     )

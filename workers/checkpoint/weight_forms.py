@@ -1,4 +1,4 @@
-"""The canonical forms of a quantized matrix: readers produce them, and products and packing take them."""
+"""The canonical forms of a weight matrix: readers produce them; products and packing accept them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from .packed_weight import PackedWeight
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputScaledWeight:
-    """One scale an output. Products quantize their activations to the codes' dtype too, a scale a token (W8A8)."""
+    """A matrix with one scale per output. Activations are quantized to the same dtype, one scale per token (W8A8)."""
 
     codes: Tensor  # [out, in] of 8 bits
     scales: Tensor  # [out] float32; weight = codes * scales
@@ -27,32 +27,32 @@ class OutputScaledWeight:
         return self.codes.nbytes + self.scales.nbytes
 
     def dequantized(self) -> Tensor:
-        """[out, in] float32."""
+        """The values [out, in] float32."""
         return self.codes.float() * self.scales.unsqueeze(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8Weight(OutputScaledWeight):
-    """Codes are int8."""
+    """An OutputScaledWeight with int8 codes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fp8Weight(OutputScaledWeight):
-    """Codes are float8_e4m3fn."""
+    """An OutputScaledWeight with float8_e4m3fn codes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedWeight:
-    """One scale (and zero point) for each output and group of inputs; activations stay as they are (weight-only).
+    """A matrix with a scale (and zero point) for each output and group of inputs; activations are float (weight-only).
 
-    Column j of `codes` multiplies input `order[j]`: groups of equal size lie side by side, whatever inputs they hold.
+    Column j of `codes` multiplies input `order[j]`: groups are contiguous and equally large, whatever their inputs are.
     """
 
     codes: Tensor  # [out, in] uint8, 0 to 2^bits - 1
     scales: Tensor  # [out, groups] float32; weight = (codes - zeros) * scales
     zeros: Tensor | None  # [out, groups] uint8; None: 2^(bits - 1) everywhere
     bits: int  # 4 or 8
-    order: Tensor | None = None  # [in] int64, a permutation; None: as the inputs come
+    order: Tensor | None = None  # [in] int64, a permutation; None: the order of the inputs
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -64,17 +64,17 @@ class GroupedWeight:
 
     @property
     def middle(self) -> int:
-        """The code that stands for zero where there are no zero points."""
+        """The code of zero in a weight without zero points."""
         return 1 << (self.bits - 1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes once packed: codes at their own width, scales as bfloat16."""
+        """Bytes when packed: codes at their own width, scales as bfloat16."""
         zeros = 0 if self.zeros is None else self.zeros.numel() * self.bits // 8
         return self.codes.numel() * self.bits // 8 + 2 * self.scales.numel() + zeros
 
     def dequantized(self) -> Tensor:
-        """[out, in] float32, columns in the order of the inputs."""
+        """The values [out, in] float32, columns in the order of the inputs."""
         rows, groups = self.scales.shape
         grouped = self.codes.view(rows, groups, -1).float()
         zeros = self.middle if self.zeros is None else self.zeros.float().unsqueeze(2)
@@ -86,10 +86,10 @@ class GroupedWeight:
 class StoredWeight:
     """A float matrix in the checkpoint's mapped files, in its stored dtype, to be rounded to `dtype`.
 
-    It is not read yet: packing reads it once, on several threads if it has them.
+    Its data is not read yet: packing reads it once, on all threads of the pool.
     """
 
-    parts: tuple[Tensor, ...]  # [rows, in] each, stacked
+    parts: tuple[Tensor, ...]  # stacked, [rows, in] each
     dtype: torch.dtype
 
     @property
@@ -102,17 +102,17 @@ class StoredWeight:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def tensor(self) -> Tensor:
-        """[out, in]; the file's own memory if it is one part of this dtype."""
+        """The matrix [out, in]; it is the mapped file itself if there is one part, of this dtype."""
         parts = [part.to(self.dtype) for part in self.parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-# A Tensor is a float matrix [out, in], as a StoredWeight is. A PackedWeight is for the CPU kernels alone.
+# A Tensor is a float matrix [out, in], like a StoredWeight. A PackedWeight is for the CPU kernels only.
 Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | GroupedWeight | PackedWeight
 
 
 def float_values(weight: Weight) -> Tensor:
-    """[out, in] as they were stored, before they are rounded to what a model computes in."""
+    """The values [out, in], not yet rounded to the model's dtype."""
     match weight:
         case Tensor():
             return weight
@@ -125,9 +125,10 @@ def float_values(weight: Weight) -> Tensor:
 
 
 def joined(parts: Sequence[Weight]) -> list[Weight]:
-    """Projections of one input, stacked output below output wherever neighbours have the same form; often one is left.
+    """Stack projections of the same input along their outputs where adjacent ones have the same form.
 
-    q, k and v of a checkpoint may differ: one left unquantized, or each with an activation order of its own.
+    Often a single matrix results. q, k and v of a checkpoint may differ: one may be unquantized, or each may have its
+    own activation order.
     """
     stacked: list[Weight] = []
     for part in parts:
@@ -140,7 +141,7 @@ def joined(parts: Sequence[Weight]) -> list[Weight]:
 
 
 def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
-    """`change` of every tensor whose rows are outputs."""
+    """Apply `change` to every tensor of the weight whose rows are outputs."""
     match weight:
         case StoredWeight():
             return StoredWeight(tuple(change(part) for part in weight.parts), weight.dtype)
@@ -157,7 +158,7 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
 
 
 def with_outputs(weight: Weight, count: int) -> Weight:
-    """Padded to `count` outputs that are zero."""
+    """Pad the weight with zeros to `count` outputs."""
     missing = count - weight.shape[0]
     if missing and isinstance(weight, StoredWeight):
         zeros = torch.zeros(missing, weight.shape[1], dtype=weight.dtype)
@@ -166,7 +167,7 @@ def with_outputs(weight: Weight, count: int) -> Weight:
 
 
 def with_rows(weight: Weight, order: Tensor) -> Weight:
-    """The outputs `order` [n] i64 of `weight`, in that order; a StoredWeight is one part."""
+    """The outputs `order` [n] i64 of `weight`, in this order; a StoredWeight must have one part."""
     assert not isinstance(weight, StoredWeight) or len(weight.parts) == 1
     return each_tensor(weight, lambda part: part[order])
 
@@ -179,7 +180,7 @@ def on_device(weight: Weight, device: str) -> Weight:
 
 
 def _stack(upper: Weight, lower: Weight) -> Weight | None:
-    """None when they cannot be one matrix."""
+    """The two as one matrix; None if they differ in form."""
     match upper, lower:
         case Tensor(), Tensor():
             return torch.cat([upper, lower])

@@ -1,1 +1,1 @@
-"""The ranks of a model: what they exchange, which cores and memory each has. Open tensor_parallel.py first."""
+"""The ranks of a model: their collectives, and each one's cores and memory. Open tensor_parallel.py first."""

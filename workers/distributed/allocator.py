@@ -7,10 +7,10 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20  # bytes; glibc refuses more
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed buffers for the next step; False without glibc.
+    """Make glibc keep freed buffers for the next step. Returns False without glibc.
 
     Every step allocates the same temporaries of some megabytes. By default glibc returns them to the kernel, which
-    zeroes each page again: that took more than half of a decode step of 64 rows.
+    zeroes each page again: this took more than half of a decode step of 64 rows.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -21,8 +21,8 @@ def keep_freed_memory() -> bool:
 def release_freed_memory() -> None:
     """Return free memory to the kernel, holes included.
 
-    During loading, small tensors that stay are placed in the space of large ones that were freed, so the next large
-    ones need new space: a third of the weights again, layer after layer.
+    During loading, small long-lived tensors are placed in the space of large tensors that were freed, so the next large
+    tensors need new space. Over all layers this adds a third of the weights' size.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -15,10 +15,10 @@ class Mount(NamedTuple):
 
 
 def quota_of_cpus(root: Path = Path("/")) -> int | None:
-    """The number of CPUs whose time this process may use; None: no limit. More threads would wait for one another.
+    """The number of CPUs whose time this process may use; None: no limit. More threads would wait for each other.
 
-    It is the least quota of the process's control group and its visible ancestors, in both versions of control groups:
-    a host may have either or both, mounted anywhere, and a container may see the host's group names or its own.
+    This is the lowest quota of the process's control group and its visible ancestors, in both versions of control
+    groups: a host may have either or both, mounted anywhere, and a container may see the host's group names or its own.
     """
     quotas = [quota for folder in _groups(root) if (quota := _quota(folder)) is not None]
     return max(1, int(min(quotas))) if quotas else None
@@ -37,7 +37,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The folders of this process's groups and of their ancestors."""
+    """The folders of this process's control groups and of their ancestors."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
         mounts = [mount for line in (root / "proc/self/mountinfo").read_text().splitlines() if (mount := _mount(line))]
@@ -60,7 +60,7 @@ def _below(group: str, top: str) -> tuple[str, ...]:
 
 
 def _mount(line: str) -> Mount | None:
-    """The mount in a line of mountinfo; None unless it is one of control groups."""
+    """The mount in a line of mountinfo; None unless it is a mount of control groups."""
     place, _, source = line.partition(" - ")
     fields, (kind, *rest) = place.split(), source.split() or [""]
     if kind not in ("cgroup", "cgroup2") or len(fields) < 5:

@@ -9,9 +9,9 @@ HUGE_PAGE = 2 << 20  # bytes
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialised tensor that starts on a 2 MB page and lies in such pages as far as it fills them."""
+    """An uninitialised tensor that starts on a 2 MB page; the pages that it fills are huge pages."""
     nbytes = dtype.itemsize * torch.Size(shape).numel()
-    # Private, because shared memory gets no large pages.
+    # Private, because shared memory gets no huge pages.
     memory = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = torch.frombuffer(memory, dtype=torch.uint8)
     start = -raw.data_ptr() % HUGE_PAGE

@@ -7,7 +7,7 @@ from paged_serve.protocol.errors import ConfigError
 
 _CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = Path("/dev/shm")
-NCCL_BYTES = 16 << 20  # a segment has ten megabytes, and nccl ends a process that cannot allocate one
+NCCL_BYTES = 16 << 20  # nccl allocates segments of 10 MB, and ends the process if it cannot
 
 
 def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
@@ -20,13 +20,13 @@ def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROU
 
 
 def check_shared_memory(folder: Path = SHARED_MEMORY) -> None:
-    """Raises ConfigError when /dev/shm is too small for nccl, its only user here."""
+    """Raises ConfigError if /dev/shm is too small for nccl, its only user here."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if free < NCCL_BYTES:
         raise ConfigError(
-            f"{folder} has {free} bytes left; nccl needs {NCCL_BYTES} for several CUDA ranks. Make room there, or give "
-            "the container more (docker run --shm-size=1g)"
+            f"{folder} has {free} bytes left; nccl needs {NCCL_BYTES} for several CUDA ranks. Free some space, or make "
+            "it larger (docker run --shm-size=1g)"
         )
 
 
@@ -59,7 +59,7 @@ def _available(meminfo: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """The file's one number; None when there is no file or it holds "max"."""
+    """The number in the file; None if there is no file or it contains "max"."""
     try:
         text = path.read_text().strip()
     except OSError:
@@ -68,7 +68,7 @@ def _number(path: Path) -> int | None:
 
 
 def _reclaimable(path: Path) -> int:
-    """Page cache that counts as used but is freed on demand."""
+    """Bytes of page cache that count as used but are freed on demand."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -11,10 +11,10 @@ from .rank_links import RankLinks
 
 
 class TensorParallelGroup:
-    """This rank's end of the group; `TensorParallelGroup()` is a group of one.
+    """This rank's member of the group; `TensorParallelGroup()` is a group of one rank.
 
-    A sum must not depend on how many rows travel together. Ring and tree reductions split a tensor by its size, so
-    sums are gathered and added in rank order instead; every rank sees the same bits.
+    A row's sum must not depend on how many rows are reduced together. Ring and tree reductions split a tensor by its
+    size, so the operands are gathered and added in rank order instead; every rank gets the same bits.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, links: RankLinks | None = None, nccl: Any = None):
@@ -27,19 +27,19 @@ class TensorParallelGroup:
     def join(
         cls, rank: int, size: int, rendezvous: str, device: str = "cpu", timeout_s: float = 300.0
     ) -> "TensorParallelGroup":
-        """Meets the other ranks at the path `rendezvous`, which must be new for each incarnation of the group.
+        """Meet the other ranks at the path `rendezvous`, which must be new for each incarnation of the group.
 
-        Ranks talk over unix sockets on the CPU, nccl on CUDA. When a peer dies or stays silent for `timeout_s` the
-        operation under way raises RuntimeError.
+        Ranks communicate over unix sockets on the CPU, over nccl on CUDA. If a peer dies or is silent for `timeout_s`,
+        the operation in progress raises RuntimeError.
         """
         if size == 1:
             return cls()
         if device != "cuda":
             return cls(rank, size, RankLinks.join(rank, size, rendezvous, timeout_s))
         check_shared_memory()
-        import torch.distributed as dist  # imported late: it takes a tenth of a second and only CUDA needs it
+        import torch.distributed as dist  # imported late: it takes 0.1 s, and only CUDA needs it
 
-        store: Any = getattr(dist, "FileStore")(rendezvous, size)  # noqa: B009  torch does not export it to type checkers
+        store: Any = getattr(dist, "FileStore")(rendezvous, size)  # noqa: B009  torch hides it from type checkers
         nccl: Any = getattr(dist, "ProcessGroupNCCL")  # noqa: B009  absent from CPU builds
         return cls(rank, size, nccl=nccl(store, rank, size, timedelta(seconds=timeout_s)))
 
@@ -53,11 +53,11 @@ class TensorParallelGroup:
         return total.to(x.dtype)
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        """Every rank's `x`, of one shape on all, joined along `dim` in rank order."""
+        """Every rank's `x` (of the same shape on all), joined along `dim` in rank order."""
         return x if self.size == 1 else torch.cat(self.stack(x).unbind(), dim)
 
     def stack(self, x: Tensor) -> Tensor:
-        """Every rank's `x`, of one shape on all, below each other: [ranks, *x.shape]."""
+        """Every rank's `x` (of the same shape on all), stacked: [ranks, *x.shape]."""
         stacked: Tensor = x.new_empty((self.size, *x.shape))
         if self._nccl is not None:
             self._nccl.allgather([list(stacked.unbind())], [x.contiguous()]).wait()
@@ -68,7 +68,7 @@ class TensorParallelGroup:
         return stacked
 
     def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
-        """The contiguous `x` of rank `source`, written into this rank's `x` and returned."""
+        """Copy the contiguous `x` of rank `source` into this rank's `x`, and return it."""
         if self._nccl is not None:
             import torch.distributed as dist
 
@@ -83,7 +83,7 @@ class TensorParallelGroup:
         return x
 
     def close(self) -> None:
-        """Leaves the group; nothing may be exchanged afterwards."""
+        """Leave the group; no collective may be called afterwards."""
         self._nccl = None
         if self._links is not None:
             self._links.close()

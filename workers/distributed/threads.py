@@ -1,4 +1,4 @@
-"""Decides the number of threads of a rank, and their cores."""
+"""Chooses the number of threads of a rank, and their cores."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ _TOPOLOGY, _NODES = Path("/sys/devices/system/cpu"), Path("/sys/devices/system/n
 
 
 def usable_cpus(topology: Path = _TOPOLOGY) -> list[int]:
-    """One CPU of each core that this process may run on: products fill a core's units, so its second half adds none."""
+    """One CPU of each core that this process may run on: products fill a core's units, so hyperthreads do not help."""
     first_of: dict[str, int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         try:
@@ -24,7 +24,7 @@ def usable_cpus(topology: Path = _TOPOLOGY) -> list[int]:
 
 
 def nodes_of_cpus(nodes: Path = _NODES) -> dict[int, int]:
-    """The memory node of each CPU; empty where the kernel does not show it."""
+    """The NUMA node of each CPU; empty if the kernel does not provide it."""
     found: dict[int, int] = {}
     for folder in nodes.glob("node[0-9]*"):
         try:
@@ -36,15 +36,16 @@ def nodes_of_cpus(nodes: Path = _NODES) -> dict[int, int]:
 
 
 def cpus_in(listed: str) -> list[int]:
-    """Of the kernel's "0-3,8,10-11"."""
+    """The numbers in a list in the kernel's format, such as "0-3,8,10-11"."""
     spans = [span.split("-") for span in listed.strip().split(",") if span]
     return [cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)]
 
 
 def threads_of_rank(parallel: ParallelConfig, weights_bytes: int, num_cpus: int) -> int:
-    """As configured, else an even share of the CPUs.
+    """The number of threads of a rank: as configured, otherwise an even share of the CPUs.
 
-    A small model's products end sooner than a second thread has woken; on a busy machine the first then waits for it.
+    A small model gets fewer: its products end before a second thread has woken up, and on a busy machine the first
+    thread would then wait for the second.
     """
     worth = weights_bytes // WEIGHTS_BYTES_PER_THREAD
     return parallel.threads_per_rank or max(1, min(num_cpus // parallel.tensor_parallel_size, worth))
@@ -55,9 +56,9 @@ def pinned_cpus(
 ) -> list[int]:
     """A CPU for each thread of `rank`, or ANY_CPU for all.
 
-    Two threads that spin on one CPU cost a time slice at every product, so no two of this server's ever share one. By
-    default threads are pinned only if they fill all CPUs: with fewer, another server would choose the same ones as we
-    while the rest stand idle, and the kernel finds better places.
+    Two threads that spin on one CPU cost a time slice at every product, so two threads of this server never share a
+    CPU. By default threads are pinned only if they fill all CPUs: with fewer, two servers would choose the same CPUs
+    and leave the others idle, and the kernel's placement is better.
     """
     wanted = num_threads * parallel.tensor_parallel_size
     fits = wanted <= len(cpus) if parallel.pin_threads == "always" else wanted == len(cpus)
@@ -67,10 +68,10 @@ def pinned_cpus(
 
 
 def shared_by_node(cpus: Sequence[int], nodes: Mapping[int, int], num_threads: int, num_ranks: int) -> list[list[int]]:
-    """`num_threads` CPUs for each rank: of one memory node where they fit, the one with the most CPUs left.
+    """`num_threads` CPUs for each rank, from the NUMA node with the most CPUs left, and from others if needed.
 
-    Ranks then share the nodes' bandwidth evenly. A rank of several nodes has each node's CPUs side by side, as the
-    weights that its threads share are.
+    Ranks then share the nodes' bandwidth evenly. If a rank has several nodes, the CPUs of each node are adjacent in its
+    list, as are the parts of the weights that adjacent threads read.
     """
     left: dict[int, list[int]] = {}
     for cpu in cpus:

@@ -1,1 +1,1 @@
-"""Typed wrappers of csrc: shapes are checked here, nothing is decided."""
+"""Typed wrappers of the kernels in csrc; they check shapes and make no decisions."""

@@ -1,1 +1,1 @@
-"""The paged KV cache's tensors, the layers that share a block table, and the number of blocks. Start at kv_cache.py."""
+"""The paged KV cache's tensors, the layers that share a block table, the number of blocks. Open kv_cache.py first."""

@@ -1,4 +1,4 @@
-"""The dtype of the KV cache, and the number of its blocks that fit."""
+"""The dtype of the KV cache, and the number of blocks that fit."""
 
 from typing import NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the ot
 
 
 class Coding(NamedTuple):
-    """A KV cache dtype of 8 bits an element."""
+    """A KV cache dtype with 8 bits per element."""
 
     dtype: torch.dtype
     models: tuple[torch.dtype, ...]  # the dtypes of models that may use it
@@ -37,7 +37,7 @@ class CacheReader(Protocol):
 
 
 class CachedModel(Protocol):
-    """What determines the dtype of a model's KV cache."""
+    """The properties of a model that determine the dtype of its KV cache."""
 
     @property
     def dtype(self) -> torch.dtype: ...
@@ -48,7 +48,7 @@ class CachedModel(Protocol):
 
 
 def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
-    """The dtype of the KV cache: the model's, or one of 8 bits. Raises ConfigError if no kernel here reads that."""
+    """The dtype of the KV cache: the model's, or one with 8 bits. Raises ConfigError if no kernel here supports it."""
     name = config.cache.kv_cache_dtype
     if name == "auto":
         return model.dtype
@@ -65,7 +65,7 @@ def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
 
 
 def max_model_len(config: Config, geometry: Geometry) -> int:
-    """The most tokens, prompt and output together, of one request: the model's limit, or a lower configured one."""
+    """The largest number of tokens of a request, prompt and output: the model's limit, or a lower configured one."""
     wanted, own = config.model.max_model_len, geometry.max_position_embeddings
     if wanted is not None and wanted > own:
         raise ConfigError(f"max_model_len={wanted} is more than the model's {own} positions; lower it")
@@ -99,7 +99,7 @@ def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: in
         num_blocks = min(budget // bytes_per_block, config.scheduler.max_num_seqs * blocks_of_one)
     if num_blocks < blocks_of_one:
         raise ConfigError(
-            f"{budget} bytes a rank hold {num_blocks} KV blocks of {bytes_per_block} bytes, but one sequence of "
+            f"{budget} bytes per rank hold {num_blocks} KV blocks of {bytes_per_block} bytes, but one sequence of "
             f"{length} tokens needs {blocks_of_one}; raise kv_cache_memory_bytes or lower max_model_len"
             + (" or max_num_batched_tokens" if any(groups.windows) else "")
         )

@@ -1,4 +1,4 @@
-"""The paged cache as attention and cache writes see it: one object per step and KV group."""
+"""The input of attention and of cache writes: the paged cache and a step's requests, for each KV group."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from .kv_cache import KVCache
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheView:
-    """A cache, and where the step's requests and tokens lie in it.
+    """A cache, and the places of the step's requests and tokens in it.
 
-    Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions. Its position p lies in
-    block block_tables[r, p // block_size]. Layers with a sliding window never read the entry of a block that lies
-    wholly before the window of the row's first token: the entry may hold anything, and the block may be another row's.
+    Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions. Its position p is in block
+    block_tables[r, p // block_size]. Layers with a sliding window never read the entry of a block that is entirely
+    before the window of the row's first token: the entry may hold anything, and the block may be another row's.
     """
 
     cache: KVCache
@@ -22,7 +22,7 @@ class CacheView:
     row_starts: Tensor  # [rows + 1] i32
     kv_lens: Tensor  # [rows] i32, this step's tokens included
     positions: Tensor  # [tokens] i64
-    slots: Tensor  # [tokens] i64 = block_id * block_size + offset, where a token's K and V go; negative: not written
+    slots: Tensor  # [tokens] i64 = block_id * block_size + offset of a token's K and V; negative: not written
     longest: int  # an upper bound of kv_lens
     num_decode_rows: int  # the first rows; each has exactly one token
 

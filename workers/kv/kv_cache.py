@@ -71,6 +71,6 @@ class KVCache:
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
-    """An uninitialised tensor, on the CPU in pages of 2 MB: with 4 KB pages each head's share of a block is a page of
-    its own, and nearly every access to it misses the TLB."""
+    """An uninitialised tensor, on the CPU in pages of 2 MB: with 4 KB pages each head's part of a block would be a
+    separate page, and nearly every access to it would miss the TLB."""
     return allocate(shape, dtype) if device == "cpu" else torch.empty(shape, dtype=dtype, device=device)

@@ -1,7 +1,7 @@
 """KV groups: layers with the same window share a block table, so that blocks outside the window can be released.
 
-All groups take blocks of equal size in bytes from one pool, so all have the same number of layers. The cache has that
-many tensors of keys and of values; the layers of different groups share them, in different blocks.
+All groups take blocks of equal size in bytes from one pool, so all have the same number of layers. The cache has this
+number of tensors for keys and for values; layers of different groups share a tensor, with different blocks.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from paged_serve.protocol.messages.worker import MAX_KV_GROUPS
 
-COST_OF_GROUP = 0.02  # of a group's tables and views, as a fraction of the bytes of a sequence of full length
+COST_OF_GROUP = 0.02  # the cost of a group's tables and views, in units of the bytes of a sequence of full length
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroups:
-    """The groups of a model, and where each layer's keys and values are."""
+    """The groups of a model, and the place of each layer's keys and values."""
 
-    windows: tuple[int, ...]  # of each group: positions that a token sees, itself included; 0: all
+    windows: tuple[int, ...]  # per group: positions that a token attends to, itself included; 0: all
     of_layer: tuple[int, ...]  # the group of each layer
-    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's blocks
-    layers_per_group: int  # a group may have fewer layers, but takes the same memory
+    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor that holds each layer's blocks
+    layers_per_group: int  # a group with fewer layers takes the same memory
 
     @classmethod
     def whole(cls, num_layers: int) -> "KVGroups":
@@ -30,7 +30,7 @@ class KVGroups:
     def of(cls, windows: Sequence[int], max_model_len: int) -> "KVGroups":
         """Groups for layers with these `windows` (0: full attention) and requests of up to `max_model_len` tokens.
 
-        A window that is no smaller than the longest request hides nothing: its layers keep all positions.
+        A window at least as long as the longest request has no effect: its layers keep all positions.
         """
         kinds: dict[int, list[int]] = {}
         for layer, window in enumerate(windows):
@@ -48,11 +48,11 @@ class KVGroups:
         return cls(tuple(window for window, _ in groups), of_layer, tensor_of_layer, size)
 
     def blocks_of_sequence(self, length: int, block_size: int, most_at_once: int) -> int:
-        """The most blocks that a sequence of `length` tokens holds, computed in chunks of up to `most_at_once`."""
+        """The largest number of blocks of a sequence of `length` tokens in chunks of up to `most_at_once` tokens."""
         whole = -(-length // block_size)
 
         def of(window: int) -> int:
-            """Blocks spanned by a chunk and the window before it, which may begin anywhere in a block."""
+            """The blocks of a chunk and of the window before it, which may begin anywhere in a block."""
             spanned = window - 1 + min(most_at_once, length)
             return min(whole, (spanned + block_size - 2) // block_size + 1) if window else whole
 
@@ -60,7 +60,7 @@ class KVGroups:
 
 
 def _layers_per_group(num_layers: dict[int, int], max_model_len: int) -> int:
-    """The cheapest size, given the number of layers by window: small groups mean many tables, large ones padding."""
+    """The best size for these numbers of layers by window: small groups cost many tables, large groups cost padding."""
 
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in num_layers.values())

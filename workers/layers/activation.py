@@ -11,10 +11,10 @@ ERF_P, ERF = 0.3275911, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0
 
 
 def activated(x: Tensor, activation: Activation) -> Tensor:
-    """[tokens, n] -> the same shape; gated, [tokens, 2 * n], gate then up -> [tokens, n]; in float32, rounded once.
+    """Activate [tokens, n], or if gated [tokens, 2 * n] (gate, then up), in float32; rounded once to [tokens, n].
 
-    Written out with exp, because torch's silu, sigmoid, erf and tanh use other formulas for the elements at the end of
-    a thread's share: a row's bits would depend on its place.
+    The functions are computed with exp, because torch's silu, sigmoid, erf and tanh use other formulas for the elements
+    at the end of a thread's share, so that a row's bits would depend on its position.
     """
     gate, up = x.float().chunk(2, dim=-1) if activation.is_gated else (x.float(), 1.0)
     match activation.kind:
@@ -31,7 +31,7 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
-    """Replaces `x` float32 by cap * tanh(x / cap) in place; written out with exp for the same reason as activated()."""
+    """Replace `x` float32 by cap * tanh(x / cap) in place; computed with exp for the same reason as activated()."""
     shrunk = x.abs().mul_(-2.0 / cap).exp_()
     magnitude = (1.0 - shrunk).div_(shrunk.add_(1.0)).mul_(cap)
     return x.copy_(torch.copysign(magnitude, x))

@@ -1,4 +1,4 @@
-"""The interface of backends: factories of all that holds weights, uses the KV cache or processes logits."""
+"""The interface of backends: factories for objects that hold weights, use the KV cache or process logits."""
 
 from typing import Protocol, runtime_checkable
 
@@ -17,37 +17,37 @@ from .ops import HeadLayout, Ops
 
 
 class Backend(Protocol):
-    """Each factory method may keep its argument, or pack it into another form and release it."""
+    """A platform's operations. Factory methods may keep their argument, or pack it into another form and release it."""
 
     device: str
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`.
+        """`weight` itself, or, if no product of this backend supports its form, its values in the model's `dtype`.
 
         Only a backend that packs weights on its own threads returns a StoredWeight unchanged.
         """
         ...
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
-        """Why a model of `dtype` cannot be quantized to fp8 here, and what would work; "" if it can."""
+        """Why a model of `dtype` cannot be quantized to fp8 here, and the remedy; "" if it can."""
         ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
 
     def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
-        """A product whose inputs are split among the ranks; `share` is this rank's. Every rank has all of `bias`."""
+        """A product whose inputs are divided among ranks; `share` is this rank's. Every rank has the whole `bias`."""
         ...
 
     def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        """A Linear whose results may be float32 whatever the model's dtype."""
+        """A Linear whose results may be float32 for any dtype of the model."""
         ...
 
     def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
-        """A float matrix as a table, times `multiplier`. Rows are valid until the next lookup of the same `of`."""
+        """A float matrix times `multiplier` as a table. Rows are valid until the next lookup of the same `of`."""
         ...
 
     def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
-        """`table` and `head` in one, from one copy of the weights; the head ignores `multiplier`."""
+        """A table and a head that share one copy of the weights; the head ignores `multiplier`."""
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...
@@ -71,5 +71,5 @@ class HostBackend(Backend, Protocol):
     def sampling(self, vocab_size: int) -> Passes: ...
 
     def decode_step(self) -> DecodeStep:
-        """A new DecodeStep for one runner; it may replay an earlier step of equally many rows without Python."""
+        """A new DecodeStep for one runner; it may replay an earlier step with the same number of rows."""
         ...

@@ -1,4 +1,4 @@
-"""How steps of only the decode set run: through Python, or as a replay of an earlier step."""
+"""The execution of steps of the decode set alone: through Python, or as a replay of an earlier step."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -21,12 +21,12 @@ class DecodeStep(Protocol):
     def sizes(self) -> Sequence[int]:
         """The numbers of rows to prepare before the first step, in an order that is the same on all ranks.
 
-        If there are any, everything that a pass reads or writes keeps its address.
+        If there are any, everything that a pass reads or writes must keep its address.
         """
         ...
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
-        """Prepare to replay `logits(inputs())`."""
+        """Prepare a replay of `logits(inputs())`."""
         ...
 
     def padded(self, num_rows: int) -> int:
@@ -44,7 +44,7 @@ class EagerDecodeStep:
     sizes: Sequence[int] = ()
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
-        raise AssertionError("it has no sizes")
+        raise AssertionError("there are no sizes to prepare")
 
     def padded(self, num_rows: int) -> int:
         return num_rows

@@ -1,4 +1,4 @@
-"""The vocabulary at both ends of the model, split over the ranks.
+"""The token embedding and the output head, whose vocabulary is divided among the ranks.
 
 Rank r holds rows [r * n, (r + 1) * n) of each table, with zeros past the vocabulary's end.
 """
@@ -18,12 +18,12 @@ class Table(Protocol):
     num_rows: int
 
     def rows(self, indices: Tensor) -> Tensor:
-        """[tokens] i64 -> [tokens, hidden]; zeros for an index outside the table."""
+        """The rows of `indices` [tokens] i64, [tokens, hidden]; zeros for an index outside the table."""
         ...
 
 
 class TiedTable(Table, Linear, Protocol):
-    """One copy of a matrix that serves as the embedding table and as the output head's weights."""
+    """One copy of a matrix that is both the embedding table and the output head's weight."""
 
 
 class TorchTable:
@@ -45,7 +45,7 @@ class TorchTable:
 
 
 class VocabularyEmbedding:
-    """Token ids to vectors."""
+    """Maps token ids to vectors."""
 
     def __init__(self, table: Table, group: TensorParallelGroup):
         self.table = table
@@ -59,7 +59,7 @@ class VocabularyEmbedding:
 
 
 class OutputHead:
-    """Vectors to logits over the whole vocabulary, on every rank."""
+    """Maps vectors to logits over the whole vocabulary, on every rank."""
 
     def __init__(self, share: Linear, vocab_size: int, group: TensorParallelGroup):
         self.share = share  # [rows, hidden] -> [rows, n]

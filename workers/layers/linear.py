@@ -13,20 +13,20 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x [rows, in], wei
 
 
 class Linear(Protocol):
-    """One matrix product; it holds the weights in its kernel's layout."""
+    """One matrix product, with its weights in the layout of its kernel."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] -> [rows, out]; a row's bits depend on that row alone. Valid until the next call of any Linear."""
+        """[rows, in] -> [rows, out]; a row's bits depend only on that row. Valid until the next call of any Linear."""
         ...
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """All rows in one call of torch; whether a row's bits depend on the other rows varies by processor."""
+    """Multiply all rows in one call of torch; whether a row's bits depend on the other rows varies by processor."""
     return functional.linear(x, weight, bias)
 
 
 class TorchLinear:
-    """The Linear of plain torch, on any device. Whether a row's bits depend on other rows is up to `product`."""
+    """The Linear of plain torch, on any device. `product` determines whether a row's bits depend on other rows."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, product: Product = linear):
         self.weight = weight  # [out, in]
@@ -38,7 +38,7 @@ class TorchLinear:
 
 
 class JoinedLinear:
-    """Several products of one input whose weights cannot be joined in one matrix; concatenates the outputs."""
+    """Several products of one input whose weights cannot be joined in one matrix; their outputs are concatenated."""
 
     def __init__(self, parts: Sequence[Linear]):
         self.parts = parts
@@ -52,7 +52,7 @@ class RowParallelLinear:
 
     def __init__(self, share: Linear, bias: Tensor | None, group: TensorParallelGroup):
         self.share = share  # [rows, in_of_this_rank] -> [rows, out], no bias
-        self.bias = bias  # [out], all of it on every rank, added once after the sum
+        self.bias = bias  # [out], complete on every rank, added once after the sum
         self._group = group
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class RMSNorm:
-    """Scales each vector to unit mean square, then by `weight`; in float32, rounded once."""
+    """Scales each vector to unit mean square and multiplies it by `weight`, in float32, rounded once."""
 
     is_centred, bias = False, None
 
@@ -21,7 +21,7 @@ class RMSNorm:
 
 
 class LayerNorm:
-    """Shifts each vector to mean 0, scales it to variance 1 and by `weight`, adds `bias`; in float32, rounded once."""
+    """Normalises each vector to mean 0 and variance 1, times `weight`, plus `bias`, in float32, rounded once."""
 
     is_centred = True
 

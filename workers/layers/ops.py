@@ -1,4 +1,4 @@
-"""The interface of what a model computes between its matrix products."""
+"""The interface of the operations between a model's matrix products."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .rotary import Rotary
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadLayout:
-    """How a projected token on one rank divides into heads: queries, then keys, then values."""
+    """The heads of a projected token on one rank: queries, then keys, then values."""
 
     num_heads: int
     num_kv_heads: int
@@ -24,17 +24,17 @@ class HeadLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelStep:
-    """What kernel calls of one step and KV group share: where keys and values go, and the rotation angles."""
+    """The arguments that kernel calls of one step and KV group share: the cache view and the rotation angles."""
 
     view: CacheView
     angles: tuple[Tensor, ...]  # one per layer, [positions, head_dim] float32, at least up to the step's last position
 
 
 class Ops(Protocol):
-    """A row's bits depend on that row alone. A result is valid until the same operation is called again."""
+    """A row's bits depend only on that row. A result is valid until the same operation is called again."""
 
     def start_step(self, views: Sequence[CacheView]) -> Sequence[Any]:
-        """What all layers of a KV group share in one step: one object per view, opaque to the caller."""
+        """The data that all layers of a KV group share in one step: one object per view, opaque to the caller."""
         ...
 
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
@@ -67,5 +67,5 @@ class Ops(Protocol):
         ...
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """[tokens, n] -> the same shape; gated, [tokens, 2 * n], gate then up -> activation(gate) * up [tokens, n]."""
+        """The activation of [tokens, n]; if gated, activation(gate) * up of [tokens, 2 * n], gate then up."""
         ...

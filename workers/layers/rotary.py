@@ -1,4 +1,4 @@
-"""Rotary position embedding, with the frequency scalings that released models use."""
+"""Rotary position embedding, with the frequency scalings of published models."""
 
 import math
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ POSITIONS_AT_ONCE = 2048  # a table grows by multiples of this
 class Rotary:
     """The angles by which queries and keys are rotated. Element j of a head pairs with element j + head_dim / 2.
 
-    With partial rotation the last pairs stay as they are: their cosine is 1 and their sine 0. Cosines and sines are
+    With partial rotation the last pairs are not rotated: their cosine is 1 and their sine 0. Cosines and sines are
     always computed on the host, so their bits are the same on every machine.
     """
 
@@ -75,7 +75,7 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
 
 
 def _powers(theta: float, head_dim: int) -> Tensor:
-    """theta^(2 i / head_dim) of each pair i, [head_dim / 2] float32; in double: torch's pow differs by machine."""
+    """theta^(2 i / head_dim) of each pair i, [head_dim / 2] float32; in double, as torch's pow differs by machine."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     return torch.tensor([math.pow(theta, exponent) for exponent in exponents.tolist()], dtype=torch.float32)
 
@@ -94,7 +94,7 @@ def _llama3(plain: Tensor, scaling: "RopeScaling") -> Tensor:
 
 
 def _yarn(scaling: "RopeScaling", head_dim: int) -> Tensor:
-    """A ramp over the pairs: high frequencies are kept, low ones divided by the factor."""
+    """High frequencies are kept, low ones divided by the factor, with a linear ramp in between."""
 
     def pair_that_turns(times: float) -> float:
         span = scaling.original_max_positions / (times * 2 * math.pi)

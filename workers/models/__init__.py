@@ -1,1 +1,1 @@
-"""From a Hugging Face folder to a model. Open loading.py first; families/ has one file per family."""
+"""Turns a Hugging Face folder into a model. Open loading.py first; families/ has one file per family."""

@@ -36,10 +36,10 @@ VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to 
 
 
 class Assembly(WeightReader):
-    """Builds a decoder; each kind of weight is split among the ranks in its own way."""
+    """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
-        """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
+        """Build the model. Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
         geometry, names, group = self._geometry, self._names, self._group
         heads = self._heads()
         attention, ops = self._backend.attention(heads), self._backend.ops(heads)
@@ -72,7 +72,7 @@ class Assembly(WeightReader):
         return self._norm(self._names.final_norm, self._geometry.hidden_size, self._geometry.multipliers.logits)
 
     def _finish(self, unused: tuple[str, ...]) -> dict[str, str]:
-        """The facts of quantization. Raises ConfigError when the checkpoint has a tensor without a use."""
+        """The facts of quantization. Raises ConfigError if the checkpoint has an unused tensor."""
         if isinstance(self._store, PackedReader):
             self._loaded_bytes = self._store.record.weights_bytes
             return self._store.record.facts
@@ -223,7 +223,7 @@ class Assembly(WeightReader):
         return held
 
     def _positions(self) -> Table:
-        """The table of learned positions; every rank holds all of it."""
+        """The table of learned positions; every rank holds the full table."""
         (weight,) = self._weights(self._names.positions, lambda: [self._position_table()])
         return self._backend.table(weight, "positions")
 
@@ -237,7 +237,7 @@ class Assembly(WeightReader):
         return held
 
     def _vocabulary_rows(self) -> tuple[int, Span]:
-        """The rows that each rank holds, and this rank's span in the checkpoint; the last may be short or empty."""
+        """The number of rows per rank, and this rank's span in the checkpoint; the last spans may be short or empty."""
         vocab = self._geometry.vocab_size
         rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
         return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))

@@ -1,4 +1,4 @@
-"""The decoder that every dense family is an instance of."""
+"""The decoder of all dense families."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from ..pooling.head import PoolingHead
 class DecoderLayer:
     """One layer's weights, as this rank holds them."""
 
-    attention_norm: Norm | None  # None: attention reads the residual stream as it is
+    attention_norm: Norm | None  # None: attention reads the residual stream without a norm
     qkv: Linear  # queries, then keys, then values
     query_norm: RMSNorm | None  # per head
     key_norm: RMSNorm | None
@@ -38,7 +38,7 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A loaded model. `forward` fills the cache and returns hidden states, `logits` the scores of the next token."""
+    """A loaded model. `forward` fills the cache and returns hidden states; `logits` scores the next token."""
 
     geometry: Geometry
     tp_size: int
@@ -48,11 +48,11 @@ class Model:
     positions: Table | None  # learned; None: heads are rotated
     layers: list[DecoderLayer]
     final_norm: Norm
-    output_head: OutputHead | None  # None: the model returns vectors, no tokens
+    output_head: OutputHead | None  # None: the model only returns vectors
     ops: Ops
     attention: AttentionBackend
     weights_bytes: int  # on this rank
-    quantization: dict[str, str]  # human-readable facts; empty when nothing is quantized
+    quantization: dict[str, str]  # human-readable facts; empty if nothing is quantized
     pooling: PoolingHead
 
     @property
@@ -111,6 +111,6 @@ class Model:
     @torch.inference_mode()
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given, else valid until the next call."""
-        assert self.output_head is not None, "it gives vectors, no tokens"
+        assert self.output_head is not None, "the model only returns vectors"
         logits = self.output_head(hidden, out)
         return self.ops.cap(logits, self.geometry.logits_cap) if self.geometry.logits_cap else logits

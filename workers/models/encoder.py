@@ -25,7 +25,7 @@ class Encoder(Model):
         [plan] = attention.plan(views, geometry.heads_of_rank(self.tp_size))
         [step] = ops.start_step(views)
         hidden = self._embedded(batch)
-        assert self.embedding_norm is not None, "an encoder without a norm of its embeddings"
+        assert self.embedding_norm is not None, "the encoder has no norm of its embeddings"
         normed = ops.norm(hidden, self.embedding_norm)
         for index, layer in enumerate(self.layers):
             query = ops.rotate_and_cache(step, index, layer.qkv(normed), None, None)
@@ -43,5 +43,5 @@ class Encoder(Model):
         if self.token_types is not None:
             types = torch.zeros_like(batch.token_ids) if batch.token_types is None else batch.token_types
             hidden.add_(self.token_types.index_select(0, types))
-        assert self.positions is not None, "an encoder without learned positions"
+        assert self.positions is not None, "the encoder has no learned positions"
         return hidden.add_(self.positions.rows(batch.positions))

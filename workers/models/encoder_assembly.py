@@ -17,14 +17,14 @@ class EncoderAssembly(Assembly):
     """Builds an Encoder. A layer has a decoder layer's weights; its attention_norm and mlp_norm are post-norms."""
 
     def model(self, pooling: PoolingHead) -> Encoder:
-        """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
+        """Build the encoder. Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
         token_types = self._token_types() if self._geometry.num_token_types else None
         model = super().model(pooling)
         return Encoder(**{each.name: getattr(model, each.name) for each in fields(model)}, token_types=token_types)
 
     def _final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
         final_norm = layers[-1].mlp_norm
-        assert final_norm is not None, "norms come last in an encoder"
+        assert final_norm is not None, "the encoder has no final norm"
         return final_norm
 
     def _token_types(self) -> Tensor:

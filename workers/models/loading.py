@@ -39,18 +39,18 @@ def load_model(
     pool: Pool | None = None,
     backend: Backend | None = None,
 ) -> Model:
-    """This rank's share of the model in `folder`, ready to run.
+    """Load this rank's share of the model in `folder`.
 
     It computes with `backend` if given, otherwise with the CPU kernels of `pool`, the CUDA kernels, or torch row by
-    row. `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
-    machine or the number of ranks does not fit; it says what was found and what is needed.
+    row. `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError, with the found and
+    the required values, if the folder, the machine or the number of ranks is not suitable.
     """
     path = Path(folder)
     family, geometry = read_model(path, config)
     geometry.check_tensor_parallel(group.size)
     backend = backend or _best_backend(config, geometry, pool)
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
-        raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
+        raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
     own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
     spec = read_spec(path, geometry.head, own_kind, config.pooling, geometry.hidden_size)
     checkpoint = Checkpoint(path)
@@ -66,20 +66,20 @@ def load_model(
         if not config.packed_weights_dir:
             return assembled(None)
         if pool is None or not isinstance(backend, PackingBackend):
-            log.warning("packed_weights_dir needs the CPU kernels, which are not in use here; nothing is kept")
+            log.warning("packed_weights_dir needs the CPU kernels, which are not used here; nothing is kept")
             return assembled(None)
         key = key_of(path, config, checkpoint.entries, geometry.dtype, group.rank, group.size)
         kept = Path(config.packed_weights_dir) / f"{key[:32]}.packed"
         return through_store(kept, key, checkpoint.files, pool, assembled)
     except NotFiniteError as error:
         find_not_finite(checkpoint, geometry.dtype)
-        raise AssertionError("the tensors as they are stored are finite") from error
+        raise AssertionError("the stored tensors are finite, but the packed ones are not") from error
     finally:
         checkpoint.close()
 
 
 def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, spec: PoolingSpec) -> list[Dense]:
-    """The layers from a token's hidden state to the labels' scores."""
+    """The layers that turn a token's hidden state into scores of labels."""
     if geometry.head != "labels":
         return []
     hidden, layers = geometry.hidden_size, family.label_layers
@@ -91,12 +91,12 @@ def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, sp
 
 
 def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:
-    """The family and shape of the model in `folder`, with the dtype to compute in; reads no weights."""
+    """The family and geometry of the model in `folder`; reads no weights."""
     return read_geometry(folder, config.dtype, config.max_model_len, config.plugins)
 
 
 def device_of(config: ModelConfig) -> str:
-    """ "cpu" or "cuda"; "auto" takes CUDA when there is one."""
+    """ "cpu" or "cuda"; "auto" is "cuda" if there is a CUDA device."""
     available = torch.cuda.is_available()
     if config.device == "cuda" and not available:
         raise ConfigError("device=cuda, but torch finds no CUDA device; use device=cpu")

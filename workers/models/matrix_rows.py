@@ -1,8 +1,8 @@
-"""Which rows of a checkpoint's projections a rank holds, and in which order.
+"""The rows of a checkpoint's projections that a rank holds, and their order.
 
-Kernels rotate element j of a head together with element j + head_dim / 2, and expect all queries, then all keys, then
-all values. A file in another layout is permuted to this order as it is read. This leaves the scores unchanged: they are
-dot products of queries and keys, and the elements of both are permuted alike.
+Kernels rotate element j of a head with element j + head_dim / 2, and expect all queries, then all keys, then all
+values. A file in another layout is permuted to this order as it is read. The scores do not change: they are dot
+products of queries and keys, whose elements are permuted in the same way.
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class Rows:
     name: str
     total: int  # in the file
     span: Span  # the rows to read
-    order: Tensor | None = None  # [n] i64, indices into the rows read, in the model's order; None: file order
+    order: Tensor | None = None  # [n] i64, indices into the rows read, in the model's order; None: the file's order
 
     def __len__(self) -> int:
         return self.span[1] - self.span[0] if self.order is None else len(self.order)
 
     @classmethod
     def chosen(cls, name: str, total: int, rows: Tensor) -> "Rows":
-        """The given `rows` [n] i64, in that order."""
+        """The given `rows` [n] i64, in this order."""
         start, stop = int(rows.min()), int(rows.max()) + 1
         as_they_lie = torch.arange(start, stop)
         return cls(name, total, (start, stop), None if torch.equal(rows, as_they_lie) else rows - start)
@@ -40,7 +40,7 @@ def query_key_value_rows(
 ) -> list[Rows]:
     """The rows of query heads `queries` and of KV heads `keys`. Equal `names` mean that one matrix holds all three.
 
-    `are_grouped`: that matrix stores, KV head by KV head, its queries, its key and its value.
+    `are_grouped`: this matrix stores for each KV head its queries, its key and its value.
     """
     heads, kv_heads, head_dim = geometry.num_heads, geometry.num_kv_heads, geometry.head_dim
     turned, plain = order_of_head(geometry), torch.arange(head_dim)
@@ -85,5 +85,5 @@ def order_of_head(geometry: Geometry) -> Tensor:
 
 
 def _rows(heads: Tensor, order: Tensor) -> Tensor:
-    """The indices of the rows of `heads` [n], head by head, each head's rows in `order`."""
+    """The indices of the rows of `heads` [n], grouped by head, with each head's rows in `order`."""
     return (heads.unsqueeze(1) * len(order) + order).flatten()

@@ -1,9 +1,9 @@
-"""`--packed-weights-dir`: keeps a rank's packed weights in a file, so that the next start need not pack them again.
+"""`--packed-weights-dir`: keeps a rank's packed weights in a file, so that later starts need not pack them again.
 
-A file is used if its settings and its checkpoint are the same. Its name identifies the settings (key_of). The
-checkpoint's files are the same if their stamps are, or else if their checksums are. The file is read into huge pages
-rather than mapped. The pool's threads touch these pages first, so a page is near the thread that multiplies it; a
-truncated file cannot crash the process; and every byte is checked as it is read.
+A file is used if it has the same settings and the same checkpoint. Its name identifies the settings (key_of). The
+checkpoint's files are the same if their stamps are equal, or otherwise if their checksums are. The file is read into
+huge pages instead of being mapped: the pool's threads touch these pages first, so a page is on the NUMA node of the
+thread that multiplies it; a truncated file cannot crash the process; and every byte is checked as it is read.
 """
 
 import errno
@@ -47,7 +47,7 @@ class DamagedError(Exception):
 
 
 class PackedStore(Protocol):
-    """Where a load gets its packed weights and tensors, by name."""
+    """The source of a load's packed weights and tensors, by name."""
 
     def weights(self, name: str, pack: Callable[[], list[PackedWeight]]) -> list[PackedWeight]: ...
 
@@ -100,7 +100,7 @@ class PackedReader:
 class PackedWriter:
     """Writes a file of packed weights under a temporary name, and renames it once it is complete and synced.
 
-    A write error, such as a full disk, abandons the file; the load goes on.
+    After a write error, such as a full disk, the file is abandoned and the load continues.
     """
 
     def __init__(self, path: Path, key: str, sources: list[Path], pool: Pool):
@@ -188,14 +188,14 @@ class PackedWriter:
 def through_store(
     path: Path, key: str, sources: list[Path], pool: Pool, load: Callable[[PackedStore], Loaded]
 ) -> Loaded:
-    """`load` from the file at `path`; if it is missing, outdated or damaged, `load` writes a new one."""
+    """Call `load` with the file at `path`, or with a writer of a new file if it is missing, outdated or damaged."""
     if (reader := open_packed(path, key, sources, pool)) is not None:
         try:
             loaded = load(reader)
             log.info("packed weights were read from %s, %d bytes", path, reader.total_bytes)
             return loaded
         except DamagedError as damage:
-            log.warning("packed weights in %s are made anew: %s", path, damage)
+            log.warning("packed weights in %s are packed again: %s", path, damage)
         finally:
             reader.close()
     writer = PackedWriter(path, key, sources, pool)
@@ -206,7 +206,7 @@ def through_store(
 
 
 def open_packed(path: Path, key: str, sources: list[Path], pool: Pool) -> PackedReader | None:
-    """The file at `path` if it is complete and was made from `sources`; else None, with a warning if there was one."""
+    """The file at `path` if it is complete and was made from `sources`; otherwise None, with a warning if it exists."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):  # the writer reports what is wrong with the folder
@@ -215,20 +215,20 @@ def open_packed(path: Path, key: str, sources: list[Path], pool: Pool) -> Packed
         raise ConfigError(f"packed_weights_dir: {path} cannot be read: {error.strerror}; remove it") from error
     record = read_record(file)
     if record is None or record.key != key:
-        problem = "it is not whole"
+        problem = "it is incomplete"
     elif not _made_from(record.sources, sources, pool):
         problem = "the checkpoint has changed since"
     else:
         return PackedReader(path, file, record, pool)
     os.close(file)
-    log.warning("packed weights in %s are made anew: %s", path, problem)
+    log.warning("packed weights in %s are packed again: %s", path, problem)
     return None
 
 
 def create_file(path: Path) -> tuple[int, str]:
-    """A new locked file beside `path`; removes files that killed writers left behind.
+    """Create a locked file next to `path`, and remove files that killed writers left behind.
 
-    Raises ConfigError when the folder cannot be written to, OSError when the disk is full.
+    Raises ConfigError if the folder cannot be written to, OSError if the disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ def create_file(path: Path) -> tuple[int, str]:
         if error.errno in FULL:
             raise
         raise ConfigError(
-            f"packed_weights_dir={path.parent} cannot be written to: {error.strerror}; name a folder of yours, or "
+            f"packed_weights_dir={path.parent} cannot be written to: {error.strerror}; name a folder that can be, or "
             "leave it out"
         ) from error
     fcntl.flock(file, fcntl.LOCK_EX)

@@ -20,11 +20,11 @@ DTYPES = {
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.int64, torch.uint8)
 }
 MAX_RECORD_BYTES = 256 << 20
-ORDER_OF_ROWS = 1  # to be raised when matrix_rows.py orders a projection's rows in another way
+ORDER_OF_ROWS = 1  # to be raised when matrix_rows.py changes the order of a projection's rows
 
 
 class StoredTensor(msgspec.Struct, frozen=True):
-    """Where a tensor's bytes lie in the file."""
+    """The place of a tensor's bytes in the file."""
 
     offset: Size
     shape: list[Size]
@@ -33,7 +33,7 @@ class StoredTensor(msgspec.Struct, frozen=True):
 
 
 class StoredPacked(msgspec.Struct, frozen=True):
-    """Where a PackedWeight's tensors lie in the file, and its other fields."""
+    """The places of a PackedWeight's tensors in the file, and its other fields."""
 
     format: WeightFormat
     outputs: Size
@@ -84,7 +84,7 @@ def stamp_of(path: Path) -> tuple[int, int, int, int]:
 
 
 def key_of(folder: Path, config: ModelConfig, entries: object, dtype: torch.dtype, rank: int, size: int) -> str:
-    """SHA-256 of all that decides how weights are packed except their values; `entries`: the checkpoint's headers."""
+    """SHA-256 of everything that determines packed weights except their values; `entries`: the checkpoint's headers."""
     settings = [folder / name for name in ("config.json", "quantize_config.json")]
     fields = (
         __version__,

@@ -1,4 +1,4 @@
-"""What some families do to queries, keys and values before rotation: Linears that wrap the projection."""
+"""Operations of some families on queries, keys and values before rotation, as Linears that wrap the projection."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ class WholeNorms:
         self._product = product  # [rows, queries + keys + values of this rank]
         self._ops = ops
         self._group = group
-        self._norms = norms  # of queries, of keys; every rank holds all of both
+        self._norms = norms  # of queries and of keys; every rank holds both completely
         self._spans = spans  # this rank's columns of all queries, and of all keys
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class WholeNorms:
         return projected
 
     def _gathered(self, part: Tensor, size: int) -> Tensor:
-        """[rows, size]: all ranks' parts side by side; a part that several ranks hold appears once."""
+        """The parts of all ranks concatenated, [rows, size]; a part that several ranks hold appears once."""
         copies = self._group.size * part.shape[1] // size
         ranks = self._group.stack(part)[::copies] if self._group.size > 1 else part.unsqueeze(0)
         return ranks.transpose(0, 1).reshape(len(part), size)

@@ -96,11 +96,11 @@ FAMILIES = (
 
 
 def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
-    """The built-in families and those of plugins. Raises ConfigError when two serve one architecture."""
+    """The built-in families and those of plugins. Raises ConfigError if two have the same architecture."""
     families = (*FAMILIES, *load_plugins(PluginKind.FAMILY, plugins, Family).values())
     counts = Counter(name for family in families for name in family.architectures)
     if twice := [name for name, count in counts.items() if count > 1]:
-        raise ConfigError(f"--plugin: the architecture {twice[0]} is served by two families; leave a plugin out")
+        raise ConfigError(f"--plugin: two families support the architecture {twice[0]}; leave a plugin out")
     return families
 
 
@@ -125,9 +125,9 @@ def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[F
 def read_geometry(
     folder: Path, wanted_dtype: str = "auto", max_model_len: int | None = None, plugins: tuple[str, ...] = ()
 ) -> tuple[Family, Geometry]:
-    """The family and shape of the model in `folder`; reads no weights.
+    """The family and geometry of the model in `folder`; reads no weights.
 
-    `max_model_len`: the number of positions to serve; None: all that the model has.
+    `max_model_len`: the number of positions to support; None: all that the model has.
     """
     family, head = family_of(read_architectures(folder), families_with(plugins))
     config = read_hf_config(folder, family.config)
@@ -184,7 +184,7 @@ def read_geometry(
 
 
 def _for_length(rope: RopeScaling, num_positions: int) -> RopeScaling:
-    """Chooses longrope's factors once, by the served length: a request's bits must not depend on its own length."""
+    """Choose longrope's factors by the supported length, so that a request's bits do not depend on its own length."""
     return replace(rope, is_long=rope.kind == "longrope" and num_positions > rope.original_max_positions)
 
 

@@ -26,7 +26,7 @@ from .packed_cache import PackedReader, PackedStore
 
 
 class WeightReader:
-    """One load: reads this rank's part of each weight and reports progress."""
+    """Reads this rank's part of each weight, and reports progress."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class WeightReader:
         self._backend = backend
         self._device = backend.device
         self._on_progress = on_progress
-        self._store = store  # reads packed weights from a file, or writes them to one; None: neither
+        self._store = store  # reads packed weights from a file or writes them to one; None: neither
         self._loaded_bytes = 0
 
     def _bias(self, parts: list[Rows]) -> Tensor:
-        """One vector for the given rows of several projections."""
+        """The biases of the given rows of several projections, as one vector."""
         return self._tensor(f"{parts[0].name}.bias", lambda: self._read_bias(parts))
 
     def _read_bias(self, parts: list[Rows]) -> Tensor:
@@ -63,7 +63,7 @@ class WeightReader:
         return vector
 
     def _weights(self, name: str, read: Callable[[], Sequence[Weight]], *, is_share: bool = False) -> Sequence[Weight]:
-        """The weights of one product: as read, or, with a store, packed now or at an earlier start."""
+        """The weights of one product: as read, or, with a store, packed now or in an earlier start."""
         if self._store is None:
             return read()
         backend, num_ranks = self._backend, self._group.size if is_share else None
@@ -119,7 +119,7 @@ class WeightReader:
         return self._group.rank * share, (self._group.rank + 1) * share
 
     def _kv_heads(self) -> Span:
-        """With more ranks than KV heads, neighbouring ranks hold the same head."""
+        """This rank's KV heads. If there are more ranks than KV heads, adjacent ranks hold the same head."""
         first = self._group.rank * self._geometry.num_kv_heads // self._group.size
         return first, first + self._geometry.kv_heads_of_rank(self._group.size)
 
@@ -127,7 +127,7 @@ class WeightReader:
         return torch.empty(shape, dtype=self._geometry.dtype, device=self._device)
 
     def _read(self, name: str, rows: Rows, into: Tensor) -> None:
-        """`rows` of the vector `name`."""
+        """Read `rows` of the vector `name` into `into`."""
         found = self._checkpoint.read(name, (rows.total,), 0, *rows.span)
         into.copy_(converted(name, found if rows.order is None else found[rows.order], into.dtype))
         self._loaded(into.nbytes)

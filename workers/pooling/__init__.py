@@ -1,1 +1,1 @@
-"""Vectors in the place of tokens: which ones a model gives, and their arithmetic on the host. Open spec.py first."""
+"""Vectors instead of tokens: the kinds that a model has, and their arithmetic on the host. Open spec.py first."""

@@ -1,7 +1,7 @@
-"""Arithmetic on vectors whose bits depend on the vector alone: every sum adds in one fixed order.
+"""Arithmetic on vectors in which a vector's bits depend only on the vector: every sum adds in a fixed order.
 
-Numpy's sums and products choose an order by shape and processor. Here sums are running sums, made of numpy's
-elementwise operations, which are IEEE operations, or of its accumulations, which are defined as sequential.
+Numpy's sums and products choose an order by shape and processor. Here sums are running sums, computed with numpy's
+elementwise operations, which are IEEE operations, or its accumulations, which are sequential by definition.
 """
 
 import math
@@ -29,14 +29,14 @@ def product(x: Vectors, weight: Vectors, bias: NDArray[np.float32] | None) -> Ve
 
 
 def normalized(x: Vectors) -> Vectors:
-    """Each row divided by its length. Squares of float32 are exact in float64, in which they are added in order."""
+    """Each row divided by its length. Squares are computed in float64, where they are exact, and added in order."""
     wide = x.astype(np.float64)
     lengths = np.sqrt(np.add.accumulate(wide * wide, axis=1)[:, -1:])
     return (wide / np.maximum(lengths, SMALLEST_NORM)).astype(np.float32)
 
 
 def softmax(x: Vectors) -> Vectors:
-    """The softmax of each row; one number after another, in double."""
+    """The softmax of each row, one number after another, in double precision."""
     rows = []
     for row in x.tolist():
         weights = [math.exp(number - max(row)) for number in row]
@@ -48,13 +48,13 @@ def softmax(x: Vectors) -> Vectors:
 
 
 def each(function: Callable[[float], float], x: Vectors) -> Vectors:
-    """`function` of every number, in double."""
+    """`function` of every number, in double precision."""
     flat = [function(number) for number in x.ravel().tolist()]
     return np.array(flat, np.float32).reshape(x.shape)
 
 
 def sigmoid(number: float) -> float:
-    """1 / (1 + exp(-number)), for numbers of any size."""
+    """1 / (1 + exp(-number)), without overflow."""
     if number >= 0:
         return 1.0 / (1.0 + math.exp(-number))
     power = math.exp(number)

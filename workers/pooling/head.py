@@ -50,7 +50,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolingHead:
-    """What follows a model's last layer in pooling requests; it computes on the host."""
+    """The layers and functions that follow a model's last layer in pooling requests; they are computed on the host."""
 
     spec: PoolingSpec
     hidden_size: int

@@ -1,7 +1,7 @@
-"""The rows of pooling requests: what each keeps of its chunks, and the vector at the end of its prompt.
+"""The rows of pooling requests: the state kept between chunks, and the vector at the end of the prompt.
 
-A row's vector does not depend on how its prompt was chunked: the first or the last token's hidden state is taken as it
-is, and the sum of a mean runs in the order of positions, across chunks.
+A row's vector does not depend on how its prompt was chunked: the first or last token's hidden state is used unchanged,
+and the sum of a mean is computed in the order of positions, across chunks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ from .spec import Kind
 
 @dataclass(slots=True, eq=False)
 class PoolingRow:
-    """One row's pooling request, and what it keeps of the chunks so far."""
+    """One row's pooling request, and its state after the chunks so far."""
 
     params: PoolingParams
     kind: Kind | None  # None: every token has its own vector
     num_tokens: int = 0  # summed so far
     total: NDArray[np.float32] | None = None  # the sum of a mean
-    parts: list[Vectors] = field(default_factory=list)  # the hidden states of the other kinds
+    parts: list[Vectors] = field(default_factory=list)  # the hidden states, for the other kinds
 
     def wanted(self, chunk: slice, *, is_first: bool, is_last: bool) -> slice:
         """The tokens of `chunk` that contribute to the vector."""
@@ -55,7 +55,7 @@ class PoolingRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolingChunk:
-    """A part of a row's hidden states on its way to the host."""
+    """A part of a row's hidden states that is being copied to the host."""
 
     index: int  # of the row
     row: PoolingRow
@@ -64,7 +64,7 @@ class PoolingChunk:
 
 
 class PendingPooled:
-    """The vectors of a started step. `result` is to be called once, in the order of steps."""
+    """The vectors of a started step. `result` must be called once, in the order of steps."""
 
     def __init__(self, head: PoolingHead, chunks: Sequence[PoolingChunk], hidden: Tensor):
         self._head = head
@@ -72,7 +72,7 @@ class PendingPooled:
         self._hidden = HostCopy(hidden)
 
     def result(self) -> tuple[RowPooled, ...]:
-        """Waits for the hidden states."""
+        """Wait for the hidden states."""
         [hidden] = self._hidden.wait()
         answers, start = [], 0
         for chunk in self._chunks:
@@ -102,7 +102,7 @@ class PoolingRows:
         self._rows: dict[int, PoolingRow] = {}
 
     def apply(self, new_rows: Iterable[NewRow]) -> None:
-        """Register a plan's new rows; each replaces the former request of its row."""
+        """Register a plan's new rows; each replaces the previous request of its row."""
         for new in new_rows:
             self._rows.pop(new.row, None)
             if (params := new.pooling_params) is not None:
@@ -124,7 +124,7 @@ class PoolingRows:
         lengths: NDArray[np.integer[Any]],
         hidden: Tensor,
     ) -> PendingPooled | None:
-        """Start copying to the host what these rows need of a step's `hidden` [tokens, hidden]; None: nothing.
+        """Start copying the parts of a step's `hidden` [tokens, hidden] that these rows need; None if there are none.
 
         For each chunk: `row_starts`, where its tokens start in `hidden`; the position of the first; its row's length.
         """

@@ -1,4 +1,4 @@
-"""The vectors that a model can return, as its config.json and sentence-transformers files say."""
+"""The vectors that a model can return, according to its config.json and sentence-transformers files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from paged_serve.protocol.messages.pooling_params import Task
 
 from ..checkpoint.geometry import Head
 
-Kind = Literal["last", "mean", "cls"]  # pools the last token's hidden state, all tokens', or the first's
+Kind = Literal["last", "mean", "cls"]  # pools the hidden state of the last token, of all tokens, or of the first
 Activation = Literal["none", "sigmoid", "softmax"]  # of scores
 
 MODES: dict[str, Kind] = {
@@ -39,7 +39,7 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class LabelFields(msgspec.Struct, frozen=True):
-    """The fields of config.json about labels and about the embedding lengths of training."""
+    """The fields of config.json about labels and about the embedding lengths used in training."""
 
     id2label: dict[str, Any] | None = None
     num_labels: int | None = None
@@ -56,7 +56,7 @@ class LabelFields(msgspec.Struct, frozen=True):
 
     @property
     def activation(self) -> Activation:
-        """The activation that a cross-encoder's folder names, or else that of transformers' pipeline."""
+        """The activation in a cross-encoder's config.json, or otherwise that of transformers' pipeline."""
         named = (self.sentence_transformers or {}).get("activation_fn") or self.sbert_ce_default_activation_function
         match str(named or "").rpartition(".")[2]:
             case "Identity":
@@ -82,7 +82,7 @@ class _Lengths(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PoolingSpec:
-    """How one model makes vectors."""
+    """How one model computes vectors."""
 
     tasks: tuple[Task, ...]
     kind: Kind = "last"

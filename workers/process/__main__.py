@@ -5,9 +5,9 @@ import importlib
 import threading
 
 if __name__ == "__main__":
-    gc.disable()  # until this process is ready: objects loaded before stay alive, and a collection of them takes 0.15 s
-    # Importing torch takes longer than everything else at a start; meanwhile this process introduces itself. Should
-    # the import fail, the main thread's own import of the module fails again, and reports it.
+    gc.disable()  # until this process is ready: objects loaded until then stay alive; collecting them takes 0.15 s
+    # Importing torch is the slowest part of a start; meanwhile this process sends its Hello. If the import fails,
+    # the main thread's own import of the module fails too and reports the error.
     threading.Thread(target=importlib.import_module, args=("paged_serve.workers.process.rank",), daemon=True).start()
     from .worker_process import main
 

@@ -1,12 +1,12 @@
-"""Describes the arithmetic of a model, on which its bits depend besides files, settings and request: equal text means
-equal bits."""
+"""Describes the arithmetic of a model. Besides files, settings and request, its bits depend only on this description:
+equal text means equal bits."""
 
 import torch
 
 from ..kernels.cpu.library import Pool
 from ..models.decoder import Model
 
-EQUAL_RANKS = (1, 2, 4)  # these add in the same order as one: see layers/segments.py
+EQUAL_RANKS = (1, 2, 4)  # these numbers of ranks add in the same order as one rank: see backends/cpu/segments.py
 
 
 def arithmetic(model: Model, num_ranks: int, pool: Pool | None) -> str:

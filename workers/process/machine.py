@@ -12,21 +12,21 @@ from ..distributed.cpu_quota import quota_of_cpus
 from ..distributed.threads import threads_of_rank, usable_cpus
 from ..kernels.cpu.library import ISAS, Library, best_library, library_path, load_library, runnable_isas, summation_of
 
-# By the size of the model and of its steps, on AVX2: docs/operations.md.
+# The factor depends on the sizes of the model and of its steps; measured on AVX2 (docs/operations.md).
 SLOWNESS = "torch multiplies one row at a time, 2 to 25 times slower than our kernels"
 _CPUINFO = Path("/proc/cpuinfo")
-_LARGE = 1 << 40  # bytes of weights for which every core is worth a thread
+_LARGE = 1 << 40  # bytes of weights, enough for a thread on every core
 
 
 def why_slow(cpu_isa: str) -> str:
-    """Why no kernel computes on this CPU by the configured `cpu_isa`; "" if one does."""
+    """Why the configured `cpu_isa` uses no kernels on this CPU; "" if it uses them."""
     if cpu_isa == "torch":
         return f"--cpu-isa torch: {SLOWNESS}"
     return "" if runnable_isas() else f"no CPU kernels were built: {SLOWNESS}"
 
 
 def remedy(cpu_isa: str) -> str:
-    """The command, or the change of options, that enables the kernels."""
+    """The command or the change of options that enables the kernels."""
     return "leave out --cpu-isa torch" if cpu_isa == "torch" and runnable_isas() else install_command()
 
 
@@ -46,7 +46,7 @@ def install_command() -> str:
 
 
 def report() -> list[tuple[str, str]]:
-    """Labels and values of `paged-serve doctor`'s first lines."""
+    """Labels and values of the first lines of `paged-serve doctor`."""
     built = [isa for isa in ISAS if library_path(isa).exists()]
     best = load_library("portable").machine_isa if "portable" in built else "unknown without a library"
     absent = [isa for isa in ISAS if isa not in built]
@@ -59,7 +59,7 @@ def report() -> list[tuple[str, str]]:
         ("processor", _processor()),
         ("instruction set", best),
         ("kernels built", libraries + (f"; not {', '.join(absent)}" if built and absent else "")),
-        ("kernels taken", taken),
+        ("kernels used", taken),
         ("summation", _summation(fastest)),
         ("threads", f"up to {threads}: {len(cpus)} cores, quota {quota or 'none'}"),
     ]
@@ -69,12 +69,12 @@ def report() -> list[tuple[str, str]]:
 
 
 def _summation(library: Library | None) -> str:
-    """The order of bfloat16 sums that a server takes of itself, and how to have the bits of the other."""
+    """The order of bfloat16 sums that a server uses by default, and the option that selects the other order."""
     if library is None:
-        return "none: torch's, row by row"
+        return "none: torch adds, row by row"
     order = summation_of(library)
     other = "tile" if order == "dot" else "dot"
-    return f"{order}: the faster order here; --summation {other} gives the bits of machines that take {other}"
+    return f"{order}: the faster order here; --summation {other} gives the bits of machines that use {other}"
 
 
 def _processor() -> str:

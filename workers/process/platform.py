@@ -1,4 +1,4 @@
-"""The interface of a platform plugin: its backends, its number of devices, and their memory for the KV cache."""
+"""The interface of a platform plugin: its backends, its number of devices, and the memory for the KV cache on each."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,16 +11,16 @@ from ..layers.backend import HostBackend
 
 @runtime_checkable
 class Platform(Protocol):
-    """A kind of device. `device` of its backends is torch's name for it; sampling runs on the host."""
+    """A kind of device. Its backends' `device` is torch's name of the device; sampling runs on the host."""
 
     def num_devices(self) -> int: ...
 
     def backend(self, index: int) -> HostBackend:
-        """The backend of rank `index`; makes that rank's device current."""
+        """The backend of rank `index`. Makes that rank's device current."""
         ...
 
     def free_bytes(self, index: int) -> int:
-        """Memory for the KV cache of rank `index`, in bytes, measured once its weights are loaded."""
+        """Memory for the KV cache of rank `index`, in bytes; called after its weights are loaded."""
         ...
 
 
@@ -33,7 +33,7 @@ def platform_of(config: Config) -> Platform | None:
     found, needed = platform.num_devices(), config.parallel.tensor_parallel_size
     if found < needed:
         raise ConfigError(
-            f"tensor_parallel_size={needed} needs {needed} devices, platform={name} has {found}; "
+            f"tensor_parallel_size={needed} needs {needed} devices, but platform={name} has {found}; "
             f"use tensor_parallel_size={found}"
         )
     return platform

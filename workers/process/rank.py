@@ -1,4 +1,4 @@
-"""One tensor-parallel rank: its device, its share of the model, its KV cache, its runner."""
+"""One tensor-parallel rank: its device, its share of the model, its KV cache and its runner."""
 
 import logging
 import time
@@ -125,7 +125,7 @@ class Rank:
         )
 
     def _budget(self) -> int:
-        """Bytes for the KV cache, if the configuration names none."""
+        """Bytes for the KV cache if the configuration does not set them; 0 if it does."""
         if self._config.cache.kv_cache_memory_bytes is not None:
             return 0
         if self._platform is not None:
@@ -136,15 +136,15 @@ class Rank:
             return cuda_budget(self._config, self._model, self._group, CudaDevice())
         if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
             raise ConfigError(
-                f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, and this "
-                "model runs on the CPU; kv_cache_memory_bytes says how much memory the KV cache takes"
+                f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, but this "
+                "model runs on the CPU; set kv_cache_memory_bytes instead"
             )
         return host_budget(free_host_bytes(), self._group.size)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
-        """Allocate the cache and take first steps; from here on `steps` works.
+        """Allocate the cache and run the first steps; afterwards `steps` can be used.
 
-        Collectives that no step triggers run here, in one order on all ranks; later ones are triggered by steps only.
+        Collectives that belong to no plan run here, in the same order on all ranks, and nowhere later.
         `on_progress(prepared, of)` is called after each graph.
         """
         model, block_size = self._model, self._config.cache.block_size
@@ -176,7 +176,7 @@ class Rank:
         return None if self._steps is None else self._steps.take()
 
     def facts(self) -> dict[str, str]:
-        """Figures for people."""
+        """Facts about this rank for the log and the user."""
         return {
             "device": self._config.model.platform or self._model.device,
             "dtype": str(self._model.dtype).removeprefix("torch."),
@@ -192,7 +192,7 @@ class Rank:
         }
 
     def _slowness(self) -> dict[str, str]:
-        """Why a CPU cannot use our kernels, and the remedy."""
+        """Why a rank on the CPU does not use the kernels, and the remedy; otherwise empty."""
         isa = self._config.model.cpu_isa
         if (
             self._platform is not None
@@ -205,7 +205,7 @@ class Rank:
 
 
 def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
-    """The pinned threads of this process, for loading and for the kernels; None when torch computes, with as many."""
+    """The pinned threads of this process, for loading and for kernels; None if torch computes on its own threads."""
     cpus, quota = usable_cpus(), quota_of_cpus()
     share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
     num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
@@ -214,8 +214,8 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
     if library is None:
         if config.model.summation != "auto":
             raise ConfigError(
-                f"summation={config.model.summation} is an order of our CPU kernels, and none of them serves here; "
-                "use --summation auto, or a CPU with kernels"
+                f"summation={config.model.summation} needs the CPU kernels, which are not used here; "
+                "use --summation auto, or enable the kernels (paged-serve doctor)"
             )
         return None
     pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
@@ -223,7 +223,7 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
 
 
 def _grammars(config: Config, folder: str, model: Model, cpus: Sequence[int]) -> Grammars | None:
-    """None for a model of vectors, and without a tokenizer: then requests with a grammar are refused."""
+    """The grammars of the model; None for a model that only pools, or without a tokenizer."""
     file = Path(config.model.tokenizer or folder) / "tokenizer.json"
     if "generate" not in model.pooling.spec.tasks or not file.is_file():
         return None
@@ -252,7 +252,7 @@ def _prepare_device(config: Config, index: int) -> str:
         found, needed = torch.cuda.device_count(), config.parallel.tensor_parallel_size
         if found < needed:
             raise ConfigError(
-                f"tensor_parallel_size={needed} needs {needed} CUDA devices, torch finds {found}; "
+                f"tensor_parallel_size={needed} needs {needed} CUDA devices, but torch finds {found}; "
                 f"use tensor_parallel_size={found} or device=cpu"
             )
         torch.cuda.set_device(index)

@@ -1,8 +1,8 @@
 """`python -m paged_serve.workers.process.standby`: a standby worker, started by the supervisor.
 
-It has done the slowest steps of a start that need no rank's memory: torch is imported, the kernels' library is loaded,
-and the kernel has been asked to read the weights' files into the page cache. It holds no weights, no KV cache and no
-device. When a group is replaced it receives an epoch and becomes an ordinary worker.
+It has done the slowest parts of a start that need no rank: torch is imported, the kernel library is loaded, and the
+operating system has been asked to read the weight files into the page cache. It holds no weights, no KV cache and no
+device. When a worker group is replaced, the standby worker receives an epoch and becomes an ordinary worker.
 """
 
 import gc
@@ -33,10 +33,10 @@ def main(child: ChildProcess) -> None:
 
 
 def prepare(model: ModelConfig) -> None:
-    """Everything of a worker's start that all ranks and epochs share."""
+    """Do the part of a worker's start that is the same for all ranks and epochs."""
     from ..kernels.cpu.library import best_library
     from . import worker_process  # noqa: F401
-    from .rank import DEMO_MODEL  # torch comes with it
+    from .rank import DEMO_MODEL  # imports torch
 
     if model.device != "cuda" and model.cpu_isa != "torch":
         best_library(None if model.cpu_isa == "auto" else model.cpu_isa)
@@ -65,5 +65,5 @@ def wait_for_promotion(child: ChildProcess) -> bool:
 
 
 if __name__ == "__main__":
-    gc.disable()  # as in a worker: until it is ready, it creates only objects that stay
+    gc.disable()  # as in a worker: until it is ready, it creates only long-lived objects
     run_child("standby", main)

@@ -1,4 +1,4 @@
-"""Warms a process up with an invented request: libraries finish loading in the first steps, which are slow."""
+"""Warms up a process with a dummy request: the first steps are slow, because libraries finish loading in them."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from paged_serve.protocol.messages.pooling_params import PoolingParams, Tasks
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 
-NUM_TOKENS = 4  # of the invented request: two of prompt, one by its prefill, one by its decode step
+NUM_TOKENS = 4  # of the dummy request: two of the prompt, one sampled by the prefill, one by the decode step
 NO_STEP = 0  # the core counts from 1
 
 
@@ -17,10 +17,10 @@ def warm_up(
     num_groups: int = 1,
     tasks: Tasks = ("generate",),
 ) -> None:
-    """Take an invented request through a prefill, a decode step and its end. Row 0 and block 0 are free then; that all
-    KV groups write the same block does not matter to what it is for.
+    """Run a dummy request in row 0 and block 0, which are still free: a prefill and a decode step, or a pooling step.
 
-    Every rank of a group does it, as it does any step. Where there are no tokens to sample, a vector ends it.
+    All ranks of a group must call it, since they exchange sums. All KV groups write to the same block; this does no
+    harm, because the results are discarded.
     """
     if max_model_len < NUM_TOKENS:
         return

@@ -1,4 +1,4 @@
-"""The worker process: shake hands, load, then receive a plan, execute it, answer. No torch until it is needed."""
+"""The worker process: handshake, loading, then a loop of plan, execution and answer. Imports torch only for loading."""
 
 import gc
 import logging
@@ -36,7 +36,7 @@ PROGRESS_S = 0.1  # between two LoadProgress messages
 
 
 class WorkerProcess:
-    """One rank's process. `run` returns when the process was asked to stop, and raises when it cannot go on."""
+    """One rank's process. `run` returns when the process is asked to stop, and raises if it cannot continue."""
 
     def __init__(self, child: ChildProcess):
         self._child = child
@@ -66,7 +66,7 @@ class WorkerProcess:
                 self._answer()
         except Exception as error:
             self._obey_supervisor()
-            if self._child.stop_requested:  # on a normal stop the core or another rank may leave during a step
+            if self._child.stop_requested:  # on a normal stop, the core or another rank may end during a step
                 log.info("stopped during a step reason=%s", error)
                 return
             refused = isinstance(error, ConfigError)
@@ -82,14 +82,14 @@ class WorkerProcess:
             raise ProtocolError(f"no engine core in {self._child.run_dir} after {HANDSHAKE_TIMEOUT_S:g} s")
 
     def _receive(self) -> ToWorker | None:
-        """The core's next message; None now and then, when there is none. Obeys the supervisor and shows progress."""
+        """The core's next message; None if none arrives within HEARTBEAT_S. Sends heartbeats and handles Stop."""
         self._child.heartbeat(time.monotonic(), self._step)
         message = self._link.receive()
         if message is None:
             self._poller.poll(int(1000 * HEARTBEAT_S))
             message = self._link.receive()
         if self._link.num_invalid:  # a lost scheduler output would stall the step until its deadline
-            raise ProtocolError("the engine core sent what cannot be read; the line above says why")
+            raise ProtocolError("the engine core sent a message that cannot be read; see the log line above")
         self._obey_supervisor()
         return message
 
@@ -110,13 +110,13 @@ class WorkerProcess:
             case Shutdown():
                 self._child.request_stop()
             case Refused(reason=reason, stale=stale):
-                # The group's epoch is over: this process is being replaced; the settings are not at fault.
+                # Stale: the group's epoch is over and this process is being replaced; the settings are not at fault.
                 raise (ProtocolError if stale else ConfigError)(f"the engine core refused this worker: {reason}")
             case _:
                 assert_never(message)
 
     def _load(self) -> None:
-        from .rank import Rank  # torch comes with it
+        from .rank import Rank  # imports torch
 
         child = self._child
         rendezvous = f"{child.run_dir}/rendezvous-{child.epoch}"
@@ -160,9 +160,9 @@ class WorkerProcess:
         assert not isinstance(message, Hello)
         if self._link.send(message):
             return
-        self._obey_supervisor(FAREWELL_S)  # on a normal stop the core ends first, and our own Stop is on its way
+        self._obey_supervisor(FAREWELL_S)  # on a normal stop the core ends first, and the Stop is about to arrive
         if not self._child.stop_requested:
-            raise ProtocolError(f"the engine core does not take {type(message).__name__}: it is gone or stands still")
+            raise ProtocolError(f"the engine core does not accept {type(message).__name__}: it has ended or is blocked")
 
 
 def main() -> NoReturn:

@@ -1,1 +1,1 @@
-"""Quantized weights, read from checkpoints or made on load; the rest of the model sees two canonical forms."""
+"""Quantized weights, read from checkpoints or quantized on load; the rest of the model sees canonical forms only."""

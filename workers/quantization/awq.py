@@ -1,6 +1,6 @@
 """AWQ checkpoints in AutoAWQ's "gemm" layout: 4 bits, in groups, with zero points.
 
-qweight  [in, out / 8]      int32    eight neighbouring outputs in a word, in the order of AWQ_NIBBLES
+qweight  [in, out / 8]      int32    eight adjacent outputs per word, in the order of AWQ_NIBBLES
 qzeros   [groups, out / 8]  int32    likewise
 scales   [groups, out]      float16
 """
@@ -22,12 +22,12 @@ PER_WORD = 8
 
 @dataclass(frozen=True, slots=True)
 class AwqReader:
-    """Matrices without a qweight were left unquantized; `otherwise` reads them."""
+    """Reads AWQ matrices. Those without a qweight are not quantized: `otherwise` reads them."""
 
     checkpoint: Checkpoint
     config: Awq
     otherwise: MatrixReader
-    pool: Pool | None = None  # whose threads unpack codes; None: torch does
+    pool: Pool | None = None  # its threads unpack codes; None: torch unpacks them
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         if f"{name}.qweight" not in self.checkpoint.entries:
@@ -42,7 +42,7 @@ class AwqReader:
         return GroupedWeight(self._codes(name, part), scales.float().t().contiguous(), zeros.t().contiguous(), bits=4)
 
     def _codes(self, name: str, part: MatrixPart) -> Tensor:
-        """[out, in] uint8."""
+        """The codes of `part`, [out, in] uint8."""
         outputs, inputs = part.shape
         shape, tensor = (inputs, outputs // PER_WORD), f"{name}.qweight"
         if part.dim == 1:

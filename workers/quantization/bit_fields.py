@@ -1,4 +1,4 @@
-"""Small integers in the 32-bit words of checkpoints, lowest bits first."""
+"""Unpacks small integers from the 32-bit words of checkpoints, lowest bits first."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def read_codes(
     bits: int,
     order: Tensor | None,
 ) -> Tensor:
-    """uint8 [out, in] of `part`, columns in `order`, from words packed along the inputs or down them."""
+    """The codes of `part`, uint8 [out, in] with columns in `order`, from words in either layout."""
     per_word, (outputs, inputs) = WORD_BITS // bits, part.shape
     shape, across = (outputs, -(-inputs // per_word)), 0
     if layout is WordLayout.DOWN_INPUTS:
@@ -43,7 +43,7 @@ def codes_of(
     first: int = 0,
     order: Tensor | None = None,
 ) -> Tensor:
-    """uint8 [outputs, inputs] like unpack_codes, by torch when there is no pool."""
+    """Unpack codes to uint8 [outputs, inputs], like unpack_codes; torch does it if there is no pool."""
     if pool is not None:
         return unpack_codes(pool, words, layout, bits, shape, first, order)
     outputs, inputs = shape
@@ -58,15 +58,15 @@ def codes_of(
 
 
 def in_awq_order(words: Tensor) -> Tensor:
-    """int32 [m, n] -> uint8 [m, 8 * n], every output in its place."""
+    """Unpack AWQ words: int32 [m, n] -> uint8 [m, 8 * n], outputs in ascending order."""
     values = unpack_words(words, 4, dim=1)
     return values.view(len(values), -1, len(AWQ_NIBBLES))[:, :, AWQ_NIBBLES].flatten(1)
 
 
 def unpack_words(words: Tensor, bits: int, dim: int) -> Tensor:
-    """int32 `words` [m, n] -> uint8, with 32 / bits values for each word along `dim`; bits is 4 or 8.
+    """Unpack int32 `words` [m, n] to uint8, 32 / bits values for each word along `dim`; bits is 4 or 8.
 
-    Words are little-endian in the file and so in memory here; a byte holds two values of 4 bits, the low one first.
+    Words are little-endian in the file and in memory; a byte holds two values of 4 bits, the low one first.
     """
     packed = words.contiguous() if dim == 1 else words.t().clone(memory_format=torch.contiguous_format)
     values = packed.view(torch.uint8)

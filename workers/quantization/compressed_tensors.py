@@ -4,10 +4,10 @@ format int-quantized, float-quantized:
     weight             [out, in]              int8, e4m3
     weight_scale       [out, 1] or [1]        float
 format pack-quantized:
-    weight_packed      [out, in * bits / 32]  int32   values + 2^(bits - 1) of neighbouring inputs in a word
+    weight_packed      [out, in * bits / 32]  int32   values + 2^(bits - 1) of adjacent inputs in a word
     weight_scale       [out, groups]          float
     weight_zero_point  [out * bits / 32, groups] int32, packed along the outputs; int8 [out, groups] in older files
-    weight_g_idx       [in]                   int32   each input's group; only with activation order
+    weight_g_idx       [in]                   int32   the group of each input; only with activation order
     weight_shape       [2]                    int64   out, in
 """
 
@@ -31,12 +31,12 @@ LINEAR = "Linear"  # every projection is a module of this class
 
 @dataclass(frozen=True, slots=True)
 class CompressedTensorsReader:
-    """Matrices that are ignored, or no group's target, were left unquantized; `otherwise` reads them."""
+    """Reads quantized matrices. `otherwise` reads the others: those that are ignored or no group's target."""
 
     checkpoint: Checkpoint
     config: CompressedTensors
     otherwise: MatrixReader
-    pool: Pool | None = None  # whose threads unpack codes; None: torch does
+    pool: Pool | None = None  # its threads unpack codes; None: torch unpacks them
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         group = group_for(name, self.config)
@@ -51,7 +51,7 @@ class CompressedTensorsReader:
         return self._grouped(name, part, group.weights)
 
     def _eight_bits(self, name: str, part: MatrixPart, how: Arguments, dtype: str) -> tuple[Tensor, Tensor]:
-        """Codes [out, in], and scales [out]."""
+        """The codes [out, in] and scales [out] of `part`."""
         codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, (dtype,))
         shape = (1,) if how.strategy == "tensor" else (part.shape[0], 1)
         scales = self.checkpoint.read(f"{name}.weight_scale", shape).float()
@@ -78,7 +78,7 @@ class CompressedTensorsReader:
         )
 
     def _zeros(self, name: str, outputs: int, groups: int, bits: int) -> Tensor:
-        """[out, groups] uint8."""
+        """The zero points, [out, groups] uint8."""
         tensor = f"{name}.weight_zero_point"
         entry = self.checkpoint.entries.get(tensor)
         if entry is not None and entry.dtype == "I8":
@@ -92,13 +92,13 @@ class CompressedTensorsReader:
         stored = self.checkpoint.read(f"{name}.weight_shape", (2,), dtypes=("I64", "I32"))
         if tuple(stored.tolist()) != shape:
             raise ConfigError(
-                f"{self.checkpoint.folder}: {name}.weight_shape says {stored.tolist()}, but config.json asks for "
+                f"{self.checkpoint.folder}: {name}.weight_shape is {stored.tolist()}, but config.json requires "
                 f"{list(shape)}"
             )
 
 
 def group_for(name: str, config: CompressedTensors) -> ConfigGroup | None:
-    """The group whose targets name the module, or else one for every Linear; None: it stays unquantized."""
+    """The group whose targets match the module, or else the group for every Linear; None: it is not quantized."""
     if any(matches(name, pattern) or pattern == LINEAR for pattern in config.ignore or []):
         return None
     groups = config.config_groups.values()
@@ -109,7 +109,7 @@ def group_for(name: str, config: CompressedTensors) -> ConfigGroup | None:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """A module's whole name, or "re:" and an expression for its beginning."""
+    """Whether `pattern` matches: it is the module's full name, or "re:" and an expression for a prefix of the name."""
     if pattern.startswith("re:"):
         return re.match(pattern.removeprefix("re:"), name) is not None
     return pattern == name

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's quantization from config.json, and checks that it can be served."""
+"""Reads a checkpoint's quantization settings from config.json, and checks that they are supported."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -9,25 +9,25 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
 SUPPORTED = (
-    "compressed-tensors (W8A8 int8 or fp8 with dynamic tokens; 4 or 8 bits, weight-only), gptq (4 or 8 bits) and awq "
-    "(4 bits)"
+    "compressed-tensors (W8A8 int8 or fp8 with dynamic activations per token; 4 or 8 bits, weight-only), gptq (4 or 8 "
+    "bits) and awq (4 bits)"
 )
 
 
 class Gptq(msgspec.Struct, frozen=True):
-    """Settings of AutoGPTQ and GPTQModel. Group sizes and activation order are read off the tensors."""
+    """Settings of AutoGPTQ and GPTQModel. Group sizes and activation order are inferred from the tensors."""
 
     bits: int
     group_size: int = -1
     desc_act: bool = False
     lm_head: bool = False
-    checkpoint_format: str = "gptq"  # "gptq": zero points are stored minus one; "gptq_v2": as they are
+    checkpoint_format: str = "gptq"  # "gptq": zero points are stored minus one; "gptq_v2": unchanged
     is_marlin_format: bool = False
-    dynamic: dict[str, dict[str, Any]] | None = None  # pattern -> what differs there; "-:" patterns: unquantized
+    dynamic: dict[str, dict[str, Any]] | None = None  # pattern -> changed settings; "-:" patterns: not quantized
 
 
 class Awq(msgspec.Struct, frozen=True):
-    """Settings of AutoAWQ, in either spelling of its two numbers."""
+    """Settings of AutoAWQ, with both spellings of the number of bits and of the group size."""
 
     bits: int | None = None
     w_bit: int | None = None
@@ -38,7 +38,7 @@ class Awq(msgspec.Struct, frozen=True):
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """compressed-tensors: how one kind of tensor is quantized."""
+    """compressed-tensors: the quantization of one kind of tensor."""
 
     num_bits: int = 8
     type: str = "int"
@@ -50,7 +50,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
 
 class ConfigGroup(msgspec.Struct, frozen=True):
-    """compressed-tensors: one way to quantize, and the modules it is for."""
+    """compressed-tensors: one quantization scheme, and the modules to which it applies."""
 
     targets: list[str]
     weights: Arguments | None = None
@@ -80,14 +80,14 @@ class _Folder(msgspec.Struct, frozen=True):
 
 
 def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | None:
-    """The method's name and its checked settings; None when the weights are not quantized.
+    """The method's name and its checked settings; None if the weights are not quantized.
 
     Raises ConfigError, naming the unsupported setting and the supported ones.
     """
     path = folder / "config.json"
     found: dict[str, Any] | None = read_json_file(path, _Folder).quantization_config
     if found is None:
-        path = folder / "quantize_config.json"  # GPTQ checkpoints of 2023 have their settings here alone
+        path = folder / "quantize_config.json"  # GPTQ checkpoints of 2023 have their settings only here
         found = {"quant_method": "gptq", **read_json_file(path, dict[str, Any])} if path.is_file() else None
     if found is None:
         return None
@@ -104,7 +104,7 @@ def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | N
 
 
 def problem_of(config: QuantizationConfig) -> str:
-    """The unsupported setting, or ""; the readers check the settings of single modules."""
+    """The unsupported setting, or "". The readers check the settings of individual modules."""
     match config:
         case Gptq():
             return _gptq_problem(config)
@@ -122,7 +122,7 @@ def _gptq_problem(config: Gptq) -> str:
     if config.lm_head:
         return "a quantized lm_head"
     overrides = [pattern for pattern in config.dynamic or {} if not pattern.startswith("-:")]
-    return f"settings of its own for {overrides[0]!r}" if overrides else ""
+    return f"separate settings for {overrides[0]!r}" if overrides else ""
 
 
 def _awq_problem(config: Awq) -> str:
@@ -160,7 +160,7 @@ def group_problem(group: ConfigGroup, file_format: str) -> str:
     if file_format != "pack-quantized":
         return f"format {file_format!r}"
     if inputs is not None:
-        return "input_activations beside format 'pack-quantized'"
+        return "input_activations with format 'pack-quantized'"
     if weights.num_bits not in (4, 8):
         return f"num_bits={weights.num_bits}"
     return "" if weights.strategy in ("group", "channel") else f"weight strategy {weights.strategy!r}"
@@ -169,11 +169,11 @@ def group_problem(group: ConfigGroup, file_format: str) -> str:
 def _w8a8_problem(weights: Arguments, inputs: Arguments | None, file_format: str) -> str:
     if weights.num_bits != 8 or not weights.symmetric or weights.strategy not in ("channel", "tensor"):
         kind = "symmetric" if weights.symmetric else "asymmetric"
-        return f"{kind} weights of {weights.num_bits} bits a {weights.strategy}"
+        return f"{kind} weights of {weights.num_bits} bits per {weights.strategy}"
     if inputs is None:
-        return f"no input_activations beside format {file_format!r}"
+        return f"no input_activations with format {file_format!r}"
     if (inputs.num_bits, inputs.type, inputs.symmetric) != (8, weights.type, True):
-        return f"activations as {'symmetric' if inputs.symmetric else 'asymmetric'} {inputs.type}{inputs.num_bits}"
+        return f"{'symmetric' if inputs.symmetric else 'asymmetric'} {inputs.type}{inputs.num_bits} activations"
     if inputs.dynamic is not True or inputs.strategy != "token":
-        return f"{'dynamic' if inputs.dynamic else 'static'} activations a {inputs.strategy}"
+        return f"{'dynamic' if inputs.dynamic else 'static'} activations per {inputs.strategy}"
     return ""

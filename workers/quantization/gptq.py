@@ -1,9 +1,9 @@
 """GPTQ checkpoints (AutoGPTQ, GPTQModel): 4 or 8 bits, in groups, with or without activation order.
 
-qweight  [in * bits / 32, out]      int32   values of neighbouring inputs in a word, the first in its lowest bits
-qzeros   [groups, out * bits / 32]  int32   values of neighbouring outputs; format "gptq" stores zero point - 1
+qweight  [in * bits / 32, out]      int32   values of adjacent inputs in a word, the first in its lowest bits
+qzeros   [groups, out * bits / 32]  int32   values of adjacent outputs; format "gptq" stores zero point - 1
 scales   [groups, out]              float16
-g_idx    [in]                       int32   each input's group; absent in the oldest files
+g_idx    [in]                       int32   the group of each input; absent in the oldest files
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from .config import Gptq
 
 @dataclass(frozen=True, slots=True)
 class GptqReader:
-    """Matrices without a qweight were left unquantized; `otherwise` reads them."""
+    """Reads GPTQ matrices. Those without a qweight are not quantized: `otherwise` reads them."""
 
     checkpoint: Checkpoint
     config: Gptq
     otherwise: MatrixReader
-    pool: Pool | None = None  # whose threads unpack codes; None: torch does
+    pool: Pool | None = None  # its threads unpack codes; None: torch unpacks them
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         if f"{name}.qweight" not in self.checkpoint.entries:
@@ -52,7 +52,7 @@ class GptqReader:
         )
 
     def _zeros(self, name: str, groups: int, outputs: int) -> Tensor:
-        """[groups, out] uint8."""
+        """The zero points, [groups, out] uint8."""
         bits = self.config.bits
         shape = (groups, outputs * bits // WORD_BITS)
         stored = unpack_words(self.checkpoint.read(f"{name}.qzeros", shape, dtypes=("I32",)), bits, dim=1)
@@ -62,12 +62,12 @@ class GptqReader:
 
 
 def skip_zero_biases(checkpoint: Checkpoint) -> None:
-    """Marks as used the biases that the model does not have: AutoGPTQ wrote zeros for every projection.
+    """Mark biases that the model does not have as used: AutoGPTQ wrote biases of zero for every projection.
 
-    Raises ConfigError when one is not zero.
+    Raises ConfigError if one is not zero.
     """
     for name, entry in checkpoint.entries.items():
         module, _, kind = name.rpartition(".")
         is_extra = kind == "bias" and name not in checkpoint.used and f"{module}.qweight" in checkpoint.entries
         if is_extra and torch.count_nonzero(checkpoint.read(name, tuple(entry.shape))):
-            raise ConfigError(f"{checkpoint.folder}: {name} is not zero, but by config.json the model has no bias")
+            raise ConfigError(f"{checkpoint.folder}: {name} is not zero, but config.json describes a model without it")

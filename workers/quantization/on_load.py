@@ -1,10 +1,10 @@
-"""`--quantization`: float matrices quantized as they are read, to the same codes whatever the dtype, ranks and threads.
+"""`--quantization`: quantizes float matrices as they are read; codes do not depend on dtype, ranks and threads.
 
-int8: symmetric, one scale an output, the largest weight at 127. fp8: likewise, the largest at 448.
-int4: symmetric groups of neighbouring inputs. A group's largest weight lies one of STEPS from zero, whichever leaves
-the least squared error once the step has been fitted to the codes. Three tries come within 1 % of sixteen;
-on Gaussian weights in groups of 32 they leave 8.2 % relative error, the plain rule of the largest at 7 leaves 9.7 %.
-csrc/cpu/weights/quantize_weights.cpp does the same on a pool's threads, to the same bits.
+int8: symmetric, one scale per output; the largest weight becomes 127. fp8: the same; the largest becomes 448.
+int4: symmetric groups of adjacent inputs. A group's largest weight is one of STEPS steps from zero: the one with the
+lowest squared error after the step has been fitted to the codes. Three candidates come within 1 % of sixteen; on
+Gaussian weights in groups of 32 the relative error is 8.2 %, and 9.7 % if the largest weight always becomes 7.
+csrc/cpu/weights/quantize_weights.cpp does the same on a pool's threads, with the same bits.
 """
 
 import math
@@ -23,17 +23,17 @@ from ..kernels.cpu.loading import int4_from_floats, int8_from_floats
 from .report import QuantizationReport
 
 STEPS = (7.2, 8.0, 8.8)
-WEIGHTS_AT_ONCE = 1 << 18  # whose float32 temporaries stay in the cache
+WEIGHTS_AT_ONCE = 1 << 18  # few enough that their float32 temporaries stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class EightBitsOnLoad:
-    """Quantizes to int8 or fp8. A rank that holds some of the inputs still looks at all of them for the scales."""
+    """Quantizes to int8 or fp8. A rank with a share of the inputs still reads all inputs to compute the scales."""
 
     floats: FloatReader
     report: QuantizationReport
     form: type[Int8Weight] | type[Fp8Weight]
-    pool: Pool | None  # whose threads quantize to int8; None: torch does
+    pool: Pool | None  # its threads quantize to int8; None: torch does
 
     def read(self, name: str, part: MatrixPart) -> Int8Weight | Fp8Weight:
         whole = part if part.dim == 0 else MatrixPart(part.shape, 0, 0, part.shape[0])
@@ -53,12 +53,12 @@ class EightBitsOnLoad:
 
 @dataclass(frozen=True, slots=True)
 class Int4OnLoad:
-    """Quantizes to int4; matrices whose inputs are no whole number of groups stay as they are."""
+    """Quantizes to int4. Matrices whose inputs are not a whole number of groups are not quantized."""
 
     floats: FloatReader
     report: QuantizationReport
     group_size: int
-    pool: Pool | None  # as above
+    pool: Pool | None  # its threads quantize; None: torch does
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         if part.shape[1] % self.group_size:
@@ -76,7 +76,7 @@ class Int4OnLoad:
 
 
 def _report(report: QuantizationReport, name: str, matrix: Tensor, error: tuple[float, float]) -> None:
-    """Raises ConfigError if `matrix` is not finite, which the sum of its squares shows."""
+    """Record the error of a matrix. Raises ConfigError if `matrix` is not finite, as the sum of its squares shows."""
     _, there = error
     if not math.isfinite(there):
         check_finite(f"{name}.weight", matrix, lambda: matrix)
@@ -89,7 +89,7 @@ def int8_scales(matrix: Tensor) -> Tensor:
 
 
 def int8_codes(matrix: Tensor, scales: Tensor) -> Tensor:
-    """[out, in] int8, -127 to 127."""
+    """The int8 codes [out, in], from -127 to 127."""
     codes = torch.empty(matrix.shape, dtype=torch.int8, device=matrix.device)
     steps = torch.where(scales > 0, scales, 1.0)
     for at in row_blocks(matrix):
@@ -98,7 +98,7 @@ def int8_codes(matrix: Tensor, scales: Tensor) -> Tensor:
 
 
 def fp8_codes_of_matrix(matrix: Tensor, scales: Tensor) -> Tensor:
-    """[out, in] float8_e4m3fn."""
+    """The fp8 codes [out, in], float8_e4m3fn."""
     codes = torch.empty(matrix.shape, dtype=torch.float8_e4m3fn, device=matrix.device)
     for at in row_blocks(matrix):
         codes[at] = fp8_codes(matrix[at], scales[at])
@@ -106,7 +106,7 @@ def fp8_codes_of_matrix(matrix: Tensor, scales: Tensor) -> Tensor:
 
 
 def int4_weight(matrix: Tensor, group_size: int) -> GroupedWeight:
-    """`matrix` [out, in] in groups of `group_size`, a power of two that divides the inputs."""
+    """Quantize `matrix` [out, in] in groups of `group_size`, a power of two that divides the inputs."""
     rows, inputs = matrix.shape
     codes = torch.empty((rows, inputs), dtype=torch.uint8, device=matrix.device)
     scales = torch.empty((rows, inputs // group_size), device=matrix.device)
@@ -119,9 +119,9 @@ def int4_weight(matrix: Tensor, group_size: int) -> GroupedWeight:
 
 
 def best_step(groups: Tensor) -> Tensor:
-    """[..., size] float32 -> [..., 1], rounded to bfloat16, as the kernels hold it; 0 for a group of zeros.
+    """The step of each group: [..., size] float32 -> [..., 1], rounded to bfloat16 as in the kernels; 0 for zeros.
 
-    Its sign turns the group's largest weight to the longer, negative side of the codes.
+    Its sign puts the group's largest weight on the negative side of the codes, which has one code more.
     """
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
     largest = torch.where(-low > high, low, high)
@@ -131,14 +131,14 @@ def best_step(groups: Tensor) -> Tensor:
         codes = _rounded(groups * (steps * inverse))
         overlap, norm = _sum_of_group(groups * codes), _sum_of_group(codes * codes)
         step = (overlap / norm.clamp(min=1.0)).bfloat16().float()
-        gain = step * (2 * overlap - step * norm)  # by how much the codes reduce the group's squared norm
+        gain = step * (2 * overlap - step * norm)  # the reduction of the group's squared norm by the codes
         better = gain > best_gain
         best_step, best_gain = torch.where(better, step, best_step), torch.where(better, gain, best_gain)
     return best_step
 
 
 def squared_error(matrix: Tensor, codes: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[float, float]:
-    """Sums of squares of the error and of the matrix; `values(codes[at], at)` dequantizes rows."""
+    """Sums of squares of the error and of the matrix; `values(codes[at], at)` dequantizes the rows `at`."""
     lost = there = 0.0
     for at in row_blocks(matrix):
         exact = matrix[at].float()
@@ -148,7 +148,7 @@ def squared_error(matrix: Tensor, codes: Tensor, values: Callable[[Tensor, slice
 
 
 def row_blocks(matrix: Tensor) -> Iterator[slice]:
-    """Rows of about WEIGHTS_AT_ONCE weights together."""
+    """Ranges of rows with about WEIGHTS_AT_ONCE weights each."""
     step = max(1, WEIGHTS_AT_ONCE // matrix.shape[1])
     return (slice(start, start + step) for start in range(0, len(matrix), step))
 
@@ -162,7 +162,7 @@ def _rounded(steps: Tensor) -> Tensor:
 
 
 def _sum_of_group(x: Tensor) -> Tensor:
-    """Over the last dimension, a power of two, halved again and again: the same order of additions everywhere."""
+    """Sum over the last dimension, a power of two, by repeated halving: the same order of additions everywhere."""
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
         x = x[..., :half] + x[..., half:]

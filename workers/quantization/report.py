@@ -10,17 +10,17 @@ from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Stor
 
 @dataclass(slots=True)
 class QuantizationReport:
-    """The report of one rank. Errors are known only for matrices quantized on load, from the float weights."""
+    """The report of one rank. Errors are known only for matrices quantized on load, since these have float weights."""
 
     bytes_per_float: int
     forms: dict[str, int] = field(default_factory=dict)  # form -> number of matrices
     num_outputs: int = 0  # rows of the quantized matrices
-    bytes_before: int = 0  # of the quantized matrices, had they stayed float
+    bytes_before: int = 0  # of the quantized matrices if they were float
     bytes_after: int = 0
     errors: dict[str, float] = field(default_factory=dict)  # matrix -> relative root-mean-square error
 
     def count(self, read: Weight, held: Weight) -> None:
-        """Count a matrix, in the forms in which it was read and in which the backend holds it."""
+        """Count a matrix, which was read as `read` and is held by the backend as `held`."""
         form = form_of(read) if form_of(read) == form_of(held) else f"{form_of(read)} held as float"
         self.forms[form] = self.forms.get(form, 0) + 1
         if not isinstance(read, Tensor | StoredWeight):
@@ -33,7 +33,7 @@ class QuantizationReport:
         self.errors[name] = math.sqrt(lost / there) if there else 0.0
 
     def facts(self) -> dict[str, str]:
-        """Empty when nothing is quantized."""
+        """The figures by name; empty if nothing is quantized."""
         if not self.bytes_after:
             return {}
         facts = {
@@ -49,7 +49,7 @@ class QuantizationReport:
 
 
 def form_of(weight: Weight) -> str:
-    """The form as text, like "int4 g32"."""
+    """The form of a weight as text, such as "int4 g32"."""
     match weight:
         case Int8Weight():
             return "int8"

@@ -25,11 +25,11 @@ ON_LOAD = ("int8", "int4", "fp8")
 
 @dataclass(frozen=True, slots=True)
 class MatrixSource:
-    """Readers for one load, and the report of their work."""
+    """The readers for one load, and their report."""
 
     projections: MatrixReader
     head: MatrixReader
-    quantizes_head: bool  # then it cannot share the embedding's matrix
+    quantizes_head: bool  # if so, the head cannot share the embedding's matrix
     report: QuantizationReport
 
 

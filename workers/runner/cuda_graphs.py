@@ -8,7 +8,7 @@ from ..layers.decode_step import Inputs, Logits
 from .cuda_device import GraphPool, Replay
 
 SMALL = (1, 2, 4)
-STEP = 8  # between larger sizes, so that few rows are padding
+STEP = 8  # rows between larger sizes, so that few rows are padding
 
 
 def ladder(max_rows: int) -> list[int]:

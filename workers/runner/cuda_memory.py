@@ -15,7 +15,7 @@ from .cuda_device import CudaDevice
 from .cuda_graphs import ladder
 from .cuda_steps import cuda_runner
 
-GRAPHS_TRIED = 2  # the largest: the first takes the shared memory and its own, the second only its own
+GRAPHS_TRIED = 2  # the largest sizes: the first graph allocates shared memory and its own, the second only its own
 
 
 def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device: CudaDevice) -> int:
@@ -31,7 +31,7 @@ def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device
 
 
 def kv_budget(share: float, total: int, taken: int) -> int:
-    """What is left of `share` of a device's `total` bytes; `taken` are in use, or will be during a step."""
+    """The bytes left of `share` of a device's `total` bytes; `taken` bytes are in use, or will be during a step."""
     budget = int(total * share) - taken
     if budget <= 0:
         needed = (int(total * share) - budget) / total

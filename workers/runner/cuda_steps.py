@@ -46,7 +46,7 @@ def cuda_runner(
     grammars: Grammars | None = None,
     processors: Classes | None = None,
 ) -> ModelRunner:
-    """A runner with CUDA graphs for decode steps of `sizes` rows, ascending; `prepare` has yet to capture them."""
+    """A runner with CUDA graphs for decode steps of `sizes` rows, ascending; `prepare` captures them later."""
     assert isinstance(model.backend, CudaBackend), model.backend
     vocab_size = model.geometry.vocab_size
     sampler = DeviceSampler(model.backend.launcher, vocab_size, model.device)

@@ -164,7 +164,7 @@ class ModelRunner:
         return (logits, rows, (), None) if len(rows) == num_rows else (logits[:num_rows], rows[:num_rows], (), None)
 
     def _forward_chunks(self, chunks: Sequence[Chunk], arrays: StepArrays) -> Passed:
-        """_forward of a step with chunks."""
+        """Compute `_forward` for a step with chunks."""
         step = self._device_rows.stage(arrays, len(arrays.rows))
         batch = self._device_rows.batch(step, arrays.longest)
         if self._model.geometry.num_token_types > 1:

@@ -23,7 +23,7 @@ class PromptSampler(Protocol):
 
 
 class PromptLogprobs:
-    """Prompt log-probabilities for the rows that asked: of each prompt token that a step's positions predict."""
+    """Computes prompt log-probabilities for rows that request them, for each prompt token that the step predicts."""
 
     def __init__(self, logits: Callable[[Tensor], Tensor], sampler: PromptSampler, rows: RequestRows):
         self._logits = logits
@@ -33,7 +33,10 @@ class PromptLogprobs:
     def find(
         self, chunks: Sequence[Chunk], first_index: int, row_starts: NDArray[np.integer[Any]], hidden: Tensor
     ) -> tuple[RowPromptLogprobs, ...]:
-        """Chunk i is row r = `first_index` + i of the batch; its tokens start at row_starts[r] in `hidden`."""
+        """Prompt log-probabilities of `chunks`.
+
+        Chunk i is row r = `first_index` + i of the batch; its tokens start at row_starts[r] in `hidden`.
+        """
         found = []
         for index, chunk in enumerate(chunks, start=first_index):
             count = self._rows.prompt_logprobs[chunk.row]
@@ -48,7 +51,7 @@ class PromptLogprobs:
         return tuple(found)
 
     def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int) -> list[TokenLogprobs]:
-        """Log-probabilities in parts, in order. `hidden` [n, hidden]; `targets` [n] are the tokens that follow."""
+        """Log-probabilities in consecutive parts. `hidden` [n, hidden]; `targets` [n] are the tokens that follow."""
         parts = []
         for start in range(0, len(targets), PROMPT_LOGITS_AT_ONCE):
             part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
@@ -57,7 +60,7 @@ class PromptLogprobs:
 
 
 def row_logprobs(sampled: SampledTokens) -> tuple[RowLogprobs, ...]:
-    """Log-probabilities of the rows that asked."""
+    """Log-probabilities of the rows that request them."""
     return tuple(
         RowLogprobs(
             index=index,

@@ -18,7 +18,7 @@ class Steps:
         self._mark = mark
         self._started: deque[PendingStep] = deque()
         self._completions = Completions()
-        self.fd = self._completions.fd  # readable while `take` has something
+        self.fd = self._completions.fd  # readable while `take` has something to return
 
     def launch(self, plan: SchedulerOutput) -> None:
         """Start the step of `plan`."""
@@ -37,5 +37,5 @@ class Steps:
         return output
 
     def prepare(self, on_progress: Callable[[int, int], None]) -> None:
-        """See ModelRunner.prepare: to be called on all ranks before the first step."""
+        """Prepare decode steps, as ModelRunner.prepare does; call it on all ranks before the first step."""
         self._runner.prepare(on_progress)

@@ -1,1 +1,1 @@
-"""From logits to token ids: an ordered list of small pure functions, each depending on its own row alone."""
+"""Turns logits into token ids by an ordered list of small pure functions; each row's result depends on it alone."""

@@ -1,8 +1,7 @@
-"""Runs the plugins' logits processors on the host before sampling, on whatever device the sampler runs.
+"""Runs the plugins' logits processors before sampling: on the host, whatever the sampler's device.
 
-Everything after them, log-probabilities included, sees the logits that they return. Rows without processors cost
-nothing. A processor that raises, leaves a NaN or +infinity, or excludes every token that the request's other rules
-allow ends its request.
+All later steps, log-probabilities included, use the changed logits. Rows without processors cost nothing. A request
+ends if a processor raises, leaves a NaN or +infinity, or excludes every token that the request's other rules allow.
 """
 
 import logging
@@ -19,7 +18,7 @@ from .logits_processors import Classes, RowProcessors
 from .logprobs import TokenLogprobs
 from .sampler import SampledTokens
 
-EXCLUDED = np.float32(-1e30)  # replaces -infinity, which a model's logits never are; its probability is 0
+EXCLUDED = np.float32(-1e30)  # replaces -infinity, because a model's logits are finite; the probability is 0
 MAX_REASON_CHARS = 256
 
 log = logging.getLogger(__name__)
@@ -38,9 +37,9 @@ class CustomSampling:
     def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample:
         failures, excluded = dict[int, str](), dict[int, NDArray[np.bool_]]()
         for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
-            host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU a view of the same memory
+            host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU, a view of the same memory
             if not np.isfinite(host).all():
-                continue  # the model's own fault: the sampler reports it, and the row is computed again
+                continue  # a fault of the model: the sampler reports it, and the row is computed again
             if reason := self._apply(host, int(rows[index]), state):
                 failures[index] = reason
                 continue
@@ -54,10 +53,10 @@ class CustomSampling:
         return self._sampling.prompt_logprobs(logits, tokens, count)
 
     def _apply(self, logits: NDArray[np.float32], row: int, state: RequestRows) -> str:
-        """Change one row's logits [vocab] float32 in place. Returns the error, or ""; on error they stay unchanged."""
+        """Change one row's logits [vocab] float32 in place. Returns "", or an error and leaves the logits unchanged."""
         kept, name = logits.copy(), ""
         tokens, asked = state.tokens(row), state.sampling.custom[row]
-        tokens.flags.writeable = False  # of this view
+        tokens.flags.writeable = False  # of this view only
         try:
             for params, processor in zip(asked, self._processors.of(row, state, asked), strict=True):
                 name = params.name
@@ -76,13 +75,13 @@ class CustomSampling:
 def with_processors(
     sampling: DeviceSampling, classes: Classes | None, vocab_size: int, num_rows: int
 ) -> DeviceSampling:
-    """Wrap `sampling` with the plugins' logits processors; without plugins it is returned as it is."""
+    """Wrap `sampling` with the plugins' logits processors; without plugins, return it unchanged."""
     return CustomSampling(sampling, RowProcessors(classes, vocab_size, num_rows)) if classes else sampling
 
 
 @dataclass(frozen=True, slots=True)
 class CustomSample:
-    """A sample in which some rows have no token. By index: the error, and the tokens that processors excluded."""
+    """A sample in which some rows have no token; errors and excluded tokens by index of the row in the step."""
 
     sample: PendingSample
     failures: dict[int, str]

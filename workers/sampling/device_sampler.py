@@ -1,4 +1,4 @@
-"""Asynchronous sampling, as the runner sees it: tokens stay on the device, where the next step needs them."""
+"""The runner's interface to asynchronous sampling: tokens stay on the device, where the next step needs them."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from .sampler import SampledTokens
 
 
 class PendingSample(Protocol):
-    """Sampled tokens, which are on the device or will be."""
+    """Tokens that are sampled, or will be, on the device."""
 
     @property
     def token_ids(self) -> Tensor:
@@ -25,10 +25,10 @@ class PendingSample(Protocol):
 
 
 class DeviceSampling(Protocol):
-    """Methods without a docstring are as in Sampler."""
+    """Samples on a device. Methods without a docstring are documented in Sampler."""
 
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
-        """Whether `launch` for these rows reads tokens of earlier steps in `state`, which must be known by then."""
+        """Whether `launch` for these rows reads tokens of earlier steps from `state`, so that they must be known."""
         ...
 
     def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample: ...

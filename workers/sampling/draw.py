@@ -1,7 +1,8 @@
 """Drawing a token from weights by inverting the cumulative distribution in token-id order.
 
-Why not Gumbel-max: it wants a random number for each token of the vocabulary, and Philox for 32 rows of 150,000
-tokens costs more than the rest of the sampler. Inversion wants one number a row and one pass over the weights.
+Gumbel-max would need a random number for each token of the vocabulary; computing these with Philox for 32 rows of
+150,000 tokens takes longer than the rest of the sampler. Inversion needs one number per row and one pass over the
+weights.
 """
 
 import numpy as np
@@ -11,7 +12,10 @@ from .probabilities import TILE, tile_sums
 
 
 def draw(weights: NDArray[np.float32], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """[m, padded] weights (each row has a positive one), [m] numbers of [0, 1) -> [m] token ids of positive weight."""
+    """Draw a token of positive weight for each row: weights [m, padded] and uniform numbers [m] in [0, 1) -> ids [m].
+
+    Each row must have a positive weight.
+    """
     each = np.arange(len(weights))
     sums = tile_sums(weights)
     target = uniform * sums[:, -1]
@@ -22,7 +26,7 @@ def draw(weights: NDArray[np.float32], uniform: NDArray[np.float64]) -> NDArray[
 
 
 def _first_above(sums: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Index of each row's first sum above its target; of its last increase when rounding put the target at the end."""
+    """Index of each row's first sum above its target; if rounding left no such sum, of the last increase."""
     above = np.count_nonzero(sums <= target[:, None], axis=1)
     last = np.count_nonzero(sums < sums[:, -1:], axis=1)
     first: NDArray[np.int64] = np.minimum(above, last)

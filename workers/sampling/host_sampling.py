@@ -1,4 +1,4 @@
-"""Adapts the host's sampler to the runner's DeviceSampling: it waits for the logits; its tokens are ready at once."""
+"""Adapts the host's sampler to the DeviceSampling interface: it waits for the logits, and tokens are known at once."""
 
 import numpy as np
 import torch

@@ -19,7 +19,7 @@ class LogitsProcessor(Protocol):
     """
 
     def apply(self, logits: NDArray[np.float32], token_ids: NDArray[np.int32], prompt_len: int) -> None:
-        """Change `logits` [vocab] in place. `token_ids`, read-only: the prompt's, then those of the output so far."""
+        """Change `logits` [vocab] in place. `token_ids` (read-only): the prompt, then the output so far."""
         ...
 
 
@@ -35,7 +35,7 @@ class RowProcessors:
         self._made: list[tuple[int, list[LogitsProcessor]]] = [(-1, [])] * num_rows  # (row generation, processors)
 
     def of(self, row: int, state: RequestRows, asked: tuple[LogitsProcessorParams, ...]) -> list[LogitsProcessor]:
-        """The processors of `row`. Raises the constructor's errors, and LookupError for one that was not loaded."""
+        """The processors of `row`. Raises LookupError for a plugin that is not loaded, and the constructor's errors."""
         generation = int(state.generation[row])
         if self._made[row][0] != generation:
             self._made[row] = generation, [self._make(each) for each in asked]

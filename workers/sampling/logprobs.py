@@ -1,4 +1,4 @@
-"""Log-probabilities of raw logits: a given token's, with its rank, and those of the best k by `ordering`."""
+"""Log-probabilities of raw logits: of a given token, with its rank, and of the k best tokens by `ordering`."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .probabilities import WeightBuffer, tile_sums
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """For n rows: column 0 is the row's own token, then the k best."""
+    """Log-probabilities of n rows: column 0 is the row's own token; the k best tokens follow."""
 
     token_ids: NDArray[np.int32]  # [n, k + 1]
     logprobs: NDArray[np.float32]  # [n, k + 1]
@@ -22,7 +22,7 @@ class TokenLogprobs:
 def token_logprobs(
     logits: NDArray[np.float32], tokens: NDArray[np.int64], count: int, buffer: WeightBuffer
 ) -> TokenLogprobs:
-    """Of finite logits [n, vocab]: one token's a row, and the `count` best. Rows are taken a slab at a time."""
+    """Log-probabilities of one given token and of the `count` best in each row of finite logits [n, vocab]."""
     slabs = [slice(start, start + buffer.rows) for start in range(0, len(logits), buffer.rows)]
     parts = [_slab(logits[slab], tokens[slab], count, buffer) for slab in slabs]
     return TokenLogprobs(

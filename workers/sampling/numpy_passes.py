@@ -13,7 +13,7 @@ from .truncation import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 
 
 class NumpyPasses:
-    """Works on slabs of rows that fit the cache."""
+    """Processes slabs of rows that fit the CPU's cache."""
 
     def __init__(self, vocab_size: int):
         self._buffer = WeightBuffer(vocab_size)

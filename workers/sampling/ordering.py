@@ -1,4 +1,4 @@
-"""One total order of a row's tokens, used wherever tokens are ranked: higher logit first, equal logits by lower id."""
+"""The total order of a row's tokens, used wherever tokens are ranked: higher logit first; equal logits by lower id."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +9,8 @@ _LOW_32 = np.int64(0xFFFFFFFF)
 def rank_keys(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """Logits of these tokens (finite or -inf; shapes broadcast) -> unique integers, ascending in rank order.
 
-    The high half is the logit's bit pattern turned so that integers compare as the floats do, descending; the low
-    half is the token id. Unique keys make every sort and partition exact, whatever algorithm runs.
+    The high half is the logit's bit pattern, mapped so that ascending integers are descending floats; the low half is
+    the token id. Keys are unique, so that the result of a sort or partition does not depend on its algorithm.
     """
     bits = (logits + np.float32(0.0)).view(np.int32)  # -0.0 + 0.0 is 0.0: equal logits get equal bits
     ascending = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
@@ -21,12 +21,12 @@ def rank_keys(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> NDArray
 
 
 def token_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The token ids inside rank keys."""
+    """The token ids in rank keys."""
     return keys & _LOW_32
 
 
 def best(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """The `count` lowest rank keys of each row, ascending: [n, count]; 1 <= count <= vocab."""
+    """The `count` lowest rank keys of each row, ascending [n, count]; 1 <= count <= vocab."""
     keys = rank_keys(logits, np.arange(logits.shape[1]))
     if count < keys.shape[1]:
         keys = np.partition(keys, count - 1, axis=1)[:, :count]

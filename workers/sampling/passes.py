@@ -1,4 +1,4 @@
-"""The expensive passes over logits; the sampler decides which rows need which."""
+"""The expensive passes over logits; the sampler decides which rows need which pass."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -39,8 +39,9 @@ class Passes(Protocol):
     ) -> NDArray[np.int64]:
         """Draw a token for each of the logits' rows at `indices`; the following arguments belong to these rows.
 
-        At least one logit of a row is finite, the others may be -infinity. With a mask, as in `mask`, the token is one
-        that it allows, and `best` is ignored; the logits are not changed. Without `masks` no row has one.
+        At least one logit of a row is finite; the others may be -infinity. For a row with a mask (as in `mask`), the
+        token is one that the mask allows, and `best` is ignored. The logits stay unchanged. Empty `masks`: no row has a
+        mask.
         """
         ...
 
@@ -51,8 +52,8 @@ class Passes(Protocol):
         tokens: NDArray[np.int64],
         counts: NDArray[np.int64],
     ) -> TokenLogprobs:
-        """Logprobs of the logits' finite rows at `indices`: of each row's token, and of its `counts` best.
+        """Logprobs of the finite rows of `logits` at `indices`: of each row's token, and of its `counts` best tokens.
 
-        `counts` are at most the vocabulary. Surplus columns of a row with less than the largest count are undefined.
+        `counts` are at most the vocabulary size. A row's columns beyond its own count are undefined.
         """
         ...

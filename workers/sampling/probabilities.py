@@ -1,15 +1,15 @@
 """Softmax weights whose bits depend only on their own row, and their sums.
 
-A vectorised `exp` or `sum` may treat the last elements of an array differently, and the position of the end depends on
-the number of rows. Here each row is padded to whole tiles of 256, so no row touches an array's ragged end; a tile is
-always summed in the same order (float32, pairwise), and tile sums are accumulated from left to right in float64.
+A vectorised `exp` or `sum` may treat the last elements of an array differently, and where the array ends depends on the
+number of rows. Each row is therefore padded to whole tiles of 256. A tile is always summed in the same order (float32,
+pairwise), and tile sums are accumulated from left to right in float64.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 TILE = 256
-SLAB_ELEMENTS = 1 << 20  # logits worked on at once: 4 MB, so that the passes over a slab meet in the cache
+SLAB_ELEMENTS = 1 << 20  # logits processed at once: 4 MB, so that a slab stays in the cache between passes
 
 
 class WeightBuffer:

@@ -1,19 +1,19 @@
-"""Samples one token for each row of logits. The order of the steps matters, because they do not commute:
+"""Samples one token for each row of logits. The steps do not commute, so their order is fixed:
 
 1. log-probabilities, if requested, from the raw logits: they describe the model, not the request's parameters;
-2. the forced end of reasoning, alone; otherwise the grammar, allowed tokens, bad words, min_tokens, logit_bias
-   (`reasoning`, `grammars`, `constraints`);
+2. only the forced end of reasoning, if it is due; otherwise the grammar, allowed tokens, bad words, min_tokens,
+   logit_bias (`reasoning`, `grammars`, `constraints`);
 3. repetition, frequency and presence penalties (`penalties`), then DRY (`repetitions`);
 4. greedy rows take the best token, the lowest id among equals, and are done;
 5. temperature, then min-p, then top-k, then top-p, then XTC (`truncation`);
-6. a draw with the random number of (the request's seed, the output position) (`philox`, `draw`).
+6. a draw with the random number for (request seed, output position) (`philox`, `draw`).
 
-A row's result depends on its own logits, parameters, tokens and seed, bit for bit. Logits that are not finite, and
-rules that leave no token to choose, give token 0 and the row's index in `bad`; a grammar that cannot go on, token 0 and
-the reason in `failures`.
+A row's result depends only on its own logits, parameters, tokens and seed, bit for bit. If the logits are not finite or
+the rules leave no token, the row's token is 0 and its index is in `bad`. If no token can follow by its grammar, the
+token is 0 and the reason is in `failures`.
 
-All steps run on the host. The passes over whole rows of logits are behind `passes`, in numpy or in the CPU kernels; the
-rest depends on a row's few tokens and parameters.
+All steps run on the host. Passes over whole rows of logits are implemented by `passes`, in numpy or in the CPU kernels;
+the other steps process only a row's own tokens and parameters.
 """
 
 from dataclasses import dataclass, field
@@ -88,7 +88,7 @@ class Sampler:
         rows: NDArray[np.int64],
         state: RequestRows,
     ) -> None:
-        """Steps 2 and 3 in place, for the rows at `indices`, except rows with only a mask, which a draw applies."""
+        """Apply steps 2 and 3 in place to the rows at `indices`, and remove their masks from `masks`."""
         masked = [index for index in indices.tolist() if index in masks]
         if masked:
             stacked = np.stack([masks.pop(index) for index in masked])
@@ -100,7 +100,7 @@ class Sampler:
         bad[indices] |= np.isneginf(host[indices, best[indices]])
 
     def _best(self, host: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The best token of each row. For most of the rows all are read, which costs less than copying most of them."""
+        """The best token of each row at `indices`. To read all rows is cheaper than to copy more than half of them."""
         if 2 * len(indices) > len(host):
             return self._passes.scan(host)[0][indices]
         return self._passes.scan(host[indices])[0]
@@ -114,7 +114,7 @@ class Sampler:
         rows: NDArray[np.int64],
         columns: SamplingColumns,
     ) -> dict[int, TokenLogprobs]:
-        """Logprobs by index of the step, for rows at `indices`, whose raw logits are at `places`."""
+        """Logprobs of the rows at `indices`, whose raw logits are at `places`, by index in the step."""
         if not len(indices):
             return {}
         counts = _counts(columns.logprobs[rows[indices]], logits.shape[1])
@@ -131,7 +131,7 @@ class Sampler:
         return by_index
 
     def _of_named(self, logits: NDArray[np.float32], place: int, tokens: NDArray[np.int64]) -> TokenLogprobs:
-        """Logprobs of the named tokens of one row, with the same bits as among the best."""
+        """Logprobs of named tokens of one row, with the same bits as among the best tokens."""
         each = np.zeros(len(tokens), np.int64)
         found = self._passes.logprobs(logits, each + place, tokens, each)
         return TokenLogprobs(tokens.astype(np.int32)[None], found.logprobs[:, 0][None], found.ranks[:1])
@@ -167,7 +167,7 @@ def _masks(
 
 
 def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:
-    """The rest of steps 2 and 3, in place, for the rows at `indices`."""
+    """Apply steps 2 and 3, except masks, in place to the rows at `indices`."""
     columns = state.sampling
     for index in indices.tolist():
         row = int(rows[index])

@@ -1,4 +1,4 @@
-"""On the import path of a server under test: its workers find an emulated CUDA device."""
+"""On the import path of a server under test, so that its workers use an emulated CUDA device."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A row's grammar: masks by the output alone, copies, failures, free text before it begins."""
+"""A row's grammar: masks depend on the output alone; copies, failures, and free text before the grammar's part."""
 
 import json
 
@@ -37,7 +37,7 @@ def allowed_by(bits) -> list[int]:
 
 
 def generated(grammars, row, rng, limit=200) -> list[int]:
-    """Tokens drawn among the allowed, until the end token."""
+    """Tokens drawn from the allowed ones until an end token."""
     output = []
     while len(output) < limit:
         output.append(int(rng.choice(allowed(grammars, row))))
@@ -100,7 +100,7 @@ def test_the_first_token_decides_whether_free_text_comes_before(grammars):
 
 def test_the_output_is_free_until_the_token_that_the_grammar_comes_after(grammars):
     row = grammars.prepare(lark('start: "no"', after=(7, 9)), [5, 6])
-    assert allowed(grammars, row) == sorted({*range(VOCAB_SIZE)} - {*EOS}), "it cannot end without the grammar's part"
+    assert allowed(grammars, row) == sorted({*range(VOCAB_SIZE)} - {*EOS}), "it ended without the grammar's part"
     row.append(9)
     bound = allowed(grammars, row)
     assert 0 < len(bound) < 10
@@ -123,7 +123,7 @@ def test_an_output_that_the_grammar_does_not_allow_fails(grammars):
     row = grammars.prepare(lark('start: "yes"'), [500])
     allowed(grammars, row)
     assert row.failure
-    row.append(3)  # harmless
+    row.append(3)  # has no effect
 
 
 def test_a_grammar_that_no_output_satisfies_fails(grammars):
@@ -134,7 +134,7 @@ def test_a_grammar_that_no_output_satisfies_fails(grammars):
 
 
 def many_words(limit: int, max_length: int) -> Grammar:
-    """Texts of which llguidance makes many states: so many words, and no more characters."""
+    """A grammar for which llguidance builds many states: it limits both the words and the characters of texts."""
     names = [f"p{i}" for i in range(10)]
     words = [rf"^(?:\S+\s+){{0,{limit + i}}}\S+$" for i in range(10)]
     properties = {
@@ -150,14 +150,14 @@ def tokens_of_words() -> list[int]:
 
 
 def exhaust(grammars, form: Grammar) -> None:
-    """Reach the limit that all copies of its matcher share: words of ever other lengths, without a mask."""
+    """Reach the limit that all copies of the matcher share: consume words of varying lengths without a mask."""
     tokenizer = Tokenizer(DEMO_MODEL)
     for number in range(1, 100):
         words = ("w" * (1 + i * number % 17) for i in range(35))
         copy = grammars._compiled[form.source].deep_copy()
         if not copy.consume_tokens(tokenizer.encode(f'{{"p0": "{" ".join(words)}', add_special_tokens=False)):
             return
-    raise AssertionError("it has no limit")
+    raise AssertionError("the limit was not reached")
 
 
 def test_what_exhausts_a_copy_leaves_other_rows_their_masks(grammars):
@@ -170,11 +170,11 @@ def test_what_exhausts_a_copy_leaves_other_rows_their_masks(grammars):
         alone.append(token)
         if number == 50:
             exhaust(grammars, form)
-    assert row.origin is None, "it went on alone"
+    assert row.origin is None, "the row still shares its matcher"
     assert not row.failure
     later = grammars.prepare(form, [])
     assert allowed(grammars, later) == allowed(other, other.prepare(form, []))
-    assert later.origin is not None, "later rows have another one to begin with"
+    assert later.origin is not None, "later rows do not share a new matcher"
 
 
 def test_an_output_that_is_read_again_has_the_limits_that_it_had(grammars):

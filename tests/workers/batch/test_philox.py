@@ -1,4 +1,4 @@
-"""Philox against the known answers of its authors, and against a plain second implementation."""
+"""Philox against the known answers of its authors, and against a second, plain implementation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A row's reasoning: as long as its budget, by the output alone, where the tokens of tags are often met."""
+"""A row's reasoning ends within its budget and depends on the output alone; random outputs often contain tags."""
 
 import random
 
@@ -26,7 +26,7 @@ def generated(row: Reasoning, rng: random.Random, length: int = 60) -> list[int]
 
 
 def lengths(output: list[int], budget: ThinkingBudget) -> list[int]:
-    """Of each reasoning in turn, read as a text: what the prompt has of it counts, its end does not."""
+    """The length of each reasoning, found by searching the tags: tokens in the prompt count, the end tag does not."""
     found, rest, used = [], output, budget.num_prompt_tokens
     while True:
         if used is None:
@@ -53,7 +53,7 @@ def test_reasoning_is_never_longer_than_its_budget_and_often_as_long(tags):
         limits = [max(budget.max_tokens, budget.num_prompt_tokens or 0), *[budget.max_tokens] * len(here)]
         assert all(length <= limit for length, limit in zip(here, limits, strict=False)), (budget, here)
         found += [length == budget.max_tokens for length in here]
-    assert 100 < sum(found) < len(found), "some ended by themselves"
+    assert 100 < sum(found) < len(found), "no reasoning ended by itself"
 
 
 @pytest.mark.parametrize("tags", TAGS)
@@ -70,7 +70,7 @@ def test_a_row_that_returns_with_its_output_forces_the_same_tokens(tags):
 
 @pytest.mark.parametrize("tags", TAGS)
 def test_no_token_is_forced_where_none_may_be(tags):
-    """A device samples a step before the host knows the last tokens, and asks only whether it must wait for them."""
+    """A device samples a step before the host knows the last tokens; `may_force` tells whether it must wait."""
     rng, num_free = random.Random(3), 0
     for budget in budgets(*tags) * 4:
         row = Reasoning.prepare(budget, VOCAB_SIZE, [])

@@ -1,4 +1,4 @@
-"""config.json in its spellings, which of them are refused, and how many KV blocks fit."""
+"""Spellings of config.json, refused configurations, and the number of KV blocks that fit."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_gpt2_has_names_of_its_own(tmp_path):
 
 
 def test_bloom_has_names_of_its_own(tmp_path):
-    """As the released files have them."""
+    """The names are those of the published files."""
     fields = {"n_embed": 64, "n_inner": None, "n_layer": 3, "num_attention_heads": 8, "layer_norm_epsilon": 1e-5}
     others = {"vocab_size": 300, "seq_length": 128, "offset_alibi": 100, "skip_bias_add": True, "pretraining_tp": 4}
     (tmp_path / "config.json").write_text(json.dumps(fields | others | {"architectures": ["BloomForCausalLM"]}))
@@ -93,7 +93,7 @@ def test_gemma2_caps_scores_and_logits_and_every_other_layer_slides(tmp_path):
     assert (found.scores_cap, found.logits_cap, found.sliding_windows) == (0.0, 9.0, (7, 0, 7))
     with pytest.raises(ConfigError, match="attn_logit_softcapping"):
         geometry(tmp_path, **gemma2, attn_logit_softcapping=-1.0)
-    assert geometry(tmp_path, attn_logit_softcapping=5.0).scores_cap == 0.0, "Llama has none, whatever its config says"
+    assert geometry(tmp_path, attn_logit_softcapping=5.0).scores_cap == 0.0, "Llama has no cap"
 
 
 def test_layers_of_gemma3_slide_and_turn_by_kind(tmp_path):
@@ -196,17 +196,17 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         (GPT2 | {"n_embd": "big"}, "hidden_size"),
         (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported for Gemma 3"),
         (GEMMA3 | {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 must be a number above 0"),
-        (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries, but the model 2 layers"),
+        (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries for 2 layers"),
         (GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "multi_query": False}, "multi_query=False is not supp"),
         ({"rope_scaling": {"rope_type": "proportional"}}, "rope type 'proportional' is not supported"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor has 0 numbers, but a head 4 pairs"),
-        ({"rope_scaling": LONGROPE | {"long_factor": [1.0] * 3}}, "long_factor has 3 numbers, but a head 4 pairs"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor has 0 numbers, but a head has 4 rot"),
+        ({"rope_scaling": LONGROPE | {"long_factor": [1.0] * 3}}, "long_factor has 3 numbers, but a head has 4 rot"),
         ({"rope_scaling": LONGROPE | {"short_factor": [0.0] * 4}}, "the rope parameters cannot be used"),
         ({"rope_scaling": LONGROPE | {"original_max_position_embeddings": 1}}, "of at least 2"),
-        (PHI3 | {"partial_rotary_factor": 0.4}, r"partial_rotary_factor=0.4 is no even number .* from 2 to a head's 8"),
-        (PHI3 | {"partial_rotary_factor": 1.5}, r"partial_rotary_factor=1.5 is no even number"),
-        (PHI3 | {"rope_parameters": {"partial_rotary_factor": "all"}}, r"partial_rotary_factor=all is no even number"),
-        (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 10}, "rotary_dim=10 is no even number"),
+        (PHI3 | {"partial_rotary_factor": 0.4}, r"partial_rotary_factor=0.4 must give an even .* from 2 to head_dim=8"),
+        (PHI3 | {"partial_rotary_factor": 1.5}, r"partial_rotary_factor=1.5 must give an even"),
+        (PHI3 | {"rope_parameters": {"partial_rotary_factor": "all"}}, r"partial_rotary_factor=all must give an even"),
+        (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 10}, "rotary_dim=10 must give an even number"),
         (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 4, "tie_word_embeddings": True}, "GPT-J; only Fa"),
         ({"architectures": ["FalconForCausalLM"], "alibi": True}, "alibi=True is not supported for Falcon"),
         (
@@ -294,13 +294,13 @@ def test_blocks_are_a_share_of_memory_but_never_more_than_a_full_batch_uses(tmp_
     assert blocks_that_fit(config(length=100), shape, 1, 1 << 40, shape.dtype) == 4 * 7
     assert blocks_that_fit(config(), shape, 1, host_budget(50 * per_block, 1), shape.dtype) == 20
     assert blocks_that_fit(config(), shape, 2, host_budget(100 * per_block, 2), shape.dtype) == 40, (
-        "half the heads, half the memory, twice the sum"
+        "a rank has half the heads and half the memory"
     )
     assert blocks_that_fit(config(kv_cache_memory_bytes=1000 * per_block + 5), shape, 1, 0, shape.dtype) == 1000
 
 
 def test_memory_that_cannot_hold_one_sequence_is_refused_with_numbers(tmp_path):
-    with pytest.raises(ConfigError, match=r"65540 bytes a rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"):
+    with pytest.raises(ConfigError, match=r"65540 bytes per rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"):
         blocks_that_fit(
             config(kv_cache_memory_bytes=65540), geometry(tmp_path, num_hidden_layers=4), 1, 0, torch.float32
         )

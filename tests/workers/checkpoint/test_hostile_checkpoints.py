@@ -1,4 +1,4 @@
-"""Damaged model folders: refused with a message or loaded, never another error, a crash, or much memory."""
+"""Damaged model folders are refused with a message or loaded; they cause no other error, no crash, no memory peak."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ODD = [None, True, -1, 0, 2**31, 2**63, 10**30, 1e308, -0.5, "", "a", "\ud7ff", 
 
 
 def damage(value: Any, rng: random.Random) -> Any:
-    """Somewhere in it something is odd, missing, or twice as deep."""
+    """Damage a random place in `value`: replace or remove something, or nest it deeper."""
     if isinstance(value, dict) and value and rng.random() < 0.8:
         key = rng.choice(list(value))
         match rng.randrange(6):
@@ -86,4 +86,4 @@ def test_a_damaged_file_is_refused_or_taken(tmp_path, parser, count):
             error.add_note(f"{parser} number {number}")
             raise
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < MAX_GROWTH_BYTES
-    print(f"{parser}: {count} damaged files, {taken} taken")
+    print(f"{parser}: {count} damaged files, {taken} accepted")

@@ -1,4 +1,4 @@
-"""Loading takes little more memory than the weights it leaves: a model nearly as large as the machine can be loaded."""
+"""Loading takes little more memory than the loaded weights, so a model nearly as large as the memory can be loaded."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from ..tiny_model import write_tiny_model
 
 HIDDEN, FFN, LAYERS = 512, 2048, 24
-SLACK_BYTES = 28 << 20  # one layer's matrices on their way, and what Python itself takes meanwhile
+SLACK_BYTES = 28 << 20  # the matrices of one layer during conversion, and Python's own memory
 
 LOAD = """
 import json, sys
@@ -32,7 +32,7 @@ def load(folder, kind):
     config = ModelConfig(device="cpu", quantization=kind)
     return load_model(folder, config, TensorParallelGroup(), lambda done, total: None, pool)
 
-load(sys.argv[2], sys.argv[3])  # what the first use of every library takes is not the large model's
+load(sys.argv[2], sys.argv[3])  # so that memory for the first use of each library is not counted
 before = resident_bytes()
 model = load(sys.argv[1], sys.argv[3])
 print(json.dumps([model.weights_bytes, peak_resident_bytes() - before]))
@@ -41,7 +41,7 @@ print(json.dumps([model.weights_bytes, peak_resident_bytes() - before]))
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """200 MB of zeros in the shape of a llama."""
+    """A Llama model with 200 MB of zeros as weights."""
     folder = tmp_path_factory.mktemp("large")
     write_tiny_model(folder)
     config = json.loads((folder / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Packed weights that are kept in a folder: the same model from it, and never from a file that is not its own."""
+"""Packed weights that are kept in a folder give the same model, and a file of another model is never used."""
 
 import errno
 import logging
@@ -24,7 +24,7 @@ FORMATS = ["float", "int8", "int4", "gptq", "tied"]
 
 
 class OneOf(TensorParallelGroup):
-    """One rank of several, which exchanges nothing with the others."""
+    """One rank of several that does not communicate with the others."""
 
     def __init__(self, rank, size):
         super().__init__()
@@ -58,7 +58,7 @@ def load(tmp_path, pool):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """How many tensors came from a file."""
+    """Counts the tensors that are read from files of packed weights."""
     counted = []
     read_into = packed_cache.read_into
     monkeypatch.setattr(packed_cache, "read_into", lambda *where: (counted.append(where), read_into(*where))[1])
@@ -167,7 +167,7 @@ def test_a_damaged_file_is_reported_once_and_rewritten(damage, tmp_path, checkpo
     with caplog.at_level(logging.WARNING):
         assert torch.equal(logits(load(checkpoint)), expected)
     assert len(caplog.records) == 1
-    assert "made anew" in caplog.text
+    assert "packed again" in caplog.text
     reads.clear()
     assert torch.equal(logits(load(checkpoint)), expected)
     assert reads

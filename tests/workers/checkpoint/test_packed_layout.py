@@ -1,7 +1,7 @@
-"""The bytes that files of packed weights hold, form by form: whatever changes them takes a new LAYOUT.
+"""The bytes in files of packed weights, for each form: a change of the bytes requires a new LAYOUT.
 
-A file outlives the program that wrote it, and its key has LAYOUT for what decides its bytes in the code. To change the
-bytes: raise LAYOUT in workers/kernels/cpu/packing.py, put the digests that the test prints in the place of those here.
+Files outlive the program that wrote them; LAYOUT is the part of their key that stands for the packing code. To change
+the bytes, raise LAYOUT in workers/kernels/cpu/packing.py and replace the digests here by those that the test prints.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from paged_serve.workers.kernels.cpu.packing import LAYOUT
 from ..portable_numbers import integers, normals
 
 OUTPUTS, INPUTS, GROUP = 70, 96, 32  # more than one panel, the last one not whole
-DIGESTS_OF = 2  # the LAYOUT whose bytes these are
+DIGESTS_OF = 2  # the LAYOUT of these digests
 DIGESTS = {
     "bfloat16": "1052e24384eb79c1",
     "bfloat16 of an odd number of inputs": "c4d1039429f6281a",
@@ -63,7 +63,7 @@ FORMS = {
 
 
 def digest_of(weight):
-    """Of all that a file keeps of a weight."""
+    """The digest of everything that a file stores of a weight."""
     scales = b"" if weight.scales is None else weight.scales.numpy().tobytes()
     rest = (weight.format, weight.data.dtype, *weight.data.shape, weight.group_size, weight.scale_unit)
     data = weight.data.contiguous().view(torch.uint8).numpy().tobytes()
@@ -77,4 +77,4 @@ def test_packed_bytes_change_with_the_layout_alone(cpu_pools):
     if LAYOUT != DIGESTS_OF:
         pytest.fail(f"LAYOUT is {LAYOUT}: set DIGESTS_OF to it, and DIGESTS to {found}")
     changed = [form for form in found if found[form] != DIGESTS.get(form)]
-    assert not changed, f"other bytes under the LAYOUT of files that hold the old ones: raise it; now they are {found}"
+    assert not changed, f"the bytes have changed, but LAYOUT has not: raise LAYOUT; the digests are now {found}"

@@ -1,4 +1,4 @@
-"""A checkpoint that is damaged, contradicts itself, or does not match its config.json is refused by name and number."""
+"""A checkpoint that is damaged, contradicts itself or does not match its config.json is refused with an exact error."""
 
 import json
 import struct
@@ -42,17 +42,17 @@ def test_a_truncated_file_is_named_with_both_sizes(folder):
 @pytest.mark.parametrize("content", [b"", b"abc", struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", 50) + b"{}"])
 def test_a_header_longer_than_its_file_is_refused_unread(folder, content):
     (folder / WEIGHTS).write_bytes(content)
-    with pytest.raises(ConfigError, match=f"not a whole safetensors file.*has {len(content)}"):
+    with pytest.raises(ConfigError, match=f"not a complete safetensors file.*has {len(content)}"):
         ours(folder)
 
 
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        ({"dtype": "F32", "shape": [4], "data_offsets": [0, 8]}, "takes 16 bytes, but its header gives it 8"),
-        ({"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}, "lies at bytes 4 to 12; expected it at 0"),
-        ({"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}, "lies at bytes"),
-        ({"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}, "lies at bytes 8 to 0"),
+        ({"dtype": "F32", "shape": [4], "data_offsets": [0, 8]}, "takes 16 bytes, but has 8 in the header"),
+        ({"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}, "is at bytes 4 to 12, but must start at 0"),
+        ({"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}, "is at bytes"),
+        ({"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}, "is at bytes 8 to 0"),
         ({"dtype": "F32", "shape": "x", "data_offsets": [0, 8]}, "damaged header"),
         ({"dtype": "F32"}, "damaged header"),
     ],
@@ -92,7 +92,7 @@ def test_an_unexpected_tensor_is_named(folder):
 
 def test_a_tensor_of_another_shape_is_named_with_both(folder):
     rewrite(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(65)}))
-    with pytest.raises(ConfigError, match=r"model\.norm\.weight has shape \[65\], but config\.json asks for \[64\]"):
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight has shape \[65\], but config\.json requires \[64\]"):
         ours(folder)
 
 
@@ -112,7 +112,7 @@ def test_a_number_beyond_the_dtypes_range_is_refused_by_the_tensors_name(folder,
 
     rewrite(folder, enlarge)
     if quantization == "auto" or "norm" in name or "embed" in name:
-        complaint = rf"^tensor {name} holds 70144, and float16 nothing beyond 65504 .*; use --dtype bfloat16$"
+        complaint = rf"^tensor {name} holds 70144, beyond the range of float16, 65504 .*; use --dtype bfloat16$"
         with pytest.raises(ConfigError, match=complaint):
             ours(folder, "float16", quantization=quantization)
     else:
@@ -122,7 +122,7 @@ def test_a_number_beyond_the_dtypes_range_is_refused_by_the_tensors_name(folder,
 
 @pytest.fixture(params=["kernels", "torch", "torch row by row"])
 def computes(request, make_pool):
-    """Arguments of `ours`: what computes, and so what looks at weights."""
+    """Arguments of `ours`: the backend that computes, and so the code that checks the weights."""
     if request.param != "kernels":
         return {"backend": TorchBackend() if request.param == "torch" else SingleRowsBackend()}
     if (pool := make_pool(2)) is None:
@@ -137,7 +137,7 @@ def computes(request, make_pool):
     ["model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight", "model.norm.weight", "lm_head.weight"],
 )
 def test_nan_and_infinity_of_the_file_are_refused_by_the_tensors_name(folder, computes, name, value, dtype):
-    """Also the last number of a tensor, and beside others of the same product."""
+    """This includes the last number of a tensor, and tensors that are joined with others."""
     rewrite(folder, lambda tensors: tensors[name].view(-1)[-1:].fill_(value))
     complaint = rf"^tensor {name} holds NaN or infinity \(1 such numbers of \d+\): the checkpoint is damaged"
     with pytest.raises(ConfigError, match=complaint):
@@ -180,7 +180,7 @@ def test_an_index_that_names_an_absent_or_foreign_file_is_refused(folder):
     with pytest.raises(ConfigError, match="outside the folder"):
         Checkpoint(folder)
     index.write_text(json.dumps({"weight_map": {"a.weight": WEIGHTS}}))
-    with pytest.raises(ConfigError, match=r"lacks a\.weight, which the index says"):
+    with pytest.raises(ConfigError, match=r"lacks a\.weight, which it holds according to the index"):
         Checkpoint(folder)
 
 

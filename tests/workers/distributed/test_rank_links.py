@@ -1,4 +1,4 @@
-"""Ranks' links: every size arrives whole and in order, and a peer that is gone or silent ends the waiting."""
+"""Links between ranks: messages of every size arrive complete and in order; a lost or silent peer ends the wait."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ SIZES = [1, 7, 4096, 60_000, 200_000, 3_000_000]
 
 @pytest.fixture
 def meet(tmp_path):
-    """meet(size) is a list of that many joined ranks."""
+    """meet(size) returns that many joined ranks."""
     joined = []
 
     def meet(size):
@@ -30,7 +30,7 @@ def meet(tmp_path):
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_length_arrives_whole_and_in_order(meet, size):
-    """Two hundred exchanges of random lengths, small and large, as far ahead of each other as ranks get."""
+    """Two hundred exchanges of random lengths, small and large; ranks get as far ahead of each other as they can."""
 
     def work(links: RankLinks, rank: int) -> int:
         lengths, wrong = random.Random(size), 0
@@ -71,7 +71,7 @@ def test_the_wait_for_a_silent_rank_times_out(meet):
 
 
 def test_a_rank_that_waits_alone_times_out(tmp_path):
-    for rank, words in ((0, "not all ranks"), (1, "no other rank")):
+    for rank, words in ((0, "not all ranks"), (1, "no peer")):
         with pytest.raises(RankLost, match=words):
             RankLinks.join(rank, 2, str(tmp_path / f"place{rank}"), 0.2)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Ranks that share a model give the output of one rank."""
+"""Ranks that share a model have the output of one rank."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_a_group_of_one_exchanges_nothing():
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3", "gpt2"])
 def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
-    """The vocabulary of 199 does not divide, and with four ranks two hold each KV head."""
+    """The vocabulary of 199 cannot be divided equally, and with four ranks each KV head is on two ranks."""
     reference(variant, tmp_path)
     expected = PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(50), 40)
 
@@ -72,7 +72,7 @@ WAYS = [
 
 
 def prompt_and_answer(model):
-    """The bits of a prompt's hidden states and logits, cut into chunks, and of those of a few greedy tokens."""
+    """The bits of hidden states and logits: of a prompt, computed in chunks, and of a few greedy tokens."""
     loop = PagedLoop(model)
     row = loop.row(random_tokens(70))
     hidden = []
@@ -90,7 +90,7 @@ def prompt_and_answer(model):
 @pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
 @pytest.mark.parametrize("isa", cpu.runnable_isas())
 def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
-    """Two and four ranks, on every instruction set; the demo model's KV heads are shared out to the last one."""
+    """Two and four ranks on every instruction set; with four ranks each has one of the demo model's KV heads."""
     pools = [cpu.Pool(cpu.load_library(isa), [-1]) for _ in range(4)]
     expected = prompt_and_answer(ours(DEMO_MODEL, pool=pools[0], **options))
     for size in (2, 4):

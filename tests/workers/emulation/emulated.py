@@ -1,8 +1,8 @@
-"""Kernels of another machine's library under qemu, called as this machine's are; every call is compared with them.
+"""Runs another machine's kernels under qemu and compares every call with this machine's kernels.
 
-The process has its heap in memory that the emulated one maps at the same address (shared_heap.cpp is preloaded, see
-test_neon.py), so a call's parameters are passed on as they are. A call runs here, then, from the same memory, there:
-every block of memory that it points to must end with the same bits. A NaN may be another NaN.
+This process has its heap in memory that the emulated process maps at the same address (shared_heap.cpp is preloaded,
+see test_neon.py), so the parameters of a call are passed on unchanged. A call runs here, and then there with the same
+initial memory: afterwards every block of memory that it points to must have the same bits, except that NaN may differ.
 """
 
 import ctypes
@@ -17,12 +17,12 @@ import numpy as np
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu import parameters
 
-NAN_CODE = 0x80  # of x86; codes of numbers lie in -127..127
+NAN_CODE = 0x80  # on x86; codes of numbers are in -127..127
 NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}
 
 
 class Driver:
-    """The emulated process: one command a line, one answer each (driver.cpp)."""
+    """The emulated process, which answers one line per command (driver.cpp)."""
 
     def __init__(self, command: list[str], library: Path, heap_file: int):
         arguments = [*command, str(library), str(heap_file)]
@@ -46,7 +46,7 @@ class Driver:
 
 
 class EmulatedLibrary(cpu.Library):
-    """This machine's library, whose kernels' calls are repeated by an emulated one; what that finds, stays."""
+    """This machine's library; an emulated library repeats its kernels' calls, and the emulated results are kept."""
 
     def __init__(self, reference: cpu.Library, driver: Driver):
         super().__init__(reference.path)
@@ -59,7 +59,7 @@ class EmulatedLibrary(cpu.Library):
         self.isa = driver.ask("name")
         for params in (parameters.PoolParams, *parameters.KERNELS.values()):
             assert driver.ask("size", params.__name__) == str(ctypes.sizeof(params)), params
-        self.calls = dict.fromkeys(parameters.KERNELS, 0)  # that were compared
+        self.calls = dict.fromkeys(parameters.KERNELS, 0)  # number of compared calls
         here = self.functions
         self.functions = {name: self._both(name, kernel) for name, kernel in here.items()}
         self.functions["run_program"] = self._run_program
@@ -91,7 +91,7 @@ class EmulatedLibrary(cpu.Library):
         return call
 
     def _run_program(self, handle: int, params: Any) -> None:
-        """One call after another: an address of a kernel means nothing there."""
+        """Run the calls separately, because addresses of kernels are not valid in the emulated process."""
         address = params if isinstance(params, int) else ctypes.cast(ctypes.c_char_p(params), c_void_p).value
         assert address
         program = parameters.ProgramParams.from_address(address)
@@ -101,7 +101,7 @@ class EmulatedLibrary(cpu.Library):
         self.calls["run_program"] += 1
 
     def _blocks(self, params: ctypes.Structure) -> list[tuple[int, int]]:
-        """First address and size of each block of the heap that some parameter points into."""
+        """(address, size) of each heap block to which a parameter points."""
         found: dict[int, int] = {}
         for field in params._fields_:
             value = getattr(params, field[0])
@@ -117,7 +117,7 @@ class EmulatedLibrary(cpu.Library):
 
 
 def _compare(name: str, before: bytes, expected: bytes, found: bytes) -> None:
-    """Bits are equal, or both are NaN as bfloat16 or as float."""
+    """Assert that bits are equal, or both values are NaN as bfloat16 or as float."""
     if expected == found:
         return
     ours, theirs = (np.frombuffer(content, np.uint16) for content in (expected, found))
@@ -128,7 +128,7 @@ def _compare(name: str, before: bytes, expected: bytes, found: bytes) -> None:
     if name in (
         "quantize_rows",
         "rotate_and_cache",
-    ):  # a NaN's code, which means nothing beside its scale: see gemm/quantize.h
+    ):  # the code of NaN, which is arbitrary because its scale is NaN: see gemm/quantize.h
         codes, other = (np.frombuffer(content, np.uint8) for content in (expected, found))
         same = (codes == other) | ((codes == NAN_CODE) & (other == 0))
         differs &= ~same.reshape(-1, 2).all(axis=1)
@@ -141,7 +141,7 @@ def _compare(name: str, before: bytes, expected: bytes, found: bytes) -> None:
 
 
 def load_emulated() -> EmulatedLibrary:
-    """What test_neon.py asks for by its environment: the command of an emulated driver, and the library it loads."""
+    """The emulated library given by the environment of test_neon.py: the driver's command and the library it loads."""
     command, library = os.environ["PAGED_SERVE_TEST_DRIVER"].split(), Path(os.environ["PAGED_SERVE_TEST_EMULATED"])
     reference = cpu.best_library()
     assert reference is not None

@@ -1,7 +1,7 @@
 """A small random planner: it admits, chunks, pauses, preempts and shares blocks at random.
 
-It stands in for the engine core, and knows nothing of scheduling; it only keeps the protocol's rules. Blocks behind the
-windows of a KV group are given to other rows at once, or found again by prefixes that need no more than they are.
+It replaces the engine core and does no scheduling; it only obeys the rules of the protocol. Blocks behind the windows
+of a KV group are given to other rows at once, or kept for requests that share the prefix.
 """
 
 import random
@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 from paged_serve.workers.runner.model_runner import ModelRunner
 
-GIVEN_BACK = -1  # in the place of a block behind a window
+GIVEN_BACK = -1  # replaces a block behind a window
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Request:
 
 @dataclass
 class Result:
-    """What was delivered of a request: tokens, and the bytes of every logprob."""
+    """The output of a request: tokens, and the bytes of every logprob."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[tuple[bytes, bytes, int]] = field(default_factory=list)
@@ -38,9 +38,9 @@ class Running:
     request: Request
     result: Result
     row: int
-    tables: list[list[int]]  # of each KV group
+    tables: list[list[int]]  # for each KV group
     num_computed: int
-    length: int  # tokens the row has, sampled ones included
+    length: int  # tokens of the row, including sampled ones
     decoding: bool = False
 
 
@@ -52,13 +52,13 @@ class Odds:
     chunk: float = 0.6
     whole_chunk: float = 0.2
     preempt: float = 0.05
-    pause: float = 0.1  # leaving the decode set while unfinished
-    share: float = 0.7  # using a cached prefix where there is one
-    drop: float = 0.7  # a block behind a window is not kept for its prefix
+    pause: float = 0.1  # an unfinished row leaves the decode set
+    share: float = 0.7  # a cached prefix is used if there is one
+    drop: float = 0.7  # a block behind a window is not kept in the cache
 
 
 class Planner:
-    """Plays requests through a runner until all have their output."""
+    """Runs requests through a runner until all have their output."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Planner:
         self.free_rows = self.rng.sample(range(num_rows), num_rows)
         self.cached: list[dict[tuple[int, ...], int]] = [{} for _ in windows]  # prefix -> block with its last tokens
         self.users: Counter[int] = Counter()  # rows by block
-        self.reused = 0  # blocks that a row gave back while it ran, and another took
+        self.reused = 0  # blocks that a row released while it ran and another row took
         self.given_back: set[int] = set()
         self.hits = 0  # rows that began with a cached prefix
         self.running: list[Running] = []
@@ -122,7 +122,7 @@ class Planner:
         self.apply(work, self.runner.execute(plan), odds)
 
     def finish_and_preempt(self, odds: Odds) -> list[int]:
-        """Rows that leave the decode set for good; their blocks and indices are free at once."""
+        """Rows that leave the decode set permanently; their blocks and row indices are free at once."""
         leaves = []
         for one in list(self.running):
             done = len(one.result.token_ids) == one.request.num_output
@@ -138,7 +138,7 @@ class Planner:
         return leaves
 
     def release(self, group: int, blocks: list[int]) -> None:
-        """Those that no prefix needs are free once the last row has left them."""
+        """Release blocks of a row; those that are not cached become free when no row uses them."""
         self.users.subtract(blocks)
         kept = set(self.cached[group].values())
         self.free_blocks += [block for block in blocks if not self.users[block] and block not in kept]
@@ -157,7 +157,7 @@ class Planner:
         return NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, request.seed, (2,), request.params)
 
     def longest_prefix(self, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
-        """In whole blocks and short of the last token: what every group has, of one with a window the last of it."""
+        """The longest cached prefix in whole blocks, shorter than `tokens`; groups with windows need only its end."""
         for count in range((len(tokens) - 1) // self.block_size, 0, -1):
             tables = [self.cached_table(group, tokens, count) for group in range(len(self.windows))]
             if None not in tables:
@@ -172,7 +172,7 @@ class Planner:
         return None if None in found else [GIVEN_BACK] * first + found
 
     def first_needed(self, window: int, next_position: int) -> int:
-        """The index of the first block that the token at `next_position` sees."""
+        """The index of the first block that the token at `next_position` attends to."""
         return max(0, next_position - window + 1) // self.block_size if window else 0
 
     def choose_chunks(self, odds: Odds) -> list[tuple[Running, int]]:
@@ -194,7 +194,7 @@ class Planner:
         return pack_ids(tables), pack_ids(blocks)
 
     def new_block(self) -> int:
-        """Often the one that was given back last."""
+        """A free block, often the one that was released last."""
         index = -1 if self.rng.random() < 0.5 else self.rng.randrange(len(self.free_blocks))
         block = self.free_blocks.pop(index)
         self.users[block] += 1
@@ -224,7 +224,7 @@ class Planner:
         assert (index, logprobs) == (len(token_ids), {})
 
     def note_prompt_logprobs(self, one: Running, found) -> None:
-        """Cut into positions; a position that is delivered twice, after a preemption, must be the same."""
+        """Store logprobs by position; a position that is computed again after a preemption must have the same ones."""
         count = len(found.ranks) // 4
         width = len(found.token_ids) // count
         for place in range(count):
@@ -240,7 +240,7 @@ class Planner:
                     cached.setdefault(tokens[: (index + 1) * self.block_size], table[index])
 
     def free_behind_windows(self, one: Running, odds: Odds) -> None:
-        """The row's table on the worker still names the blocks."""
+        """Release the blocks behind windows, although the row's table on the worker still contains them."""
         tokens = (*one.request.prompt, *one.result.token_ids)
         for group, table in enumerate(one.tables):
             for index in range(self.first_needed(self.windows[group], one.num_computed)):

@@ -1,4 +1,4 @@
-"""What one number makes of a determinism test: a model, a small server, requests and faults."""
+"""Random workloads of determinism tests: a seed determines a model, a small server, requests and faults."""
 
 import random
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.workers.kernels.cpu import library as cpu
 
 MAX_MODEL_LEN = 1400
-LONG_PROMPT = 1010  # attention sums keys in ranges of 1024: a few tokens later there is a second one
-STREAMS_APART = 100  # between the ids of two requests
+LONG_PROMPT = 1010  # attention sums keys in ranges of 1024: a few tokens later the second range begins
+STREAMS_APART = 100  # the distance of the stream ids of two requests
 EOS = 2
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A checkpoint, how it is quantized while it is read, what computes it in which dtype, and how many share it."""
+    """A checkpoint, its quantization on load, its instruction set and dtype, and the number of ranks."""
 
-    checkpoint: str  # of CHECKPOINTS, or "demo"
+    checkpoint: str  # a key of CHECKPOINTS, or "demo"
     quantization: str
     isa: str
     threads: int
@@ -36,7 +36,7 @@ class ModelChoice:
     pooling: Literal["auto", "mean", "cls"] = "auto"
 
 
-Form = Literal["bf16", "fp16", "fp32", "int8", "int4"]  # what a model's products are of
+Form = Literal["bf16", "fp16", "fp32", "int8", "int4"]  # the form of a model's products
 
 CHECKPOINTS: dict[str, dict[str, Any]] = {  # arguments of write_tiny_model
     "llama": {},
@@ -44,7 +44,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {  # arguments of write_tiny_model
     "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 40},
     "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
 }
-GROUPED: dict[str, Any] = {  # three KV groups: two layers that do not slide, three of 24 tokens; drawn by name only
+GROUPED: dict[str, Any] = {  # three KV groups: two layers with full attention, three with windows; chosen by name only
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],
     "num_hidden_layers": 5,
@@ -56,23 +56,23 @@ GROUPED: dict[str, Any] = {  # three KV groups: two layers that do not slide, th
 
 @dataclass(frozen=True)
 class Workload:
-    """Ticks are moments at which client, engine and worker may each do one thing."""
+    """A workload in ticks: in each tick, client, engine and worker may do one thing."""
 
     seed: int
     choice: ModelChoice
     config: Config
     num_blocks: int
-    arrivals: list[tuple[int, EngineCoreRequest]]  # at which tick
+    arrivals: list[tuple[int, EngineCoreRequest]]  # (tick, request)
     abort_ticks: set[int]
-    restart_ticks: set[int]  # the workers lose their memory
-    client_credit: int  # messages that may be on their way to the client
-    client_pace: float  # chance per tick that it reads one
+    restart_ticks: set[int]  # ticks at which the workers lose their state
+    client_credit: int  # messages that may be in transit to the client
+    client_pace: float  # the probability per tick that the client reads a message
 
 
 def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -> Workload:
-    """A mixed one; or a crowded one, short prompts that grow long in a small cache; or a pair on two threads.
+    """A mixed workload, a crowded one (short prompts with long outputs in a small cache), or a pair on two threads.
 
-    `form` and `isa` take the place of what `seed` draws.
+    `form` and `isa` replace the choices of `seed`.
     """
     rng = random.Random(seed)
     kind = rng.choices(("mixed", "crowded", "pair"), (60, 36, 4))[0]
@@ -106,7 +106,7 @@ def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -
     )
     if config.scheduler.policy == "priority":
         requests = [structs.replace(request, priority=rng.randint(-2, 2)) for request in requests]
-    pace = 0 if is_crowded else rng.choice((0, 3, 15))  # ticks between arrivals, in the mean
+    pace = 0 if is_crowded else rng.choice((0, 3, 15))  # mean number of ticks between arrivals
     return Workload(
         seed=seed,
         choice=choice,
@@ -121,7 +121,7 @@ def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -
 
 
 def draw_grouped_workload(seed: int) -> Workload:
-    """Of a model with several KV groups, but where `seed` draws the demo model, whose vocabulary is another."""
+    """A workload of a model with several KV groups, unless `seed` draws the demo model, whose vocabulary differs."""
     workload = draw_workload(seed)
     choice = replace(workload.choice, checkpoint="grouped", quantization="auto")
     return workload if workload.choice.checkpoint == "demo" else replace(workload, choice=choice)
@@ -158,7 +158,7 @@ def _is_divisible(choice: ModelChoice) -> bool:
 
 
 def _draw_requests(rng: random.Random, kind: str, vocab_size: int) -> list[EngineCoreRequest]:
-    """Prompts are often the beginning of one of two texts, whole or with an end of their own."""
+    """Requests whose prompts often begin like one of two texts, to share prefixes."""
     texts = [[rng.randrange(3, vocab_size) for _ in range(120)] for _ in range(2)]
     prompts = []
     for _ in range({"mixed": rng.randint(2, 6), "crowded": rng.randint(4, 7), "pair": 2}[kind]):
@@ -179,7 +179,7 @@ def _draw_requests(rng: random.Random, kind: str, vocab_size: int) -> list[Engin
 
 
 def _for_a_vector(rng: random.Random, request: EngineCoreRequest) -> EngineCoreRequest:
-    """The same prompt, of which no text is wanted."""
+    """The same prompt in a pooling request."""
     pooling = PoolingParams(
         rng.choice(("embed", "embed", "token_embed")),
         dimensions=rng.choice((None, None, 16)),
@@ -216,7 +216,7 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
         options["temperature"] = 0.0
     else:
         options |= {"temperature": rng.choice((0.3, 0.8, 1.0, 1.7)), "n": rng.choice((1, 1, 1, 1, 1, 2, 3))}
-    own = random.Random(f"thinking {options}")  # its own, so that other workloads stay what they are
+    own = random.Random(f"thinking {options}")  # separate, so that workloads without thinking do not change
     if own.random() < 0.15:
         begin, end = (own.randrange(3, vocab_size),), tuple(own.choices(range(3, vocab_size), k=own.randint(1, 3)))
         options["thinking"] = ThinkingBudget(own.randint(0, 12), begin, end, own.choice((None, 0, 4)))
@@ -231,7 +231,7 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
 
 
 def _longest(request: EngineCoreRequest) -> int:
-    """Tokens that the request's sequences may have."""
+    """The largest number of tokens of the request's sequences."""
     limit = request.sampling_params.max_tokens
     assert limit is not None
     return len(request.prompt_token_ids) // 4 + limit

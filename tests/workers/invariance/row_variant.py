@@ -1,8 +1,8 @@
-"""Torch as it is on some processors: a product's order of additions depends on how many rows stand beside a row.
+"""Makes torch behave as on some processors, where the order of additions in a product depends on the number of rows.
 
-On those with AMX, for one, the library takes a kernel by the number of rows, so that plain torch, which serves no
-promise, cannot pass for exact because it happens to be so on the processor that runs the tests. One row alone, and a
-batch of products of one shape, are added in one order everywhere.
+With AMX, for example, the library chooses a kernel by the number of rows. Tests must not pass only because plain torch
+happens to be invariant on the processor that runs them. A single row, and a batch of products of one shape, are added
+in the same order everywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 @contextmanager
 def row_variant_torch() -> Iterator[None]:
-    """Meanwhile torch's products of floats on the CPU add their inputs in an order that their shape decides."""
+    """Inside this context, torch's float products on the CPU add their inputs in an order that depends on the shape."""
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in ((torch, "mm"), (torch, "bmm"), (torch, "matmul"), (torch.Tensor, "matmul")):
             patch.setattr(owner, name, _reordering(getattr(owner, name)))
@@ -30,7 +30,7 @@ def row_variant_torch() -> Iterator[None]:
 
 
 def _reordering(product: Callable[..., Any], first: int = 0) -> Callable[..., Any]:
-    """`product`, whose operands [..., m, k] and [..., k, n] are its arguments from `first` on."""
+    """Wrap `product`, whose operands [..., m, k] and [..., k, n] are its arguments from `first` on."""
 
     def reordering(*operands: Tensor, **options: Any) -> Any:
         x, y = operands[first : first + 2]
@@ -40,7 +40,7 @@ def _reordering(product: Callable[..., Any], first: int = 0) -> Callable[..., An
 
 
 def _reordered(x: Tensor, y: Tensor, inputs_of_y: int) -> tuple[Tensor, Tensor]:
-    """Both operands with their inputs in another order, but for a single row."""
+    """Both operands with their inputs in another order, unless there is a single row."""
     rows = x.shape[:-1].numel()
     if rows <= 1 or y.dim() < 2 or not (x.is_floating_point() and x.device.type == "cpu"):
         return x, y

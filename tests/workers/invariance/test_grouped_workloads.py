@@ -1,4 +1,4 @@
-"""As test_random_workloads.py, of a model with several KV groups: core and runner free blocks behind windows."""
+"""Like test_random_workloads.py, with a model with several KV groups: core and runner free blocks behind windows."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ SLICE = (1, 2, 5)
 def test_a_slice_of_grouped_workloads_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed, draw=draw_grouped_workload) for seed in SLICE), Counter[str]())
     for event in ("cached tokens", "preemptions", "restarts"):
-        assert total[event], f"there were no {event}, so the slice shows nothing of them"
+        assert total[event], f"there were no {event}, so the slice does not test them"
 
 
 @pytest.mark.nightly

@@ -1,7 +1,7 @@
-"""The contract: a row's bits depend on that row alone. Every comparison here is torch.equal.
+"""The contract: a row's bits depend only on that row. Every comparison here is torch.equal.
 
-It is kept by what a server may compute with: the CPU kernels, and torch one row at a time ("torch" here). Plain torch
-keeps it on some processors only: `row_variant` makes this one such that it does not.
+Both backends of a CPU server keep it: the CPU kernels, and torch one row at a time ("torch" here). Plain torch keeps it
+only on some processors; `row_variant` makes it violate the contract on every processor.
 """
 
 from dataclasses import replace
@@ -26,9 +26,9 @@ BATCH_SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 13, 17, 33, 64, 127, 300]
 
 
 def assert_rows_keep_their_bits(operation, rows, thread_counts=(1, 2, 3)):
-    """`operation` on any selection of `rows`, in any order, gives each row's bits, as on any number of torch's threads.
+    """Assert that `operation` has the same bits for each row in any selection and order, on any number of threads.
 
-    Torch's products are promised for one number of threads only, which a server does not change.
+    Torch's products have the same bits only for the same number of threads, which a server does not change.
     """
     generator = torch.Generator().manual_seed(5)
     whole = operation(rows).clone()
@@ -43,7 +43,7 @@ def assert_rows_keep_their_bits(operation, rows, thread_counts=(1, 2, 3)):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_where_the_weights_lie_changes_no_bit_without_kernels(dtype):
-    """In float32 it would: a tensor of a mapped file starts anywhere, and the heap's where it likes."""
+    """Without a copy it would in float32: tensors in a mapped file or on the heap have arbitrary alignment."""
     weight, bias, x = product_case(dtype, 256, 640)
     expected = SingleRowsBackend().linear(weight, bias)(x)
     for offset in (1, 2, 4, 8):
@@ -109,7 +109,7 @@ def test_norm_activation_rotation_and_embedding_keep_a_rows_bits(dtype, size):
 
 
 def test_torchs_own_silu_is_not_invariant():
-    """Why silu is written out: should this fail one day, torch's could be used."""
+    """This is the reason why silu is computed with exp; if the test fails one day, torch's silu can be used."""
     x = 4 * torch.randn(100_003, generator=torch.Generator().manual_seed(3))
     whole = functional.silu(x)
     assert any(
@@ -167,7 +167,7 @@ def home(case, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def load(case, home, make_pool, row_variant):
-    """Loads the model, or another in a `folder`; kernels run on so many threads."""
+    """Loads the model, or another one in `folder`; kernels run on the given number of threads."""
     _, dtype, way = case
     if way == "kernels" and make_pool() is None:
         pytest.skip("the kernels are not built")
@@ -184,7 +184,7 @@ PROMPT_TOKENS = 145
 
 @pytest.fixture(scope="module")
 def alone(model):
-    """Each prompt's logits, computed in one piece without neighbours: [prompts][tokens, vocab]."""
+    """Each prompt's logits, computed alone in one chunk: [prompts][tokens, vocab]."""
     torch.set_num_threads(1)
     results = []
     for seed in range(6):
@@ -200,7 +200,7 @@ def test_chunks_of_any_size_and_decode_steps_give_the_same_bits(model, alone, ch
 
 
 def test_plain_torch_is_not_invariant(home, row_variant):
-    """Else nothing here could fail where torch computes."""
+    """Otherwise no test here could fail where torch computes."""
     model = ours(home, "float32", backend=TorchBackend())
     found = [(loop := PagedLoop(model)).prefill(loop.row(random_tokens(60)), chunk) for chunk in (60, 7)]
     assert not torch.equal(*found)
@@ -208,7 +208,7 @@ def test_plain_torch_is_not_invariant(home, row_variant):
 
 
 def test_neighbours_of_any_kind_change_no_bit(model, alone):
-    """Random steps: each row computes one token or some, in random batches, until all are done."""
+    """Random steps: rows compute one or several tokens in random batches until all are complete."""
     generator = torch.Generator().manual_seed(4)
     for round_number in range(3):
         loop = PagedLoop(model, num_blocks=80, seed=round_number)
@@ -249,7 +249,7 @@ def test_the_size_of_blocks_and_their_ids_change_no_bit(model, alone, block_size
 @pytest.mark.parametrize("threads", [2, 3])
 def test_the_number_of_threads_changes_no_bit(case, load, alone, threads):
     if case[2] == "torch":
-        pytest.skip("torch's products are promised for one number of threads")
+        pytest.skip("torch's products have the same bits only for the same number of threads")
     loop = PagedLoop(load(threads))
     rows = [loop.row(random_tokens(PROMPT_TOKENS, seed)) for seed in range(2)]
     found = [loop.step([(row, count) for row in rows]).split(count) for count in (100, 37, 1, 1, 1, 5)]
@@ -277,7 +277,7 @@ def test_a_row_whose_arithmetic_fails_leaves_its_neighbours_alone(load, model):
 
 
 class NanEmbedding:
-    """As `embedding`, but for one token."""
+    """Like `embedding`, but with NaN for one token."""
 
     def __init__(self, embedding, token):
         self._embedding, self._token = embedding, token
@@ -289,7 +289,7 @@ class NanEmbedding:
 
 
 def test_former_contents_of_a_block_change_no_bit(model, alone):
-    """Blocks are reused as they are, even those of a row whose arithmetic overflowed."""
+    """Blocks are reused without clearing, even those of a row whose arithmetic overflowed."""
     loop = PagedLoop(model)
     for tensor in (*loop.cache.keys, *loop.cache.values):
         tensor.fill_(float("nan"))

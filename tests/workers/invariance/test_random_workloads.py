@@ -1,8 +1,8 @@
-"""The promise as a property of whole workloads: alone and in any batch, bit for bit the same.
+"""The determinism contract as a property of whole workloads: requests have the same bits alone and in any batch.
 
-A number makes each of them (random_workload.py). The real engine core plans for the real model runner on the CPU
-kernels: requests come and go, share prefixes, are cut into chunks, preempted, aborted, and computed again after their
-worker died. Then each is computed alone in a fresh engine with room for everything.
+Each workload is drawn from a seed (random_workload.py). The real engine core plans for the real model runner on the CPU
+kernels: requests arrive and end, share prefixes, are chunked, preempted, aborted, and computed again after their worker
+has died. Then each request is computed alone in a new engine with enough memory for everything.
 """
 
 import random
@@ -38,7 +38,7 @@ ALONE = Config(
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory, chosen_isa):
-    """Gives the model of a ModelChoice; each is loaded once."""
+    """Loads the model of a ModelChoice; each is loaded once."""
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
     models = Models(tmp_path_factory.mktemp("models"), chosen_isa)
@@ -47,7 +47,7 @@ def load(tmp_path_factory, chosen_isa):
 
 
 def alone(model: Model, request: EngineCoreRequest, process_type: type[OneProcess] = OneProcess) -> dict[int, Received]:
-    """The output of each sequence of the request when nothing else runs, not even its siblings."""
+    """The output of each sequence of the request when nothing else runs, not even its other sequences."""
     process = process_type(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
     process.add(request)
     while not process.is_idle:
@@ -59,7 +59,7 @@ def alone(model: Model, request: EngineCoreRequest, process_type: type[OneProces
 def together(
     model: Model | SharedModel, workload: Workload, process_type: type[OneProcess] = OneProcess
 ) -> tuple[dict[int, Received], Counter[str]]:
-    """What each request receives, and the faults that it met."""
+    """The output of each request, and the faults that occurred."""
     rng, outcomes = random.Random(workload.seed), Counter[str]()
     process = process_type(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
     process.engine.clients[b"client:0"].credit = workload.client_credit
@@ -80,7 +80,7 @@ def together(
         if tick > last_arrival and process.is_idle:
             break
     else:
-        raise AssertionError(f"not all has ended after {MAX_TICKS} ticks")
+        raise AssertionError(f"some requests have not ended after {MAX_TICKS} ticks")
     check_invariants(process.engine)
     scheduler, pool = process.engine.scheduler, process.engine.kv_cache.pool
     assert pool.num_free == pool.num_blocks
@@ -91,7 +91,7 @@ def together(
 
 
 def cut_short(received: Received, count: int) -> Received:
-    """What is delivered of a sequence that is aborted after `count` tokens."""
+    """The expected output of a sequence that is aborted after `count` tokens."""
     if not count:
         return Received(finish_reason=FinishReason.ABORT)
     parts = [column[: len(column) * count // len(received.token_ids)] for column in received.logprobs]

@@ -1,4 +1,4 @@
-"""The form and the instruction set that a workload is asked for take the place of those that its number draws."""
+"""A requested form and instruction set of a workload replace those drawn from its seed."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""The models of random workloads: each is written and loaded once."""
+"""The models of random workloads; each is written and loaded once."""
 
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from .random_workload import CHECKPOINTS, GROUPED, MAX_MODEL_LEN, ModelChoice
 
 
 class Models:
-    """Checkpoints lie in `home`; `isa` takes the place of every choice's."""
+    """Checkpoints are in the folder `home`; `isa` replaces the one of every choice."""
 
     def __init__(self, home: Path, isa: str | None = None):
         self._home = home

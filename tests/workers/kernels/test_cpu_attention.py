@@ -1,4 +1,4 @@
-"""Paged attention of every built instruction set: near its float64 definition, and every token by itself."""
+"""Paged attention of every built instruction set: close to its float64 definition, and independent for each token."""
 
 from dataclasses import dataclass, replace
 
@@ -14,23 +14,23 @@ from paged_serve.workers.kernels.cpu.attention import attention, cached
 from ...kernel_oracles import attended
 from ..cache_views import reading_view
 
-FLOATS = [(dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]  # of queries, and of the cache
+FLOATS = [(dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]  # (queries, cache)
 CODED = [(torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
-WEIGHT_ERRORS = {torch.bfloat16: 2.0**-8, torch.float16: 3e-6, torch.float32: 2.0**-24}  # relative, of a softmax's
-NO_BLOCK = 2**30  # what stands in a table past its row's last block: reading it would crash
+WEIGHT_ERRORS = {torch.bfloat16: 2.0**-8, torch.float16: 3e-6, torch.float32: 2.0**-24}  # relative, of weights
+NO_BLOCK = 2**30  # the entries of a table past the row's last block: reading such a block would crash
 
 
 @dataclass
 class Case:
-    """Rows of (tokens already there, new tokens) in a cache whose unwritten slots, or their scales, hold NaN."""
+    """Rows of (computed tokens, new tokens) in a cache whose unwritten slots, or their scales, hold NaN."""
 
     rows: list[tuple[int, int]]
     query: Tensor  # [tokens, heads, head_dim]
-    kv: list[Tensor]  # of each row, [2, its length, kv_heads, head_dim]
+    kv: list[Tensor]  # for each row, [2, its length, kv_heads, head_dim]
     cache: Tensor  # [2, num_blocks, kv_heads, block_size, cached(head_dim)]
     tables: Tensor  # [rows, max_blocks]
     options: AttentionOptions
-    scales: tuple[Tensor, Tensor] | None  # of an int8 cache, each [num_blocks, kv_heads, block_size]
+    scales: tuple[Tensor, Tensor] | None  # for an int8 cache, [num_blocks, kv_heads, block_size] each
 
     @property
     def starts(self) -> list[int]:
@@ -40,7 +40,7 @@ class Case:
         return self.run_chunk(pool, list(range(len(self.rows))), [(0, new) for _, new in self.rows])
 
     def run_chunk(self, pool: cpu.Pool, rows: list[int], spans: list[tuple[int, int]]) -> Tensor:
-        """Only tokens span[0]:span[1] of the new ones of each of `rows`."""
+        """Attention of only the tokens span[0]:span[1] of the new tokens of each of `rows`."""
         starts = self.starts
         query = torch.cat(
             [self.query[starts[row] + a : starts[row] + b] for row, (a, b) in zip(rows, spans, strict=True)]
@@ -56,7 +56,7 @@ class Case:
         return attention(pool, query, view, 0, self.options)
 
     def exact(self) -> tuple[Tensor, Tensor]:
-        """What the definition gives in float64, and the same of absolute values: the size of what is added up."""
+        """The result by definition in float64, and the same with absolute values: the magnitude of the summands."""
         results, sizes = [], []
         for (_, new), (keys, values), start in zip(self.rows, self.kv, self.starts, strict=False):
             query = self.query[start : start + new]
@@ -90,17 +90,17 @@ def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, see
 
 
 def coded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes [..., head_dim] int8 and their scales [...]; where x is NaN any code will do."""
+    """Codes [..., head_dim] int8 and their scales [...]; codes of NaN are arbitrary."""
     scales = x.float().abs().amax(-1) / 127
     return (x.float() / scales.unsqueeze(-1)).nan_to_num(77).round().to(torch.int8), scales
 
 
 def assert_near(found: Tensor, case: Case) -> None:
-    """Within what the weights' rounding, float32 sums and the final rounding can lose."""
+    """Assert that the error is within that of rounded weights, float32 sums and the final rounding."""
     exact, size = case.exact()
     stored = torch.finfo(found.dtype)
     longest = max(old + new for old, new in case.rows)
-    score = 2.0**-24 * (case.query.shape[2] + 8) * 8  # error of a score of any size met here
+    score = 2.0**-24 * (case.query.shape[2] + 8) * 8  # the largest error of a score in these tests
     lost = size * (WEIGHT_ERRORS[found.dtype] + 2 * score + 2.0**-24 * longest**0.5 * 4)
     allowed = lost + exact.abs().clamp(min=stored.smallest_normal) * stored.eps / 2 * 1.01
     assert ((found.double() - exact).abs() <= allowed).all()

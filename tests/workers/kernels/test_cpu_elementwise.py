@@ -1,4 +1,4 @@
-"""The kernels between the products: near float64, and every row by itself, on every built instruction set."""
+"""The kernels between the products on every built instruction set: close to float64, and independent for each row."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def random(*shape, dtype=torch.float32, seed=0, scale=1.0):
 
 
 def assert_near(found, exact, operations):
-    """Within `operations` float32 roundings of the magnitude, and one to the dtype that was stored."""
+    """Assert an error within `operations` float32 roundings of the magnitude and one rounding to the stored dtype."""
     stored = torch.finfo(found.dtype)
     size = operations * 2.0**-24 * exact.abs() + stored.eps / 2 * exact.abs().clamp(min=stored.smallest_normal)
     error = (found.double() - exact).abs()
@@ -31,7 +31,7 @@ def assert_near(found, exact, operations):
 
 
 def assert_rows_keep_their_bits(cpu_pools, count, operation):
-    """`operation(pool, rows)` gives each row the same bits in any batch and on any number of threads."""
+    """Assert that `operation(pool, rows)` has the same bits for each row in any batch and on any number of threads."""
     whole = operation(cpu_pools[0], torch.arange(count))
     generator = torch.Generator().manual_seed(7)
     for size in (1, 2, 5, 17, count):
@@ -110,7 +110,7 @@ def test_an_activation_matches_its_definition(cpu_pools, kind, dtype, is_gated):
     operand = torch.cat([x, up], 1) if is_gated else x
     for pool in cpu_pools:
         found = activate(pool, operand, Activation(kind, is_gated))
-        lost = 2e-7 * (x.abs().clamp(max=6) * up.abs()).double()  # of the share beyond x, which is 0 beyond 6
+        lost = 2e-7 * (x.abs().clamp(max=6) * up.abs()).double()  # error of the part of gelu beyond x, 0 from x = 6 on
         rounded = torch.finfo(dtype).eps / 2 * exact.abs().clamp(min=torch.finfo(dtype).smallest_normal)
         assert ((found.double() - exact).abs() <= lost + 1.01 * rounded + 1e-6 * exact.abs()).all()
         near = activated(operand, Activation(kind, is_gated)).double()
@@ -134,7 +134,7 @@ def test_the_gate_saturates_and_nan_stays_nan(cpu_pools):
 
 
 def rotated_by_definition(heads, norm, eps, angles):
-    """[tokens, heads, head_dim] in float64, and the size of what was added; `angles` are the tokens'."""
+    """Rotated heads [tokens, heads, head_dim] in float64, and the magnitude of summands; `angles` are per token."""
     x = heads.double() if norm is None else normalised(heads, norm, eps)
     low, high = x.abs().chunk(2, 2)
     cosine, sine = angles.double().abs().unsqueeze(1).chunk(2, 2)
@@ -179,7 +179,7 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("head_dim", [16, 34, 80, 128, 256, 300])
 def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
-    """A key's codes come from its float32 values: a 16-bit cache's own rounding must not show in them."""
+    """A key's codes are computed from its float32 values, without the rounding of a 16-bit cache."""
     tokens, kv_heads, block_size, blocks = 33, 3, 16, 5
     projected = random(tokens, (5 + 2 * kv_heads) * head_dim, dtype=dtype)
     places = torch.randperm(blocks * block_size, generator=torch.Generator().manual_seed(4))[:tokens]
@@ -218,7 +218,7 @@ def test_rows_keep_their_bits_among_any_others(cpu_pools, size, dtype):
     places = torch.randperm(count, generator=torch.Generator().manual_seed(2))
 
     def rotated(pool, rows):
-        """Queries of two heads, the key and the value of one, side by side."""
+        """Queries of two heads, and the key and value of one head, concatenated."""
         keys, values = (torch.empty(10, 1, 16, cached(size), dtype=dtype) for _ in "kv")
         query = torch.empty(len(rows), 2, size, dtype=dtype)
         slots = places[: len(rows)].contiguous()

@@ -1,4 +1,4 @@
-"""The machine's limits are what benchmarks divide by: neither may be left out by the compiler, or in part."""
+"""Benchmarks relate results to the machine's measured limits, so the compiler must not optimise these loops away."""
 
 import time
 
@@ -8,8 +8,8 @@ import torch
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
-MOST_OPERATIONS_PER_S = 5e12  # of one core: above 512 a cycle at 6 GHz
-MOST_OF_TILES = 5e13  # AMX: 4096 a cycle
+MOST_OPERATIONS_PER_S = 5e12  # of one core: more than 512 per cycle at 6 GHz
+MOST_OF_TILES = 5e13  # with AMX: more than 4096 per cycle
 
 
 def test_the_memory_read_test_reads_all_of_it(cpu_library, cpu_pools):

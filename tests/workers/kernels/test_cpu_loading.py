@@ -1,4 +1,4 @@
-"""What packs and quantizes on the pool gives the bytes of plain torch, for every instruction set and thread count."""
+"""Packing and quantization on the pool have the bytes of plain torch, for every instruction set and thread count."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 
 
 def matrix(outputs, inputs, dtype=torch.float32, seed=0):
-    """Of every magnitude that the dtypes share, with zeros of both signs, and one output all zero."""
+    """A matrix with all magnitudes that the dtypes have in common, zeros of both signs, and an output of zeros."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(outputs, inputs, generator=generator)
     values *= 10.0 ** torch.randint(-4, 3, (outputs, inputs), generator=generator)
@@ -125,7 +125,7 @@ def test_int4_codes_match_torch(cpu_pools, size, dtype, spread):
 @pytest.mark.parametrize("source", FLOATS)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3.4e38])
 def test_a_single_non_finite_number_is_detected_anywhere(cpu_pools, value, source, target):
-    """As it is stored, or once it is rounded; the largest that stay finite are not."""
+    """The number is not finite when stored or when rounded; the largest finite numbers are accepted."""
     inputs = 131
     for outputs, place in ((1, 0), (70, 69 * inputs + 130), (70, 64 * inputs + 127), (200, 99)):
         weight = torch.full((outputs, inputs), torch.finfo(target).max).to(source)

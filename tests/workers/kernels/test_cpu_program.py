@@ -1,4 +1,4 @@
-"""Kernels that run again in one call."""
+"""Recorded kernel calls that are replayed by one call."""
 
 import torch
 
@@ -8,7 +8,7 @@ from ..elementwise_calls import rms_norm, silu_mul
 
 
 def test_a_program_replays_its_calls(cpu_pools):
-    """In their order, on what lies in their memory now; the parameters of one call do not run into the next one's."""
+    """The calls run in order, on the current contents of their memory, and their parameters do not overlap."""
     for pool in cpu_pools:
         generator = torch.Generator().manual_seed(0)
         inputs = [torch.randn(33, 48, generator=generator) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""int8 and int4 products of every built instruction set, against what their codes stand for; packed tables."""
+"""int8 and int4 products of every built instruction set against products of the dequantized values; packed tables."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_an_int8_product_is_exact_until_it_is_scaled(cpu_pools, shape):
 
 
 def test_int8_sums_never_saturate(cpu_pools):
-    """The largest codes of either sign, in every place of a word: 16-bit steps would overflow."""
+    """The largest codes of both signs in every place of a word: 16-bit intermediate sums would overflow."""
     for weight in (-128, 127):
         for sign in (1.0, -1.0):
             x, codes = torch.full((2, 4096), sign), torch.full((70, 4096), weight, dtype=torch.int8)

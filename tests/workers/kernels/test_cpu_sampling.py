@@ -1,4 +1,4 @@
-"""The sampler's kernels on every built instruction set, at sizes where their tiles end, against numpy and float64."""
+"""The sampler's kernels on every built instruction set, at sizes around tile boundaries, against numpy and float64."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ def some_logits(rows, vocab_size, spread, seed=0):
 
 
 def apart(logits):
-    """The same rows with others' numbers between them."""
+    """The same rows, strided, with other numbers in between."""
     rows, vocab_size = logits.shape
     wide = np.full((rows, vocab_size + 5), 9e9, np.float32)
     wide[:, :vocab_size] = logits
@@ -29,9 +29,9 @@ def apart(logits):
 
 
 def draw(pool, logits, params, uniform, masks=()):
-    """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
+    """Draw a token for each row of `logits` with the parameters `params` and the random number `uniform`.
 
-    In each the XTC happens that it asks for.
+    If a row has XTC, it applies in this step.
     """
     count = len(logits)
     return draw_tokens(
@@ -129,7 +129,7 @@ PARAMS = {
 
 @cache
 def cases(name, spread):
-    """(logits, uniform numbers, the tokens that follow) of a few vocabularies; the definition is slow."""
+    """(logits, uniform numbers, expected tokens) for a few vocabularies; the definition is slow."""
     made = []
     for vocab_size in (17, 257, 1500):
         logits, uniform = some_logits(2, vocab_size, spread), np.random.default_rng(vocab_size).random(2)
@@ -138,7 +138,7 @@ def cases(name, spread):
     return made
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0, 30.0])  # equal, flat, usual, peaked
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0, 30.0])  # equal, flat, typical, peaked
 @pytest.mark.parametrize("name", PARAMS)
 def test_tokens_match_the_definition(cpu_pools, name, spread):
     for logits, uniform, expected in cases(name, spread):
@@ -155,7 +155,7 @@ def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_token_that_st
 
 def test_a_token_of_very_little_weight_can_be_drawn_and_one_of_none_cannot(cpu_pools):
     logits = np.full((21, 1000), -np.inf, np.float32)
-    logits[:20, :200] = some_logits(20, 200, 2.0)  # sums in another order may fall short of the target
+    logits[:20, :200] = some_logits(20, 200, 2.0)  # sums in another order may stay below the target
     logits[20, [3, 300]] = 0.0, -25.0
     tokens = draw(cpu_pools[0], logits, [SamplingParams()] * 21, [1 - 2**-53] * 20 + [1 - 1e-12])
     assert (tokens[:20] < 200).all()
@@ -173,7 +173,7 @@ def test_top_k_may_leave_out_a_single_token(cpu_pools):
 
 
 def test_top_p_ends_with_the_last_of_many_equal_tokens(cpu_pools):
-    """Six hundred of weight 1, six hundred of half of it: the first ones just reach two thirds."""
+    """There are 600 tokens of weight 1 and 600 of weight 1/2: the first 600 just reach two thirds of the mass."""
     logits = np.repeat(np.log(np.array([[1.0, 0.5]], np.float32)), 600, axis=1)
     assert draw(cpu_pools[0], logits, [SamplingParams(top_p=0.66666)], [1 - 2**-53]).tolist() == [599]
 

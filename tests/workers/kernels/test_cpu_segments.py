@@ -1,4 +1,4 @@
-"""Products whose inputs are summed in segments: what ranks that share the segments add up to, bit for bit."""
+"""Products whose inputs are summed in segments equal the sum over ranks that share the segments, bit for bit."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def weight_of(form, outputs, inputs):
 
 
 def part_of(weight, index, count):
-    """Inputs of the `index`th of `count` equal shares."""
+    """The weight's inputs in the `index`th of `count` equal shares."""
     match weight:
         case Int8Weight():
             return Int8Weight(part_of(weight.codes, index, count), weight.scales)
@@ -62,7 +62,7 @@ def operands(form, rows, outputs, inputs):
 
 
 def added(parts):
-    """Neighbours first, then neighbours of these."""
+    """The sum of the parts: adjacent parts are added first, then adjacent sums."""
     if len(parts) == 1:
         return parts[0]
     half = 1 << (len(parts) - 1).bit_length() - 1

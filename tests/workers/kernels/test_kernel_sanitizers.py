@@ -1,4 +1,4 @@
-"""The kernels' own tests, once more with every access and every shared word watched."""
+"""Runs the tests of the kernels under the address, undefined-behaviour and thread sanitizers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The NEON kernels under qemu: every call of the kernels' own tests has the bits that it has on this machine."""
+"""The NEON kernels under qemu: every call of the kernel tests has the same bits as on this machine."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With the driver, for the emulated machine, and the heap, for this one."""
+    """A folder with the driver, built for the emulated machine, and the heap, built for this machine."""
     built = tmp_path_factory.mktemp("neon")
     flags = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"]
     heap = ["-shared", "-fPIC", "-fvisibility=hidden", EMULATION / "shared_heap.cpp", "-o", built / "shared_heap.so"]
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["neon", "neon_dotprod"])
 def library(request, folder):
-    """Built as setup.py builds it on such a machine."""
+    """The NEON library, built as setup.py builds it on such a machine."""
     setup, path = runpy.run_path(str(ROOT / "setup.py"), run_name="flags"), folder / f"_cpu_{request.param}.so"
     flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_MACHINE"]["aarch64"][request.param], "-fPIC"]
     csrc = ROOT / "csrc" / "cpu"
@@ -67,7 +67,7 @@ def test_every_call_has_the_bits_of_this_machine(folder, library, subject):
         "LD_PRELOAD": str(folder / "shared_heap.so"),
         "PAGED_SERVE_TEST_DRIVER": f"{QEMU} -L {ARM_ROOT} {folder / 'driver'}",
         "PAGED_SERVE_TEST_EMULATED": str(library),
-        "PYTHONMALLOC": "malloc",  # all of Python's memory is that of the heap
+        "PYTHONMALLOC": "malloc",  # so that all memory of Python is in the heap
     }
     tests = [str(HERE / f"test_cpu_{subject}.py"), "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", *tests]

@@ -1,4 +1,4 @@
-"""Cosines and sines of the rotary table: the doubles' values, rounded once, whatever the machine."""
+"""Cosines and sines of the rotary table equal the double-precision values rounded once, on every machine."""
 
 import math
 
@@ -22,7 +22,7 @@ def test_cosines_and_sines_are_rounded_once(largest):
 
 
 def test_angles_near_a_quarter_turn_lose_no_precision():
-    """Where most of the angle cancels."""
+    """Most of the angle cancels there."""
     angles = (np.arange(20000) * (math.pi / 2)).astype(np.float32)
     for angle, one, other in zip(angles.tolist(), *cosine_and_sine(angles), strict=True):
         assert (one, other) == (np.float32(math.cos(angle)), np.float32(math.sin(angle)))

@@ -1,4 +1,4 @@
-"""Codes out of checkpoints' words: the kernel has what torch has, for every layout, share, order and thread count."""
+"""The kernel unpacks the same codes as torch, for every layout, share, order and number of threads."""
 
 import pytest
 import torch
@@ -6,11 +6,11 @@ import torch
 from paged_serve.workers.kernels.cpu.unpacking import WordLayout, unpack_codes
 from paged_serve.workers.quantization.bit_fields import codes_of
 
-SIZES = [(8, 8), (24, 40), (136, 72), (200, 264)]  # outputs, inputs: less than a block, and blocks that are not whole
+SIZES = [(8, 8), (24, 40), (136, 72), (200, 264)]  # outputs, inputs: less than a block, and partial blocks
 
 
 def words_for(layout, bits, outputs, inputs, first):
-    """Of random bits, with `first` values more than are wanted; a part of a larger matrix."""
+    """Words of random bits with `first` additional values; a part of a larger matrix."""
     per_word = 32 // bits
     match layout:
         case WordLayout.ALONG_INPUTS:

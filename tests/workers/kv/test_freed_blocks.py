@@ -1,4 +1,4 @@
-"""Blocks behind windows go to other rows while a row runs: not a bit changes, and none of them is looked at again."""
+"""Blocks behind windows go to other rows while a row runs: no bit changes, and the row never reads them again."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ MIXED, HALVES, SLIDING = "gemma3-one-layer-fills-up-a-group", "gemma3", "mistral
 
 
 def spoil(cache, block):
-    """Leave what a failed row may leave."""
+    """Write values that a failed row may leave behind."""
     for layer, tensors in enumerate(zip(cache.keys, cache.values, strict=True)):
         for tensor in tensors if cache.scales_of(layer) is None else cache.scales_of(layer):
             tensor[block] = torch.nan
@@ -47,7 +47,7 @@ def home(case, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def new_loop(case, home, make_pool, row_variant):
-    """A loop over the model; with a length it has groups."""
+    """Makes loops over the model; with a maximum length they have KV groups."""
     _, dtype, way = case
     pool = None if way == "torch" else make_pool()
     if way != "torch" and pool is None:
@@ -57,7 +57,7 @@ def new_loop(case, home, make_pool, row_variant):
 
 @pytest.fixture(scope="module")
 def alone(new_loop):
-    """Each prompt's logits in one piece, without neighbours and with nothing freed."""
+    """Each prompt's logits, computed alone in one chunk, without freed blocks."""
     found = []
     for seed in range(3):
         loop = new_loop()
@@ -93,7 +93,7 @@ def test_a_prefix_hit_needs_no_more_than_the_last_window(new_loop, alone):
 
 @pytest.mark.parametrize("variant", [MIXED, SLIDING])
 def test_plain_torch_reads_no_freed_block_either(variant, tmp_path):
-    """Whose bits depend on how a prompt is cut, but not on foreign blocks."""
+    """Its bits depend on how a prompt is chunked, but not on other rows' blocks."""
     reference(variant, tmp_path)
     model = ours(tmp_path, backend=TorchBackend())
     loops = PagedLoop(model), PagedLoop(model, max_model_len=MAX_LEN, on_freed=spoil)

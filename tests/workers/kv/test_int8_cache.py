@@ -1,4 +1,4 @@
-"""A model of 16 bits whose KV cache is int8: the same bits in any batch, and near a full-precision cache."""
+"""A 16-bit model with an int8 KV cache: the same bits in any batch, and close to a full-precision cache."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def loop_of(model, **options):
 
 @pytest.fixture(scope="module")
 def alone(model):
-    """Each prompt's logits, computed in one piece without neighbours."""
+    """Each prompt's logits, computed alone in one chunk."""
     found = []
     for seed in range(3):
         loop = loop_of(model)

@@ -1,4 +1,4 @@
-"""How layers are put into groups, and what that saves."""
+"""The division of layers into groups, and the memory that it saves."""
 
 import random
 
@@ -48,9 +48,9 @@ def test_gemma_has_groups_of_as_many_layers_as_do_not_slide():
         (22, 4, 512, 32768, 4),  # Gemma 3 1B
         (22, 4, 512, 1024, 4),
         (40, 8, 1024, 131072, 8),  # 12B
-        (52, 10, 1024, 131072, 10),  # 27B: 6 groups of 11 would lose a tenth of a long context
+        (52, 10, 1024, 131072, 10),  # 27B: 6 groups of 11 would shorten a long context by a tenth
         (14, 14, 4096, 8192, 14),
-        (27, 1, 4096, 8192, 3),  # 28 groups of one layer would be more bytes' worth of tables than they save
+        (27, 1, 4096, 8192, 3),  # the tables of 28 groups of one layer would cost more than they save
     ],
 )
 def test_the_size_of_groups_weighs_bytes_against_tables(num_sliding, num_full, window, length, size):
@@ -70,14 +70,14 @@ def test_every_layer_has_a_place_of_its_own_among_those_that_see_as_far(seed):
     assert set(groups.of_layer) == set(range(len(groups.windows)))
     assert max(groups.tensor_of_layer) < groups.layers_per_group
     held = sum(groups.layers_per_group * (window or length) for window in groups.windows)
-    if len(windows) <= MAX_KV_GROUPS:  # a group for each layer is a way, too
+    if len(windows) <= MAX_KV_GROUPS:  # a group for each layer is also possible
         least = sum(window or length for window in reach)
         assert held * (1 + COST_OF_GROUP * len(groups.windows)) <= least * (1 + COST_OF_GROUP * len(windows)) + 1e-6
 
 
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 40, 100])
 def test_the_most_blocks_of_a_sequence_are_what_its_chunks_need(window):
-    """However they are cut: by definition, against the formula."""
+    """The formula is compared with the definition for every division into chunks."""
     length, size, groups = 90, 16, KVGroups((0, window), (0, 1), (0, 0), 1)
     for most in (1, 7, 16, 33, 200):
         needed = [
@@ -86,12 +86,12 @@ def test_the_most_blocks_of_a_sequence_are_what_its_chunks_need(window):
             for last in range(first, min(first + most, length))
         ]
         assert max(needed) <= groups.blocks_of_sequence(length, size, most) - -(-length // size)
-        if most <= 16 and window <= 40:  # else the end cuts the longest span
+        if most <= 16 and window <= 40:  # otherwise the sequence ends within the longest span
             assert max(needed) == groups.blocks_of_sequence(length, size, most) - -(-length // size)
 
 
 def held_tokens(windows: list[int], length: int) -> float:
-    """Of a sequence of `length`, by what its blocks take: tokens of all layers."""
+    """The size of the blocks of a sequence of `length` tokens, in units of one token of all layers."""
     groups = KVGroups.of(windows, length)
     blocks = groups.blocks_of_sequence(length, 16, most_at_once=1)
     return blocks * 16 * groups.layers_per_group / len(windows)
@@ -105,7 +105,7 @@ def test_a_long_sequence_holds_its_windows():
 
 @pytest.fixture
 def folder(tmp_path):
-    reference("gemma3-one-layer-fills-up-a-group", tmp_path)  # two layers that do not slide, three of 24 tokens
+    reference("gemma3-one-layer-fills-up-a-group", tmp_path)  # two full layers, three with windows of 24
     return tmp_path
 
 
@@ -146,7 +146,7 @@ def test_a_cache_has_as_many_tensors_as_a_group_has_layers(folder, dtype):
     groups = groups_of(config(folder), geometry)
     cache = KVCache.allocate(geometry, 7, 16, dtype=dtype, groups=groups)
     places = [tensor.data_ptr() for tensor in cache.keys]
-    assert [places.index(place) for place in places] == [0, 0, 2, 2, 0]  # layers 1 and 3 do not slide, 4 fills up
+    assert [places.index(place) for place in places] == [0, 0, 2, 2, 0]  # layer 4 shares the tensors of layer 0
     assert len(cache.values) == 5
     held = {t.data_ptr(): t.nbytes for t in (*cache.keys, *cache.values, *(s for pair in cache.scales for s in pair))}
     assert sum(held.values()) == 7 * geometry.kv_bytes_per_block(16, 1, dtype, groups.layers_per_group)

@@ -1,4 +1,4 @@
-"""Attention by torch against its definition, one query at a time, in float64: the oracle, and what serves."""
+"""The attention of both torch backends against its definition in float64, computed one query at a time."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from ...kernel_oracles import attended
 
 
 def random_step(rows, block_size, kv_heads, head_dim, seed=0):
-    """A view of a cache for rows of (tokens already there, new tokens). What was not written is NaN."""
+    """A view of a cache for rows of (computed tokens, new tokens). Slots that are not written hold NaN."""
     generator = torch.Generator().manual_seed(seed)
     blocks_of = [-(-(old + new) // block_size) for old, new in rows]
     ids = torch.randperm(sum(blocks_of) + 3, generator=generator).tolist()

@@ -60,7 +60,7 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
     expected = reference_greedy(reference(variant, tmp_path), random_tokens(70), 256)
     for pool in pools:
         assert PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(70), 256, chunk=48) == expected
-    assert len(set(expected)) > 7, "text that repeats itself proves little"
+    assert len(set(expected)) > 7, "the text repeats itself, so equality proves little"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -74,8 +74,8 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
     ],
 )
 def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path, pools):
-    """Both round the same weights' products to the same format; we round less often, since norms, rotation, softmax and
-    the gate stay in float32 until their end. So transformers' own distance is a bound without a tuned tolerance."""
+    """Both round products of the same weights to the same dtype. Ours rounds less often, because norms, rotation,
+    softmax and the gate are computed in float32, so the error of transformers is a bound without a tuned tolerance."""
     prompt = random_tokens(120)
     exact = reference_logits(reference(variant, tmp_path, dtype), prompt)
     half_logits = reference_logits(transformers_model(tmp_path, dtype), prompt)
@@ -92,7 +92,7 @@ def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, poo
     for pool in pools:
         loops = [PagedLoop(ours(tmp_path, pool=pool, quantization=kind)) for kind in ("auto", "int8")]
         exact, found = (loop.prefill(loop.row(random_tokens(40))) for loop in loops)
-        assert 0 < (found - exact).norm() < 0.1 * exact.norm()  # another layout: more than 1
+        assert 0 < (found - exact).norm() < 0.1 * exact.norm()  # with a wrong layout it would be more than 1
 
 
 def test_each_architecture_has_its_line_on_the_page_of_models():

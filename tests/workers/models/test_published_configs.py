@@ -1,4 +1,4 @@
-"""Models of the width of released ones, with two layers, from the fields of their config.json files."""
+"""Models with the widths of published models but only two layers, from the fields of their config.json files."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""Families without a class in transformers: each is Llama or Granite by other names, which is their reference."""
+"""Families without a class in transformers. Each is Llama or Granite with other names, which is the reference."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def exaone(config, tensors):
 
 
 def internlm2(config, tensors):
-    """wqkv is [KV heads, queries of one + key + value, head_dim] by the release's own reshaping of its products."""
+    """wqkv is [KV heads, queries per KV head + key + value, head_dim], as the published code reshapes its products."""
     found = {renamed(name, INTERNLM2): tensor for name, tensor in tensors.items()}
     kv_heads = config["num_key_value_heads"]
     for layer in range(config["num_hidden_layers"]):
@@ -59,13 +59,13 @@ def internlm3(config, tensors):
 
 
 def minicpm(config, tensors):
-    """Granite divides logits by a number and multiplies what layers add by another."""
+    """Granite divides logits by one number and multiplies the outputs of layers by another."""
     scales = {
         "scale_emb": config.pop("embedding_multiplier"),
         "scale_depth": config.pop("residual_multiplier") * math.sqrt(config["num_hidden_layers"]),
         "dim_model_base": config["hidden_size"] / config.pop("logits_scaling"),
     }
-    assert config.pop("attention_multiplier") == 0.25, "what a head of 16 has anyway"
+    assert config.pop("attention_multiplier") == 0.25, "not 1 / sqrt(16), the default for a head of 16 elements"
     return config | scales, tensors
 
 

@@ -1,4 +1,4 @@
-"""Heads that lie otherwise in the file than kernels take them: in every format, on every rank, from packed weights."""
+"""Heads whose layout in the file differs from that of kernels: in every format, on every rank, from packed weights."""
 
 from dataclasses import replace
 
@@ -43,11 +43,11 @@ def test_a_whole_rotation_in_our_order_is_the_files_own(interleaved, head_dim, r
     turned[..., one] = x[..., one] * cosine[..., :pairs] - x[..., other] * sine[..., :pairs]
     turned[..., other] = x[..., other] * cosine[..., :pairs] + x[..., one] * sine[..., :pairs]
     found = rotate(x[..., order], cosine, sine)
-    assert torch.equal(found, turned[..., order]), "and what is not turned keeps its bits"
+    assert torch.equal(found, turned[..., order]), "elements that are not rotated have other bits"
 
 
 def shape_of(folder, **changes):
-    """A geometry with `changes`."""
+    """A geometry with changed fields."""
     (folder / "config.json").write_text(
         '{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, '
         '"num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 9, "max_position_embeddings": 64}'
@@ -58,7 +58,7 @@ def shape_of(folder, **changes):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("layout", ["apart", "stacked", "grouped"])
 def test_ranks_take_the_rows_of_their_heads_from_every_layout(layout, interleaved, tmp_path):
-    """Six query heads share two KV heads; rows are told by their numbers, three times as many as there are heads."""
+    """Six query heads share two KV heads; each row of the file contains its own number."""
     head_dim, rope = 4, RopeScaling("default", rotary_dim=2)
     shape = shape_of(tmp_path, head_dim=head_dim, ropes=(rope,), interleaved=interleaved)
     query, key, value = (
@@ -91,7 +91,7 @@ def test_quantized_rows_are_put_in_order_like_those_of_floats(name, tmp_path):
     reference("glm", tmp_path / "source")
     write_quantized(tmp_path / "source", tmp_path / "quantized", name)
     found, expected = (logits(tmp_path / each, dtype="float32") for each in ("quantized", "quantized-float"))
-    if name in W8A8:  # activations are rounded, too; in another order the difference is more than the whole
+    if name in W8A8:  # activations are rounded, too; with a wrong order the difference would exceed the result
         assert (found - expected).norm() < 0.2 * expected.norm()
     else:
         assert torch.equal(found, expected)
@@ -112,7 +112,7 @@ def test_packed_weights_are_kept_in_our_order(variant, kind, tmp_path, make_pool
 
 
 def test_norms_of_heads_follow_the_order_of_their_elements(tmp_path, monkeypatch, pools):
-    """No release has both: the file of a Qwen3 is rewritten as if neighbours in its heads were turned."""
+    """No published model has both: a Qwen3 file is rewritten as if its rotary pairs were adjacent elements."""
     reference("qwen3", tmp_path)
     expected = [logits(tmp_path, pool=pool) for pool in pools]
     shape = replace(read_geometry(tmp_path)[1], interleaved=True)
@@ -150,4 +150,4 @@ def test_longrope_has_one_table_for_all_requests_by_what_is_served(served, lengt
         loop = PagedLoop(ours(tmp_path, pool=pool, max_model_len=served))
         found = loop.prefill(loop.row(random_tokens(length)), chunk=50)
         assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
-        assert torch.equal(loop.prefill(loop.row(short)), found[:30]), "a request's bits would depend on its future"
+        assert torch.equal(loop.prefill(loop.row(short)), found[:30]), "a request's bits depend on its later tokens"

@@ -1,4 +1,4 @@
-"""A checkpoint whose head is tied to its embedding, and that holds a head all the same: as transformers has it."""
+"""A checkpoint with a head although its config ties the head to the embedding: handled as in transformers."""
 
 import logging
 
@@ -47,7 +47,7 @@ def folder(tmp_path, head):
 
 
 def logits(model):
-    """[tokens, vocab] float32."""
+    """The logits [tokens, vocab] float32."""
     loop = PagedLoop(model)
     return loop.prefill(loop.row(PROMPT))
 

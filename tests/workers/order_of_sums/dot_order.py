@@ -1,8 +1,8 @@
-"""The definition of the kernels' arithmetic in numpy, apart from any instruction set: exact, slow, and to the bit.
+"""The definition of the kernels' arithmetic in numpy, independent of instruction sets: slow, but exact to the bit.
 
-* Denormals are zeros, as inputs and as results.
-* Pairs of 16-bit inputs: the odd product first, then the even one, each added by a fused product.
-* Sums over many elements have 16 lanes: element i goes to lane i % 16.
+* Denormal inputs and results are zeros.
+* Pairs of 16-bit inputs: the odd product first, then the even one, each added by a fused multiply-add.
+* Sums over many elements have 16 lanes: element i is added to lane i % 16.
 """
 
 import numpy as np
@@ -12,16 +12,16 @@ from torch import Tensor
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-SMALLEST = np.float32(2.0**-126)  # of what is no denormal
+SMALLEST = np.float32(2.0**-126)  # the smallest normal number
 
 
 def flushed(x: Floats) -> Floats:
-    """Denormals become zeros of their sign."""
+    """x with denormals replaced by zeros of the same sign."""
     return np.where(np.abs(x) < SMALLEST, np.copysign(np.float32(0), x), x)
 
 
 def fma(a: Floats, b: Floats, c: Floats) -> Floats:
-    """a * b + c, rounded once, by exact doubles rounded to odd."""
+    """a * b + c rounded once, computed with exact doubles rounded to odd."""
     a, b, c = np.broadcast_arrays(*(flushed(np.asarray(x, np.float32)) for x in (a, b, c)))
     with np.errstate(all="ignore"):
         product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
@@ -35,9 +35,9 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def single(exact: Doubles) -> Floats:
-    """Rounded to float32; a result is tiny if it is below the smallest normal number after rounding to 24 bits."""
+    """Round to float32. A result is denormal if it is below the smallest normal number after rounding to 24 bits."""
     with np.errstate(all="ignore"):
-        scaled = np.ldexp(exact, 64)  # where it is no denormal
+        scaled = np.ldexp(exact, 64)  # so that it is not denormal
         is_tiny = np.abs(scaled.astype(np.float32)) < np.float32(2.0**-62)
         is_small = np.abs(exact) < 2.0**-100
         return np.where(is_small & is_tiny, np.copysign(np.float32(0), exact), exact.astype(np.float32)).astype(
@@ -69,13 +69,13 @@ def chain(x: Floats, weight: Floats, is_paired: bool) -> Floats:
 
 
 def product(x: Floats, weight: Floats, is_paired: bool, segments: int = 1) -> Floats:
-    """Segments are summed apart, and added as (0 + 1) + (2 + 3)."""
+    """The product of `x` and `weight`: segments are summed separately, and added as (0 + 1) + (2 + 3)."""
     parts = zip(np.split(x, segments, 1), np.split(weight, segments, 1), strict=True)
     return added([chain(a, b, is_paired) for a, b in parts])
 
 
 def int4_product(x: Floats, codes: Floats, zeros: Floats | None, scales: Floats, segments: int = 1) -> Floats:
-    """`codes` [outputs, inputs] of groups, less 8 without `zeros`; `zeros` and `scales` [outputs, groups]."""
+    """The product with int4 `codes` [outputs, inputs]; `zeros` (by default 8) and `scales` are [outputs, groups]."""
     groups = scales.shape[1]
     size, per_segment = x.shape[1] // groups, groups // segments
     parts = []
@@ -94,14 +94,14 @@ def int4_product(x: Floats, codes: Floats, zeros: Floats | None, scales: Floats,
 
 
 def added(parts: list[Floats]) -> Floats:
-    """Neighbours first, then neighbours of these."""
+    """The sum of the parts: adjacent parts are added first, then adjacent sums."""
     if len(parts) == 1:
         return parts[0]
     return added([add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)])
 
 
 def lane_sum(chains: list[Floats]) -> np.float32:
-    """Of up to four chains of elements, each in 16 lanes: lanes are joined chain by chain, then half with half."""
+    """The sum of up to four chains of elements, each with 16 lanes: chains are added by lane, then halves of lanes."""
     return across([_lanes(chain) for chain in chains])
 
 
@@ -122,7 +122,7 @@ def across(chains: list[Floats]) -> np.float32:
 
 
 def sum_of_squares(x: Floats) -> np.float32:
-    """Whole 64s in four chains of 16 lanes, what is left in the first of them."""
+    """The sum of squares: whole groups of 64 in four chains of 16 lanes, the rest in the first chain."""
     chains = [np.zeros(16, np.float32) for _ in range(4)]
     whole = len(x) // 64 * 64
     for start in range(0, len(x), 16):
@@ -133,7 +133,7 @@ def sum_of_squares(x: Floats) -> np.float32:
 
 
 def norm(hidden: Floats, weight: Floats, eps: float) -> Floats:
-    """[rows, size] to unit mean square, not yet rounded to the dtype that is stored."""
+    """`hidden` [rows, size] scaled to unit mean square, times `weight`, not yet rounded to the stored dtype."""
     squares = np.array([sum_of_squares(row) for row in hidden], np.float32)
     mean = add(single(squares.astype(np.float64) / np.float64(hidden.shape[1])), np.float32(eps))
     scale = (np.float32(1) / np.sqrt(mean)).astype(np.float32)
@@ -141,5 +141,5 @@ def norm(hidden: Floats, weight: Floats, eps: float) -> Floats:
 
 
 def bf16(x: Floats) -> Tensor:
-    """Rounded to nearest even; denormals become zeros."""
+    """Round to bfloat16, to nearest even; denormals become zeros."""
     return torch.from_numpy(flushed(x)).bfloat16()

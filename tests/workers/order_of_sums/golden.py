@@ -1,6 +1,6 @@
-"""Golden logprobs: the outputs of models, to the bit, on every processor. `just golden` writes them anew.
+"""Golden logprobs: the outputs of models, bit for bit, on every processor. `just golden` writes them again.
 
-Weights and prompts come from integers, so that nothing but the server's own arithmetic is in them.
+Weights and prompts are derived from integers, so that outputs depend only on the server's own arithmetic.
 """
 
 import itertools
@@ -34,7 +34,7 @@ MODELS: dict[str, tuple[str, Any, Any]] = {  # checkpoint, quantization, dtype
     **{f"llama {form} fp16": ("llama", form, "float16") for form in ("int8", "int4")},
     "llama fp32": ("llama-float32", "auto", "auto"),
 }
-# By order of summation; the tile order is one of bfloat16 operands.
+# By order of summation; the tile order applies only to bfloat16 operands.
 RECORDED: dict[cpu.Summation, list[str]] = {
     "dot": list(MODELS),
     "tile": [name for name in MODELS if "fp" not in name],
@@ -71,14 +71,14 @@ def outputs_of(isa: str, name: str, home: Path, order: cpu.Summation) -> list[di
     try:
         config = ModelConfig(device="cpu", quantization=quantization, dtype=dtype)
         model = load_model(folder, config, TensorParallelGroup(), lambda done, total: None, pool)
-        asked = requests()[: 3 if checkpoint == "demo" else 4]  # a tiny model is quick with a long prompt
+        asked = requests()[: 3 if checkpoint == "demo" else 4]  # only a tiny model is fast with a long prompt
         return [_as_json(alone(model, request)[request.request_id]) for request in asked]
     finally:
         pool.close()
 
 
 def _as_json(received: Received) -> dict[str, Any]:
-    """Logprobs are the bits of float32, little-endian."""
+    """The output as JSON; logprobs are the bits of float32, little-endian."""
     prompt = received.prompt_logprobs
     return {
         "token_ids": received.token_ids,
@@ -92,7 +92,7 @@ def file_of(order: cpu.Summation) -> Path:
 
 
 def recorded(order: cpu.Summation) -> dict[str, Any]:
-    """By model, what `outputs_of` gave when it was written."""
+    """The recorded results of `outputs_of`, by model."""
     found: dict[str, Any] = json.loads(file_of(order).read_text())
     return found
 

@@ -1,6 +1,6 @@
 """The kernels of every instruction set against the definition of their arithmetic (dot_order.py), bit for bit.
 
-A machine whose dot instruction added otherwise would fail here, and not only beside another machine.
+A machine whose dot instruction adds in another order fails here, without a comparison with another machine.
 """
 
 import fractions
@@ -71,10 +71,10 @@ def test_sums_of_squares_have_sixteen_lanes(cpu_pools, size, kind):
 
 
 def test_denormals_are_zeros_in_kernels_and_nowhere_else(cpu_pools):
-    """The mode of the processor that makes them so is the calling thread's own again when a kernel has returned."""
+    """The processor mode of the calling thread that makes them zeros is restored when a kernel returns."""
     tiny, weight = torch.full((40, 64), 2.0**-140), pack(torch.full((70, 64), 1e20))
     for pool in cpu_pools:
-        for rows in (1, 40):  # computed by the caller alone, or shared
+        for rows in (1, 40):  # computed by the caller alone, or by all threads
             assert (gemm(pool, tiny[:rows], weight) == 0).all()
             assert ((tiny * 2.0) == 2.0**-139).all()
             assert (tiny.numpy() * np.float32(2) == np.float32(2.0**-139)).all()
@@ -85,9 +85,9 @@ def test_a_library_verifies_the_order_of_its_dot_products(cpu_library):
 
 
 def test_the_definition_itself_rounds_once():
-    """Against exact fractions."""
+    """Results are compared with exact fractions."""
     a, b, c = (numbers("wide", (3000,), seed).numpy() for seed in range(3))
-    c[:1000] = -dot_order.times(a[:1000], b[:1000])  # what is left is what rounding took
+    c[:1000] = -dot_order.times(a[:1000], b[:1000])  # the results are the rounding errors of the products
     near = np.float32(1) + np.arange(1000, dtype=np.float32) * np.float32(2.0**-23)
     a[1000:2000], b[1000:2000], c[1000:2000] = near, near[::-1], np.float32(2.0**-60)  # close to ties
     for one, two, three, found in zip(*map(dot_order.flushed, (a, b, c)), dot_order.fma(a, b, c), strict=True):
@@ -102,7 +102,7 @@ def test_the_definition_itself_rounds_once():
 
 
 def test_a_logarithm_is_as_accurate_as_a_double_allows(cpu_pools):
-    """Of sums of weights from 1 to a vocabulary: two equal logits have log-probabilities of -log(2), and so on."""
+    """The arguments are sums of weights, from 1 to a vocabulary's size: n equal logits have log-probability -log(n)."""
     for count in (1, 2, 3, 5, 7, 10, 100, 1000, 4099):
         logits = np.zeros((1, count), np.float32)
         zero = np.zeros(1, np.int64)

@@ -1,6 +1,6 @@
-"""Machines are compared: models give the outputs recorded in `golden`, bit for bit, in each order of sums.
+"""Models have the outputs recorded in `golden`, bit for bit, in each order of sums, so that all machines agree.
 
-After a change of arithmetic that is meant, `just golden` writes them anew.
+After an intended change of arithmetic, `just golden` records them again.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""Every kernel gives the same bits on every instruction set that this machine runs: the promise of docs/determinism.md.
+"""Every kernel has the same bits on every instruction set that this machine runs, as docs/determinism.md promises.
 
-Numbers include denormals, zeros of both signs, and what overflows.
+Numbers include denormals, zeros of both signs, and numbers that overflow.
 """
 
 import zlib
@@ -41,9 +41,9 @@ CACHES = [*((dtype, dtype) for dtype in DTYPES), (torch.bfloat16, torch.int8), (
 
 @pytest.fixture(scope="module")
 def agree():
-    """Runs something on every instruction set, alone and on three threads, and compares all results with the first."""
+    """Runs a function on every instruction set, on one and three threads, and asserts that all results are equal."""
     if len(cpu.runnable_isas()) < 2:
-        pytest.skip("one instruction set at most is built")
+        pytest.skip("at most one instruction set is built")
     pools = [
         cpu.Pool(cpu.load_library(isa), [-1] * count, summation="dot")
         for isa in cpu.runnable_isas()
@@ -74,7 +74,7 @@ def weight_of(form: str, kind: str, outputs: int, inputs: int, seed: int) -> Wei
         return Int8Weight(codes, normals((outputs,), seed + 1).abs() + 0.01)
     codes = integers(0, 16, (outputs, inputs), seed).to(torch.uint8)
     scales = (normals((outputs, inputs // 8), seed + 1) * 0.01).bfloat16().float()
-    scales[:, ::5] *= 2.0**-18  # of which some are subnormal as float16
+    scales[:, ::5] *= 2.0**-18  # some of these are subnormal in float16
     zeros = integers(0, 17, tuple(scales.shape), seed + 2).to(torch.uint8) if "zeros" in form else None
     return GroupedWeight(codes, scales, zeros, bits=4)
 
@@ -183,7 +183,7 @@ EDGES = [(0, 1), (7, 1), (15, 1), (63, 1), (64, 1), (130, 1), (1100, 1)]
 CHUNKS = [(0, 2), (0, 65), (3, 126), (50, 33), (1000, 40)]
 
 
-HEADS = [  # queries a key, elements, options
+HEADS = [  # queries per key, elements, options
     *[(1, 64, {}), (2, 128, {}), (3, 16, {}), (4, 80, {"window": 40})],
     *[(7, 48, {"cap": 5.0}), (8, 256, {"window": 100}), (2, 20, {})],
     *[(3, 32, {"alibi": True}), (2, 64, {"is_bidirectional": True}), (1, 16, {"alibi": True, "cap": 3.0})],
@@ -210,10 +210,10 @@ def test_attention_has_the_same_bits(agree, heads, rows, dtypes, kind):
     if dtype == torch.int8:
         cache, scales = integers(-127, 128, shape, seed + 1).to(torch.int8), normals(shape[:-1], seed + 2).abs() / 50
     else:
-        # An infinite value reaches tokens before it as 0 times infinity: which ones depends on the instruction set.
+        # An infinite value affects tokens before it as 0 times infinity; which tokens depends on the instruction set.
         largest = torch.finfo(dtype).max
         cache, scales = numbers(kind, shape, seed + 1).clamp_(-largest, largest).to(dtype), None
-        cache[0] = normals(shape[1:], seed + 2).to(dtype) * 3  # scores of any size would leave one weight alone
+        cache[0] = normals(shape[1:], seed + 2).to(dtype) * 3  # with larger scores only one weight would not be 0
     cache[..., head_dim:] = 0
     tables = torch.zeros((len(rows), max(blocks)), dtype=torch.int32)
     first = np.cumsum([0, *blocks])
@@ -260,7 +260,7 @@ def test_sampling_has_the_same_bits(agree, vocab_size, spread):
     count = 60
     logits = (normals((count, vocab_size), vocab_size) * spread).numpy()
     logits[::7] = np.round(logits[::7])  # ties
-    logits[3, ::2] = 1e-41  # denormals: as many zeros
+    logits[3, ::2] = 1e-41  # denormals, which count as zeros
     rows = np.arange(count)
     columns = (
         np.resize(np.array([0.3, 1.0, 1.7], np.float32), count),

@@ -1,4 +1,4 @@
-"""Whole models give the same on every instruction set: tokens, logprobs and ranks of served requests, bit for bit."""
+"""Whole models on every instruction set have the same tokens, logprobs and ranks of requests, bit for bit."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,8 @@ from ..invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN, draw_worklo
 from ..invariance.test_random_workloads import alone
 from ..tiny_model import write_tiny_model
 
-SEEDS = range(4)  # of workloads, whose requests are computed one by one
-DEMO_SEEDS = range(1)  # of the demo model, whose steps take longest
+SEEDS = range(4)  # of workloads, whose requests are computed separately
+DEMO_SEEDS = range(1)  # of the demo model, whose steps take the longest
 MODELS = [
     *(
         (checkpoint, quantization, "auto")
@@ -31,9 +31,9 @@ MODELS = [
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory):
-    """The model of a checkpoint on one instruction set."""
+    """Loads the model of a checkpoint on one instruction set."""
     if len(cpu.runnable_isas()) < 2:
-        pytest.skip("one instruction set at most is built")
+        pytest.skip("at most one instruction set is built")
     pools = []
 
     def load_on(isa: str, checkpoint: str, quantization: str, dtype: str) -> Model:
@@ -58,6 +58,6 @@ def test_requests_get_the_same_bytes(
     for seed in DEMO_SEEDS if checkpoint == "demo" else SEEDS:
         for _, request in draw_workload(seed).arrivals:
             if max(unpack_ids(request.prompt_token_ids)) >= models[0].geometry.vocab_size:
-                continue  # drawn for the demo model's larger vocabulary
+                continue  # the request is for the demo model's larger vocabulary
             first, *others = (alone(model, request) for model in models)
             assert all(other == first for other in others), request.sampling_params

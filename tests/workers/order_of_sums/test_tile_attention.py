@@ -1,4 +1,4 @@
-"""Attention in tile order: its two products bit for bit as defined. The rest is asked in test_cpu_attention.py."""
+"""Attention in tile order: its two products equal their definition bit for bit. test_cpu_attention.py has the rest."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def tile_pool(cpu_library):
 
 
 def attend(pool, query, keys, values, scale=1.0):
-    """`query` [heads, head_dim], the last token of one request, over `keys` and `values` [length, head_dim]."""
+    """Attention of `query` [heads, head_dim], a request's last token, to `keys` and `values` [length, head_dim]."""
     blocks = -(-len(keys) // BLOCK)
     cache = torch.zeros(2, blocks, 1, BLOCK, keys.shape[1], dtype=torch.bfloat16)
     for held, rows in zip(cache, (keys, values), strict=True):
@@ -34,7 +34,7 @@ def attend(pool, query, keys, values, scale=1.0):
 @pytest.mark.parametrize("heads", [1, 5, 17, 40])
 @pytest.mark.parametrize("length", [1, 3, 33, 64, 65, 100, 128, 200, 1024, 1100])
 def test_values_are_summed_as_defined(tile_pool, length, heads):
-    """All scores are 0, so all weights are 1; values cancel, so that every bit of what is left shows."""
+    """All scores are 0, so all weights are 1; values nearly cancel, so that every bit of the sums is visible."""
     generator = torch.Generator().manual_seed(length)
     spread = torch.logspace(-8, 8, 80, base=2.0)
     values = (
@@ -51,13 +51,13 @@ def test_values_are_summed_as_defined(tile_pool, length, heads):
 
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 80, 128, 256])
 def test_scores_are_summed_as_defined(tile_pool, head_dim):
-    """Scores of nearly 0, times 2^19: a last bit that differs moves the weight by about 0.03."""
+    """Scores are nearly 0 and scaled by 2^19: a difference in the last bit changes the weight by about 0.03."""
     generator = torch.Generator().manual_seed(head_dim)
     query = torch.randn(40, head_dim, generator=generator).bfloat16()
     key = torch.randn(head_dim, generator=generator).bfloat16()
     key[-2:] = 1
     query[:, -2:] = 0
-    for place in (-2, -1):  # what is left of the score is taken off, eight bits at a time
+    for place in (-2, -1):  # subtracts the rest of the score, eight bits at a time
         query[:, place] = -tile_oracle.product(query, key[None])[:, 0].bfloat16()
     scores = tile_oracle.product(query, key[None])[:, 0].double() * 2.0**19
     assert (scores.abs() < 4).sum() > 10

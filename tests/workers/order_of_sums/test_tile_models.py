@@ -1,4 +1,4 @@
-"""Whole models in tile order: the promise holds, and every instruction set gives the same bits."""
+"""Whole models in tile order keep the determinism contract and have the same bits on every instruction set."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ FORMS = [("auto", torch.bfloat16), ("auto", torch.int8), ("int8", torch.bfloat16
 
 @pytest.fixture(scope="module", params=FORMS, ids=str)
 def form(request):
-    """Quantization of the weights, dtype of the KV cache."""
+    """(quantization of the weights, dtype of the KV cache)."""
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
     return request.param
@@ -26,7 +26,7 @@ def form(request):
 
 @pytest.fixture(scope="module")
 def logits(form):
-    """Of a prompt's tokens, [tokens, vocab], by instruction set, threads, order, chunks and neighbours."""
+    """Logits of a prompt [tokens, vocab], by instruction set, threads, order of sums, chunks and other rows."""
     quantization, dtype = form
     pools = []
 

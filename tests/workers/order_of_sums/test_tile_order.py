@@ -1,4 +1,4 @@
-"""Sums in tile order: bit for bit as defined, on every instruction set alike, whatever is computed beside them."""
+"""Sums in tile order equal their definition bit for bit, on every instruction set and in any batch."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ SHAPES = [  # rows, outputs, inputs: whole pieces and blocks, then edges of ever
 
 @pytest.fixture(scope="module")
 def tile_pools(cpu_library):
-    """One thread, and three."""
+    """Pools of one thread and of three."""
     made = [cpu.Pool(cpu_library, [-1] * threads, summation="tile") for threads in (1, 3)]
     yield made
     for pool in made:
@@ -33,7 +33,7 @@ def operands(rows, outputs, inputs, seed=0):
 
 
 def any_bits(rows, inputs, seed):
-    """Finite bfloat16 of any size whose products are finite, denormals and products below them included."""
+    """bfloat16 numbers of any magnitude with finite products, including denormals and denormal products."""
     bits = torch.randint(
         -(2**15), 2**15, (rows, inputs), dtype=torch.int16, generator=torch.Generator().manual_seed(seed)
     )
@@ -83,7 +83,7 @@ def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(til
 
 
 def test_zero_rows_give_an_empty_product(tile_pools):
-    """A step whose chunks end within their prompts has no row for the output head."""
+    """A step has no row for the output head if all its chunks end within their prompts."""
     int4 = pack_int4(torch.zeros(64, 32, dtype=torch.uint8), torch.ones(64, 1))
     for weight in (pack(operands(1, 64, 32)[1]), int4):
         for pool in tile_pools:
@@ -149,7 +149,7 @@ def test_an_int4_product_matches_the_definition(tile_pools, shape, with_zeros):
 
 
 def test_denormals_are_treated_as_zeros(tile_pools):
-    """Everywhere: factors, products and their sums."""
+    """This applies to factors, products and sums."""
     x, weight = (part * 2.0**-64 for part in operands(5, 64, 96))
     x[:, ::5] *= 2.0**-63
     weight[:, ::7] = 2.0**-130

@@ -1,15 +1,15 @@
-"""The tile order of summation, number by number: what csrc/cpu/tiles/tiles.h defines, in numpy."""
+"""The tile order of summation, defined in csrc/cpu/tiles/tiles.h, computed in numpy number by number."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 PIECE = 32  # inputs
-SMALLEST = 2.0**-126  # that is no denormal
+SMALLEST = 2.0**-126  # the smallest normal number
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of float32, rounded once, denormals taken for zeros and never given; a and b hold bfloat16."""
+    """a * b + c of float32, rounded once; denormal inputs and results are zeros; a and b hold bfloat16."""
     product = without_denormals(a).astype(np.float64) * without_denormals(b).astype(np.float64)  # exact: 16 bits
     return rounded(product, without_denormals(c).astype(np.float64))
 
@@ -19,12 +19,12 @@ def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def rounded(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a + b of float64 to float32 as if by way of the exact sum."""
+    """The exact sum of a and b, float64, rounded to float32."""
     total = a + b
     part = total - a
-    error = (a - (total - part)) + (b - part)  # what float64 lost
+    error = (a - (total - part)) + (b - part)  # the rounding error in float64
     bits = total.view(np.int64)
-    # The last bit marks that something follows it: then the second rounding sees a tie only where there is one.
+    # The last bit is set if the sum is inexact, so that the second rounding sees only true ties.
     toward_zero = np.where((error != 0) & ((error < 0) != (total < 0)), bits - 1, bits)
     odd = np.where(error != 0, toward_zero | 1, toward_zero).view(np.float64)
     return without_denormals(np.where(np.isfinite(total), odd, total).astype(np.float32))
@@ -35,7 +35,7 @@ def without_denormals(x: np.ndarray) -> np.ndarray:
 
 
 def chained(sums: np.ndarray, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """sums [rows, outputs] and the products of x [rows, inputs] and weight [outputs, inputs], piece after piece."""
+    """`sums` [rows, outputs] plus the products of x [rows, inputs] and weight [outputs, inputs], piece by piece."""
     padding = ((0, 0), (0, -x.shape[1] % PIECE))
     x, weight = np.pad(x, padding), np.pad(weight, padding)
     for start in range(0, x.shape[1], PIECE):
@@ -50,19 +50,19 @@ def chained(sums: np.ndarray, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """[rows, inputs] times [outputs, inputs] transposed, float32."""
+    """`x` [rows, inputs] times `weight` [outputs, inputs] transposed, in float32."""
     zeros = np.zeros((len(x), len(weight)), np.float32)
     return torch.from_numpy(chained(zeros, x.float().numpy(), weight.float().numpy()))
 
 
 def position_of_key(key: int) -> int:
-    """Where in its half of a tile a key stands: csrc/cpu/attention/attention.h."""
+    """The position of a key in its half of a tile, see csrc/cpu/attention/attention.h."""
     stream, index = divmod(key, 8)
     return index // 2 * 16 + 2 * stream + index % 2
 
 
 def mean_of_values(values: Tensor) -> Tensor:
-    """Of `values` [keys, head_dim], all weights 1: summed in tiles of 128, ranges of 1024, then float32 division."""
+    """The mean of `values` [keys, head_dim]: sums in tiles of 128 and ranges of 1024, then a float32 division."""
     total = np.zeros(values.shape[1], np.float32)
     for first in range(0, len(values), 1024):
         sums = np.zeros((1, values.shape[1]), np.float32)
@@ -77,7 +77,7 @@ def mean_of_values(values: Tensor) -> Tensor:
 
 
 def sum_of_rows(x: np.ndarray) -> np.ndarray:
-    """[rows, n] -> [rows], as kernels sum: element i to lane i % 16, then halves of the lanes."""
+    """The sums [rows] of [rows, n] in the kernels' order: element i in lane i % 16, then halves of the lanes."""
     lanes = np.zeros((len(x), 16), np.float32)
     for start in range(0, x.shape[1], 16):
         part = x[:, start : start + 16]
@@ -88,7 +88,7 @@ def sum_of_rows(x: np.ndarray) -> np.ndarray:
 
 
 def int4_product(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
-    """As `product`, with codes [outputs, inputs] in groups, scales and zero points [outputs, groups]."""
+    """Like `product`, with codes [outputs, inputs] in groups, and scales and zero points [outputs, groups]."""
     rows, group_size = x.float().numpy(), codes.shape[1] // scales.shape[1]
     total = np.zeros((len(x), len(codes)), np.float32)
     for group in range(scales.shape[1]):

@@ -1,4 +1,4 @@
-"""Tiny random models without scores of tokens, as transformers writes and runs them: the reference for vectors."""
+"""Tiny random models without an output head, written and run by transformers: the reference for vectors."""
 
 import json
 import warnings
@@ -13,7 +13,7 @@ from ..checkpoints import SHAPE, randomise
 
 
 def write_reference(folder: Path, name: str, options: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:
-    """Writes a random model of transformers' class `name` in `dtype`, and returns its float32 model."""
+    """Write a random model of transformers' class `name` in `dtype`, and return its float32 model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
@@ -29,7 +29,7 @@ def write_reference(folder: Path, name: str, options: dict[str, Any], dtype: tor
 
 
 def add_modules(folder: Path, mode: str, *more: str) -> None:
-    """The files of sentence-transformers: pooling by `mode`, then the modules `more`."""
+    """Write the files of sentence-transformers: pooling by `mode`, then the modules `more`."""
     names = ("Transformer", "Pooling", *more)
     paths = ("", *(f"{index}_{name}" for index, name in enumerate(names[1:], start=1)))
     modules = [
@@ -45,19 +45,19 @@ def add_modules(folder: Path, mode: str, *more: str) -> None:
 
 @torch.no_grad()
 def hidden_states(model: Any, prompt: list[int], **inputs: Any) -> NDArray[np.float32]:
-    """After the last layer and its norm, [tokens, hidden]."""
+    """The hidden states after the last layer and norm, [tokens, hidden]."""
     base = getattr(model, "base_model", model)
     return base(torch.tensor([prompt]), **inputs).last_hidden_state[0].numpy()
 
 
 @torch.no_grad()
 def label_scores(model: Any, prompt: list[int], **inputs: Any) -> NDArray[np.float32]:
-    """[labels], before any activation."""
+    """The scores [labels], before any activation."""
     return model(torch.tensor([prompt]), **inputs).logits[0].numpy()
 
 
 def assert_near(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """Each row points where the other does."""
+    """Assert that the rows have nearly the same directions."""
     found, expected = np.atleast_2d(found).astype(np.float64), np.atleast_2d(expected).astype(np.float64)
     assert found.shape == expected.shape
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)

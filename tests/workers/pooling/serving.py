@@ -1,4 +1,4 @@
-"""Vectors by the real engine core and the real runner."""
+"""Computes vectors with the real engine core and the real runner."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 from ..one_process import OneProcess
 
 MAX_LEN = 256
-Item = tuple[list[int], PoolingParams | SamplingParams]  # a prompt, and what is wanted of it
+Item = tuple[list[int], PoolingParams | SamplingParams]  # (prompt, parameters)
 
 
 def new_process(model, kind: type[OneProcess] = OneProcess, *, num_blocks: int = 64, caches=True, **scheduler):
@@ -43,7 +43,7 @@ def answer_of(process: OneProcess, request_id: int) -> Pooled | list[int]:
 
 
 def alone(model, item: Item) -> Pooled | list[int]:
-    """In a fresh engine, in one chunk."""
+    """The result of an item in a new engine, computed in one chunk."""
     process = new_process(model, caches=False, max_num_seqs=1)
     process.add(request_of(1, item))
     finish(process)

@@ -1,4 +1,4 @@
-"""Vectors of decoders: transformers' hidden states, and the same bits however they are computed."""
+"""Vectors of decoders agree with transformers' hidden states, and have the same bits however they are computed."""
 
 import random
 
@@ -86,7 +86,7 @@ def random_items(rng: random.Random, tasks: tuple[str, ...]) -> list:
 
 
 def computed_together(model, items: list, rng: random.Random, kind: type[OneProcess]) -> list:
-    """Cut into chunks, beside each other, with prefixes found, preempted and after the loss of workers."""
+    """The results of items that are computed in chunks and batches, with prefix hits, preemption and lost workers."""
     batched = rng.choice((9, 16, 50))
     process = new_process(
         model,

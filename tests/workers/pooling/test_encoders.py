@@ -1,4 +1,4 @@
-"""Vectors and scores of encoders: transformers' own, and the same bits however they are computed."""
+"""Vectors and scores of encoders agree with transformers, and have the same bits however they are computed."""
 
 import random
 
@@ -29,7 +29,7 @@ ENCODERS = {
 
 
 def tokens(count: int) -> list[int]:
-    """Without what some of these models pad with."""
+    """Random tokens, without the padding tokens of these models."""
     return [token + 3 for token in random_tokens(count) if token < 190]
 
 
@@ -122,7 +122,7 @@ def computed_together(model, items: list, rng: random.Random, kind: type[OneProc
 
 
 def random_items(rng: random.Random) -> list:
-    """Some prompts begin alike; nothing of one may reach another."""
+    """Random items, some with a common prefix; none may affect another."""
     common, items = tokens(40), []
     for _ in range(rng.randint(4, 10)):
         prompt = [*common[: rng.choice((0, 20, 40))], *(rng.randrange(3, 190) for _ in range(rng.randint(1, 45)))]

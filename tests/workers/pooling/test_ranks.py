@@ -1,4 +1,4 @@
-"""A rank of a model that gives vectors: what it reports, and its first steps."""
+"""The facts that a rank of a pooling model reports, and its first steps."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is read of a folder about its vectors, and what is refused by name."""
+"""The pooling settings that are read from a folder, and those that are refused by name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Equal names of the arithmetic mean equal bits, other names other bits: see docs/determinism.md."""
+"""Equal descriptions of the arithmetic mean equal bits, different ones different bits: see docs/determinism.md."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What is reported of the machine, and of a server that has no kernels."""
+"""The report on the machine, and on a server without kernels."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def test_the_report_names_what_is_built_and_what_is_taken():
     done = subprocess.run([sys.executable, "-m", machine.__name__], capture_output=True, text=True, check=True)
     rows = dict(json.loads(done.stdout))
     best = cpu.best_library()
-    assert rows["kernels taken"].startswith(f"{best.isa}: the best")
+    assert rows["kernels used"].startswith(f"{best.isa}: the best")
     assert rows["summation"].startswith(f"{cpu.summation_of(best)}: ")
     assert rows["instruction set"] == best.machine_isa
     assert best.isa in rows["kernels built"]
@@ -40,7 +40,7 @@ def test_the_report_names_the_order_of_sums_and_how_to_have_the_other(isa, order
     library = copy(cpu.load_library("portable"))
     library.isa = isa
     monkeypatch.setattr(machine, "best_library", lambda: library)
-    wanted = f"{order}: the faster order here; --summation {other} gives the bits of machines that take {other}"
+    wanted = f"{order}: the faster order here; --summation {other} gives the bits of machines that use {other}"
     assert dict(machine.report())["summation"] == wanted
 
 
@@ -52,8 +52,8 @@ def test_a_server_configured_for_torch_is_advised_to_drop_that_option():
 
 def test_without_built_kernels_the_remedy_is_one_command(without_libraries):
     rows = dict(machine.report())
-    assert rows["kernels built"] == rows["kernels taken"] == "none"
-    assert rows["summation"] == "none: torch's, row by row"
+    assert rows["kernels built"] == rows["kernels used"] == "none"
+    assert rows["summation"] == "none: torch adds, row by row"
     assert rows["slow"].startswith("no CPU kernels were built: ")
     assert rows["remedy"] == machine.remedy("torch") == machine.install_command()
 

@@ -1,4 +1,4 @@
-"""A real worker process, with the test as its supervisor and its core."""
+"""A real worker process; the test acts as its supervisor and its core."""
 
 import os
 import signal
@@ -47,9 +47,9 @@ class Harness:
         )
         self.lifeline, self._kept_open = lifeline_pipe()
         self.processes: list[subprocess.Popen] = []
-        self.peers: dict[int, bytes] = {}  # rank -> its end of the workers' socket
+        self.peers: dict[int, bytes] = {}  # rank -> its identity on the workers' socket
         self.supervised: list[bytes] = []
-        self.to_supervisor: list = []  # what workers sent the supervisor, but Hello and Heartbeat
+        self.to_supervisor: list = []  # messages of workers to the supervisor, except Hello and Heartbeat
 
     def start(self, rank: int) -> None:
         command = [sys.executable, "-m", "paged_serve.workers.process", "--run-dir", self.run_dir, "--index", str(rank)]
@@ -60,7 +60,7 @@ class Harness:
         )
 
     def next_message(self):
-        """The next message of any worker to the core; meanwhile the test plays the supervisor."""
+        """The next message of any worker to the core; meanwhile messages to the supervisor are handled."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             self.supervise()
@@ -79,7 +79,7 @@ class Harness:
                 self.to_supervisor.append(message)
 
     def expect(self, kind: type):
-        """The next message but LoadProgress, which must be of this kind; and its sender."""
+        """The next message except LoadProgress, which must be of this kind, and its sender."""
         while True:
             peer, message = self.next_message()
             if not isinstance(message, worker.LoadProgress):
@@ -98,7 +98,7 @@ class Harness:
             assert self.workers.send(peer, message)
 
     def load_all(self) -> list[worker.WorkerReady]:
-        """From Hello to a KV cache of 32 blocks on every rank."""
+        """Take every rank from Hello to a KV cache of 32 blocks."""
         for _ in self.processes:
             self.welcome()
         ready = [self.expect(worker.WorkerReady)[1] for _ in self.processes]
@@ -130,7 +130,7 @@ class Harness:
 
 @pytest.fixture
 def harnesses(tmp_path):
-    """Makes harnesses for the tiny model (or another folder), and closes them."""
+    """Makes harnesses for the tiny model (or another folder) and closes them."""
     made = []
 
     def make(folder: str | None = None, ranks: int = 1, **model) -> Harness:
@@ -169,7 +169,7 @@ def test_a_worker_loads_executes_and_stops_on_command(harnesses):
     harness = harnesses()
     (ready,) = harness.load_all()
     assert (ready.rank, ready.num_blocks, ready.vocab_size, ready.device) == (0, 32, 300, "cpu")
-    for plan in first_plans():  # two in flight, as in life
+    for plan in first_plans():  # two in flight, as in production
         harness.to_all(plan)
     outputs = [harness.expect(worker.ModelRunnerOutput)[1] for _ in range(3)]
     assert [output.step for output in outputs] == [0, 1, 2]
@@ -240,7 +240,7 @@ def test_a_core_that_ends_first_on_a_normal_stop_is_not_an_error(harnesses):
     harness.load_all()
     os.kill(harness.processes[0].pid, signal.SIGSTOP)
     harness.to_all(first_plans()[0])
-    harness.workers.socket.close(linger=1000)  # the plan still leaves
+    harness.workers.socket.close(linger=1000)  # the plan is still sent
     harness.control.send(harness.supervised[0], control.Stop())
     os.kill(harness.processes[0].pid, signal.SIGCONT)
     assert harness.exit_codes() == [0]

@@ -1,4 +1,4 @@
-"""What a rank detects about its machine."""
+"""The properties of the machine that a rank detects."""
 
 import os
 
@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def machine(tmp_path):
-    """Writes the files that the kernel would show, and reads them."""
+    """Writes the files that the kernel would provide, and measures the memory from them."""
 
     def free(available_kib: int, **cgroup: str) -> int:
         meminfo = tmp_path / "meminfo"
@@ -101,7 +101,7 @@ V1_MEMORY = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
 
 @pytest.fixture
 def quota(tmp_path):
-    """Writes what /proc and the mounted groups would show, and reads it."""
+    """Writes the contents of /proc and of mounted control groups, and reads the quota from them."""
 
     def read(cgroup: str, mounts: list[str], **files: str) -> int | None:
         (tmp_path / "proc/self").mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def test_a_quota_of_version_1_counts_too(quota):
 
 
 def test_in_version_1_the_group_may_have_the_hosts_name(quota):
-    """A container's mount shows its own group at the top, whatever /proc calls it; on the host it lies below."""
+    """A container's mount has its own group at the top, whatever /proc calls it; on the host the group is below."""
     lines = "2:cpu,cpuacct:/docker/1f"
     assert quota(lines, [V1.format(group="/docker/1f")], **v1("", 200000)) == 2
     assert quota(lines, [V1.format(group="/docker/other")], **v1("", 200000)) == 2
@@ -169,7 +169,7 @@ def test_the_node_of_each_cpu_is_read_from_the_kernels_lists(tmp_path):
     assert cpus_in("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
 
 
-ODD_AND_EVEN = {cpu: cpu % 2 for cpu in range(16)}  # as many machines of two sockets number them
+ODD_AND_EVEN = {cpu: cpu % 2 for cpu in range(16)}  # the numbering of many machines with two sockets
 
 
 def test_a_ranks_threads_lie_on_one_node_where_they_fit():

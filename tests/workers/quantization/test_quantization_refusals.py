@@ -1,4 +1,4 @@
-"""A quantized checkpoint that cannot be served is refused with the name of the wrong field and the right value."""
+"""A quantized checkpoint that is not supported is refused with the name of the field and the supported value."""
 
 import shutil
 
@@ -24,7 +24,7 @@ def folder(tmp_path):
 
 
 def group(**changes):
-    """A config group of compressed-tensors: W4A16 with some fields changed."""
+    """A config group of compressed-tensors: W4A16 with changed fields."""
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
     fields = {"targets": ["Linear"], "weights": weights, **changes}
     return {"config_groups": {"group_0": fields}, "format": fields.pop("stored_as", "pack-quantized")}
@@ -46,7 +46,7 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
         ("gptq", {"bits": 3}, "gptq with bits=3 is not supported"),
         ("gptq", {"bits": "four"}, r"settings of gptq cannot be used: Expected `int`, got `str`"),
         ("gptq", {"checkpoint_format": "marlin"}, "gptq with checkpoint_format='marlin'"),
-        ("gptq", {"dynamic": {"+:.*down.*": {"bits": 8}}}, r"settings of its own for '\+:\.\*down\.\*'"),
+        ("gptq", {"dynamic": {"+:.*down.*": {"bits": 8}}}, r"separate settings for '\+:\.\*down\.\*'"),
         ("gptq", {"lm_head": True}, "a quantized lm_head"),
         ("gptq", {"group_size": 16}, r"q_proj\.scales has 2 groups for 64 inputs, which are not groups of 16"),
         ("awq", {"bits": 3}, "awq with bits=3"),
@@ -60,23 +60,23 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
             group(weights=FP8),
             "weights that are not static integers",
         ),
-        ("ct-fp8", group(weights=FP8, stored_as="float-quantized"), "no input_activations beside .*'float-quantized'"),
+        ("ct-fp8", group(weights=FP8, stored_as="float-quantized"), "no input_activations with .*'float-quantized'"),
         (
             "ct-fp8",
             group(weights=FP8, input_activations=STATIC, stored_as="float-quantized"),
-            "static activations a tensor in group_0",
+            "static activations per tensor in group_0",
         ),
         (
             "ct-fp8",
             group(weights=FP8 | {"strategy": "block"}, stored_as="float-quantized"),
-            "symmetric weights of 8 bits a block",
+            "symmetric weights of 8 bits per block",
         ),
         ("ct-fp8", group(weights=INT8, stored_as="float-quantized"), "weights that are not static floats"),
         ("ct-w4a16", group(stored_as="marlin-24"), "format 'marlin-24' in group_0"),
         ("ct-w4a16", group(weights=INT8 | {"num_bits": 2, "strategy": "group"}), "num_bits=2 in group_0"),
         ("ct-w4a16", group(weights=INT8 | {"strategy": "tensor"}), "weight strategy 'tensor' in group_0"),
         ("ct-w4a16", group(output_activations=INT8), "output_activations in group_0"),
-        ("ct-w4a16", group(input_activations=INT8), "input_activations beside format 'pack-quantized'"),
+        ("ct-w4a16", group(input_activations=INT8), "input_activations with format 'pack-quantized'"),
         (
             "ct-w8a8",
             group(
@@ -84,7 +84,7 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
                 input_activations=INT8 | {"strategy": "tensor", "dynamic": False},
                 stored_as="int-quantized",
             ),
-            "static activations a tensor in group_0",
+            "static activations per tensor in group_0",
         ),
         (
             "ct-w8a8",
@@ -93,12 +93,12 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
                 input_activations=INT8 | {"symmetric": False, "strategy": "token", "dynamic": True},
                 stored_as="int-quantized",
             ),
-            "activations as asymmetric int8 in group_0",
+            "asymmetric int8 activations in group_0",
         ),
         (
             "ct-w8a8",
             group(weights=INT8 | {"strategy": "group"}, stored_as="int-quantized"),
-            "weights of 8 bits a group",
+            "weights of 8 bits per group",
         ),
         ("ct-w8a8", {"config_groups": 7}, "the settings of compressed-tensors cannot be used"),
         ("ct-w4a16", {"ignore": []}, r"no tensor lm_head\.weight_scale|no tensor lm_head\.weight_shape"),
@@ -117,14 +117,14 @@ def test_an_unsupported_quantization_is_refused_by_name(name, config, complaint,
         ("gptq", "qweight", lambda _: None, r"no tensor model\.layers\.0\.self_attn\.q_proj\.weight"),
         ("gptq", "qzeros", lambda _: None, r"no tensor .*q_proj\.qzeros"),
         ("gptq", "qweight", torch.Tensor.float, r"q_proj\.qweight has dtype F32; supported here are I32"),
-        ("gptq", "qzeros", lambda zeros: zeros[:, 1:], r"q_proj\.qzeros has shape \[2, 7\], but .* asks for \[2, 8\]"),
-        ("gptq-desc-act", "g_idx", torch.zeros_like, r"g_idx does not share 64 inputs among 2 equal groups"),
+        ("gptq", "qzeros", lambda zeros: zeros[:, 1:], r"q_proj\.qzeros has shape \[2, 7\], but .* requires \[2, 8\]"),
+        ("gptq-desc-act", "g_idx", torch.zeros_like, r"g_idx does not divide 64 inputs into 2 equal groups"),
         ("awq", "scales", lambda scales: scales[:1], r"q_proj\.scales has 1 groups for 64 inputs"),
         (
             "ct-w4a16",
             "weight_shape",
             lambda shape: shape + 8,
-            r"weight_shape says \[72, 72\], but .* \[64, 64\]",
+            r"weight_shape is \[72, 72\], but .* \[64, 64\]",
         ),
         ("ct-w8a8", "q_proj__weight", lambda codes: codes.short(), r"q_proj\.weight has dtype I16"),
         ("ct-w8a8", "weight_scale", lambda scale: scale[1:], r"weight_scale has shape \[63, 1\]"),
@@ -147,7 +147,7 @@ def test_int8_weights_without_a_configuration_are_not_taken_for_floats(source, f
 def test_fp8_is_refused_on_the_cpu_kernels(source, make_pool):
     if make_pool() is None:
         pytest.skip("the kernels are not built")
-    with pytest.raises(ConfigError, match=r"quantization=fp8 .*: the CPU kernels have no such .*use quantization=int8"):
+    with pytest.raises(ConfigError, match=r"quantization=fp8 .*: the CPU kernels have no fp8 .*use quantization=int8"):
         ours(source, "bfloat16", pool=make_pool(), quantization="fp8")
 
 

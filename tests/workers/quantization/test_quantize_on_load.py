@@ -1,4 +1,4 @@
-"""`--quantization int8|int4`: the loss, the layers that stay float, and no code depends on ranks or threads."""
+"""`--quantization int8|int4`: the error, the layers that stay float; codes do not depend on ranks or threads."""
 
 import pytest
 import torch
@@ -61,13 +61,13 @@ def test_an_fp8_code_is_the_nearest_and_no_row_of_zeros_is_divided_by_zero():
     error = (codes * scales.unsqueeze(1) - matrix).abs()
     nearest = torch.maximum(
         matrix.abs() * 2.0**-4, 2.0**-10 * scales.unsqueeze(1)
-    )  # of 4 bits, or of the smallest step
+    )  # the precision of 4 bits, or of the smallest step
     assert bool((error <= 1.001 * nearest).all())
 
 
 @pytest.mark.parametrize(("group_size", "bound"), [(32, 0.0825), (64, 0.094), (128, 0.106)])
 def test_int4_scales_are_found_by_search(group_size, bound):
-    """On Gaussian weights; the plain rule, the largest weight at 7, loses 9.7, 11.2 and 12.6 %."""
+    """The errors are of Gaussian weights. If the largest weight always became 7, they would be 9.7, 11.2 and 12.6 %."""
     matrix = gaussian(256, 1024)
     error = relative_error(int4_weight(matrix, group_size).dequantized(), matrix)
     assert 0.9 * bound < error < bound
@@ -107,7 +107,7 @@ def test_threads_and_blocks_of_rows_change_no_code(threads):
 
 
 def test_integer_sums_are_exact_at_their_largest():
-    """Odd, so that float32 could not hold the sum of all."""
+    """The sum of all products is odd and so large that float32 cannot represent it."""
     codes, weight = torch.full((3, 5001), -127.0), torch.full((7, 5001), -127, dtype=torch.int8)
     assert exact_products(codes, weight).tolist() == [[127 * 127 * 5001] * 7] * 3
 
@@ -127,7 +127,7 @@ def test_w8a8_is_the_float64_product_of_its_codes():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_quantized_products_rows_keep_their_bits(dtype, row_variant):
-    """As torch serves them: sums of int8 codes are exact in any order, the others are taken row by row."""
+    """The torch backend: sums of int8 codes are exact in any order; other forms are multiplied row by row."""
     matrix, x = gaussian(96, 1056), gaussian(65, 1056, seed=3).to(dtype)
     scales = int8_scales(matrix)
     int8 = Int8Weight(int8_codes(matrix, scales), scales)
@@ -200,7 +200,7 @@ def test_the_output_head_stays_float_beside_fp8_unless_asked_for(folder):
 
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
 def test_two_ranks_match_one_and_keep_a_rows_bits(kind, tmp_path, row_variant):
-    """On plain torch 8 bits only nearly so: a rank's share of a token's activations has a scale of its own."""
+    """int8 on torch matches only approximately: each rank's share of a token's activations has its own scale."""
     reference("llama-even", tmp_path / "model", torch.bfloat16)
     options = {"quantization": kind, "quantize_lm_head": kind == "int8"}
     loop = PagedLoop(ours(tmp_path / "model", "float32", **options))
@@ -222,5 +222,5 @@ def test_two_ranks_match_one_and_keep_a_rows_bits(kind, tmp_path, row_variant):
 
 
 def test_a_group_that_two_ranks_would_share_is_refused(folder):
-    with pytest.raises(ConfigError, match=r"down_proj is quantized in groups of 32 inputs.* 96 inputs divide"):
+    with pytest.raises(ConfigError, match=r"down_proj is quantized in groups of 32 inputs.* divides 96 inputs"):
         ours(folder, group=TensorParallelGroup(0, 2), quantization="int4")

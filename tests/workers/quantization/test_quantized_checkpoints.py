@@ -1,4 +1,4 @@
-"""Released formats load as they are: their outputs are exactly those of the float model of their codes."""
+"""Quantized checkpoints in published formats: the outputs equal those of a float model with the dequantized weights."""
 
 import json
 
@@ -23,7 +23,7 @@ PROMPT = random_tokens(60)
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """Float models to be quantized: biased and untied, tied, with heads of their own size."""
+    """Float models to quantize: with biases and an untied head, with a tied head, with a head_dim of their own."""
     folders = {name: tmp_path_factory.mktemp("source") for name in ("qwen2", "llama-3.1", "qwen3", "llama-even")}
     for name, folder in folders.items():
         reference(name, folder)
@@ -56,8 +56,8 @@ def test_half_precision_rounds_the_weights_once(name, dtype, sources, folder):
 
 @pytest.mark.parametrize("name", W8A8)
 def test_w8a8_is_the_float_model_with_activations_rounded_a_token(name, sources, folder):
-    """transformers' float model of the codes, its projections' inputs rounded to 8 bits: that rounding is a tenth of a
-    percent of the whole where ours agrees; without it the difference is ten times larger."""
+    """The reference is transformers' float model of the codes, with the inputs of projections rounded to 8 bits. Ours
+    differs from it by less than a tenth of what that rounding changes."""
     rounded = rounded_a_token_to_e4m3 if "fp8" in name else rounded_a_token
     write_quantized(sources["qwen3"], folder, name)
     model = transformers_model(folder.with_name("quantized-float"))
@@ -135,7 +135,7 @@ def test_a_quantized_output_head_is_read_too(sources, folder):
 
 @pytest.mark.parametrize("name", ["gptq-channel", "ct-w4a16-channel", "ct-w8a8", "ct-w8a16", "gptq-8-channel"])
 def test_two_ranks_hold_the_shares_of_one(name, sources, folder):
-    """48 of 96 inputs of the down projection, within what has one scale."""
+    """Each rank has 48 of the 96 inputs of the down projection, which share one scale per output."""
     write_quantized(sources["qwen3"], folder, name)
     whole = ours(folder, "float32").layers[0]
     ranks = [ours(folder, "float32", TensorParallelGroup(rank, 2)).layers[0] for rank in range(2)]
@@ -154,7 +154,7 @@ def test_ranks_hold_whole_groups_or_none(name, sources, folder):
     down = dequantized(ours(folder, "float32").layers[0].down)
     ranks = [ours(folder, "float32", TensorParallelGroup(rank, 2)).layers[0] for rank in range(2)]
     assert torch.equal(torch.cat([dequantized(layer.down.share) for layer in ranks], dim=1), down)
-    if name != "awq":  # whose output projection was left float
+    if name != "awq":  # its output projection is not quantized
         complaint = r"o_proj is quantized in groups of 32 inputs, but a rank's share is inputs 0 to 16; .* 64 inputs"
         with pytest.raises(ConfigError, match=complaint):
             ours(folder, "float32", TensorParallelGroup(0, 4))
@@ -207,7 +207,7 @@ def test_zero_biases_of_old_gptq_files_are_skipped_and_others_refused(sources, f
     save_file(stored | {extra: torch.zeros(64)}, folder / "model.safetensors")
     assert torch.equal(logits(folder), logits(folder.with_name("quantized-float")))
     save_file(stored | {extra: torch.ones(64)}, folder / "model.safetensors")
-    with pytest.raises(ConfigError, match=rf"{extra} is not zero, but by config.json the model has no bias"):
+    with pytest.raises(ConfigError, match=rf"{extra} is not zero, but config.json describes a model without it"):
         ours(folder)
 
 

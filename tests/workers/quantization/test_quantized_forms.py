@@ -1,4 +1,4 @@
-"""The canonical forms: what can be one matrix becomes one, and means the same."""
+"""The canonical forms: projections are joined where possible, with equal values."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ def random(seed):
 
 
 def grouped(seed, bits=4, groups=2, zeros=False, order_seed=None):
-    """16 outputs, 64 inputs."""
+    """A grouped weight with 16 outputs and 64 inputs."""
     codes = torch.randint(0, 2**bits, (16, 64), dtype=torch.uint8, generator=random(seed))
     scales = torch.rand(16, groups, generator=random(seed))
     zero_points = torch.randint(0, 2**bits, (16, groups), dtype=torch.uint8, generator=random(seed)) if zeros else None

@@ -1,4 +1,4 @@
-"""Quantized weights on our CPU kernels: the linears against the torch ones, whole models against the float model."""
+"""Quantized weights on the CPU kernels: linear layers against the torch ones, whole models against the float model."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_an_int4_linear_multiplies_by_what_its_codes_stand_for(with_zeros, with_
 
 
 def test_joined_parts_do_not_write_over_one_another(cpu_pools):
-    """Their results lie in the same buffer, one after the other."""
+    """The results of the parts are adjacent in one buffer."""
     x, buffers = torch.randn(5, 64, generator=random(0)).bfloat16(), Buffers()
     weights = [torch.randn(32, 64, generator=random(seed)).bfloat16() for seed in (1, 2)]
     joined = JoinedLinear([PackedLinear(cpu_pools[0], buffers, pack(weight)) for weight in weights])
@@ -84,7 +84,7 @@ CASES = [
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join([case[0], *map(str, case[1].values())]))
 def quantized(request, source, tmp_path_factory):
-    """A quantized folder, and the options to load it with."""
+    """A folder with a quantized model, and the options to load it."""
     name, options = request.param
     if name == "float":
         return source, options
@@ -95,7 +95,7 @@ def quantized(request, source, tmp_path_factory):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_quantized_model_on_kernels_is_as_near_to_the_exact_one_as_on_torch(quantized, pools, dtype):
-    """Exact is the torch model in float32; both others round to 16 bits between the products."""
+    """The exact model is the torch model in float32; the other two round to 16 bits between products."""
     if len(pools) == 1:
         pytest.skip("the kernels are not built")
     folder, options = quantized

@@ -1,4 +1,4 @@
-"""A loop is woken for each event, in their order, and only then."""
+"""The loop is woken once for each event, in order."""
 
 import select
 import threading

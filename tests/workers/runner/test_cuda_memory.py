@@ -1,4 +1,4 @@
-"""What a CUDA device's memory leaves for the KV cache, as far as it can be known without one."""
+"""The memory of a CUDA device that is left for the KV cache, tested without a device."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ def test_a_full_device_is_refused_with_the_alternatives():
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """Those calls of torch.cuda that a graph takes, noted."""
+    """Records the torch.cuda calls that capture a graph."""
     calls = []
 
     class Graph:
@@ -49,7 +49,7 @@ def cuda(monkeypatch):
 
 
 def test_other_threads_may_wait_during_a_capture(cuda):
-    """In torch's default mode an event that the completions thread waits for would end the capture."""
+    """In torch's default capture mode, an event that the completions thread waits for would end the capture."""
     replay = GraphPool().capture(lambda: cuda.append("run"))
     assert cuda == [{"pool": "a pool", "capture_error_mode": "thread_local"}, "run"]
     replay()

@@ -1,5 +1,5 @@
-"""A runner whose layers see unequally far, driven with several block tables a row: the same bytes alone, in any batch,
-preempted, from cached prefixes, and on two ranks, while blocks behind windows go from row to row."""
+"""Layers with different windows, with several block tables per row: a request has the same bytes alone, in any batch,
+preempted, from cached prefixes and on two ranks, while blocks behind windows move from row to row."""
 
 import random
 
@@ -22,7 +22,7 @@ from ..tiny_model import VOCAB_SIZE, write_tiny_model
 NUM_ROWS, BLOCK_SIZE, MAX_LEN = 6, 16, 320
 UNDISTURBED = Odds(admit=1, chunk=1, whole_chunk=1, preempt=0, pause=0, share=0)
 KINDS = {
-    "mixed": {  # two layers that do not slide, three of which the last has a group of its own
+    "mixed": {  # two layers with full attention and three with windows, the last of them in a group of its own
         "num_hidden_layers": 5,
         "sliding_window": 24,
         "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
@@ -60,7 +60,7 @@ def model(load):
 
 @pytest.fixture(scope="module")
 def runner_of(numbers, kind):
-    """Makes a runner of a model that a rank has loaded."""
+    """Makes a runner for a model that a rank has loaded."""
 
     def make(model, group, num_blocks=160):
         groups = KVGroups.of(model.geometry.sliding_windows, MAX_LEN)
@@ -81,7 +81,7 @@ def planner_of(runner, kind: str, seed: int, num_blocks: int = 160) -> Planner:
 
 
 def random_requests(rng: random.Random) -> list[Request]:
-    """Several windows long, and several with a common beginning."""
+    """Requests several windows long, some with a common prefix."""
     common = [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(40, 100))]
     requests = []
     for _ in range(rng.randint(3, 7)):
@@ -93,7 +93,7 @@ def random_requests(rng: random.Random) -> list[Request]:
 
 
 def play(runner_of, model, kind: str, seed: int) -> Planner:
-    """A random workload, and each of its requests alone."""
+    """Run a random workload and each of its requests alone, and compare the outputs."""
     rng = random.Random(seed)
     requests = random_requests(rng)
     odds = Odds(
@@ -120,7 +120,7 @@ def test_many_workloads_give_the_same_bytes(model, runner_of, kind):
 
 
 def test_a_request_that_keeps_all_positions_has_the_bytes_of_one_that_does_not(model, runner_of, kind, numbers):
-    """One group, with a table for all layers, against several."""
+    """One group, with one table for all layers, against several groups."""
     requests = random_requests(random.Random(5))
     found = planner_of(runner_of(model, TensorParallelGroup()), kind, 1).play(requests, Odds())
     dtype = torch.int8 if numbers == "int8 cache" else None

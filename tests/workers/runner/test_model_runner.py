@@ -1,4 +1,4 @@
-"""The promise itself: a request's tokens and logprobs are the same bytes alone and in any batch, however computed."""
+"""The determinism contract: a request has the same tokens and logprobs alone and in any batch, bit for bit."""
 
 import random
 
@@ -66,7 +66,7 @@ def random_params(rng: random.Random) -> SamplingParams:
 
 
 def random_requests(rng: random.Random) -> list[Request]:
-    """Several with a common beginning, so that there are prefixes to share."""
+    """Requests of which several have a common prefix to share."""
     common = [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(0, 50))]
     requests = []
     for _ in range(rng.randint(2, 10)):
@@ -110,7 +110,7 @@ def test_a_thousand_workloads_give_the_same_bytes(model, batch):
 
 
 def test_the_number_of_threads_changes_nothing(folder, make_pool):
-    """Small on purpose: threads that share few cores stall one another."""
+    """The workload is small because threads that share few cores slow each other down."""
     if make_pool() is None:
         pytest.skip("the kernels are not built")
     requests = [Request(tuple(range(3, 60)), SamplingParams(logprobs=-1), 5, 3), Request((9,), SamplingParams(), 6, 4)]
@@ -126,7 +126,7 @@ def new_row(row: int, prompt: list[int], params: SamplingParams, block: int) -> 
 
 
 def test_results_are_in_the_order_of_the_plan(model):
-    """Decode rows ascending, whatever the order they joined in; then the chunks that end their row, in plan order."""
+    """Decode rows come first, ascending, in whatever order they joined; then completed chunks in plan order."""
     greedy = SamplingParams(temperature=0.0)
     prompts = {5: [11, 12], 1: [21, 22, 23], 3: [31], 6: [41, 42, 43], 0: [51, 52]}
     alone = {}

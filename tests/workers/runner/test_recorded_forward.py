@@ -1,4 +1,4 @@
-"""Steps whose kernels run in one call: the same bits as through Python, and really without Python."""
+"""Steps whose kernels run in one call: they have the same bits as through Python, and make no Python calls."""
 
 from collections import Counter
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from ..tiny_model import write_tiny_model
 
 NUM_ROWS, BLOCK_SIZE = 8, 16
 ALL_LOGPROBS = SamplingParams(temperature=0.0, logprobs=-1)  # the bits of every logit
-AROUND = {"scan_logits", "token_logprobs"}  # what a step calls from Python beside the layers and the output head
+AROUND = {"scan_logits", "token_logprobs"}  # functions that a step calls besides the layers and the output head
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def make_model(folder, make_pool):
-    """Each model with a pool and buffers of its own, so that none finds another's results in them."""
+    """Gives each model its own pool and buffers, so that no model finds another's results in them."""
 
     def make(path=folder, threads=1, quantization="auto"):
         pool = make_pool(threads)
@@ -77,7 +77,7 @@ def counting(pool, *, programs=True):
 
 
 def prefill(row: int, length: int, max_len: int = 256, num_groups: int = 1) -> SchedulerOutput:
-    """A whole prompt in one chunk, with blocks for all that may follow."""
+    """A whole prompt in one chunk, with blocks for its longest output."""
     blocks = max_len // BLOCK_SIZE
     tables = range(row * num_groups, (row + 1) * num_groups)
     new = NewRow(
@@ -101,7 +101,7 @@ STEADY = SchedulerOutput(1, 1)
 
 
 def programs_run(runner: ModelRunner, pool, plans: list[SchedulerOutput]) -> list[int]:
-    """In each step."""
+    """The number of recorded programs that each step runs."""
     seen = []
     for plan in plans:
         with counting(pool) as calls:
@@ -115,7 +115,7 @@ def contents(output: ModelRunnerOutput) -> tuple[object, ...]:
 
 
 def same_both_ways(make, plans: list[SchedulerOutput], max_len: int = 256) -> None:
-    """`plans` through one model as it is and through its twin kernel by kernel."""
+    """Run `plans` through one model as usual and through an equal one kernel by kernel, and compare the outputs."""
     (model, _), (twin, pool) = make(), make()
     runner, other = new_runner(model, max_len), new_runner(twin, max_len)
     for plan in plans:
@@ -125,7 +125,7 @@ def same_both_ways(make, plans: list[SchedulerOutput], max_len: int = 256) -> No
 
 
 def test_any_traffic_gets_the_same_bytes(make_model):
-    """Row sets change, chunks come between, blocks are added, the context grows past what memory was made for."""
+    """Row sets change, chunks run in between, blocks are added, and contexts outgrow the memory made for them."""
     requests = [
         Request(tuple((5 * i + j) % 300 for j in range(1 + 11 * i)), params, seed=i, num_output=24)
         for i, params in enumerate([SamplingParams(logprobs=-1), SamplingParams(temperature=0.0, logprobs=3)] * 2)
@@ -141,13 +141,13 @@ def test_any_traffic_gets_the_same_bytes(make_model):
 
 
 def test_a_context_that_grows_past_every_boundary_has_the_same_bits(make_model, monkeypatch):
-    """Blocks of 16 tokens, attention's tiles of 32 keys, and angles that are made for some positions at once."""
+    """Boundaries of blocks (16 tokens), of attention tiles (32 keys) and of the rotary table's pieces."""
     monkeypatch.setattr(rotary, "POSITIONS_AT_ONCE", 48)
     same_both_ways(make_model, [prefill(0, 3), join(0), *[STEADY] * 120])
 
 
 def test_a_long_context_shared_by_threads_has_the_same_bits(make_model, tmp_path):
-    """Attention gives each thread a range of keys from some length on: its plan is made anew in every step."""
+    """From some length on each thread attends to a range of keys, and attention is planned anew in every step."""
     path = write_tiny_model(tmp_path, max_position_embeddings=2048)
     plans = [prefill(0, 1018, 2048), join(0), *[STEADY] * 12]
     same_both_ways(lambda: make_model(path, threads=2), plans, 2048)
@@ -188,7 +188,7 @@ def test_each_number_of_rows_goes_through_python_once(make_model):
 
 
 def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
-    """Each group reads tables and writes slots of its own, which stay where they are."""
+    """Each group reads its own tables and writes to its own slots, whose addresses do not change."""
     reference("gemma3-one-layer-fills-up-a-group", tmp_path)
     answers = []
     for grouped in (False, True):
@@ -204,21 +204,21 @@ def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
 
 
 def test_memory_that_has_moved_is_not_used_again(make_model):
-    """A large chunk makes the buffers grow: what was noted before points to memory that was given back."""
+    """A large chunk makes the buffers grow, so earlier recordings point to freed memory."""
     model, pool = make_model()
     plans = [prefill(0, 4), join(0), STEADY, prefill(1, 200), STEADY, STEADY]
     assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 0, 0, 1]
 
 
 def test_a_first_step_that_allocates_the_buffers_does_not_disable_recording(make_model):
-    """Torch allocates them."""
+    """Allocation is a torch operation."""
     model, pool = make_model()
     first = structs.replace(prefill(0, 1), chunks=(), decode_joins=pack_ids([0]))
     assert programs_run(new_runner(model), pool, [first, STEADY, STEADY]) == [0, 0, 1]
 
 
 def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
-    """Of 24 elements here, which the cache fills up with zeros."""
+    """These heads have 24 elements; the cache pads them with zeros."""
     reference("llama-multi-query", tmp_path)
     model, pool = make_model(tmp_path)
     assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 1, 1]
@@ -255,7 +255,7 @@ def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
     with caplog.at_level("DEBUG"):
         assert programs_run(runner, pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
     assert [record.message.split(" torch_computes=")[0] for record in caplog.records] == [
-        "decode steps run through Python"  # reported once: it is not tried again
+        "decode steps run through Python"  # reported once: recording is not retried
     ]
 
 

@@ -1,4 +1,4 @@
-"""Steps are started at once, and reported when the device is done, in their order: on the CPU at once."""
+"""Steps start at once and are reported in order when the device has completed them; on the CPU, immediately."""
 
 import select
 

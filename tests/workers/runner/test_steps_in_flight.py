@@ -1,4 +1,4 @@
-"""Steps that are started before the last one's tokens are known, against the same steps one at a time."""
+"""Steps that start before the previous step's tokens are known, against the same steps one at a time."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def runner(model):
 
 
 def new_row(row: int, length: int, params: SamplingParams = PARAMS) -> NewRow:
-    """Of a request that owns the blocks of its row's number."""
+    """A request that owns the blocks with its row's number."""
     per_row = MAX_LEN // BLOCK_SIZE
     blocks = pack_ids(range(row * per_row, (row + 1) * per_row))
     token_ids = pack_ids([3 + (7 * i + row + length) % 290 for i in range(length)])
@@ -68,7 +68,7 @@ def numbered(plans: list[SchedulerOutput]) -> list[SchedulerOutput]:
 
 
 def same_both_ways(waiting, runner, plans, depth: int = 2):
-    """All steps through both, `depth` of them started before the first of them is asked for."""
+    """Run all steps through both runners, with `depth` steps started before the first result is taken."""
     plans, started, found = numbered(plans), [], []
     for plan in plans:
         started.append(runner.launch(plan))
@@ -96,7 +96,7 @@ def test_the_next_token_is_computed_from_one_that_the_host_has_not_seen(waiting,
 
 
 class PaddedDecodeStep(EagerDecodeStep):
-    """As CUDA graphs have it."""
+    """Pads decode steps, as CUDA graphs do."""
 
     def padded(self, num_rows: int) -> int:
         return NUM_ROWS
@@ -104,7 +104,7 @@ class PaddedDecodeStep(EagerDecodeStep):
 
 @pytest.mark.parametrize("backend", [TorchBackend, SingleRowsBackend])
 def test_rows_of_padding_change_nothing(tmp_path, backend):
-    """Neither tokens nor, where a slot of -1 would fall, the end of the cache."""
+    """Tokens stay the same, and so does the end of the cache, which a slot of -1 would address."""
     folder = write_tiny_model(tmp_path)
     config, group = ModelConfig(device="cpu"), TensorParallelGroup()
     model = load_model(folder, config, group, lambda done, total: None, backend=backend())
@@ -121,7 +121,7 @@ def test_rows_of_padding_change_nothing(tmp_path, backend):
 
 
 def test_a_late_token_of_a_request_that_is_gone_does_not_reach_the_next_in_its_row(waiting, runner):
-    """As after an abort: the next request's prompt is longer, and its second half comes after the token."""
+    """This happens after an abort. The next request's prompt is longer; its second half follows the late token."""
     plans = [
         SchedulerOutput(0, 0, new_rows=(new_row(0, 20),), chunks=(Chunk(0, 20),)),
         SchedulerOutput(0, 0, new_rows=(new_row(0, 60),), chunks=(Chunk(0, 15),)),
@@ -137,7 +137,7 @@ def test_rows_that_depend_on_earlier_tokens_wait_for_them(waiting, runner):
 
 
 def test_rows_that_join_with_known_tokens_start_from_these(waiting, runner):
-    """As after a prefix hit that leaves one token: it is decoded at once, without a chunk."""
+    """This happens after a prefix hit that leaves one token: the row decodes at once, without a chunk."""
     start = SchedulerOutput(0, 0, new_rows=(new_row(0, 17),), chunks=(Chunk(0, 16),))
     back = structs.replace(new_row(0, 17), num_computed_tokens=16)
     join = SchedulerOutput(0, 0, new_rows=(back,), decode_joins=pack_ids([0]))
@@ -173,7 +173,7 @@ def test_a_row_has_a_table_for_each_group():
     assert [table.tolist() for table in batch.block_tables] == [[[-1, -1, 7, 8]], [[4, 5, 6, 9]]]
     assert [slots.tolist() for slots in batch.slots] == [[127, 128, 129], [111, 144, 145]]
     assert rows.block_tables[0].tolist() == [2, 0, 0, 0, 3, 0, 0, 0]
-    with pytest.raises(AssertionError, match="a row has 1 block tables, but the model 2 KV groups"):
+    with pytest.raises(AssertionError, match="a row has 1 block tables, but the model has 2 KV groups"):
         host.reset(new_row(1, 50))
 
 

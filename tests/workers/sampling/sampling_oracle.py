@@ -1,4 +1,4 @@
-"""The sampler for one row, in plain Python: slow, no arrays, nothing shared with the code under test."""
+"""The sampler for one row in plain Python: slow, without arrays, independent of the code under test."""
 
 import math
 
@@ -52,7 +52,7 @@ def adjusted(logits, params: SamplingParams, prompt, output, eos=()) -> list[np.
 
 
 def repeating(dry: Dry | None, text: list[int]) -> dict[int, float]:
-    """What each token loses that would continue a repetition."""
+    """The penalty of each token that would continue a repetition."""
     if dry is None or dry.multiplier == 0:
         return {}
     if dry.penalty_last_n >= 0:
@@ -70,7 +70,7 @@ def repeating(dry: Dry | None, text: list[int]) -> dict[int, float]:
 
 
 def kept_weights(x: list[np.float32], params: SamplingParams) -> dict[int, float]:
-    """Step 5: token -> weight of what stays in the draw."""
+    """Step 5: the weights of the tokens that remain in the draw."""
     scaled = [(value - max(x)) / np.float32(params.temperature) for value in x]
     ranked = sorted(range(len(x)), key=lambda token: (-x[token], token))
     if params.min_p > 0:
@@ -89,14 +89,14 @@ def kept_weights(x: list[np.float32], params: SamplingParams) -> dict[int, float
 
 
 def without_top_choices(weights: dict[int, float], threshold: float) -> dict[int, float]:
-    """XTC, in a step in which it happens."""
+    """The weights that XTC leaves, in a step in which it applies."""
     goal = threshold * sum(weights.values())
     likely = [token for token, weight in weights.items() if weight > 0 and weight >= goal]
     return {token: weight for token, weight in weights.items() if token not in likely[:-1]}
 
 
 def sample(logits, params: SamplingParams, seed: int, prompt, output, eos=()) -> int | None:
-    """The token, or None when no token may be chosen."""
+    """The token, or None if no token is allowed."""
     x = adjusted(logits, params, prompt, output, eos)
     if max(x) == -np.inf:
         return None

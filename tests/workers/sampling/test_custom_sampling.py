@@ -1,4 +1,4 @@
-"""Logits processors before a sampler: what they cannot do to other rows, to the model's own faults, to tokens."""
+"""Logits processors run before a sampler: they cannot change other rows, hide faults of the model, or write tokens."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ VOCAB_SIZE = 50
 
 
 class NextToken:
-    """Allows the last token's successor alone."""
+    """Allows only the successor of the last token."""
 
     def __init__(self, vocab_size, writes=False):
         self._writes = writes
@@ -59,7 +59,7 @@ def test_a_processor_changes_its_own_row_alone(sample):
     plain, beside = sample(logits, PLAIN, PLAIN), sample(logits, NEXT, PLAIN)
     assert beside.token_ids.tolist() == [7, plain.token_ids[1]]
     assert beside.logprobs[1].logprobs.tobytes() == plain.logprobs[1].logprobs.tobytes()
-    assert beside.logprobs[0].logprobs[0, 0] == 0.0, "nothing else was possible"
+    assert beside.logprobs[0].logprobs[0, 0] == 0.0, "another token was possible"
 
 
 def test_a_row_that_the_model_left_not_finite_is_bad_and_no_failure_of_the_processor(sample):

@@ -39,7 +39,7 @@ def emulator():
 
 @pytest.fixture(autouse=True, params=["numpy", "kernels", "device"])
 def every_way(request, pools, emulator):
-    """Every test here runs in numpy, on the kernels of the CPU, and on those of the device in the emulator."""
+    """Runs every test here in numpy, on the CPU kernels, and on the CUDA kernels in the emulator."""
     if request.param == "numpy":
         Bench.make_sampler = lambda vocab_size: Sampler(NumpyPasses(vocab_size))
     elif request.param == "kernels":
@@ -77,7 +77,7 @@ def one(logits, params: SamplingParams, **state):
 
 
 def random_logits(seed: int, vocab_size: int) -> np.ndarray:
-    """With many ties, and both signs."""
+    """Logits of both signs with many ties."""
     return (np.random.default_rng(seed).normal(0, 3, vocab_size) * 4).round().astype(np.float32) / 4
 
 
@@ -227,7 +227,7 @@ def test_tokens_are_drawn_from_the_distribution(params, vary):
     for start in range(0, draws, 512):
         for row in range(512):
             bench.put(row, params, seed=start + row if vary == "seed" else 77, output=[])
-        if vary == "position":  # as if the output were that long
+        if vary == "position":  # pretends that the output is this long
             bench.rows.length[:] = len(PROMPT) + start + np.arange(512)
         sampled = bench.sample(np.tile(logits, (512, 1)), list(range(512)))
         counts += np.bincount(sampled.token_ids, minlength=vocab_size)
@@ -354,7 +354,7 @@ GRAMMAR_PARAMS = [
 
 @pytest.mark.parametrize("params", GRAMMAR_PARAMS)
 def test_a_grammar_allows_what_its_tokens_by_name_would(grammars, params):
-    """Beside a row without any: each token is that of a request that names what the mask allows."""
+    """Each token equals that of a request that lists the allowed tokens; the other row has no grammar."""
     bench, named = Bench(DEMO_VOCAB_SIZE, grammars=grammars), Bench(DEMO_VOCAB_SIZE)
     output: list[int] = []
     bench.put(0, params, seed=7, output=output)
@@ -421,7 +421,7 @@ def test_spent_reasoning_ends_whatever_is_likely_or_forbidden(params):
             raw = logits.astype(np.float64)
             logprob = raw[expected] - np.log(np.exp(raw).sum())
             assert sampled.logprobs[0].logprobs[0, 0] == pytest.approx(logprob, abs=1e-5), (
-                "of the model, not of the rule"
+                "the logprob is not the model's"
             )
 
 
@@ -437,7 +437,7 @@ def test_a_budget_that_is_not_spent_changes_nothing(output):
 
 
 def test_a_grammar_that_has_begun_is_not_left_for_a_tag(grammars):
-    """The token of the tag is text to the grammar: it may stand within, or not."""
+    """To the grammar the tag's token is text, which it may allow or not."""
     tags = ThinkingBudget(1, (40,), (41,))
     for source, is_forced in (("start: /(?s:.*)/", True), ("start: /[a-z]+/", False)):
         grammar = Grammar(f'{{"grammars": [{{"lark_grammar": "{source}"}}]}}')

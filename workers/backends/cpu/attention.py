@@ -13,7 +13,7 @@ from ...kv.cache_view import CacheView
 
 
 class CpuPagedAttention:
-    """Attention for heads of any size up to MAX_HEAD_DIM. A step needs no plan: the kernel itself divides the work."""
+    """Attention for heads of up to MAX_HEAD_DIM elements. A step needs no plan: the kernel divides the work itself."""
 
     head_multiple = HEAD_MULTIPLE
     coded_cache: torch.dtype | None = torch.int8

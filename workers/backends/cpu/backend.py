@@ -31,7 +31,7 @@ from .segments import in_segments, segments_of_rank
 
 
 class CpuBackend:
-    """The backend of one model on a pool's threads. Call everything that it makes from one thread."""
+    """The backend of one model on a pool's threads. The objects that it creates must be called from one thread."""
 
     device = "cpu"
 
@@ -41,7 +41,7 @@ class CpuBackend:
         self._rotaries: dict[Rotary, None] = {}
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """The kernels have weight-only products for 4-bit weights and 16-bit activations, and none for fp8."""
+        """The form of `weight` that the kernels support: 4-bit weights need 16-bit activations; fp8 becomes float."""
         match weight:
             case GroupedWeight() if not is_int4_product(weight, dtype):
                 return weight.dequantized().to(dtype)
@@ -56,7 +56,7 @@ class CpuBackend:
         return packed(self._pool, weight, must_be_finite=True)
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
-        return "the CPU kernels have no such products; use quantization=int8"
+        return "the CPU kernels have no fp8 products; use quantization=int8"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedLinear(self._pool, self._buffers, self.packed(weight), bias)
@@ -98,8 +98,8 @@ class CpuBackend:
         return RecordedForward(self._pool, self._places)
 
     def _places(self, batch: InputBatch) -> tuple[int, ...]:
-        """The addresses of all that a step of `batch` reads and writes, except weights and cache, which never move."""
-        assert self._rotaries, "a step before the model"
+        """The addresses that a step of `batch` reads and writes, except those of weights and cache, which are fixed."""
+        assert self._rotaries, "a step came before the model was built"
         tokens = batch.token_ids, batch.positions, *batch.slots
         requests = batch.row_starts, batch.kv_lens, *batch.block_tables
         tensors = (*tokens, *requests, *(rotary.table(batch.longest) for rotary in self._rotaries))

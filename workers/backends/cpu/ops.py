@@ -32,7 +32,7 @@ class CpuOps:
         return self._normalise(hidden, delta, multiplier, norm)
 
     def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
-        """Runs the kernel of norms and ignores the normalised result; next to a product it costs little."""
+        """Run the norm kernel and ignore its normalised result, which costs little compared with a product."""
         if (size := hidden.shape[1]) not in self._unread:
             self._unread[size] = RMSNorm(torch.ones(size), 1.0)
         out = self._buffers.take("unread", len(hidden), size, hidden.dtype)

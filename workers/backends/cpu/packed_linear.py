@@ -1,4 +1,4 @@
-"""Linears and tables whose weights are packed for our CPU kernels."""
+"""Linear layers and tables with weights packed for our CPU kernels."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from ...kernels.cpu.library import Pool
 
 
 class PackedLinear:
-    """A product whose sum, bias included, is in float32 and rounded once; the inputs are in `segments`, see gemm."""
+    """A product summed in float32, bias included, and rounded once; the inputs are in `segments`, as in gemm."""
 
     def __init__(
         self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None, segments: int = 1
@@ -28,7 +28,7 @@ class PackedLinear:
 
 
 class PackedShare:
-    """The same product with its segments split among ranks: float32 sums are exchanged, added and rounded once."""
+    """The same product with its segments divided among ranks: float32 sums are exchanged, added and rounded once."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class PackedShare:
         group: TensorParallelGroup,
     ):
         self.weight = weight
-        self.bias = None if bias is None else bias.float()  # [out], all of it on every rank
+        self.bias = None if bias is None else bias.float()  # [out], complete on every rank
         self._pool = pool
         self._buffers = buffers
-        self._segments = segments  # of this rank
+        self._segments = segments  # number of segments of this rank
         self._group = group
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class PackedShare:
 
 
 class PackedHead:
-    """A product with float32 results whatever its operands, in memory that no other product uses."""
+    """A product with float32 results for any operands, in memory that no other product uses."""
 
     def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None):
         self.weight = weight
@@ -93,7 +93,7 @@ class PackedTable:
 
 
 class TiedPackedTable(PackedTable, PackedHead):
-    """The embedding and the output head from one copy."""
+    """The embedding and the output head, which share one copy."""
 
     def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype, multiplier: float = 1.0):
         PackedTable.__init__(self, pool, buffers, weight, dtype, multiplier)

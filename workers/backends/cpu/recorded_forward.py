@@ -1,6 +1,7 @@
-"""Replays the kernel calls of a decode step in one call, as Python made them for an equal number of rows before.
+"""Replays the kernel calls of a decode step in one call, as recorded in an earlier step with the same number of rows.
 
-Python between the kernels of a step costs 25 us a kernel: streaming the weights evicts its objects from the caches.
+Python between the kernels of a step costs 25 us per kernel, because streaming the weights evicts Python's objects from
+the caches.
 """
 
 import logging
@@ -27,20 +28,20 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """What a forward pass through Python leaves for its replays."""
+    """The recording of a forward pass through Python."""
 
     places: Places
     program: Program
-    logits: Tensor  # where each replay leaves its result
+    logits: Tensor  # each replay writes its result here
 
 
 class RecordedForward:
     """The DecodeStep of our CPU kernels, which runs through Python once for each number of rows.
 
-    That run records the kernels' parameters: addresses and sizes, and nothing that grows with the contexts, because
-    attention plans by itself from kv_lens. So the same calls serve any later step with memory at the same `places`.
-    If torch computes anything (ranks exchange sums), the kernels are not the whole pass, and all steps run through
-    Python.
+    That run records the parameters of the kernels. They are addresses and sizes and do not depend on context lengths,
+    because attention plans itself from kv_lens. The same calls are therefore valid for any later step with memory at
+    the same `places`. If torch computes anything (when ranks exchange sums), the kernels are not the whole pass, and
+    all steps run through Python.
     """
 
     sizes: Sequence[int] = ()  # none before the first step: the first step of each size is recorded
@@ -52,7 +53,7 @@ class RecordedForward:
         self._is_recordable = True
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
-        raise AssertionError("it has no sizes")
+        raise AssertionError("there are no sizes to prepare")
 
     def padded(self, num_rows: int) -> int:
         return num_rows
@@ -72,7 +73,7 @@ class RecordedForward:
         with noted(self._pool) as calls, TorchWatch() as watch:
             result = logits(batch)
         if before != self._places(batch):
-            return result  # torch allocated buffers meanwhile: the next step of this size decides
+            return result  # torch allocated buffers during the pass: the next step of this size is recorded instead
         if watch.computed:
             self._is_recordable = False
             self._recordings.clear()
@@ -83,7 +84,7 @@ class RecordedForward:
 
 
 class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Records what torch itself computes or allocates in this thread."""
+    """Records the operations that torch itself computes, and its allocations, in this thread."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -91,12 +92,12 @@ class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Called by torch; with True the first call would import all of torch.compile, 0.75 s of every start."""
+        """Called by torch. If it were True, the first call would import torch.compile, which takes 0.75 s."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        # Flattening copies a tensor that is not contiguous, `to` one of another dtype.
+        # `flatten` copies a tensor that is not contiguous; `to` copies one of another dtype.
         if func not in VIEWS or result.untyped_storage().data_ptr() != args[0].untyped_storage().data_ptr():
             self.computed.add(str(func))
         return result

@@ -1,4 +1,4 @@
-"""The sampler's Passes on our CPU kernels: a few passes over a row where numpy needs dozens."""
+"""The sampler's Passes on our CPU kernels, which read a row a few times; numpy needs dozens of passes."""
 
 from collections.abc import Sequence
 

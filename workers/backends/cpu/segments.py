@@ -1,7 +1,7 @@
-"""Segments of a row-parallel product's inputs: any number of ranks adds in the same order as one rank.
+"""Divides the inputs of row-parallel products into segments, so that any number of ranks adds in the same order.
 
-There are 4 segments, or fewer if a quarter of the inputs is not whole. Their number depends on the model alone, never
-on the number of ranks. A single rank holds them all, each of two ranks half of them.
+There are 4 segments, or fewer if the inputs cannot be divided by four. Their number depends only on the model, never on
+the number of ranks. A single rank holds all of them, each of two ranks holds half.
 """
 
 from dataclasses import replace
@@ -14,14 +14,14 @@ COUNTS = (4, 2)
 
 
 def segments_of_rank(share: Weight, num_ranks: int) -> int:
-    """The number of segments in this rank's `share` of the inputs; 1 also if the share is less than a segment."""
+    """The number of segments in this rank's `share` of the inputs; 1 if the share is less than a segment."""
     inputs = share.shape[1] * num_ranks
     count = next((count for count in COUNTS if inputs % count == 0 and _is_whole(share, inputs // count)), 1)
     return count // num_ranks if count % num_ranks == 0 else 1
 
 
 def in_segments(share: Weight, count: int) -> Weight:
-    """`share` regrouped so that no group crosses its `count` segments: longer groups are split, with equal scales."""
+    """Split groups of `share` that cross a border of its `count` segments; the parts have equal scales."""
     if not isinstance(share, GroupedWeight) or share.order is not None:
         return share
     times = share.group_size * count // share.shape[1]
@@ -32,7 +32,7 @@ def in_segments(share: Weight, count: int) -> Weight:
 
 
 def _is_whole(share: Weight, segment: int) -> bool:
-    """Whether a segment of so many inputs has whole words, and whole groups or an even part of one."""
+    """Whether segments of this many inputs consist of whole words, and of whole groups or an even part of a group."""
     if not isinstance(share, GroupedWeight | PackedWeight) or not share.group_size:
         return segment % WORD_INPUTS == 0
     group = share.group_size

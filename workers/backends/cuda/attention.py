@@ -13,21 +13,21 @@ from ...kernels.cuda.kernel import Launcher
 from ...kv.cache_view import CacheView
 from .fixed_rows import empty_rows
 
-MAX_SLOTS = 4096  # sums of a row over a split, shared by a step's requests; a request that finds none free is not split
+MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a request without a free slot is not split
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """One step's work by window and direction, listed on the device when a layer first needs it."""
+    """The work of one step by window and direction; the device lists it when a layer first needs it."""
 
     view: CacheView
-    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
+    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
 
 
 class CudaPagedAttention:
     """Attention over caches of bfloat16, float16 or e4m3, for the head dimensions of the kernels.
 
-    Work lists are kept for each number of requests and tokens, rounded up, so a captured graph always uses its own.
+    There are work lists for each number of requests and tokens, rounded up, so that each captured graph has its own.
     """
 
     head_multiple = 1

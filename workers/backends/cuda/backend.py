@@ -1,4 +1,4 @@
-"""The backend of our CUDA kernels; matrix products are torch's."""
+"""The backend of our CUDA kernels; torch computes matrix products."""
 
 import torch
 from torch import Tensor
@@ -25,18 +25,18 @@ WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kerne
 
 
 class CudaBackend:
-    """The backend for models of bfloat16 or float16. `device` "cpu" is for launchers that emulate a GPU."""
+    """The backend for bfloat16 and float16 models. `device` "cpu" is for launchers that emulate a GPU."""
 
     def __init__(self, launcher: Launcher, arch: str, multiprocessors: int, device: str = "cuda"):
         self.device = device
         self.launcher = launcher
-        self.arch = arch  # for which kernels are compiled
-        self.kernels_of_products: set[Kernel] = set()  # our kernels that products made here launch
+        self.arch = arch  # the architecture for which kernels are compiled
+        self.kernels_of_products: set[Kernel] = set()  # our kernels that this backend's products launch
         self._multiprocessors = multiprocessors
 
     @classmethod
     def for_current_device(cls, config: ModelConfig) -> "CudaBackend":
-        """Raises ConfigError when GPU, driver, CuPy and NVRTC do not fit together."""
+        """A backend on the current device. Raises ConfigError if GPU, driver, CuPy and NVRTC are incompatible."""
         from ...kernels.cuda.launcher import CudaLauncher
         from ...kernels.cuda.requirements import architecture, cubin_folder
 
@@ -45,7 +45,7 @@ class CudaBackend:
         return cls(launcher, architecture(device.name, (device.major, device.minor)), device.multi_processor_count)
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """Products take 16-bit or fp8 weights; other quantized weights are unpacked."""
+        """The form of `weight` that products support: 16-bit and fp8; other quantized weights are dequantized."""
         match weight:
             case Tensor():
                 return weight
@@ -60,7 +60,7 @@ class CudaBackend:
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
         if self.arch in WITHOUT_FP8:
-            return f"it takes sm_89 or later, and this GPU is {self.arch}; leave it out"
+            return f"it needs sm_89 or later, but this GPU is {self.arch}; leave it out"
         return "" if dtype == torch.bfloat16 else "its products are bfloat16; use dtype=bfloat16"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
@@ -92,7 +92,7 @@ class CudaBackend:
 
 
 class TiedFixedRowsTable(TorchTable):
-    """The embedding and the output head from one copy."""
+    """The embedding and the output head, which share one copy."""
 
     def __init__(self, weight: Tensor, multiplier: float):
         super().__init__(weight, multiplier=multiplier)

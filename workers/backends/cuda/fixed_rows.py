@@ -1,9 +1,9 @@
 """Matrix products by a library that chooses its kernel, and so the order of additions, by the number of rows.
 
-Products always have PRODUCT_ROWS rows; the last one is padded with arbitrary rows. So a row's bits depend on that row
-alone, provided that the library uses one kernel per shape, in which a row's position does not matter. A decode step
-pays nothing: up to about 180 rows (an H200's 790 TFLOP/s over 4.3 TB/s) its time is that of reading the weights. A long
-prefill reads them once for each PRODUCT_ROWS rows.
+Products always have PRODUCT_ROWS rows; the last one is padded with arbitrary rows. A row's bits then depend only on
+that row, provided that the library uses one kernel per shape and that the position of a row does not matter in it.
+Decode steps are not slower: up to about 180 rows (an H200's 790 TFLOP/s over 4.3 TB/s) they take the time of reading
+the weights. A long prefill reads the weights once for each PRODUCT_ROWS rows.
 """
 
 import torch
@@ -38,12 +38,12 @@ def round_up_product_rows(num_rows: int) -> int:
 
 
 def empty_rows(like: Tensor, columns: int) -> Tensor:
-    """[len(like), columns], allocated with spare rows, so that a product can pad it without a copy."""
+    """An empty tensor [len(like), columns] with additional rows in memory, so that padding needs no copy."""
     return like.new_empty((round_up_product_rows(len(like)), columns))[: len(like)]
 
 
 def whole_rows(x: Tensor, rows: int) -> Tensor:
-    """`x` [n, columns] padded to the given number of rows; the others hold anything."""
+    """`x` [n, columns] padded to `rows` rows with arbitrary values."""
     columns = x.shape[1]
     last = x.storage_offset() + rows * columns
     if x.is_contiguous() and last * x.itemsize <= x.untyped_storage().nbytes():

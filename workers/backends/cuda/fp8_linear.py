@@ -1,6 +1,7 @@
-"""Products of e4m3 weights and activations, by torch on CUDA devices from sm_89 on.
+"""Products of e4m3 weights and activations by torch, on CUDA devices from sm_89.
 
-They take PRODUCT_ROWS rows at a time, with the guarantee and the cost of fixed_rows.py. Each row is quantized alone.
+They compute PRODUCT_ROWS rows at a time, with the guarantee and the cost of fixed_rows.py. Rows are quantized
+independently.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The kernels that a model launches, to be compiled in parallel before its first step."""
+"""The kernels that a model launches; they are compiled in parallel before its first step."""
 
 from collections.abc import Callable
 
@@ -14,13 +14,13 @@ from .ops import FUNCTIONS
 
 
 def load_kernels(model: Model, cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
-    """Compile kernels missing from the cubin cache, and load all; `on_progress(loaded, of)` is called after each."""
+    """Compile the kernels missing from the cubin cache, and load all; calls `on_progress(loaded, of)` after each."""
     assert isinstance(model.backend, CudaBackend), model.backend
     model.backend.launcher.load_all(kernels_for(model, cached, block_size), on_progress)
 
 
 def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kernel]:
-    """Kernels of `model`, with a KV cache of dtype `cached` and blocks of `block_size` tokens, and of its sampler."""
+    """The kernels of `model` (with a KV cache of dtype `cached` and blocks of `block_size` tokens) and its sampler."""
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
     heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)

@@ -14,7 +14,7 @@ from ...layers.norm import Norm, RMSNorm
 from ...layers.ops import HeadLayout, KernelStep
 from .fixed_rows import empty_rows
 
-FUNCTIONS: dict[str, Function] = {  # the kernel's name of each kind of activation
+FUNCTIONS: dict[str, Function] = {  # kind of activation -> name in the kernel
     "silu": "silu",
     "gelu": "gelu_erf",
     "gelu_tanh": "gelu_tanh",

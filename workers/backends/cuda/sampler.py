@@ -1,13 +1,13 @@
 """Sampling on the device that holds the logits. The steps and their order are those of `Sampler`.
 
-A draw is likewise the first token, in order of ids, at which the cumulative weight exceeds the uniform number of (seed,
-position). The host's sampler adds weights in float, a device as integers: the two choose the same token unless the
-number lies within about 10^-7 of a border between two tokens. Devices agree with each other in every bit.
+As there, a draw is the first token, in order of ids, at which the cumulative weight exceeds the uniform number of
+(seed, position). The host's sampler adds weights as floats, a device as integers: the two choose the same token unless
+the number is within about 10^-7 of a border between two tokens. Results on different devices are equal in every bit.
 
-Nothing here waits for the device, so the next step can be launched from `PendingTokens.token_ids` before they are
-read. The device itself counts new tokens for the penalties. Only bad words of several tokens, grammars, repetitions and
-nearly exhausted budgets are looked up by the host; `needs_tokens` says whether it must first know the previous step's
-tokens.
+Nothing here waits for the device, so the next step can be launched from `PendingTokens.token_ids` before the host has
+read them. The device itself counts new tokens for penalties. Only bad words of several tokens, grammars, repetitions
+and nearly exhausted thinking budgets are evaluated on the host; `needs_tokens` tells whether the host must first know
+the previous step's tokens.
 """
 
 import math
@@ -40,7 +40,7 @@ class DeviceSampler:
         self._rows = RowRecords(vocab_size, self._device)
 
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
-        """Whether `state` must hold the true tokens of these rows, rather than placeholders for the latest."""
+        """Whether `state` must hold the latest tokens of these rows instead of placeholders."""
         columns = state.sampling
         for row, position in zip(rows.tolist(), state.next_positions(rows).tolist(), strict=True):
             reasoning = columns.reasonings[row]
@@ -51,7 +51,7 @@ class DeviceSampler:
         return any(one is not None and any(len(prefix) for prefix, _ in one.bad_words) for one in constraints)
 
     def sample(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> SampledTokens:
-        """`launch`, and wait."""
+        """Launch, and wait for the result."""
         return self.launch(logits, rows, state).result()
 
     def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> "PendingTokens":
@@ -90,7 +90,7 @@ class DeviceSampler:
         )
 
     def _draw(self, passes: RowPasses, records: Records) -> None:
-        """Launches the passes that at least one row needs."""
+        """Launch the passes that at least one row needs."""
         drawn = records[records["flags"] & 1 == 0]
         passes.scan()
         if drawn["top_k"].any():
@@ -105,7 +105,7 @@ class DeviceSampler:
     def _logprobs(
         self, logits: Tensor, records: Records, sent: Tensor, token_ids: Tensor, named: Sequence[NamedTokens]
     ) -> "PendingLogprobs":
-        """`named`: for each record's row, the tokens to list instead of its best."""
+        """Start log-probabilities; `named`: for each record, the tokens to list instead of the best ones."""
         listed = np.where(records["list"] < 0, 0, np.where(records["top_k"] > 0, records["top_k"], self._vocab_size))
         lists = torch.empty(int(listed.sum()), dtype=torch.int64, device=self._device)
         passes = self._kernels.over(logits, sent, token_ids, lists=lists)
@@ -124,13 +124,13 @@ class DeviceSampler:
         )
 
     def _named(self, logits: Tensor, tokens: NDArray[np.int64]) -> "NamedLogits":
-        """The raw logits of the `tokens` that one row names."""
+        """The raw logits of the named `tokens` of one row."""
         return NamedLogits(tokens, _to_host(logits[torch.from_numpy(tokens).to(self._device)]))
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLogits:
-    """Raw logits of the tokens that a row names."""
+    """The raw logits of named tokens of one row."""
 
     tokens: NDArray[np.int64]  # [k]
     values: Tensor  # [k] float32
@@ -138,7 +138,7 @@ class NamedLogits:
 
 @dataclass(frozen=True, slots=True)
 class PendingLogprobs:
-    """Log-probabilities of m rows, in host memory once the device has finished."""
+    """Log-probabilities of m rows, in host memory when the device has finished."""
 
     indices: NDArray[np.int32]  # [m], indices into the step's rows
     counts: NDArray[np.int64]  # [m]
@@ -175,7 +175,7 @@ class PendingTokens:
         self._on_host = HostCopy(token_ids, bad)
 
     def result(self) -> SampledTokens:
-        """Waits for this step, not for later ones."""
+        """Wait for this step, but not for later ones."""
         token_ids, bad = self._on_host.wait()
         bad[list(self._failures)] = 1
         logprobs = {}

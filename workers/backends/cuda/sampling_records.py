@@ -1,4 +1,4 @@
-"""Sampling parameters on the device: records, copied at once and only if changed, masks, and seen tokens."""
+"""Sampling parameters on the device: records (copied together, and only if changed), masks and seen tokens."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ Records = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class StepRecords:
-    """The records of one step, of dtypes ROW, ADJUSTMENT and int32."""
+    """The records of one step, with dtypes ROW, ADJUSTMENT and int32."""
 
     rows: Records  # [n]
-    adjustments: Records  # of the rows that have any
-    words: NDArray[np.int32]  # adjustments point into these
-    logprobs: Records  # ROWs, of the rows that want log-probabilities
+    adjustments: Records  # for rows that have any
+    words: NDArray[np.int32]  # data to which adjustments point
+    logprobs: Records  # ROWs, for rows that request log-probabilities
     failures: dict[int, str]  # by index, why a row's grammar allows no token
 
 
@@ -37,9 +37,9 @@ class SentRecords:
 
 
 class Residents:
-    """Masks and seen tokens of requests, on the device from their first step on.
+    """Masks and seen tokens of requests, which are on the device from their first step.
 
-    The device itself counts a penalised row's new tokens. The host's counts are sent again only if the row has another
+    The device itself counts a penalised row's new tokens. The host's counts are sent again only if the row has a new
     request, or if its output is not exactly one token longer than when it was last sampled.
     """
 
@@ -52,7 +52,7 @@ class Residents:
         self._counted: dict[int, tuple[Penalties, int]] = {}  # by row: penalties, next output position
 
     def mask(self, row: int, bits: NDArray[np.int32] | None) -> int:
-        """The address of a row's mask of allowed tokens, copied anew if it is another array; 0: all are allowed."""
+        """The address of a row's mask of allowed tokens, which is copied again if the array changes; 0: all allowed."""
         if bits is None:
             self._masks.pop(row, None)
             return 0
@@ -91,7 +91,7 @@ class RowRecords:
         self._device = device
         self._residents = Residents(vocab_size, device)
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
-        self._sent = np.empty(0, np.uint8)  # the buffer's content; the device advances its positions
+        self._sent = np.empty(0, np.uint8)  # the contents of the buffer, in which the device advances the positions
 
     def records(self, rows: NDArray[np.int64], state: RequestRows) -> StepRecords:
         """The records of one step for the distinct `rows`."""
@@ -113,7 +113,7 @@ class RowRecords:
         return StepRecords(found, adjustments, words, logprob_records(rows, columns, self._vocab_size), failures)
 
     def send(self, records: StepRecords) -> SentRecords:
-        """Copies the records, unless the only change is that every position is one further."""
+        """Copy the records, unless they equal those of the last step except that every position is one further."""
         parts = [
             np.ascontiguousarray(part).view(np.uint8).reshape(-1)
             for part in (records.rows, records.logprobs, records.adjustments, records.words)
@@ -172,14 +172,14 @@ class RowRecords:
 
 
 def logprob_records(rows: NDArray[np.int64], columns: SamplingColumns, vocab_size: int) -> Records:
-    """Records for those of a step's `rows` that want log-probabilities, each from its own row's logits."""
+    """Records for those of a step's `rows` that request log-probabilities, each for the logits of its own row."""
     asked = columns.logprobs[rows]
     indices = np.flatnonzero(asked != NO_LOGPROBS)
     return raw_records(indices, np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))[indices], vocab_size)
 
 
 def raw_records(indices: NDArray[np.int64], counts: NDArray[np.int64], vocab_size: int) -> Records:
-    """ROWs that make a cut keep the `counts` best raw logits, with their lists one after another."""
+    """ROWs with which a cut keeps the `counts` best raw logits, with consecutive lists."""
     found = np.zeros(len(indices), ROW)
     found["source"] = found["index"] = indices
     found["temperature"] = found["top_p"] = 1
@@ -190,6 +190,6 @@ def raw_records(indices: NDArray[np.int64], counts: NDArray[np.int64], vocab_siz
 
 
 def _copy_to(target: Tensor, source: NDArray[np.generic]) -> None:
-    """Copies without waiting: torch does not reuse pinned memory before a copy from it has completed."""
+    """Copy without waiting: torch does not reuse pinned memory before a copy from it has completed."""
     staged = torch.empty(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
     target.copy_(staged.copy_(torch.from_numpy(source)), non_blocking=True)

@@ -1,1 +1,1 @@
-"""Plain torch: the oracle, and what serves where there are no kernels. Open backend.py first."""
+"""Plain torch: the oracle, and the backend for machines without kernels. Open backend.py first."""

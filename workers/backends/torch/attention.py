@@ -1,8 +1,8 @@
-"""Attention in plain torch and float32, a whole step at once. Kernels are tested against it within a tolerance, and it
-serves on CUDA devices without a kernel.
+"""Attention in plain torch and float32, for a whole step at once. Kernels are tested against it within a tolerance, and
+CUDA devices without a kernel use it.
 
-Each tile of keys is reduced on its own, and a strip's tiles are added in order. The library may add in another order
-for another number of tiles or queries, so a token's bits are not guaranteed.
+Each tile of keys is reduced separately, and a strip's tiles are added in order. For another number of tiles or queries
+the library may add in another order, so a token's bits are not guaranteed.
 """
 
 import math
@@ -39,7 +39,7 @@ class TorchOracle:
         slots = torch.cat([view.slots for view in views])
         started = slots[slots % cache.block_size == 0] // cache.block_size
         if len(started):
-            # A masked key adds 0 times its value, which must not be an infinity left by the block's last owner.
+            # A masked key adds 0 times its value, which must not be an infinity from the block's previous use.
             for values in dict.fromkeys(cache.values):
                 values[started] = 0
         return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
@@ -57,7 +57,7 @@ class TorchOracle:
 def _attend_tiles(
     tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor, options: AttentionOptions, result: Tensor
 ) -> None:
-    """Writes the tokens of `tiles` into `result` [tokens, heads, head_dim]."""
+    """Compute the tokens of `tiles` and write them to `result` [tokens, heads, head_dim]."""
     kv_heads, head_dim = keys.shape[1], keys.shape[3]
     queries = _strip_queries(tiles, query, kv_heads).mul_(options.scale)
     num_tiles, num_queries = len(tiles.strip_of_tile), tiles.num_queries
@@ -83,12 +83,12 @@ def _attend_tiles(
 
 
 def _slopes_of_queries(slopes: Tensor, kv_heads: int, strip_tokens: int) -> Tensor:
-    """[kv_heads, num_queries, 1], in the order of a strip's queries."""
+    """The ALiBi slopes [kv_heads, num_queries, 1], in the order of a strip's queries."""
     return slopes.view(kv_heads, -1).repeat(1, strip_tokens).unsqueeze(-1)
 
 
 def _strip_queries(tiles: TileBatch, query: Tensor, kv_heads: int) -> Tensor:
-    """[strips, kv_heads, num_queries, head_dim] float32."""
+    """The queries by strip, [strips, kv_heads, num_queries, head_dim] float32."""
     _, heads, head_dim = query.shape
     strips, group_size = tiles.tokens.shape[0], heads // kv_heads
     by_strip = query[tiles.tokens].view(strips, tiles.strip_tokens, kv_heads, group_size, head_dim)
@@ -112,7 +112,7 @@ def _gather(cache: Tensor, pages: Tensor) -> Tensor:
 
 
 def _over_tiles(combine: Callable[..., Any], per_tile: Tensor, tiles: TileBatch, start: float) -> Tensor:
-    """Combines [tiles, ...] into [strips, ...], each strip's tiles one after another."""
+    """Reduce [tiles, ...] to [strips, ...], combining each strip's tiles in order."""
     combined = per_tile.new_full((tiles.tiles_at[0], *per_tile.shape[1:]), start)
     first = 0
     for count in tiles.tiles_at:

@@ -1,4 +1,4 @@
-"""Which queries visit which keys: the geometry of a step's attention, without arithmetic on keys or values."""
+"""The assignment of queries to tiles of keys in a step's attention, without arithmetic on keys or values."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 from ...kv.cache_view import CacheView
 
-TILE_KEYS = 32  # keys that are visited together; tile t holds positions [32 t, 32 t + 32) whatever the block size
+TILE_KEYS = 32  # keys per tile; tile t holds positions [32 t, 32 t + 32) for any block size
 PAGE_KEYS = 16  # keys that are gathered together; every block size is a multiple
-STRIP_TOKENS = 64  # most tokens of a chunk that share a strip
+STRIP_TOKENS = 64  # the largest number of tokens of a chunk in a strip
 BATCH_WORK = 4096  # padded tokens times tiles of one batch of products, which bounds temporary memory
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Consecutive tokens of one row, which visit the same tiles."""
+    """Consecutive tokens of one row that visit the same tiles."""
 
     row: int
     first_token: int  # index into the batch's tokens
@@ -28,26 +28,26 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileBatch:
-    """Strips of one padded length, and all their tiles, ready for batched products.
+    """Strips of the same padded length and all their tiles, arranged for batched products.
 
     Strips are in descending order of their number of tiles, and tiles in order of their index within the strip: the
-    j-th tiles of all strips that have one are adjacent, and belong to strips 0..n-1.
+    j-th tiles of all strips with more than j tiles are adjacent and belong to strips 0..n-1.
 
         strips (3, 2 and 1 tiles)   a b c | a b | a      <- tiles in memory; tiles_at = [3, 2, 1]
     """
 
-    tokens: Tensor  # [strips, strip_tokens] i64, indices into the batch's tokens; the last one repeats as padding
+    tokens: Tensor  # [strips, strip_tokens] i64, indices into the batch's tokens; the last is repeated as padding
     strip_tokens: int
-    num_queries: int  # queries a KV head has in a strip, strip_tokens * group size
+    num_queries: int  # queries per KV head in a strip: strip_tokens * group size
     strip_of_tile: Tensor  # [tiles] i64
-    pages: Tensor  # [tiles * pages a tile] i64, into the cache seen as pages of PAGE_KEYS
-    distances: Tensor  # [tiles, 1, num_queries, TILE_KEYS] i64: the key's position less the query's
-    hidden: Tensor  # [tiles, 1, num_queries or 1, TILE_KEYS] bool: this query must not see this key
+    pages: Tensor  # [tiles * pages per tile] i64, indices into the cache viewed as pages of PAGE_KEYS
+    distances: Tensor  # [tiles, 1, num_queries, TILE_KEYS] i64: the key's position - the query's
+    hidden: Tensor  # [tiles, 1, num_queries or 1, TILE_KEYS] bool: the query does not attend to the key
     tiles_at: list[int]
 
 
 def strips_of(view: CacheView, window: int, is_bidirectional: bool = False) -> list[Strip]:
-    """Cuts each row's tokens of this step into strips. A padding row has no keys, and so no strips."""
+    """Divide each row's tokens of this step into strips. A padding row has no keys and no strips."""
     strips, starts = [], view.row_starts.tolist()
     for row, kv_len in enumerate(view.kv_lens.tolist()):
         if kv_len == 0:
@@ -65,7 +65,7 @@ def strips_of(view: CacheView, window: int, is_bidirectional: bool = False) -> l
 
 
 def tile_batches(view: CacheView, group_size: int, window: int, is_bidirectional: bool = False) -> list[TileBatch]:
-    """Every strip of the step, in batches of one padded length."""
+    """All strips of the step, in batches of the same padded length."""
     by_length: dict[int, list[Strip]] = {}
     for strip in strips_of(view, window, is_bidirectional):
         by_length.setdefault(1 << (strip.num_tokens - 1).bit_length(), []).append(strip)
@@ -118,8 +118,8 @@ def _tile_batch(
 
 
 def _pages(view: CacheView, rows: Tensor, keys_from: Tensor, first_seen: Tensor) -> Tensor:
-    """The pages of each tile. The first visible page stands for all before it, and a row's last page for all after it,
-    so that another row's block is never read."""
+    """The pages of each tile. Pages before the first visible one are replaced by it, and pages after a row's last one
+    by the last one, so that another row's block is never read."""
     pages_per_block = view.cache.block_size // PAGE_KEYS
     last_page = (view.kv_lens.to(rows.device, torch.int64)[rows] - 1) // PAGE_KEYS
     wanted = keys_from.unsqueeze(1) // PAGE_KEYS + torch.arange(TILE_KEYS // PAGE_KEYS, device=rows.device)

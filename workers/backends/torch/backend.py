@@ -1,4 +1,4 @@
-"""Plain torch as a backend: for devices without our kernels, as the kernels' oracle, and row by row without a build."""
+"""Plain torch as a backend: for devices without our kernels, as their oracle, and row by row for CPUs without them."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .single_tokens import SingleTokenAttention
 
 
 class TorchBackend:
-    """Plain torch, on any device. The order in which a row's products are added may depend on the other rows."""
+    """Plain torch on any device. The order in which a row's products are added may depend on the other rows."""
 
     def __init__(self, device: str = "cpu", product: Product = linear):
         self.device = device
@@ -73,8 +73,8 @@ class TorchBackend:
 
 
 class SingleRowsBackend(TorchBackend):
-    """The backend for a CPU without our kernels: plain torch, one row and one token at a time, so that none depends on
-    another. Slow, but deterministic on every processor."""
+    """The backend for a CPU without our kernels: plain torch, one row and one token at a time, so that no row depends
+    on another. It is slow, but deterministic on every processor."""
 
     def __init__(self) -> None:
         super().__init__("cpu", linear_by_rows)

@@ -1,4 +1,4 @@
-"""The Ops of plain torch, on any device: the reference, and the fallback without kernels."""
+"""The Ops of plain torch on any device: the reference, and the fallback without kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ...layers.rotary import rotate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchStep:
-    """The angles of a step's tokens, per layer, and where their keys and values go."""
+    """The angles of a step's tokens, per layer, and the places of their keys and values in the cache."""
 
     cache: KVCache
     cosines: tuple[Tensor, ...]  # [tokens, 1, head_dim / 2] float32

@@ -1,4 +1,4 @@
-"""Products with quantized weights in plain torch: the reference of the kernels, and the fallback without them.
+"""Products with quantized weights in plain torch: the reference for the kernels, and the fallback without them.
 
 Float sums are computed by the given `product`, which determines whether a row's bits depend on other rows.
 """
@@ -17,7 +17,7 @@ EXACT_INPUTS = 1024  # products of int8 codes that float32 adds exactly: 1024 * 
 
 
 class TorchInt8Linear:
-    """W8A8: sums are exact integers, so the order of additions does not matter; scaled and rounded once."""
+    """W8A8: sums are exact integers, so the order of additions does not matter; results are scaled and rounded once."""
 
     def __init__(self, weight: Int8Weight, bias: Tensor | None = None):
         self.weight = weight
@@ -33,7 +33,7 @@ class TorchInt8Linear:
 
 
 class TorchFp8Linear:
-    """W8A8 of e4m3: products of codes are exact in float32 and added in float32; scaled and rounded once."""
+    """W8A8 with e4m3: products of codes are exact in float32 and added in float32; results are rounded once."""
 
     def __init__(self, weight: Fp8Weight, bias: Tensor | None = None, product: Product = linear):
         self.weight = weight
@@ -52,7 +52,7 @@ class TorchFp8Linear:
 class TorchGroupedLinear:
     """Weight-only: a float product with the dequantized weights, rounded to the model's dtype.
 
-    4-bit codes are kept two to a byte and unpacked for each product: small, but slow.
+    4-bit codes are stored in pairs and unpacked for each product, which saves memory but is slow.
     """
 
     def __init__(self, weight: GroupedWeight, bias: Tensor | None = None, product: Product = linear):
@@ -64,13 +64,13 @@ class TorchGroupedLinear:
         return self._product(x, self.dequantized().to(x.dtype), self.bias)
 
     def dequantized(self) -> Tensor:
-        """[out, in] float32."""
+        """The values [out, in] float32."""
         weight = self.weight
         return (weight if weight.bits == 8 else replace(weight, codes=apart(weight.codes))).dequantized()
 
 
 def in_pairs(codes: Tensor) -> Tensor:
-    """[out, in] uint8 below 16 -> [out, in / 2]; the first of two neighbours goes to the low half."""
+    """Pack uint8 codes below 16, [out, in] -> [out, in / 2]; the first code of a pair is in the low half."""
     return codes[:, 0::2] | (codes[:, 1::2] << 4)
 
 
@@ -80,7 +80,7 @@ def apart(pairs: Tensor) -> Tensor:
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row of `x` [rows, in] symmetrically to int8: codes as whole float32 numbers, and scales [rows] float32."""
+    """Quantize rows of `x` [rows, in] symmetrically to int8: codes as integral float32, and scales [rows] float32."""
     wide = x.float()
     peak = wide.abs().amax(1)
     inverse = torch.where(peak > 0, torch.tensor(127.0, device=x.device) / peak, 0.0)
@@ -88,7 +88,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def exact_products(codes: Tensor, weight: Tensor) -> Tensor:
-    """int8 values `codes` [rows, in] times `weight` [out, in] int8 transposed: [rows, out] int32."""
+    """`codes` [rows, in], with int8 values, times `weight` [out, in] int8 transposed: [rows, out] int32."""
     sums = torch.zeros(len(codes), len(weight), dtype=torch.int32, device=codes.device)
     for start in range(0, codes.shape[1], EXACT_INPUTS):
         at = slice(start, start + EXACT_INPUTS)

@@ -1,25 +1,25 @@
 """Matrix products by torch, one row at a time: deterministic on a CPU without our kernels.
 
 A library chooses its kernel, and so the order of a sum, by the number of rows and by alignment: MKL's float32 product
-of one row differs with the weights' address modulo 16. So each row is copied to newly allocated memory and multiplied
-alone by weights that start on a cache line: one shape, one alignment, one kernel. The weights are read again for every
-row, which makes prompts and batches slow.
+of one row depends on the weights' address modulo 16. Each row is therefore copied to newly allocated memory and
+multiplied alone by weights that start on a cache line, so shape, alignment and kernel are always the same. The weights
+are read again for every row, which makes prompts and batches slow.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-ALIGNMENT = 64  # of memory that torch allocates
+ALIGNMENT = 64  # bytes, of memory that torch allocates
 
 
 def aligned(x: Tensor) -> Tensor:
-    """`x`, contiguous and starting on a cache line; a tensor of a mapped file may start anywhere."""
+    """`x`, contiguous and starting on a cache line; a tensor in a mapped file may start anywhere."""
     return x if x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
 def linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x` [rows, in] times `weight` [out, in] transposed, plus `bias` [out]; a row's bits depend on that row alone."""
+    """`x` [rows, in] times `weight` [out, in] transposed, plus `bias` [out]; a row's bits depend only on that row."""
     weight, out = aligned(weight), torch.empty((len(x), len(weight)), dtype=x.dtype)
     for row in range(len(x)):
         out[row] = functional.linear(x[row : row + 1].clone(), weight, bias)[0]

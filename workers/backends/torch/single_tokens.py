@@ -1,7 +1,7 @@
 """Attention in plain torch and float32, one token and one tile of keys at a time, on the CPU.
 
-The shape of every product depends on the model alone: neither other tokens nor the number of keys can make the library
-choose another kernel. A token's tiles are added in order, from the first that it sees.
+The shape of every product depends only on the model, so neither other tokens nor the number of keys can make the
+library choose another kernel. A token's tiles are added in order, from the first that it attends to.
 """
 
 import math
@@ -15,7 +15,7 @@ from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from ...layers.activation import capped
 
-TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64), whatever the block size
+TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64) for any block size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,12 +24,12 @@ class SingleTokenPlan:
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
-    slots: dict[int, list[Tensor]]  # by window, one per row, see _slots; filled when a layer first needs them
+    slots: dict[int, list[Tensor]]  # by window, one per row (see _slots); filled when a layer first needs them
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A token's position, and the first and last positions that it sees."""
+    """A token's position, and the first and last positions that it attends to."""
 
     position: int
     seen_from: int
@@ -69,8 +69,8 @@ class SingleTokenAttention:
 
 
 def _slots(view: CacheView, rows: list[tuple[int, int, int]], window: int) -> list[Tensor]:
-    """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one repeat its
-    slot, positions after the last one likewise: their own may be in another row's blocks."""
+    """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one get its slot,
+    and positions after the last one get the last slot: their own may be in another row's blocks."""
     found, block_size = [], view.cache.block_size
     for row, (start, end, kv_len) in enumerate(rows):
         first = max(0, kv_len - (end - start) - window + 1) if window else 0
@@ -88,7 +88,7 @@ def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, options: AttentionOptions) -> Tensor:
-    """Attention of `query` [kv_heads, group, head_dim] over the keys that it sees, in the same shape."""
+    """Attention of `query` [kv_heads, group, head_dim] over its visible keys, in the same shape."""
     seen_from, seen_to = sight.seen_from, sight.seen_to
     tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
     hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]
@@ -116,7 +116,7 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, opt
 
 
 def _hidden(tile: int, seen_from: int, seen_to: int) -> Tensor | None:
-    """[TILE_KEYS] bool: the keys of the tile that must not be seen; None if all may be."""
+    """The mask [TILE_KEYS] bool of the tile's keys that are not visible; None if all are."""
     first, last = tile * TILE_KEYS, tile * TILE_KEYS + TILE_KEYS - 1
     if seen_from <= first and last <= seen_to:
         return None

@@ -8,20 +8,20 @@ from ...kv.cache_view import CacheView
 from .library import Pool
 from .parameters import AttentionParams, packer
 
-KERNEL_OF = {  # by the dtypes of the query and of the cache
+KERNEL_OF = {  # (dtype of the query, dtype of the cache) -> kernel
     (torch.bfloat16, torch.bfloat16): "attention_bf16",
     (torch.float16, torch.float16): "attention_fp16",
     (torch.float32, torch.float32): "attention_fp32",
     (torch.bfloat16, torch.int8): "attention_int8",
     (torch.float16, torch.int8): "attention_int8_fp16",
 }
-HEAD_MULTIPLE = 16  # elements; a head in the cache is padded with zeros to a multiple of this
+HEAD_MULTIPLE = 16  # elements; heads in the cache are zero-padded to a multiple of this
 MAX_HEAD_DIM = 1024
 PARAMS = packer(AttentionParams)
 
 
 def cached(head_dim: int) -> int:
-    """The number of elements in the cache of a head of this size."""
+    """The number of elements that a head of this size has in the cache."""
     return -(-head_dim // HEAD_MULTIPLE) * HEAD_MULTIPLE
 
 
@@ -33,10 +33,10 @@ def attention(
     options: AttentionOptions,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`query` [tokens, heads, head_dim] over a layer's keys and values, whose heads have cached(head_dim) elements.
+    """Attend with `query` [tokens, heads, head_dim] to a layer's keys and values.
 
-    Positions that no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype, which is the
-    cache's, or one of 16 bits with an int8 cache.
+    Heads in the cache have cached(head_dim) elements. Positions that no token attends to may hold anything. Returns
+    [tokens, heads, head_dim] in the query's dtype: that of the cache, or a 16-bit dtype with an int8 cache.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens

@@ -1,21 +1,21 @@
-"""Memory for the results of a step's operations, reused by every layer and every step."""
+"""Memory for the results of a step's operations, reused by all layers and steps."""
 
 import torch
 from torch import Tensor
 
-MOST_VIEWS = 512  # kept for this many numbers of rows; then all are made anew
+MOST_VIEWS = 512  # views kept; beyond this number all are discarded
 
 
 class Buffers:
-    """One buffer per role, width and dtype. A result is valid until its role is taken again."""
+    """One buffer per role, width and dtype. A result is valid until the same role is requested again."""
 
     def __init__(self) -> None:
-        self.version = 0  # while it is unchanged, no buffer has moved
+        self.version = 0  # changes whenever a buffer is reallocated
         self._pieces: dict[tuple[str, int, torch.dtype], Tensor] = {}
         self._views: dict[tuple[str, int, int, torch.dtype], Tensor] = {}
 
     def take(self, role: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-        """A contiguous [rows, columns] tensor; it holds what was last written for the role."""
+        """A contiguous [rows, columns] tensor, with the data that was last written for the role."""
         view = self._views.get((role, rows, columns, dtype))
         return self._cut(role, rows, columns, dtype) if view is None else view
 

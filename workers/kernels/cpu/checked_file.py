@@ -1,4 +1,4 @@
-"""Reads parts of files on a pool's threads, with checksums per megabyte; see csrc/cpu/weights/read_file.cpp."""
+"""Reads parts of files on a pool's threads and computes their checksums; see csrc/cpu/weights/read_file.cpp."""
 
 import ctypes
 import hashlib
@@ -16,7 +16,7 @@ READ_FILE = packer(ReadFileParams)
 
 
 def read_into(pool: Pool, tensor: Tensor, file: int, offset: int) -> str:
-    """Fills contiguous `tensor` from `file` at `offset`; returns the checksum. Raises OSError if the file is short."""
+    """Fill contiguous `tensor` from `file` at `offset`; returns the checksum. Raises OSError if the file is short."""
     return _read(pool, file, offset, tensor.data_ptr(), tensor.nbytes)
 
 

@@ -1,4 +1,4 @@
-"""The operations between matrix products, each in one pass. A row's bits depend on that row alone."""
+"""The operations between matrix products, each in one pass. A row's bits depend only on that row."""
 
 from collections.abc import Sequence
 
@@ -27,9 +27,9 @@ def normalise(
     multiplier: float = 1.0,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Adds `multiplier` times `delta`, if given, to `hidden` [rows, size] in place; returns `hidden` normalised.
+    """Add `multiplier` times `delta`, if given, to `hidden` [rows, size] in place; returns the normalised `hidden`.
 
-    That is: shifted to mean 0, if centred, scaled to unit mean square, then times `weight`, plus `bias`.
+    Normalised means: shifted to mean 0 if centred, scaled to unit mean square, times `weight`, plus `bias`.
 
     `weight` and `bias` [size] are float32, the rest of one dtype and contiguous.
     """
@@ -44,7 +44,7 @@ def normalise(
 
 
 def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None = None) -> Tensor:
-    """[rows, n], or gated [rows, 2 * n] -> [rows, n], like `activated` of workers/layers."""
+    """The activation of [rows, n], or if gated of [rows, 2 * n], as [rows, n]; like `activated` of workers/layers."""
     rows, size = len(x), activation.outputs(x.shape[1])
     out = x.new_empty((rows, size)) if out is None else out
     _check(x.dtype, x.shape, x)
@@ -56,7 +56,7 @@ def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None =
 
 
 def cap_logits(pool: Pool, logits: Tensor, cap: float) -> Tensor:
-    """Replaces `logits` [rows, columns] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
+    """Replace `logits` [rows, columns] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
     assert logits.dtype == torch.float32, logits.dtype
     assert logits.stride(1) == 1, logits.stride()
     fields = CAP(logits.data_ptr(), logits.stride(0), *logits.shape, cap)
@@ -75,11 +75,11 @@ def rotate_and_cache(
     key_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Writes the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
+    """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. `angles` [positions, head_dim]
-    float32 are a Rotary's table; the norms are [head_dim] float32. In an int8 cache each head of a token becomes codes
-    in -127..127 and a scale. Zeros follow a head in its slot, which has cached(head_dim) elements.
+    float32 are a Rotary's table; the norms are [head_dim] float32. An int8 cache stores each head of a token as codes
+    in -127..127 and a scale. Heads in the cache are zero-padded to cached(head_dim) elements.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     positions, slots = view.positions, view.slots
@@ -101,7 +101,7 @@ def rotate_and_cache(
 
 
 def _check(dtype: torch.dtype, shape: Sequence[int], *tensors: Tensor | None) -> None:
-    """Asserts dtypes and shapes: kernels do not check their pointers."""
+    """Assert dtypes and shapes, because kernels do not check their pointers."""
     for tensor in tensors:
         if tensor is not None:
             assert tensor.dtype == dtype, (tensor.dtype, dtype)

@@ -1,4 +1,4 @@
-"""Matrix products with packed weights. A row's bits depend on that row and the weight alone."""
+"""Matrix products with packed weights. A row's bits depend only on that row and the weight."""
 
 from dataclasses import dataclass
 
@@ -34,10 +34,10 @@ QUANTIZE, EMBED, SUM_PARTS = packer(QuantizeParams), packer(EmbedParams), packer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedRows:
-    """Activations for int8 weights, quantized once for several products."""
+    """Activations quantized to int8, for several products with int8 weights."""
 
-    codes: Tensor  # [rows, segments * inputs of a segment, rounded up] int8, in -127..127
-    scales: Tensor  # [rows, segments] float32; a segment is codes * scale
+    codes: Tensor  # [rows, segments * inputs per segment, rounded up] int8, in -127..127
+    scales: Tensor  # [rows, segments] float32; the values of a segment are codes * scale
     sums: Tensor  # [rows, segments] int32, sums of the codes
     inputs: int
     dtype: torch.dtype  # of the rows before quantization
@@ -48,7 +48,7 @@ class QuantizedRows:
 
 
 def quantize_rows(pool: Pool, x: Tensor, buffers: Buffers | None = None, segments: int = 1) -> QuantizedRows:
-    """Quantizes `x` [rows, inputs] to int8, symmetrically, with one scale for each of a row's equal `segments`.
+    """Quantize `x` [rows, inputs] symmetrically to int8, with one scale for each of a row's equal `segments`.
 
     The result is in `buffers`, if given. With several segments `x` must be contiguous.
     """
@@ -76,10 +76,10 @@ def gemm(
 ) -> Tensor:
     """`x` [rows, inputs] times `weight` transposed, plus `bias` [outputs] float32, plus `residual` [rows, outputs].
 
-    Summed in float32 (int8: in integers) and rounded once, to `out` [rows, outputs] or a new tensor of `out_dtype` (by
-    default x's dtype). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums
-    are added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides
-    of the output, and may be `out` itself. Rows may be strided, their elements may not. x is float32 for fp32 weights,
+    The result is summed in float32 (int8: in integers) and rounded once, to `out` [rows, outputs] or a new tensor of
+    `out_dtype` (by default that of x). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums are
+    added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides of
+    the output, and may be `out` itself. Rows may be strided, but must be contiguous. x is float32 for fp32 weights,
     float16 for fp16, bfloat16 for bf16, either 16-bit dtype for int4, any of the three or `QuantizedRows` for int8.
     Temporary memory comes from `buffers`, if given.
     """
@@ -98,7 +98,7 @@ def gemm(
         return out
     if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
         known = " or ".join(map(str, ROW_DTYPES[weight.format]))
-        raise TypeError(f"{weight.format} weights multiply {known} rows, not {x.dtype}")
+        raise TypeError(f"{weight.format} weights need {known} rows, not {x.dtype}")
     if weight.format == WeightFormat.INT4:
         x = x if weight.order is None else x[:, weight.order]
         sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
@@ -111,9 +111,9 @@ def gemm(
 
 
 def sum_parts(pool: Pool, parts: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Sets `out` [rows, size] to the sum of `parts` [count, rows, size] and `bias` [size], both float32, rounded once.
+    """Set `out` [rows, size] to the sum of `parts` [count, rows, size] and `bias` [size], both float32, rounded once.
 
-    Neighbours are added first: four parts as (0 + 1) + (2 + 3).
+    Adjacent parts are added first: four parts as (0 + 1) + (2 + 3).
     """
     count, rows, size = parts.shape
     assert out.shape == (rows, size)
@@ -135,7 +135,7 @@ def embed_rows(
 ) -> Tensor:
     """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, times `multiplier`: [n, inputs].
 
-    An id outside the table gives zeros. The result goes to `out` or to a new tensor of `out_dtype`.
+    Rows for ids outside the table are zero. The result is written to `out` or to a new tensor of `out_dtype`.
     """
     if out is None:
         out = torch.empty((len(ids), table.inputs), dtype=out_dtype)

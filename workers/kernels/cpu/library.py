@@ -1,7 +1,7 @@
-"""The libraries built from csrc/cpu: which one this machine runs, and its pool of threads.
+"""The libraries built from csrc/cpu: the choice of the one that this machine uses, and its pool of threads.
 
-Each library has the same functions for one instruction set. Without any (no compiler at installation) the torch
-backend is used.
+Each library has the same functions for one instruction set. If no library was built (no compiler at installation), the
+torch backend is used.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ from .parameters import KERNELS, PackPart, PoolParams
 
 FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
-# Best first: a machine that runs one also runs all after it.
+# Best first: a machine that runs one library also runs all libraries after it.
 ISAS = ("neon_dotprod", "neon", "portable") if IS_ARM else ("amx", "avx512", "avx512fma", "avx2", "portable")
-SAME_VECTORS = ("avx512", "avx512fma")  # products by VDPBF16PS, or by fp32 FMA
-READ_BYTES = 1 << 20  # the least that limits.cpp reads
+SAME_VECTORS = ("avx512", "avx512fma")  # products with VDPBF16PS, and with fp32 FMA
+READ_BYTES = 1 << 20  # the unit in which limits.cpp reads
 PRODUCT_TIMES, PRODUCT_SAMPLES = 100, 9  # together a millisecond for two libraries
 PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
 TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/cpu/tiles/tiles.h
@@ -33,13 +33,13 @@ TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/c
     "attention_bf16": "attention_bf16_tile",
     "attention_int8": "attention_int8_tile",
 }
-SPIN_US = 50  # how long an idle thread spins: longer than the Python between two kernels of a step
+SPIN_US = 50  # time for which an idle thread spins: longer than Python takes between two kernels of a step
 Summation = Literal["auto", "dot", "tile"]
-Kernel = Callable[[int, bytes], Any]  # takes a pool's handle and packed parameters
+Kernel = Callable[[int, bytes], Any]  # called with a pool's handle and packed parameters
 
 
 class Library:
-    """One loaded library. `functions[name](pool, params)` runs a kernel; ctypes releases the GIL meanwhile."""
+    """One loaded library. `functions[name](pool, params)` runs a kernel, without the GIL."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -60,7 +60,7 @@ class Library:
             size = self._dll.struct_size(params.__name__.encode())
             if size != ctypes.sizeof(params):
                 raise ConfigError(
-                    f"{path} was built from other sources: its {params.__name__} has {size} bytes, not "
+                    f"{path} was built from different sources: its {params.__name__} has {size} bytes, not "
                     f"{ctypes.sizeof(params)}. Build it again: python setup.py build_ext --inplace"
                 )
         functions = {name: getattr(self._dll, name) for name in KERNELS}
@@ -69,14 +69,14 @@ class Library:
         self.functions: dict[str, Kernel] = functions
 
     def dot_is_fma(self) -> bool:
-        """Whether bfloat16 products on this processor add in the order that all instruction sets share."""
+        """Whether bfloat16 products on this processor add in the order that all instruction sets have in common."""
         return bool(self._dll.dot_is_fma())
 
     def create_pool(self, params: PoolParams) -> int:
         handle = self._dll.pool_create(ctypes.byref(params))
         if not handle:
             raise ConfigError(
-                f"the kernels for {self.isa!r} need AMX, and the system refuses it to this process; "
+                f"the kernels for {self.isa!r} need AMX, which the system does not permit to this process; "
                 "use --cpu-isa avx512, with --summation tile for the same bits"
             )
         return int(handle)
@@ -92,21 +92,21 @@ class Library:
         self._dll.pool_empty_runs(handle, times)
 
     def read_memory(self, handle: int, address: int, nbytes: int) -> int:
-        """Reads `nbytes`, a multiple of READ_BYTES, as fast as the machine can; returns the XOR of their words."""
+        """Read `nbytes`, a multiple of READ_BYTES, as fast as the machine can; returns the XOR of their words."""
         assert nbytes % READ_BYTES == 0, nbytes
         return int(self._dll.read_memory(handle, address, nbytes))
 
     @property
     def peak_formats(self) -> tuple[str, ...]:
-        """The PEAK_FORMATS for which the library has instructions; it can compute the others, too."""
+        """The PEAK_FORMATS for which the library has special instructions; it can also compute the others."""
         return PEAK_FORMATS if self.isa == "amx" else tuple(name for name in PEAK_FORMATS if not name.startswith("amx"))
 
     def peak_operations(self, handle: int, number_format: str, steps: int) -> int:
-        """Multiplies and adds in registers as fast as the machine can; returns the number of operations."""
+        """Multiply and add in registers as fast as the machine can; returns the number of operations."""
         return int(self._dll.peak_operations(handle, PEAK_FORMATS.index(number_format), steps))
 
     def product_rate(self) -> float:
-        """This thread's operations per second in bfloat16 products as used in serving, measured in some 50 us."""
+        """This thread's operations per second in bfloat16 products as used in serving, measured in about 50 us."""
         began = time.perf_counter()
         done: int = self._dll.product_operations(PRODUCT_TIMES)
         return done / (time.perf_counter() - began)
@@ -132,14 +132,14 @@ def runnable_isas() -> tuple[str, ...]:
 
 @cache
 def fastest_isa(runnable: tuple[str, ...]) -> str | None:
-    """The first; of the two for AVX-512, which give the same bits, the one measured to be faster."""
+    """The first instruction set, or the faster one by measurement of the two for AVX-512, which have the same bits."""
     if runnable[:2] != SAME_VECTORS:
         return next(iter(runnable), None)
     return faster(*map(load_library, SAME_VECTORS)).isa
 
 
 def faster(first: Library, second: Library) -> Library:
-    """Measures both in turn, so that a rising clock frequency favours neither, and compares the best of each."""
+    """The library with the higher best rate; both are measured alternately, so that rising clocks favour neither."""
     rates = [(first.product_rate(), second.product_rate()) for _ in range(PRODUCT_SAMPLES)]
     return first if max(a for a, _ in rates) >= max(b for _, b in rates) else second
 
@@ -150,7 +150,7 @@ def load_library(isa: str) -> Library:
 
 
 def best_library(isa: str | None = None) -> Library | None:
-    """The library for `isa`, by default the fastest that this machine runs; None if none was built."""
+    """The library for `isa`, by default the fastest that this machine runs; None if no library was built."""
     runnable = runnable_isas()
     if isa is None:
         fastest = fastest_isa(runnable)
@@ -170,8 +170,8 @@ def summation_of(library: Library, summation: Summation = "auto") -> Summation:
 class Pool:
     """The threads that run one process's kernels; the calling thread is one of them. One pool per process.
 
-    Threads are pinned to `cpus` (by default all that the process may use), since an unpinned pair may land on one core.
-    The caller is pinned with `pin_caller`; threads that it starts afterwards inherit that, so torch's come first.
+    Threads are pinned to `cpus` (by default all that the process may use), because two unpinned threads may run on one
+    core. `pin_caller` pins the caller; threads that it starts afterwards inherit this, so torch's are started before.
     `summation` is the order of sums of bfloat16 products; auto: the faster one.
     """
 
@@ -200,9 +200,9 @@ class Pool:
 
     @contextmanager
     def watched(self, watch: Callable[[str, Kernel], Kernel], *, programs: bool = False) -> Iterator[None]:
-        """Inside this context `watch(name, kernel)` is called instead of each kernel.
+        """Inside this context, each kernel is replaced by `watch(name, kernel)`.
 
-        With `programs` a program counts as one kernel; otherwise no program is run, so that every kernel is seen.
+        With `programs` a program counts as one kernel; otherwise programs are not used, so that every call is watched.
         """
         before = self.functions, self.runs_programs
         self.functions = {name: watch(name, function) for name, function in self.functions.items()}
@@ -213,7 +213,7 @@ class Pool:
             self.functions, self.runs_programs = before
 
     def close(self) -> None:
-        """Ends the threads. No kernel may be running, and none may be called afterwards."""
+        """End the threads. No kernel may be running, and none may be called afterwards."""
         if self.handle:
             self.library.destroy_pool(self.handle)
             self.handle = 0

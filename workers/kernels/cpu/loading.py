@@ -1,4 +1,4 @@
-"""Packs and quantizes weights as stored in checkpoints, on all threads of a pool: read once, written once."""
+"""Packs and quantizes weights of checkpoints on all threads of a pool; each weight is read once and written once."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from .library import Pool
 from .packing import OCTET, PANEL, scale_unit
 from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer
 
-ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # as weights/stored_elements.h says
+ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # see weights/stored_elements.h
 FORMATS = {
     torch.bfloat16: WeightFormat.BF16,
     torch.float16: WeightFormat.FP16,
@@ -26,9 +26,9 @@ QUANTIZE_WEIGHTS = packer(QuantizeWeightsParams)
 
 
 def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> PackedWeight:
-    """Packs `weight` [outputs, inputs] in its own form and dtype; returns it unchanged if it is packed already.
+    """Pack `weight` [outputs, inputs] in its own form and dtype; returns it unchanged if it is packed already.
 
-    Raises NotFiniteError if `must_be_finite` and a float is not.
+    Raises NotFiniteError if `must_be_finite` and a float is not finite.
     """
     match weight:
         case PackedWeight():
@@ -41,7 +41,7 @@ def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> Packe
             assert weight.bits == 4
             return packed_int4(pool, weight)
         case _:
-            assert isinstance(weight, Tensor), f"no product takes {type(weight).__name__}"
+            assert isinstance(weight, Tensor), f"no product supports {type(weight).__name__}"
             return packed_rows(pool, [weight], weight.dtype, must_be_finite=must_be_finite)
 
 
@@ -53,9 +53,9 @@ def packed_rows(
     *,
     must_be_finite: bool = False,
 ) -> PackedWeight:
-    """Packs `parts` [outputs, inputs], stacked: floats of any dtype, rounded to `dtype`, or int8 codes with `scales`.
+    """Pack stacked `parts` [outputs, inputs]: floats of any dtype, rounded to `dtype`, or int8 codes with `scales`.
 
-    `scales` are [outputs]. Rows may be strided and may lie in a mapped file. Raises NotFiniteError as `packed`.
+    `scales` are [outputs]. Rows may be strided, and may be in a mapped file. Raises NotFiniteError like `packed`.
     """
     if dtype not in FORMATS:
         raise TypeError(f"no packed form for {dtype}; convert it to bfloat16, float16 or float32 first")
@@ -76,10 +76,10 @@ def packed_rows(
 
 
 def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
-    """Scales keep 11 significant bits, which are all that those of float16 and bfloat16 have."""
+    """Pack an int4 weight. Scales keep 11 significant bits, which loses nothing of float16 and bfloat16 scales."""
     (outputs, inputs), groups, size = weight.shape, weight.scales.shape[1], weight.group_size
     if inputs % groups or size % OCTET:
-        raise ValueError(f"{inputs} inputs in {groups} groups: int4 takes groups whose size is a multiple of {OCTET}")
+        raise ValueError(f"{inputs} inputs in {groups} groups: int4 needs groups whose size is a multiple of {OCTET}")
     unit = scale_unit(weight.scales)
     scales = (weight.scales.float() / unit).half().contiguous()
     zeros = None if weight.zeros is None else weight.zeros.contiguous()
@@ -92,7 +92,7 @@ def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
 
 
 def int8_from_floats(pool: Pool, matrix: Tensor, columns: slice) -> tuple[Int8Weight, tuple[float, float]]:
-    """Quantizes `columns` of `matrix` [outputs, inputs] with scales computed from all columns.
+    """Quantize `columns` of `matrix` [outputs, inputs] with scales computed from all columns.
 
     Also returns the sums of squares of the error and of the values.
     """
@@ -105,7 +105,7 @@ def int8_from_floats(pool: Pool, matrix: Tensor, columns: slice) -> tuple[Int8We
 
 
 def int4_from_floats(pool: Pool, matrix: Tensor, group_size: int) -> tuple[GroupedWeight, tuple[float, float]]:
-    """Quantizes `matrix` [outputs, inputs] of whole groups; also returns the squares of error and values."""
+    """Quantize `matrix` [outputs, inputs] of whole groups; also returns the squares of error and values."""
     matrix = _readable(matrix)
     outputs, inputs = matrix.shape
     codes = allocate((outputs, inputs), torch.uint8)

@@ -1,4 +1,4 @@
-"""Weights in the order in which the kernels read them: panels of 64 outputs, K innermost, see csrc/cpu/tiles/tile.h."""
+"""Packs weights in the order in which kernels read them: panels of 64 outputs, K innermost (csrc/cpu/tiles/tile.h)."""
 
 import torch
 from torch import Tensor
@@ -9,17 +9,17 @@ from ...checkpoint.packed_weight import WeightFormat as WeightFormat
 from ...checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
 from ...distributed.huge_pages import allocate
 
-PANEL = 64  # outputs of a panel
-WORD_INPUTS = 4  # most inputs of an output that share 32 bits: int8 codes
+PANEL = 64  # outputs per panel
+WORD_INPUTS = 4  # the largest number of inputs of an output in a 32-bit word (int8 codes)
 FP16_OUTPUTS = 16  # outputs whose float16 words are unpacked together
-OCTET = 8  # inputs of an output that share 32 bits of int4 codes
-INT4_ZERO = 8  # the code that stands for zero where there are no zero points
+OCTET = 8  # inputs of an output in a 32-bit word of int4 codes
+INT4_ZERO = 8  # the code of zero in weights without zero points
 LAYOUT = 2  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
-PANELS_AT_ONCE = 16  # whose int4 codes are rearranged together: a few MB of temporaries
+PANELS_AT_ONCE = 16  # panels whose int4 codes are rearranged together: a few MB of temporaries
 
 
 def pack(weight: Weight) -> PackedWeight:
-    """Packs a weight [outputs, inputs] in its own form and dtype."""
+    """Pack a weight [outputs, inputs] in its own form and dtype."""
     match weight:
         case Int8Weight():
             return pack_int8(weight.codes, weight.scales)
@@ -27,7 +27,7 @@ def pack(weight: Weight) -> PackedWeight:
             assert weight.bits == 4
             return pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
         case _:
-            assert isinstance(weight, Tensor), f"no product takes {type(weight).__name__}"
+            assert isinstance(weight, Tensor), f"no product supports {type(weight).__name__}"
             return pack_float(weight)
 
 
@@ -44,7 +44,7 @@ def pack_float(weight: Tensor) -> PackedWeight:
 
 
 def pack_fp16(weight: Tensor) -> Tensor:
-    """[outputs, inputs] float16 -> [panels, words, 64] i32: of 16 words first the odd inputs, then the even ones."""
+    """Pack [outputs, inputs] float16 as [panels, words, 64] i32: in 16 words, first the odd inputs, then the even."""
     packed = pack_words(weight, 2)
     for first in range(0, len(packed), PANELS_AT_ONCE):
         words = packed[first : first + PANELS_AT_ONCE].view(torch.int16).view(-1, FP16_OUTPUTS, 2)
@@ -53,16 +53,16 @@ def pack_fp16(weight: Tensor) -> Tensor:
 
 
 def pack_int8(codes: Tensor, scales: Tensor) -> PackedWeight:
-    """Packs int8 `codes` [outputs, inputs], which stand for codes * scales; `scales` [outputs] float32."""
+    """Pack int8 `codes` [outputs, inputs], whose values are codes * scales; `scales` [outputs] float32."""
     assert codes.dtype == torch.int8
     data = pack_words(codes, 4)
-    data.view(torch.uint8).bitwise_xor_(128)  # the kernel's weights are unsigned, code + 128
+    data.view(torch.uint8).bitwise_xor_(128)  # the kernel's codes are unsigned: code + 128
     outputs, inputs = codes.shape
     return PackedWeight(WeightFormat.INT8, data, outputs, inputs, scales.float().contiguous())
 
 
 def pack_words(weight: Tensor, per_word: int) -> Tensor:
-    """[outputs, inputs], `per_word` elements to 32 bits -> [panels, words, 64] i32."""
+    """Pack [outputs, inputs] with `per_word` elements per 32 bits as [panels, words, 64] i32."""
     outputs, inputs = weight.shape
     if inputs % per_word:
         weight = functional.pad(weight, (0, -inputs % per_word))
@@ -73,7 +73,7 @@ def pack_words(weight: Tensor, per_word: int) -> Tensor:
 
 
 def copy_panels(packed: Tensor, rows: Tensor) -> None:
-    """`rows` [outputs, ...] to the columns of `packed` [panels, ..., 64]; zeros past the last output."""
+    """Copy `rows` [outputs, ...] to the columns of `packed` [panels, ..., 64], with zeros past the last output."""
     whole, rest = divmod(len(rows), PANEL)
     packed[:whole] = rows[: whole * PANEL].view(whole, PANEL, *rows.shape[1:]).movedim(1, -1)
     if rest:
@@ -82,17 +82,17 @@ def copy_panels(packed: Tensor, rows: Tensor) -> None:
 
 
 def pack_int4(codes: Tensor, scales: Tensor, zeros: Tensor | None = None, order: Tensor | None = None) -> PackedWeight:
-    """Packs uint8 `codes` [outputs, inputs] of 0..15, which stand for (codes - zeros) * scales, group by group.
+    """Pack uint8 `codes` [outputs, inputs] in 0..15, whose values are (codes - zeros) * scales, group by group.
 
     `scales` [outputs, groups] float; `zeros` [outputs, groups] uint8, or None: 8 everywhere; `order` as in
-    PackedWeight. Groups are of equal size, a multiple of 8. Scales keep 11 significant bits, enough for float16 and
-    bfloat16.
+    PackedWeight. Groups have equal size, a multiple of 8. Scales keep 11 significant bits, which loses nothing of
+    float16 and bfloat16 scales.
     """
     outputs, inputs = codes.shape
     groups = scales.shape[1]
     group_size = inputs // groups
     if inputs % groups or group_size % OCTET:
-        raise ValueError(f"{inputs} inputs in {groups} groups: int4 takes groups whose size is a multiple of {OCTET}")
+        raise ValueError(f"{inputs} inputs in {groups} groups: int4 needs groups whose size is a multiple of {OCTET}")
     unit = scale_unit(scales)
     header = PANEL * (2 if zeros is None else 3)  # bytes before the codes of a group
     shape = (-(-outputs // PANEL), groups, header + PANEL * group_size // 2)
@@ -108,13 +108,13 @@ def pack_int4(codes: Tensor, scales: Tensor, zeros: Tensor | None = None, order:
 
 
 def scale_unit(scales: Tensor) -> float:
-    """A power of two that puts the largest scale just below 2^15, so that float16 keeps all of its bits."""
+    """The power of two in units of which the largest scale is just below 2^15, so that float16 keeps all its bits."""
     largest = float(scales.abs().max())
     return 2.0 ** (torch.frexp(torch.tensor(largest)).exponent.item() - 15) if largest else 1.0
 
 
 def octet_words(codes: Tensor) -> Tensor:
-    """[outputs, inputs] of 0..15 -> [outputs, inputs / 8] i32 in the order of nibbles that gemm/int4.cpp describes."""
+    """Pack [outputs, inputs] of 0..15 as [outputs, inputs / 8] i32, in the order of nibbles of gemm/int4.cpp."""
     octets = codes.view(len(codes), -1, OCTET)
     low, high = octets[:, :, [0, 4, 1, 5]], octets[:, :, [2, 6, 3, 7]]
     return (low | (high << 4)).contiguous().view(torch.int32).squeeze(2)

@@ -1,4 +1,4 @@
-"""The parameters of the CPU kernels: mirrors of the structs in csrc/cpu/api.h, and their packing."""
+"""The parameters of the CPU kernels: mirrors of the structs in csrc/cpu/api.h, and functions that pack them."""
 
 import ctypes
 import struct
@@ -7,7 +7,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 import torch
 
-DTYPE_CODES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 2}  # Dtype of api.h, of activations
+DTYPE_CODES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 2}  # dtypes of activations: Dtype of api.h
 
 
 class PoolParams(ctypes.Structure):
@@ -212,9 +212,9 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
 
 
 def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
-    """Packs a struct's fields in order, with inner structs flattened, in a third of the time of ctypes.
+    """A function that packs a struct's fields in order, with inner structs flattened, in a third of ctypes' time.
 
-    Pointers are integers, 0 for null; a kernel takes the bytes as they are.
+    Pointers are integers, 0 for null. The resulting bytes are passed to the kernel.
     """
     return struct.Struct(_format(params)).pack
 

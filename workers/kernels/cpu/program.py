@@ -1,4 +1,4 @@
-"""Replays recorded kernel calls in one call from Python."""
+"""Replays recorded kernel calls by one call from Python."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -9,21 +9,21 @@ from .library import Kernel, Pool
 from .parameters import ProgramParams, packer
 
 PARAMS = packer(ProgramParams)
-ALIGNMENT = 8  # bytes, of a pointer: the structs' largest field
+ALIGNMENT = 8  # bytes: the size of a pointer, the largest field of the structs
 
-Call = tuple[str, bytes]  # a kernel's name, its packed parameters
+Call = tuple[str, bytes]  # (name of the kernel, packed parameters)
 
 
 class Program:
     """A sequence of kernel calls with their packed parameters.
 
-    All that the parameters point to must keep its address. Its contents may change: the kernels read them anew.
+    The memory that the parameters point to must not move. Its contents may change between runs.
     """
 
     def __init__(self, pool: Pool, calls: Sequence[Call]):
         self._pool = pool
         self._params = ctypes.create_string_buffer(b"".join(_aligned(params) for _, params in calls))
-        self._calls = (c_void_p * (2 * len(calls)))()  # of KernelCall: function, parameters
+        self._calls = (c_void_p * (2 * len(calls)))()  # KernelCall: function, parameters
         address = ctypes.addressof(self._params)
         for index, (name, params) in enumerate(calls):
             self._calls[2 * index] = pool.address(name)

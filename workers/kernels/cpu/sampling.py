@@ -1,4 +1,4 @@
-"""The sampler's passes over logits, each row by one thread. A row's result depends on its own row alone."""
+"""The sampler's passes over logits; one thread processes a row. A row's result depends only on that row."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ SCAN, MASK, DRAW, LOGPROBS = packer(ScanParams), packer(MaskParams), packer(Draw
 
 
 def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For logits [n, vocab], each row's best token, the lowest id among equals, and whether the row is all finite."""
+    """For logits [n, vocab]: each row's best token (the lowest id among equals), and whether the row is finite."""
     stride = _stride(logits)
     best, finite = np.empty(len(logits), np.int64), np.empty(len(logits), np.bool_)
     fields = SCAN(*_pointers(logits, best, finite), stride, *logits.shape)
@@ -24,9 +24,9 @@ def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int
 def mask_logits(
     pool: Pool, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """Sets rows `indices` [n] of `logits` to -infinity where their bits in `masks` [n, ceil(vocab / 32)] are 0.
+    """Set rows `indices` [n] of `logits` to -infinity where their bits in `masks` [n, ceil(vocab / 32)] are 0.
 
-    Returns each row's best token [n], the lowest id among equals, or 0 if nothing is left.
+    Returns each row's best token [n] (the lowest id among equals), or 0 if no token is allowed.
     """
     assert _are(np.int64, indices)
     assert _are(np.int32, masks)
@@ -50,10 +50,10 @@ def draw_tokens(
     exclusions: NDArray[np.float64],
     masks: Sequence[NDArray[np.int32] | None],
 ) -> NDArray[np.int64]:
-    """A token for each of the rows `indices` [n] of `logits`, drawn with `uniform` [n] under `exclusions` [n].
+    """Draw a token for each of the rows `indices` [n] of `logits`, with the numbers `uniform` [n].
 
-    In a row with a mask in `masks` [n or 0], as in `mask_logits`, the token is an allowed one. `rows` [n] index the
-    four columns, which SamplingColumns describes.
+    `exclusions` [n] are the thresholds of XTC. If a row has a mask in `masks` [n or 0], as in `mask_logits`, the token
+    is an allowed one. `rows` [n] index the four columns, which SamplingColumns describes.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
@@ -69,7 +69,7 @@ def draw_tokens(
 
 
 def _places(masks: Sequence[NDArray[np.int32] | None], count: int, vocab_size: int) -> NDArray[np.uint64]:
-    """The address of each mask; 0 for none."""
+    """The address of each mask; 0 where there is none."""
     if not masks:
         return np.zeros(count, np.uint64)
     assert len(masks) == count
@@ -84,9 +84,9 @@ def token_logprobs(
     tokens: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]:
-    """Ids and log-probabilities [n, most + 1] of `tokens` [n] followed by each row's best, and the tokens' ranks [n].
+    """Ids and log-probabilities [n, most + 1] of `tokens` [n] and then each row's best tokens; ranks [n] of `tokens`.
 
-    Row `indices[i]` of `logits` has 1 + `counts[i]` entries; the rest of its output is not written.
+    The result of row `indices[i]` of `logits` has 1 + `counts[i]` entries; the rest of it is not written.
     """
     assert _are(np.int64, indices, tokens, counts)
     assert len(indices) == len(tokens) == len(counts)
@@ -104,7 +104,7 @@ def _pointers(*arrays: NDArray[Any]) -> list[int]:
 
 
 def _are(dtype: type[np.generic], *vectors: NDArray[Any]) -> bool:
-    """Asserts dtypes and shapes: kernels do not check their pointers."""
+    """Assert dtypes and shapes, because kernels do not check their pointers."""
     return all(vector.dtype == dtype and vector.flags.c_contiguous for vector in vectors)
 
 

@@ -13,11 +13,11 @@ UNPACK_CODES = packer(UnpackCodesParams)
 
 
 class WordLayout(IntEnum):
-    """The direction in which a word's values are neighbours, and the order of words."""
+    """The direction in which the values of a word are adjacent, and the order of words."""
 
     ALONG_INPUTS = 0  # [outputs, words]: compressed-tensors
     DOWN_INPUTS = 1  # [words, outputs]: GPTQ
-    AWQ = 2  # [inputs, words], of 4 bits and neighbouring outputs, in AWQ's order
+    AWQ = 2  # [inputs, words] with 4-bit values of adjacent outputs, in AWQ's order
 
 
 def unpack_codes(
@@ -29,9 +29,9 @@ def unpack_codes(
     first: int = 0,
     order: Tensor | None = None,
 ) -> Tensor:
-    """Unpacks int32 `words` to uint8 [outputs, inputs] of `shape`, skipping the first `first` values.
+    """Unpack int32 `words` to uint8 [outputs, inputs] of `shape`, skipping the first `first` values.
 
-    `bits` is 4 or 8. Column j holds input `order[j]`, or j; no order goes with AWQ.
+    `bits` is 4 or 8. Column j holds input `order[j]`, or input j if there is no order, as with AWQ.
     """
     assert words.dtype == torch.int32
     assert layout != WordLayout.AWQ or (bits == 4 and order is None)

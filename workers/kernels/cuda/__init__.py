@@ -1,1 +1,1 @@
-"""Our CUDA kernels (csrc/cuda), each behind a function that checks shapes and fills its struct of parameters."""
+"""Our CUDA kernels (csrc/cuda); each has a function that checks shapes and fills the struct of parameters."""

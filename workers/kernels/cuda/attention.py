@@ -1,7 +1,7 @@
-"""Paged attention on CUDA. A token's bits depend on its query and its request's keys alone.
+"""Paged attention on CUDA. A token's bits depend only on its query and its request's keys and values.
 
-Once per step and window `plan` lists the work, from lengths on the device; then each layer calls `attention`. Both only
-launch kernels on preallocated memory, with grids derived from maxima, so one captured graph serves any lengths.
+Once per step and window, `plan` lists the work from lengths on the device; then each layer calls `attention`. Both only
+launch kernels on preallocated memory, with grids that depend on maxima, so a captured graph is valid for any lengths.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged
 from .kernel import Launcher
 
 SPLIT_KEYS = 512  # attention/work.cuh
-DECODE_ROWS = 64  # of a request; more are computed in larger tiles whose keys are not split
+DECODE_ROWS = 64  # of a request; if it has more rows, they are computed in larger tiles whose keys are not split
 LOG2_E = 1.4426950408889634
 
 
@@ -55,11 +55,11 @@ class AttentionMergeParams(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWork:
-    """The work of one step in memory of the device, for layers of one window."""
+    """The work of one step for layers with the same window, in device memory."""
 
     heads: AttentionShape
     arch: str
-    blocks: int  # of the grid per KV head: twice the multiprocessors / KV heads fills the device
+    blocks: int  # thread blocks per KV head: 2 * multiprocessors / KV heads fill the device
     decode: Tensor  # [any, 6] i32: Work of attention/work.cuh
     prefill: Tensor  # [any, 6] i32
     merges: Tensor  # [any, 5] i32: Merge
@@ -83,8 +83,8 @@ class AttentionWork:
     ) -> "AttentionWork":
         """Memory for steps of at most `max_requests` requests and `max_tokens` tokens.
 
-        A slot holds the sums of one row over one split, `4 * head_dim + 8` bytes per KV head; a request that finds none
-        free is computed by fewer blocks. Plans that are used one after another may share `parts`.
+        A slot holds the sums of one row over one split, `4 * head_dim + 8` bytes per KV head; a request without a free
+        slot is computed by fewer blocks. Plans that are used one after another may share `parts`.
         """
         tiles = max_requests + -(-max_tokens * heads.group // decode_shape(heads).rows)
 
@@ -101,9 +101,9 @@ class AttentionWork:
 
 
 def plan(launcher: Launcher, plan: AttentionWork, view: CacheView, max_decode_rows: int = DECODE_ROWS) -> None:
-    """Lists the work of the requests of `view`, whose tensors are on the device.
+    """List the work of the requests of `view`, whose tensors are on the device.
 
-    Requests of up to `max_decode_rows` rows (tokens * group) are cut into splits; results do not depend on it.
+    Requests of up to `max_decode_rows` rows (tokens * group) are split; results do not depend on this.
     """
     row_starts, kv_lens = view.row_starts, view.kv_lens
     heads, requests = plan.heads, len(kv_lens)
@@ -129,11 +129,12 @@ def attention(
     prefills: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`query` [tokens, heads, head_dim] over a layer's keys and values; `view` is that of `plan`.
+    """Attend with `query` [tokens, heads, head_dim] to a layer's keys and values; `view` is that of `plan`.
 
-    `options` are those that `plan` was allocated for; `sinks` [heads] float32 join the denominators. fp8 keys count the
-    first of `code_scales` times, values the second. What no token sees may hold anything. `prefills` False promises
-    that no request has more rows than plan() cuts. Returns [tokens, heads, head_dim].
+    `options` are those for which `plan` was allocated; `sinks` [heads] float32 are added to the denominators. fp8 keys
+    are multiplied by the first of `code_scales`, values by the second. Positions that no token attends to may hold
+    anything. If `prefills` is False, no request may have more rows than plan() splits. Returns the outputs [tokens,
+    heads, head_dim].
     """
     keys, values = view.cache.keys[layer], view.cache.values[layer]
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens

@@ -1,4 +1,4 @@
-"""The choice of attention kernels: head dimension, tile shapes and shared memory."""
+"""Chooses attention kernels by head dimension, tile shape and shared memory."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from .kernel import SCALARS, Kernel
 TILE_KEYS = 64  # attention/work.cuh
 PLAN_THREADS, MERGE_THREADS = 256, 128
 SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
-LEAST_SHARED_KIB = 100  # of the others
+LEAST_SHARED_KIB = 100  # of a multiprocessor of other architectures
 RESERVED_BYTES = 1024  # of each block
-MAX_THREADS = 256  # of a multiprocessor that has the registers for the largest kernels
+MAX_THREADS = 256  # of the largest kernels that fit the registers of a multiprocessor
 KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
 
 
@@ -41,11 +41,11 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the warps of a block divide its work: 16 rows each, `sharing` of them the same rows."""
+    """The division of a block's work among its warps: each has 16 rows; `sharing` warps have the same rows."""
 
     row_warps: int
     sharing: int
-    slots: int  # half tiles in shared memory, at most; one is read while the others fill
+    slots: int  # the maximum of half tiles in shared memory; one is read while the others are loaded
 
     @property
     def rows(self) -> int:
@@ -57,18 +57,18 @@ class Shape:
 
 
 def decode_shape(heads: AttentionShape) -> Shape:
-    """Few rows, shared by the warps; bandwidth-bound, so as many loads as fit are in flight."""
+    """The shape for few rows, shared by all warps; bandwidth-bound, so as many loads as fit are in flight."""
     return Shape(1, 4, slots=6 if heads.cache_dtype == heads.dtype else 8)
 
 
 def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
-    """Separate rows for each warp; two warps share rows if one cannot hold their sums in registers."""
+    """The shape with separate rows for each warp; two warps share rows whose sums do not fit one warp's registers."""
     shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
     return shape if _ring(heads, shape, arch)[0] >= 2 else decode_shape(heads)
 
 
 def _fixed_bytes(heads: AttentionShape, shape: Shape) -> int:
-    """Shared memory besides the ring: queries or sums, what warps exchange, widened fp8."""
+    """Shared memory besides the ring: queries or sums, data exchanged between warps, and widened fp8."""
     warp_pairs = -(-heads.head_dim // 16 // shape.sharing)
     front = max(shape.rows * heads.stride, 2 * warp_pairs * shape.threads * 16)
     exchange = shape.rows * (TILE_KEYS * 2 + 32) if shape.sharing > 1 else 0
@@ -80,7 +80,7 @@ def _slot_bytes(heads: AttentionShape) -> int:
 
 
 def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
-    """Slots, and blocks that fit on a multiprocessor: two, or one where two would have less than two slots."""
+    """Slots, and blocks per multiprocessor: two, or one if two blocks would have less than two slots each."""
     for blocks in (2, 1):
         free = SHARED_KIB.get(arch, LEAST_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
         if (slots := min(free // _slot_bytes(heads), shape.slots)) >= 2:
@@ -89,7 +89,7 @@ def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
 
 
 def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
-    """The kernel for `arch`, whose shared memory determines the number of slots."""
+    """The kernel for `arch`; the number of slots depends on the shared memory of `arch`."""
     ring, blocks = _ring(heads, shape, arch)
     assert ring >= 2, (heads, shape, arch)
     defines = (
@@ -120,7 +120,7 @@ def kernels_of(heads: AttentionShape, arch: str) -> list[Kernel]:
 
 
 def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
-    """Every head dimension, dtype, kind of cache, size of block and option; not each with each."""
+    """Kernels that cover all head dimensions, dtypes, kinds of cache, block sizes and options; not all combinations."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
     heads = [AttentionShape(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
     heads += [AttentionShape(bf16, fp8, 32, 4, dim, 32) for dim in (128, 256)]

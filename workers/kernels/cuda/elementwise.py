@@ -1,4 +1,4 @@
-"""The operations between matrix products: norms, fused with the addition before them, and activations."""
+"""The operations between matrix products: norms, fused with the preceding addition, and activations."""
 
 import ctypes
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ def rms_norm(
     delta: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Adds `delta` to `hidden` in place, if there is one; `hidden` [rows, size] to unit mean square, times `weight`.
+    """Add `delta`, if given, to `hidden` [rows, size] in place; returns it scaled to unit mean square, times `weight`.
 
-    `weight` [size] is float32, the rest bfloat16 or float16 and contiguous, `size` a multiple of 8.
+    `weight` [size] is float32; the rest is bfloat16 or float16 and contiguous; `size` is a multiple of 8.
     """
     rows, size = hidden.shape
     out = torch.empty_like(hidden) if out is None else out
@@ -43,7 +43,7 @@ def rms_norm(
 
 
 def rms_norm_kernel(dtype: torch.dtype, size: int) -> Kernel:
-    """One pack of 8 a thread where a block is large enough."""
+    """The kernel; each thread has one pack of 8 elements if a block is large enough."""
     threads = _norm_threads(size)
     return Kernel("rms_norm.cu", "rms_norm", _norm_defines(dtype, size), threads, shared_bytes=threads // 32 * 4)
 
@@ -64,7 +64,7 @@ def layer_norm(
     delta: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """As rms_norm, but `hidden` to mean 0 and variance 1, times `weight`, plus `bias` [size] float32, if given."""
+    """Like rms_norm, but with mean 0 and variance 1, times `weight`, plus `bias` [size] float32, if given."""
     rows, size = hidden.shape
     out = torch.empty_like(hidden) if out is None else out
     _check_norm(hidden, (hidden, out, delta), (weight, bias))
@@ -76,7 +76,7 @@ def layer_norm(
 
 
 def layer_norm_kernel(dtype: torch.dtype, size: int) -> Kernel:
-    """One pack of 8 a thread where a block is large enough."""
+    """The kernel; each thread has one pack of 8 elements if a block is large enough."""
     threads = _norm_threads(size)
     return Kernel(
         "layer_norm.cu", "layer_norm", _norm_defines(dtype, size), threads, shared_bytes=2 * threads // 32 * 4
@@ -92,7 +92,7 @@ def _norm_defines(dtype: torch.dtype, size: int) -> tuple[tuple[str, str | int],
 
 
 def _check_norm(hidden: Tensor, rows: Sequence[Tensor | None], vectors: Sequence[Tensor | None]) -> None:
-    """Asserts dtypes and shapes: kernels do not check their pointers."""
+    """Assert dtypes and shapes, because kernels do not check their pointers."""
     for tensor in rows:
         if tensor is not None:
             assert tensor.dtype == hidden.dtype, tensor.dtype
@@ -111,9 +111,9 @@ class ActivationParams(ctypes.Structure):
 def activate(
     launcher: Launcher, x: Tensor, activation: Activation = "silu", is_gated: bool = True, out: Tensor | None = None
 ) -> Tensor:
-    """[rows, n] -> the same shape; gated, [rows, 2 * n], gate then up -> activation(gate) * up [rows, n].
+    """The activation of [rows, n]; if gated, activation(gate) * up of [rows, 2 * n], gate then up. Returns [rows, n].
 
-    `x` is bfloat16 or float16, n a multiple of 8.
+    `x` is bfloat16 or float16; n is a multiple of 8.
     """
     rows, size = len(x), x.shape[1] // (1 + is_gated)
     out = x.new_empty((rows, size)) if out is None else out
@@ -131,7 +131,7 @@ def activate(
 
 
 def activation_kernel(dtype: torch.dtype, size: int, activation: Activation, is_gated: bool) -> Kernel:
-    """One pack of 8 a thread."""
+    """The kernel; each thread has one pack of 8 elements."""
     assert size % 8 == 0, size
     threads = min(-(-size // 256) * 32, MAX_ACTIVATION_THREADS)
     defines = ("SCALAR", SCALARS[dtype]), ("SIZE", size), ("ACTIVATION", activation), ("IS_GATED", int(is_gated))
@@ -146,7 +146,7 @@ class CapLogitsParams(ctypes.Structure):
 
 
 def cap_logits(launcher: Launcher, logits: Tensor, cap: float) -> Tensor:
-    """Replaces `logits` [rows, columns] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
+    """Replace `logits` [rows, columns] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
     assert logits.dtype == torch.float32, logits.dtype
     assert logits.stride(1) == 1, logits.stride()
     rows, columns = logits.shape
@@ -161,7 +161,7 @@ def cap_kernel() -> Kernel:
 
 
 def production_kernels() -> list[Kernel]:
-    """Norms of common sizes; Llama's and Qwen's gate in both dtypes, Gemma's, and each function without a gate."""
+    """Norms of common sizes; the gated functions of Llama, Qwen and Gemma; each function without a gate."""
     bf16, fp16 = torch.bfloat16, torch.float16
     without_gate: tuple[Activation, ...] = ("gelu_tanh", "gelu_erf", "relu")
     return [

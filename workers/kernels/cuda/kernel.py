@@ -15,10 +15,10 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One function of one .cu file, specialised by macros; THREADS and SHARED_BYTES come on top of `defines`.
+    """One function of one .cu file, specialised by the macros `defines`, THREADS and SHARED_BYTES.
 
-    The function takes one struct of parameters by value. `shared_bytes` is its dynamic shared memory, of which the
-    source asserts that it is what it needs.
+    The function takes one struct of parameters by value. `shared_bytes` is its dynamic shared memory; the source
+    asserts that it needs exactly this.
     """
 
     file: str  # below csrc/cuda: "sampler/cut.cu"
@@ -35,10 +35,10 @@ class Kernel:
 
 
 class Launcher(Protocol):
-    """Launches kernels; compiles and loads each at its first launch unless `load_all` did so before."""
+    """Launches kernels. A kernel is compiled and loaded at its first launch, unless `load_all` has loaded it."""
 
     def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile and load without a launch; `on_progress(loaded, of)` after each, in the caller's thread."""
+        """Compile and load without a launch; calls `on_progress(loaded, of)` after each, in the caller's thread."""
         ...
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:

@@ -1,7 +1,7 @@
-"""Launches kernels on this process's CUDA device: cubins by NVRTC, loaded by CuPy, run on torch's stream.
+"""Launches kernels on this process's CUDA device: NVRTC compiles cubins, CuPy loads them, and torch's stream runs them.
 
-CuPy is used nowhere else but in nvrtc.py, and both are imported only when a CUDA device is used. CuPy's memory pool and
-its current stream are not: memory and streams stay torch's.
+CuPy is used only here and in nvrtc.py, and both are imported only when a CUDA device is used. CuPy's memory pool and
+current stream are not used: memory and streams are torch's.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ class Cubins(Protocol):
 
 
 class CudaLauncher:
-    """One GPU a process, torch's current one; all calls but compilation come from one thread."""
+    """Launches on torch's current GPU, one per process; all calls except compilation are made by one thread."""
 
     def __init__(self, cupy: Any, cubins: Cubins, arch: str, stream_pointer: Callable[[], int]):
         self._cupy = cupy
@@ -40,7 +40,7 @@ class CudaLauncher:
 
     @classmethod
     def for_current_device(cls, folder: Path) -> "CudaLauncher":
-        """Keeps cubins in `folder`. Raises ConfigError when GPU, driver, CuPy and NVRTC do not fit together."""
+        """A launcher with cubins in `folder`. Raises ConfigError if GPU, driver, CuPy and NVRTC are incompatible."""
         device = torch.cuda.current_device()
         arch = architecture(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
         cupy = import_cupy(torch.version.cuda)
@@ -63,7 +63,7 @@ class CudaLauncher:
                     on_progress(loaded, len(wanted))
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
-        # CuPy would silently make a dimension of 0 a 1.
+        # CuPy would silently replace a dimension of 0 by 1.
         assert all(1 <= size <= limit for size, limit in zip(grid, MAX_GRID, strict=True)), grid
         if kernel not in self._functions:
             self.load_all([kernel])
@@ -75,19 +75,19 @@ class CudaLauncher:
     def _load(self, kernel: Kernel, path: Path) -> Any:
         function = self._cupy.RawModule(path=str(path)).get_function(kernel.function)
         if kernel.shared_bytes:
-            function.max_dynamic_shared_size_bytes = kernel.shared_bytes  # beyond 48 KB it must be asked for
+            function.max_dynamic_shared_size_bytes = kernel.shared_bytes  # required beyond 48 KB
         else:
-            function.compile()  # loads, as setting the attribute does: a first launch must not, in a graph
+            function.compile()  # loads, as the assignment above does: a first launch in a graph must not load
         return function
 
     def _dtype_of(self, struct: type[ctypes.Structure]) -> np.dtype[Any]:
-        """An array of one element of it is what CuPy passes by value."""
+        """The dtype of an array of one struct, which CuPy passes by value."""
         if struct not in self._dtypes:
             self._dtypes[struct] = np.dtype(struct)
         return self._dtypes[struct]
 
     def _current_stream(self) -> Any:
-        """Torch's current stream, queried at every launch: during a graph capture it is another one."""
+        """Torch's current stream, queried at every launch, because a graph capture has a different one."""
         pointer = self._stream_pointer()
         if pointer not in self._streams:
             self._streams[pointer] = wrapped(self._cupy, pointer)
@@ -95,17 +95,17 @@ class CudaLauncher:
 
 
 class _Foreign:
-    """The protocol by which CuPy gets a stream's address."""
+    """A stream of torch in the protocol by which CuPy obtains its address."""
 
     def __init__(self, pointer: int):
         self._pointer = pointer
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._pointer  # version of the protocol, address
+        return 0, self._pointer  # (version of the protocol, address)
 
 
 def wrapped(cupy: Any, pointer: int) -> Any:
-    """CuPy's stream for torch's at `pointer`, by the way of CuPy 14 or, deprecated there, of CuPy 13."""
+    """A CuPy stream for torch's at `pointer`, by the interface of CuPy 14 or, deprecated there, of CuPy 13."""
     if hasattr(cupy.cuda.Stream, "from_external"):
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
     return cupy.cuda.ExternalStream(pointer)

@@ -1,6 +1,6 @@
-"""Compiles kernels by NVRTC through CuPy's low-level interface, which needs no device, and keeps the cubins in files.
+"""Compiles kernels with NVRTC through CuPy's low-level interface, which needs no device, and caches cubins in files.
 
-CuPy's own RawModule(code=...) is not used: its cache does not see headers, it needs a device, and it adds options.
+CuPy's RawModule(code=...) is not used: its cache ignores headers, it needs a device, and it adds options.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ from paged_serve.protocol.errors import ConfigError
 
 from .kernel import FOLDER, Kernel
 
-# -fmad=false: a*b + c rounds as written (device.cuh). Without --use_fast_math and -ftz, subnormals stay.
+# -fmad=false: a*b + c rounds as written (device.cuh). Without --use_fast_math and -ftz, subnormals are kept.
 OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
 
 
 def compile_cubin(kernel: Kernel, arch: str, folder: Path = FOLDER) -> bytes:
-    """The binary of `kernel` for exactly `arch` ("sm_90a"). Raises RuntimeError with the compiler's log."""
+    """The binary of `kernel` for exactly `arch` (such as "sm_90a"). Raises RuntimeError with the compiler's log."""
     options = (*OPTIONS, *kernel.options, f"-arch={arch}", f"-I{folder}")
     program = nvrtc.createProgram((folder / kernel.file).read_text(), kernel.file, (), ())
     try:
@@ -31,7 +31,7 @@ def compile_cubin(kernel: Kernel, arch: str, folder: Path = FOLDER) -> bytes:
 
 
 class CubinCache:
-    """Cubins by a key of all their inputs. Several processes may fill one folder concurrently."""
+    """Cubins by a key of all their inputs. Several processes may write to one folder concurrently."""
 
     def __init__(self, folder: Path, sources: Path = FOLDER):
         self._folder = folder
@@ -40,7 +40,7 @@ class CubinCache:
         self._digest = hashlib.sha256(b"".join(name.encode() + b"\0" + (sources / name).read_bytes() for name in names))
 
     def path(self, kernel: Kernel, arch: str) -> Path:
-        """The file of its cubin, compiled now unless it is there."""
+        """The file of the kernel's cubin, which is compiled now if it does not exist."""
         key = self._digest.copy()
         key.update(repr((kernel.file, kernel.options, OPTIONS, arch, nvrtc.getVersion())).encode())
         path = self._folder / f"{kernel.function}-{arch}-{key.hexdigest()[:32]}.cubin"

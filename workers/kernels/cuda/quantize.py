@@ -1,4 +1,4 @@
-"""Rows of activations as e4m3 with a scale each, for products of 8 bits."""
+"""Quantizes rows of activations to e4m3 with one scale per row, for 8-bit products."""
 
 import ctypes
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .kernel import SCALARS, Kernel, Launcher
 
-MAX_THREADS = 512  # beyond them threads take packs in turns
+MAX_THREADS = 512  # beyond this, each thread processes several packs
 
 
 class QuantizeRowsParams(ctypes.Structure):
@@ -15,9 +15,9 @@ class QuantizeRowsParams(ctypes.Structure):
 
 
 def quantize_rows(launcher: Launcher, hidden: Tensor, codes: Tensor, scales: Tensor) -> None:
-    """`hidden` [rows, size] as `codes` [rows, size] float8_e4m3fn times `scales` [rows, 1] float32.
+    """Quantize `hidden` [rows, size] to `codes` [rows, size] float8_e4m3fn times `scales` [rows, 1] float32.
 
-    bfloat16 or float16, `size` a multiple of 8.
+    `hidden` is bfloat16 or float16; `size` is a multiple of 8.
     """
     rows, size = hidden.shape
     assert codes.shape == hidden.shape, codes.shape
@@ -33,7 +33,7 @@ def quantize_rows(launcher: Launcher, hidden: Tensor, codes: Tensor, scales: Ten
 
 
 def quantize_rows_kernel(dtype: torch.dtype, size: int) -> Kernel:
-    """One pack of 8 a thread where a block is large enough."""
+    """The kernel; each thread has one pack of 8 elements if a block is large enough."""
     assert size % 8 == 0, size
     threads = min(-(-size // 256) * 32, MAX_THREADS)
     defines = (("SCALAR", SCALARS[dtype]), ("SIZE", size))
@@ -41,5 +41,5 @@ def quantize_rows_kernel(dtype: torch.dtype, size: int) -> Kernel:
 
 
 def production_kernels() -> list[Kernel]:
-    """The inputs of Llama's and Qwen's products."""
+    """Kernels for the inputs of Llama's and Qwen's products."""
     return [quantize_rows_kernel(torch.bfloat16, size) for size in (1024, 4096, 14336)]

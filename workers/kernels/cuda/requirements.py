@@ -1,4 +1,4 @@
-"""The requirements of our CUDA kernels, checked on plain version numbers, so that tests need no GPU."""
+"""Checks the requirements of our CUDA kernels; the checks take version numbers, so that tests need no GPU."""
 
 from pathlib import Path
 from types import ModuleType
@@ -7,7 +7,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 LEAST_CAPABILITY = (8, 0)  # bfloat16, asynchronous copies
-# Our kernels need no feature of the "a" architecture yet; it is the target because attention will.
+# Our kernels need no feature of the "a" architecture yet; it is the target because attention will need them.
 NAMES = {(9, 0): "sm_90a"}
 
 
@@ -16,11 +16,11 @@ def cubin_folder(config: ModelConfig) -> Path:
 
 
 def import_cupy(torch_cuda: str | None) -> ModuleType:
-    """CuPy with its NVRTC. `torch_cuda` is torch.version.cuda. Raises ConfigError that names the extra to install."""
+    """CuPy with its NVRTC. `torch_cuda` is torch.version.cuda. Raises ConfigError naming the extra to install."""
     try:
         import cupy
 
-        cupy.cuda.nvrtc.getVersion()  # CuPy looks for the library only now
+        cupy.cuda.nvrtc.getVersion()  # CuPy loads the library only here
     except (ImportError, RuntimeError) as error:
         extra = f"cuda{(torch_cuda or '13').partition('.')[0]}"
         reason = str(error).partition("\n")[0]
@@ -42,7 +42,7 @@ def architecture(device: str, capability: tuple[int, int]) -> str:
 
 
 def check_compiler(arch: str, nvrtc: tuple[int, int], known: tuple[int, ...]) -> None:
-    """Raises ConfigError unless an NVRTC of this version, which compiles for `known` (90, 100), knows `arch`."""
+    """Raises ConfigError unless `arch` is among the architectures `known` (90, 100) to this version of NVRTC."""
     number = int(arch.removeprefix("sm_").rstrip("a"))
     if number not in known:
         raise ConfigError(
@@ -52,9 +52,9 @@ def check_compiler(arch: str, nvrtc: tuple[int, int], known: tuple[int, ...]) ->
 
 
 def check_driver(driver: int, nvrtc: tuple[int, int]) -> None:
-    """Raises ConfigError when a `driver` (13000: CUDA 13.0) is too old to load what this NVRTC makes.
+    """Raises ConfigError if a `driver` (13000: CUDA 13.0) is too old for the binaries of this NVRTC.
 
-    Binaries of one major version run on every driver of it or of a later one.
+    Binaries of a major version run on every driver of that version or a later one.
     """
     major, minor = driver // 1000, driver % 1000 // 10
     if major < nvrtc[0]:

@@ -9,7 +9,7 @@ from ...kv.cache_view import CacheView
 from .kernel import SCALARS, Kernel, Launcher
 
 CACHED = {**SCALARS, torch.float8_e4m3fn: "fp8"}
-MAX_THREADS = 512  # beyond this, each thread takes several heads
+MAX_THREADS = 512  # beyond this, each thread processes several heads
 
 
 class RopeKvWriteParams(ctypes.Structure):
@@ -32,12 +32,12 @@ def rotate_and_cache(
     eps: float = 0.0,
     code_scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """Writes the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
+    """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
-    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; nothing is cached of a token
-    whose slot is negative. `angles` [positions, head_dim] float32 are a Rotary's table; the norms are [head_dim]
-    float32. The cache is of the dtype of `projected`, or of float8_e4m3fn: a key is then its code times the first of
-    `code_scales`, a value times the second.
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. Keys and values of a token
+    with a negative slot are not written. `angles` [positions, head_dim] float32 are a Rotary's table; the norms are
+    [head_dim] float32. The cache has the dtype of `projected`, or float8_e4m3fn: a key is then its code times the first
+    of `code_scales`, a value its code times the second.
     """
     keys, values, positions, slots = view.cache.keys[layer], view.cache.values[layer], view.positions, view.slots
     tokens, heads, head_dim = query.shape
@@ -66,7 +66,7 @@ def rotate_and_cache(
 def rotate_and_cache_kernel(
     dtype: torch.dtype, cached: torch.dtype, head_dim: int, heads: int, kv_heads: int, block_size: int
 ) -> Kernel:
-    """A block of as many threads as a token's heads need, up to MAX_THREADS."""
+    """The kernel, with as many threads per block as a token's heads need, up to MAX_THREADS."""
     assert head_dim % 16 == 0, head_dim
     assert head_dim <= 512, head_dim
     lanes = 1 << (head_dim // 16 - 1).bit_length()  # of one head

@@ -1,4 +1,4 @@
-"""The passes of the sampler over logits on a device; csrc/cuda/sampler/sampler.cuh has what they do, in which order."""
+"""The sampler's passes over logits on a device; csrc/cuda/sampler/sampler.cuh describes them and their order."""
 
 import ctypes
 from dataclasses import dataclass
@@ -60,10 +60,10 @@ class AdjustParams(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the work is divided; no result depends on it."""
+    """The division of the work among thread blocks; results do not depend on it."""
 
     threads: int = 256
-    slice_tokens: int = 8192  # of one block: 16 blocks for a row of 131,072
+    slice_tokens: int = 8192  # tokens per block: 16 blocks for a row of 131,072
 
     def kernel(self, function: str) -> Kernel:
         scratch = self.threads // 32 * 8 + 24
@@ -81,7 +81,7 @@ def production_kernels() -> list[Kernel]:
 
 
 class Workspace:
-    """Memory by which the launches over the same rows pass results to each other."""
+    """Memory through which launches over the same rows pass on their results."""
 
     def __init__(self, num_rows: int, vocab_size: int, blocks: Blocks, device: torch.device):
         self.num_rows = num_rows
@@ -94,7 +94,7 @@ class Workspace:
 
 
 class SamplerKernels:
-    """Launches them for one vocabulary on one device's current stream."""
+    """Launches the sampler's kernels for one vocabulary on the current stream of a device."""
 
     def __init__(self, launcher: Launcher, vocab_size: int, device: torch.device, blocks: Blocks | None = None):
         assert 0 < vocab_size <= MAX_VOCAB, vocab_size
@@ -109,10 +109,10 @@ class SamplerKernels:
     def over(
         self, logits: Tensor, rows: Tensor, token_ids: Tensor, bad: Tensor | None = None, lists: Tensor | None = None
     ) -> "RowPasses":
-        """The passes over `rows` [n, ROW.itemsize] bytes, of `logits` [sources, vocab] float32.
+        """The passes over `rows` [n, ROW.itemsize] bytes, which refer to rows of `logits` [sources, vocab] float32.
 
-        They write tokens to `token_ids` int64 and `bad` uint8; without `bad` they read `token_ids` instead. Gathered
-        tokens go to `lists` int64. The next call's passes may overwrite these passes' results in the workspace.
+        They write tokens to `token_ids` int64 and flags to `bad` uint8; without `bad` they read `token_ids` instead.
+        Gathered tokens are written to `lists` int64. Passes of a later call may overwrite results in the workspace.
         """
         self._check(logits, token_ids, rows)
         assert rows.shape[1] == ROW.itemsize, rows.shape
@@ -128,11 +128,11 @@ class SamplerKernels:
         return RowPasses(self, params, work.states[: len(rows)])
 
     def adjust(self, logits: Tensor, adjustments: Tensor, words: Tensor) -> None:
-        """Apply `adjustments` [n, ADJUSTMENT.itemsize] bytes to their rows of `logits`; `words` int32 is theirs."""
+        """Apply `adjustments` [n, ADJUSTMENT.itemsize] bytes to their rows of `logits`; `words` int32 is their data."""
         self._launch_adjust("adjust", self._slices, logits, adjustments, words, None)
 
     def count(self, logits: Tensor, adjustments: Tensor, words: Tensor, token_ids: Tensor) -> None:
-        """Count the new `token_ids` int64 among the tokens that penalties are for."""
+        """Add the new `token_ids` int64 to the counts that penalties use."""
         self._launch_adjust("count", 1, logits, adjustments, words, token_ids)
 
     def launch(self, function: str, rows: int, params: SamplerParams) -> None:
@@ -160,7 +160,7 @@ class SamplerKernels:
 
 
 class RowPasses:
-    """The passes over one set of rows; `scan` comes first."""
+    """The passes over one set of rows; `scan` must come first."""
 
     def __init__(self, kernels: SamplerKernels, params: SamplerParams, states: Tensor):
         self._kernels = kernels
@@ -168,32 +168,32 @@ class RowPasses:
         self.states = states  # [n, STATE.itemsize] bytes
 
     def scan(self) -> None:
-        """Start each row: its best token, whether it is bad; its position is counted on."""
+        """Start each row: find its best token and whether it is bad, and advance its position."""
         self._launch("scan")
 
     def cut(self, *, by_mass: bool) -> None:
-        """Find the last token that stays, by top-k, or, after that, by top-p."""
+        """Find the last token that is kept, by top-k or, after that, by top-p."""
         self._params.by_mass = by_mass
         for level in range(LEVELS):
             self._params.level = level
             self._launch("cut")
 
     def exclude(self) -> None:
-        """Mask the tokens that XTC excludes, in rows where it applies in this step; the cuts come first."""
+        """Mask the tokens that XTC excludes, in rows where it applies in this step; must come after the cuts."""
         for level in range(LEVELS):
             self._params.level = level
             self._launch("exclude")
 
     def draw(self) -> None:
-        """A token for each row that is neither greedy nor bad."""
+        """Draw a token for each row that is neither greedy nor bad."""
         self._launch("draw")
 
     def rank(self) -> None:
-        """Each row's mass, and the rank of its token."""
+        """Compute each row's mass, and the rank of its token."""
         self._launch("rank")
 
     def gather(self) -> None:
-        """List the tokens that the cut leaves, in no order, as rank keys (`rank_keys` of the ordering, unsigned)."""
+        """List the tokens that the cut leaves, unordered, as unsigned rank keys (see `rank_keys` in ordering.py)."""
         self._launch("gather")
 
     def _launch(self, function: str) -> None:

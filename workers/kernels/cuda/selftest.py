@@ -1,6 +1,6 @@
-"""Inputs for every primitive of device.cuh, run on a device or in the emulator; the two must agree.
+"""Runs every primitive of device.cuh on a device or in the emulator; the results must agree.
 
-A kernel that is right in the emulator is right on a device as far as its primitives are the same there.
+Tests of kernels in the emulator hold for a device only if the primitives are the same on both.
 """
 
 import ctypes
@@ -29,9 +29,9 @@ class SelftestParams(ctypes.Structure):
 
 
 class Case(NamedTuple):
-    """The first word of `name` is a primitive. Each of `inputs` is [threads, elements of one thread].
+    """Inputs of one primitive, the first word of `name`. Each of `inputs` is [threads, elements of one thread].
 
-    `tolerance` is relative, of each element; 0 means the same bits, where all NaN are one.
+    `tolerance` is the relative tolerance of each element; 0 requires equal bits, except that all NaN are equal.
     """
 
     name: str
@@ -64,7 +64,7 @@ def run(launcher: Launcher, case: Case, device: str = "cpu") -> Tensor:
 
 
 def agree(case: Case, found: Tensor, expected: Tensor) -> bool:
-    """Whether two runs, or a run and a definition, gave the same."""
+    """Whether two runs, or a run and a definition, have the same results within the tolerance."""
     if found.dtype == torch.uint8:
         return torch.equal(found, expected)
     both_nan = found.isnan() & expected.isnan()
@@ -77,7 +77,7 @@ def agree(case: Case, found: Tensor, expected: Tensor) -> bool:
 
 
 def cases() -> list[Case]:
-    """Cases for both 16-bit types where a primitive has them; conversions of every code and every halfway point."""
+    """Cases of all primitives, for both 16-bit dtypes if they differ; conversions of every code and halfway point."""
     random = torch.Generator().manual_seed(0)
     found = []
     for dtype in (BF16, FP16):
@@ -127,20 +127,20 @@ def _output_dtype(case: Case) -> torch.dtype:
 
 
 def _codes(dtype: torch.dtype) -> Tensor:
-    """Every number of a dtype, NaN and infinities included."""
+    """Every value of a dtype, including NaN and infinities."""
     if dtype == FP8:
         return torch.arange(256).to(torch.uint8).view(FP8)
     return torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
 
 
 def _every_pair_of_codes() -> Tensor:
-    """[threads, 2] e4m3: each code in both places. Without NaN, which is a number before sm_89."""
+    """Each e4m3 code in both places, [threads, 2]; without NaN, which is a number before sm_89."""
     codes = torch.cat([torch.arange(start, start + 127) for start in (0, 128)]).to(torch.uint8)
     return torch.stack((codes, codes.roll(1)), 1).view(FP8)
 
 
 def _around_halfway(dtype: torch.dtype) -> Tensor:
-    """Every number of a dtype as float, the points halfway between neighbours, and the floats next to those."""
+    """Every value of a dtype as float, the points halfway between adjacent values, and the floats next to these."""
     codes = _codes(dtype).float()
     values = codes[codes.isfinite()].sort().values
     halfway = (values[1:] + values[:-1]) / 2
@@ -164,15 +164,15 @@ def _divisors(random: torch.Generator) -> Tensor:
 
 
 def _copies(random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Bytes, and which of the two copies of a thread are valid."""
+    """Bytes to copy, and whether each of a thread's two copies is valid."""
     data = torch.randint(256, (2 * THREADS, 32), generator=random).to(torch.uint8)
     return data, torch.randint(2, (2 * THREADS, 2), generator=random).to(torch.int32)
 
 
 def _matrices(random: torch.Generator, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Fragments of random a, b and sum whose products all have the sign of their sum, so that nothing cancels.
+    """Random fragments of a, b and sum; all products have the sign of their sum, so that nothing cancels.
 
-    Lane l's parts of a and of a sum are of the same rows, l / 4 and l / 4 + 8; b is positive.
+    The parts of a and of the sum in lane l belong to the same rows, l / 4 and l / 4 + 8; b is positive.
     """
     lanes = torch.arange(2 * THREADS)
     signs = torch.where(torch.rand((2 * THREADS // 4), generator=random) < 0.5, -1.0, 1.0)[lanes // 4].unsqueeze(1)

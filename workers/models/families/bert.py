@@ -24,7 +24,7 @@ MASKED_LM = (
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, {"layer_norm_eps": "rms_norm_eps"}, **DEFAULTS)
-    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
+    found["num_key_value_heads"] = None  # never grouped-query attention, whatever config.json says
     need("BERT", found, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     return found
 

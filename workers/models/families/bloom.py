@@ -1,4 +1,4 @@
-"""Bloom: ALiBi instead of position embeddings, layer norms, also after the embedding, and no gate."""
+"""Bloom: ALiBi instead of position embeddings, layer norms (also after the embedding), no gate."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "tie_word_emb
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Bloom", fields, apply_residual_connection_post_layernorm=False)
     found = renamed(fields, FIELDS, **DEFAULTS, hidden_act="gelu_pytorch_tanh")
-    found["num_key_value_heads"] = found["head_dim"] = None  # neither is configurable, whatever config.json says
+    found["num_key_value_heads"] = found["head_dim"] = None  # both are fixed, whatever config.json says
     if isinstance(size := found.get("hidden_size"), int):
         found["intermediate_size"] = 4 * size
     return found

@@ -35,7 +35,7 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    """Layers with full attention have no rotary embedding."""
+    """The ropes of the layers; those with full attention have no rotary embedding."""
     return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in kinds(config))
 
 

@@ -1,4 +1,4 @@
-"""DistilBERT: as BERT, without token types."""
+"""DistilBERT: as BERT, but without token types."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ FIELDS = {
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, FIELDS, hidden_act="gelu", rms_norm_eps=1e-12)
-    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
+    found["num_key_value_heads"] = None  # never grouped-query attention, whatever config.json says
     return found
 
 

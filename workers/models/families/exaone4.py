@@ -12,7 +12,7 @@ from .olmo2 import NAMES
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    """The window pattern may be null or a string of letters; `layer_types` then says the same."""
+    """The fields in common names. A window pattern that is null or a string is dropped: `layer_types` has the same."""
     found = renamed(fields, {}, rms_norm_eps=1e-5)
     if not isinstance(found.get("sliding_window_pattern"), int) or not found["sliding_window_pattern"]:
         found.pop("sliding_window_pattern", None)

@@ -1,4 +1,4 @@
-"""How families of models may differ, and what most of them share."""
+"""The ways in which model families differ, with the defaults that most of them share."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +17,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are what most families use.
+    """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are the names that most families use.
 
     If `query`, `key` and `value` are the same name, that matrix has all queries, then all keys, then all values;
     likewise `gate` and `up`. A norm's bias has its weight's name with ".bias". An empty name means no norm.
@@ -41,14 +41,14 @@ class WeightNames:
     up: str = "model.layers.{}.mlp.up_proj"
     down: str = "model.layers.{}.mlp.down_proj"
     positions: str = ""  # the table of learned positions
-    first_position: int = 0  # that table's row for position 0
+    first_position: int = 0  # the row of that table for position 0
     token_types: str = ""  # encoders: the table of token types
     are_transposed: bool = False  # projections are stored in the order [in, out]
-    are_grouped: bool = False  # the matrix of q, k and v has, KV head by KV head, its queries, its key and its value
-    unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
+    are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
+    unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
-        """The names in this checkpoint: those of a model saved without its head lack the common prefix."""
+        """The names in this checkpoint. In a checkpoint saved without a head they lack the common prefix."""
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
@@ -68,9 +68,9 @@ class Biases:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Bounds kept by a tanh (soft caps); 0: no cap."""
+    """Bounds that a tanh enforces (soft caps); 0: no cap."""
 
-    scores: float = 0.0  # attention's
+    scores: float = 0.0  # of attention
     logits: float = 0.0
 
 
@@ -83,7 +83,7 @@ def no_biases(_: HFConfig) -> Biases:
 
 
 def renamed(fields: dict[str, Any], names: Mapping[str, str], **defaults: Any) -> dict[str, Any]:
-    """A config.json's fields, renamed by `names` (its own: the common one). A null field counts as absent."""
+    """A config.json's fields, renamed by `names` (its own name: the common one). A null field counts as absent."""
     return defaults | {names.get(name, name): value for name, value in fields.items() if value is not None}
 
 
@@ -110,7 +110,7 @@ def rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
 
 
 def partial_rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
-    """One rope for all layers, of heads that may be rotated in part."""
+    """The same rope for all layers; heads may be partially rotated."""
     return (rope_of(config, may_be_partial=True),) * config.num_hidden_layers
 
 
@@ -123,7 +123,7 @@ def full_attention(config: HFConfig) -> tuple[int, ...]:
 
 
 def windows_by_layer_type(config: HFConfig) -> tuple[int, ...]:
-    """With use_sliding_window, layers have a window as `layer_types` says, or else from `max_window_layers` on."""
+    """With use_sliding_window, layers have a window according to `layer_types`, or else from `max_window_layers` on."""
     window = config.sliding_window if config.use_sliding_window else None
     if window is None:
         return full_attention(config)
@@ -138,14 +138,14 @@ def as_it_is(family: "Family", _: HFConfig) -> "Family":
 
 
 def layer_kinds(config: HFConfig, pattern: int) -> list[str]:
-    """`layer_types`, or else full attention in every `pattern`-th layer and a sliding window in the others."""
+    """`layer_types`, or else full attention in every `pattern`-th layer and sliding windows in the others."""
     layers = range(1, config.num_hidden_layers + 1)
     return config.layer_types or [FULL if layer % pattern == 0 else SLIDING for layer in layers]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family: its architectures in config.json, and how it differs from Llama."""
+    """One family: its architectures in config.json, and its differences from Llama."""
 
     name: str
     architectures: tuple[str, ...]
@@ -154,16 +154,16 @@ class Family:
     sliding_windows: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: full attention
     qk_norm: bool = False  # queries and keys are normalised per head before they are rotated
     default_head_dim: int | None = None  # None: hidden_size / num_attention_heads
-    whole_qk_norm: bool = False  # queries of all heads are normalised together, likewise keys
+    whole_qk_norm: bool = False  # queries are normalised over all heads, and keys likewise
     norm: NormKind = "rms"
     is_gated: bool = True  # the feed-forward
     is_parallel: bool = False  # attention and feed-forward read the same hidden states
     ropes: Callable[[HFConfig], tuple[RopeScaling, ...]] = rope_everywhere  # per layer
-    interleaved: bool = False  # elements 2 i and 2 i + 1 of a head are rotated together
+    interleaved: bool = False  # rotary pairs are the elements 2 i and 2 i + 1 of a head
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     caps: Callable[[HFConfig], Caps] = no_caps
-    has_alibi: bool = False  # attention's scores fall with the distance of the key
-    config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served
+    has_alibi: bool = False  # attention scores decrease with the distance of the key
+    config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for unsupported values
     is_bidirectional: bool = False  # an encoder
-    label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # from the pooled token to its scores
-    adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # the family as this config.json changes it
+    label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # turn the pooled token into scores
+    adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # the family, adapted to a config.json

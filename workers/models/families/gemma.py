@@ -13,7 +13,7 @@ TANH = "gelu_pytorch_tanh"
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    """Configs of the first release lack hidden_activation; their hidden_act is not the gelu of training."""
+    """The fields in common names. In the first release, hidden_act "gelu" means the approximation with tanh."""
     kind = fields.get("hidden_activation") or fields.get("hidden_act")
     return {"tie_word_embeddings": True} | fields | {"hidden_act": TANH if kind in (None, "gelu") else kind}
 
@@ -23,7 +23,7 @@ def biases(config: HFConfig) -> Biases:
 
 
 def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:
-    """The square root is rounded to the dtype of the embeddings."""
+    """The square root of hidden_size as a factor of embeddings, rounded to their dtype."""
     return Multipliers(embedding=torch.tensor(math.sqrt(config.hidden_size), dtype=dtype).item())
 
 

@@ -18,7 +18,7 @@ FIELDS = {
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, FIELDS, hidden_act="gelu_new", rms_norm_eps=1e-5, tie_word_embeddings=True)
-    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
+    found["num_key_value_heads"] = None  # never grouped-query attention, whatever config.json says
     if isinstance(size := found.get("hidden_size"), int):
         found.setdefault("intermediate_size", 4 * size)
     need("GPT-2", found, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)

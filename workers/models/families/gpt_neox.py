@@ -1,4 +1,4 @@
-"""GPT-NeoX (Pythia, Dolly 2): one matrix of q, k and v, head by head; partial rotation; most models are parallel."""
+"""GPT-NeoX (Pythia, Dolly 2): one matrix of q, k and v, grouped by head; partial rotation; mostly parallel layers."""
 
 from dataclasses import replace
 from typing import Any

@@ -9,7 +9,7 @@ from .gpt2 import FIELDS
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, FIELDS, hidden_act="gelu_new", rms_norm_eps=1e-5, rotary_dim=64)
-    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
+    found["num_key_value_heads"] = None  # never grouped-query attention, whatever config.json says
     if isinstance(size := found.get("hidden_size"), int):
         found.setdefault("intermediate_size", 4 * size)
     need("GPT-J", found, tie_word_embeddings=False)

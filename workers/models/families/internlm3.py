@@ -1,4 +1,4 @@
-"""InternLM 3: as Llama, with one switch for the biases of q, k and v, and another for all other projections."""
+"""InternLM 3: as Llama, with one field for the biases of q, k and v, and another for those of other projections."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Mistral: as Llama; in models with a sliding window, every layer has it."""
+"""Mistral: as Llama; in models with a sliding window, all layers have it."""
 
 from ...checkpoint.hf_config import HFConfig
 from .family import Family

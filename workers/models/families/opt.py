@@ -16,7 +16,7 @@ NEEDED = {
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, FIELDS, hidden_act="relu", rms_norm_eps=1e-5, tie_word_embeddings=True)
-    found["num_key_value_heads"] = None  # no grouped queries, whatever config.json says
+    found["num_key_value_heads"] = None  # never grouped-query attention, whatever config.json says
     need("OPT", found, **NEEDED, word_embed_proj_dim=found.get("hidden_size"))
     return found
 

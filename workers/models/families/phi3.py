@@ -8,7 +8,7 @@ from .mistral import every_layer_slides
 LAYER = "model.layers.{}."
 QKV, GATE_UP = f"{LAYER}self_attn.qkv_proj", f"{LAYER}mlp.gate_up_proj"
 NAMES = WeightNames(query=QKV, key=QKV, value=QKV, gate=GATE_UP, up=GATE_UP)
-LONG = ("su", "yarn", "longrope")  # earlier releases have other names for longrope
+LONG = ("su", "yarn", "longrope")  # the names of longrope in different releases
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

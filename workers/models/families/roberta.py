@@ -13,7 +13,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = bert.config({"pad_token_id": 1} | fields)
     need("RoBERTa", found, pad_token_id=FIRST_POSITION - 1)
     if isinstance(count := found.get("max_position_embeddings"), int):
-        found["max_position_embeddings"] = count - FIRST_POSITION  # usable by prompts
+        found["max_position_embeddings"] = count - FIRST_POSITION  # positions that prompts can use
     return found
 
 

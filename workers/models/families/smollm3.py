@@ -18,7 +18,7 @@ def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     layers = range(config.num_hidden_layers)
     turned = config.no_rope_layers or [(layer + 1) % 4 for layer in layers]
     if len(turned) != len(layers):
-        raise ConfigError(f"config.json: no_rope_layers has {len(turned)} entries, but the model {len(layers)} layers")
+        raise ConfigError(f"config.json: no_rope_layers has {len(turned)} entries for {len(layers)} layers")
     return tuple(rope_of(config) if is_turned else RopeScaling("none") for is_turned in turned)
 
 
