@@ -84,7 +84,7 @@ def _check_types(params: msgspec.Struct, decode: Callable[[bytes], Any], name: s
 def _check_task(pooling: PoolingParams | None, limits: Welcome) -> None:
     task = "generate" if pooling is None else pooling.task
     if task not in limits.tasks:
-        raise InvalidRequest(f"task is {task}; this model can be asked for {', '.join(limits.tasks)}", "task")
+        raise InvalidRequest(f"task is {task}; this model serves {', '.join(limits.tasks)}", "task")
     if pooling is None or pooling.dimensions is None:
         return
     if task not in ("embed", "token_embed"):

@@ -84,4 +84,4 @@ def test_an_encoders_embeddings_are_those_of_sentence_transformers_files(tmp_pat
             assert one["embedding"] == pytest.approx(numbers, abs=1e-4)
         status, answer = server.post("/v1/embeddings", {"input": TEXTS})
         assert (status, answer["error"]["param"]) == (400, "input")
-        assert answer["error"]["message"].startswith("This model takes 20 tokens; input[3] has ")
+        assert answer["error"]["message"].startswith("This model accepts at most 20 tokens; input[3] has ")

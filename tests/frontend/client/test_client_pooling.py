@@ -106,7 +106,7 @@ def test_what_is_left_is_aborted(run_dir, start_core, how):
         ([1000], EMBED, "the prompt has token 1000"),
         ([1], PoolingParams(dimensions=9), "dimensions is 9; this model's embeddings have 8"),
         ([1], PoolingParams(task="classify", dimensions=2), "dimensions is 2; it is for embeddings"),
-        ([1], PoolingParams(task="token_classify"), "task is token_classify; this model can be asked for embed, class"),
+        ([1], PoolingParams(task="token_classify"), "task is token_classify; this model serves embed, class"),
         ([1], PoolingParams(task="rank"), "pooling_params: Invalid enum value 'rank'"),
         ([1], PoolingParams(dimensions=0), "pooling_params: Expected `int` >= 1"),
     ],
@@ -129,7 +129,7 @@ def test_a_model_of_one_kind_is_not_asked_for_the_other(run_dir, start_core):
     start_core(**POOLING)
 
     async def generates(client):
-        with pytest.raises(InvalidRequest, match="task is generate; this model can be asked for embed, classify"):
+        with pytest.raises(InvalidRequest, match="task is generate; this model serves embed, classify"):
             await anext(client.submit(PROMPT, SamplingParams(max_tokens=3)))
 
     with_client(run_dir, generates)
@@ -139,7 +139,7 @@ def test_a_model_that_generates_gives_no_vector(run_dir, start_core):
     start_core()
 
     async def pools(client):
-        with pytest.raises(InvalidRequest, match="task is embed; this model can be asked for generate"):
+        with pytest.raises(InvalidRequest, match="task is embed; this model serves generate"):
             await client.pool(PROMPT, EMBED)
 
     with_client(run_dir, pools)

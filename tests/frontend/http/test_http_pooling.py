@@ -88,11 +88,11 @@ def test_a_prompt_may_be_as_long_as_the_context(folder):
         assert (error["code"], error["param"]) == (400, "input")
         place = "input[1]" if len(given) == 2 else "input"
         assert error["message"] == (
-            f"This model takes 64 tokens; {place} has 65. Shorten it, or have its first 64 used with "
-            "truncate_prompt_tokens: -1"
+            f"This model accepts at most 64 tokens; {place} has 65. Shorten it, or send truncate_prompt_tokens: -1 "
+            "to use only its first 64 tokens"
         )
     error = server.ask("POST", E, {"messages": [{"role": "user", "content": "a" * 60}]}).json()["error"]
-    assert error["message"].startswith("This model takes 64 tokens; messages has 66.")
+    assert error["message"].startswith("This model accepts at most 64 tokens; messages has 66.")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_sentence_transformers_files_are_followed(folder, tmp_path):
     ]
     for fields, says in (
         ({"prompt_name": "other"}, "prompt_name is 'other'; this model has document, query"),
-        ({"input": "abcdefghijk"}, "This model takes 12 tokens; input has 16."),
-        ({"dimensions": 5}, "dimensions is 5; this model was trained for 4, 8 (matryoshka_dimensions)"),
+        ({"input": "abcdefghijk"}, "This model accepts at most 12 tokens; input has 16."),
+        ({"dimensions": 5}, "dimensions is 5; this model supports 4, 8 (matryoshka_dimensions)"),
         ({"dimensions": 9}, "dimensions is 9; this model's embeddings have 8"),
     ):
         assert says in server.ask("POST", E, {"input": "abc"} | fields).json()["error"]["message"]
@@ -188,28 +188,28 @@ def test_a_classification_names_the_likeliest_class(folder, tmp_path):
         (E, {"input": ""}, "input", "input is empty"),
         (E, {"input": ["a", ""]}, "input", "input[1] is empty"),
         (E, {"input": [[]]}, "input", "input is empty"),
-        (E, {"input": ["a", 1]}, "input", "mixes texts and tokens"),
+        (E, {"input": ["a", 1]}, "input", "mixes types"),
         (E, {"input": [400]}, "input", "token 400; the vocabulary is 0..399"),
         (E, {"input": [-1]}, "input[0]", "-1"),
         (E, {"input": 5}, "input", "expected"),
         (E, {"input": ["a"] * 2049}, "input", "2049 entries; at most 2048"),
         (E, {"input": "a", "messages": [{"role": "user", "content": "b"}]}, "input", "both input and messages"),
-        (E, {"input": "a", "add_generation_prompt": True}, "add_generation_prompt", "for messages"),
-        (E, {"messages": [{"role": "user", "content": "b"}], "prompt_name": "q"}, "prompt_name", "for input"),
+        (E, {"input": "a", "add_generation_prompt": True}, "add_generation_prompt", "only to messages"),
+        (E, {"messages": [{"role": "user", "content": "b"}], "prompt_name": "q"}, "prompt_name", "only to input"),
         (E, {"input": "a", "prompt_name": "q"}, "prompt_name", "this model has no prompts"),
         (E, {"input": "a", "encoding_format": "int8"}, "encoding_format", "float, base64"),
         (E, {"input": "a", "embed_dtype": "float16"}, "embed_dtype", "float32"),
         (E, {"input": "a", "endianness": "big"}, "endianness", "native, little"),
         (E, {"input": "a", "dimensions": 0}, "dimensions", ">= 1"),
-        (E, {"input": "a", "truncate_prompt_tokens": 65}, "truncate_prompt_tokens", "it can be 1 to 64"),
-        (E, {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "it can be 1 to 64"),
+        (E, {"input": "a", "truncate_prompt_tokens": 65}, "truncate_prompt_tokens", "it must be from 1 to 64"),
+        (E, {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "it must be from 1 to 64"),
         (E, {"input": "a", "truncation_side": "left"}, "truncation_side", "needs truncate_prompt_tokens"),
         (E, {"input": "a", "stream": True}, "stream", "this answer comes whole"),
         (E, {"input": "a", "normalize": True}, "normalize", "use use_activation"),
         (E, {"input": "a", "n": 2}, "n", "not a known field"),
         (E, {"input": "a", "max_tokens": 2}, "max_tokens", "not a known field"),
         (E, {"input": "a" * 600_000, "truncate_prompt_tokens": 5}, "input", "at least"),
-        (P, {"input": "a", "task": "classify"}, "task", "task is classify; tiny can be asked for embed, token_embed"),
+        (P, {"input": "a", "task": "classify"}, "task", "task is classify; tiny serves embed, token_embed"),
         (P, {"input": "a", "task": "rank"}, "task", "expected one of"),
     ],
 )

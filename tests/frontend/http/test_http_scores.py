@@ -96,7 +96,7 @@ def test_of_a_pair_only_the_longer_text_is_cut_if_that_is_enough(reader):
     ]
     error = reader.ask("POST", S, {"text_1": "qqq", "text_2": ["a", "d" * 60]}).json()["error"]
     assert (error["code"], error["param"]) == (400, "text_2")
-    assert "This model takes 64 tokens; text_2 has 66." in error["message"]
+    assert "This model accepts at most 64 tokens; text_2 has 66." in error["message"]
 
 
 @pytest.mark.parametrize("path", [R, "/v1/rerank", "/v2/rerank"])
@@ -170,10 +170,10 @@ def test_coheres_embeddings_have_its_shape(folder, tmp_path):
 @pytest.mark.parametrize(
     ("path", "body", "param", "says"),
     [
-        (S, {}, "text_1", "give one pair of fields"),
-        (S, {"text_1": "a"}, "text_1", "give one pair of fields"),
-        (S, {"text_1": "a", "documents": "b"}, "text_1", "give one pair of fields"),
-        (S, {"text_1": "a", "text_2": "b", "queries": "c"}, "text_1", "give one pair of fields"),
+        (S, {}, "text_1", "send one pair of fields"),
+        (S, {"text_1": "a"}, "text_1", "send one pair of fields"),
+        (S, {"text_1": "a", "documents": "b"}, "text_1", "send one pair of fields"),
+        (S, {"text_1": "a", "text_2": "b", "queries": "c"}, "text_1", "send one pair of fields"),
         (S, {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1", "text_1 has 2 texts and text_2 3"),
         (S, {"text_1": ["a", "b"], "text_2": "a"}, "text_1", "text_1 has 2 texts and text_2 1"),
         (S, {"text_1": "a", "text_2": []}, "text_2", "length >= 1"),
@@ -197,9 +197,14 @@ def test_coheres_embeddings_have_its_shape(folder, tmp_path):
         ("/v2/embed", {"texts": []}, "texts", "length >= 1"),
         ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types[0]", "float, base64"),
         ("/v2/embed", {"texts": ["a"], "input_type": "image"}, "input_type", "search_query"),
-        ("/v2/embed", {"texts": ["a" * 65], "truncate": "NONE"}, "texts", "This model takes 64 tokens; texts has 65"),
+        (
+            "/v2/embed",
+            {"texts": ["a" * 65], "truncate": "NONE"},
+            "texts",
+            "This model accepts at most 64 tokens; texts has 65",
+        ),
         ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension", "output_dimension is 9"),
-        ("/v2/embed", {"texts": ["a"], "truncate_prompt_tokens": 3}, "truncate", "as truncate says"),
+        ("/v2/embed", {"texts": ["a"], "truncate_prompt_tokens": 3}, "truncate", "by truncate"),
         ("/v2/embed", {"texts": ["a"], "images": ["x"]}, "images", "not a known field"),
     ],
 )
@@ -215,7 +220,7 @@ def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
 def test_a_model_of_several_classes_gives_no_score(folder):
     error = pooling_server(folder, CLASSIFIES).ask("POST", S, {"text_1": "a", "text_2": "b"}).json()["error"]
     assert error["message"] == (
-        "tiny tells 3 classes apart; a score needs a model of one class, or of embeddings: use /classify."
+        "tiny has 3 classes; a score needs a model with one class or an embedding model: use /classify."
     )
 
 

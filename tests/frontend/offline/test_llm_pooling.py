@@ -178,7 +178,7 @@ def test_a_cross_encoder_reads_pairs(start):
     [
         (lambda llm: llm.embed(["1", ""], tokenization_kwargs={"add_special_tokens": False}), "prompts[1] is empty"),
         (lambda llm: llm.embed([[1], [1000]]), "prompts[1] has token 1000"),
-        (lambda llm: llm.embed([1] * 4097), "This model takes 4096 tokens; prompts[0] has 4097"),
+        (lambda llm: llm.embed([1] * 4097), "This model accepts at most 4096 tokens; prompts[0] has 4097"),
         (lambda llm: llm.embed("1", truncate_prompt_tokens=5000), "truncate_prompt_tokens is 5000"),
         (lambda llm: llm.embed("1", pooling_params=PoolingParams(dimensions=9)), "this model's embeddings have 8"),
         (lambda llm: llm.embed("1", pooling_params=SamplingParams()), "pooling_params is a SamplingParams"),
@@ -186,11 +186,11 @@ def test_a_cross_encoder_reads_pairs(start):
         (lambda llm: llm.embed("1", prompt_name="other"), "prompt_name is 'other'; this model has query"),
         (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is no keyword of this method"),
         (lambda llm: llm.embed("1", lora_request=1), "LoRA adapters are not served"),
-        (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model can be asked for"),
-        (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model can be asked for embed, token_embed"),
+        (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model serves"),
+        (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model serves embed, token_embed"),
         (lambda llm: llm.score(["1", "2"], "3"), "data_1 has 2 texts and data_2 1"),
         (lambda llm: llm.score("1", [2]), "data_2 must be a text or a list of texts"),
-        (lambda llm: llm.generate("1"), "task is generate; this model can be asked for embed, token_embed"),
+        (lambda llm: llm.generate("1"), "task is generate; this model serves embed, token_embed"),
     ],
 )
 def test_what_cannot_be_pooled_is_refused_and_nothing_goes_on_running(start, ask, says):
@@ -296,7 +296,7 @@ def test_what_async_encode_refuses_has_the_words_of_llm(model, supervisor):
 
     async def body(llm):
         for prompt, options, says in (
-            (["1", "2"], {}, "AsyncLLM takes one: call encode for each"),
+            (["1", "2"], {}, "call encode once for each prompt"),
             ("1", {"pooling_task": "score"}, "pooling_task is 'score'"),
             ("1", {"whatever": 1}, "whatever is no keyword of this method"),
         ):
