@@ -87,7 +87,9 @@ def test_fewer_dimensions_are_the_first_of_all(server):
     assert len(one) == 16
     status, answer = server.post("/classify", {"input": "a"})
     assert status == 400
-    assert answer["error"]["message"].startswith("/classify needs a model for classify; demo is one for generate, emb")
+    assert answer["error"]["message"].startswith(
+        "/classify needs a model that serves classify; demo serves generate, emb"
+    )
 
 
 @pytest.mark.nightly

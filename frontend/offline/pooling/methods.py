@@ -55,11 +55,11 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[PoolingRequestOutput]:
         """The vectors of `pooling_task`. If it is None, `pooling_params` name the task; if these are None as well, it
         is the task of the model that returns the most numbers."""
-        check_keywords(same_anyway, PoolingMethods.encode.__annotations__)
+        check_keywords(vllm_keywords, PoolingMethods.encode.__annotations__)
         options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
         answered = self._pooled(prompts, pooling_params, pooling_task, options, use_tqdm)
         return [pooling_output(each, number) for number, each in enumerate(answered)]
@@ -73,10 +73,10 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[EmbeddingRequestOutput]:
         """One embedding per prompt."""
-        check_keywords(same_anyway, PoolingMethods.embed.__annotations__)
+        check_keywords(vllm_keywords, PoolingMethods.embed.__annotations__)
         options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
         return [
             EmbeddingRequestOutput(outputs=EmbeddingOutput.of(each.pooled), **each.facts(number))
@@ -92,10 +92,10 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[ClassificationRequestOutput]:
         """The probability of each class, for each prompt."""
-        check_keywords(same_anyway, PoolingMethods.classify.__annotations__)
+        check_keywords(vllm_keywords, PoolingMethods.classify.__annotations__)
         options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
         return [
             ClassificationRequestOutput(outputs=ClassificationOutput.of(each.pooled), **each.facts(number))
@@ -110,10 +110,10 @@ class PoolingMethods:
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[PoolingRequestOutput]:
         """A reward model's scores for each token."""
-        check_keywords(same_anyway, PoolingMethods.reward.__annotations__)
+        check_keywords(vllm_keywords, PoolingMethods.reward.__annotations__)
         return self.encode(
             prompts,
             pooling_params,
@@ -133,13 +133,13 @@ class PoolingMethods:
         pooling_params: PoolingParams | None = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[ScoringRequestOutput]:
         """How well each text of `data_2` matches the corresponding text of `data_1`, or its only text.
 
         With an embedding model the score is the cosine of two embeddings; a cross-encoder reads both texts at once.
         """
-        check_keywords(same_anyway, PoolingMethods.score.__annotations__)
+        check_keywords(vllm_keywords, PoolingMethods.score.__annotations__)
         limits, options = self._client.limits, PoolingOptions(truncate_prompt_tokens, tokenization_kwargs)
         first, second = pairs_of(data_1, data_2)
         if "embed" in limits.tasks:

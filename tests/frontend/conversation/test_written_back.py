@@ -143,9 +143,9 @@ def test_calls_of_functions_become_calls_of_tools(folder):
         (
             {"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [{"function": {"name": "f"}}]},
             "messages",
-            "give one",
+            "send only one",
         ),
-        ({"role": "assistant", "audio": {"id": "audio_1"}}, "messages[0].audio", "reads and writes text alone"),
+        ({"role": "assistant", "audio": {"id": "audio_1"}}, "messages[0].audio", "only text models"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages[0].content[0].type",
@@ -232,13 +232,13 @@ def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("store", True, "no answer is kept"),
-        ("modalities", ["text", "audio"], "text alone"),
-        ("audio", {"voice": "alloy", "format": "wav"}, "text alone"),
-        ("moderation", {"model": "omni-moderation-latest"}, "no model that moderates"),
-        ("web_search_options", {}, "reaches no web"),
+        ("store", True, "answers are not stored"),
+        ("modalities", ["text", "audio"], "only text models"),
+        ("audio", {"voice": "alloy", "format": "wav"}, "only text models"),
+        ("moderation", {"model": "omni-moderation-latest"}, "no moderation model"),
+        ("web_search_options", {}, "no access to the web"),
         ("enable_thinking", False, 'use chat_template_kwargs: {"enable_thinking": …}'),
-        ("extra_body", {"top_k": 1}, "beside the others"),
+        ("extra_body", {"top_k": 1}, "as top-level fields"),
         ("max_new_tokens", 5, "use max_tokens"),
         ("include_usage", True, "use stream_options"),
     ],
@@ -246,7 +246,7 @@ def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields
 def test_what_would_change_the_answer_is_refused_with_the_reason(folder, field, value, reason):
     error = Server(folder).ask("POST", CHAT, {"messages": [USER], field: value}).json()["error"]
     assert (error["code"], error["param"]) == (400, field)
-    assert error["message"].startswith(f"{field} is not supported here")
+    assert error["message"].startswith(f"{field} is not supported")
     assert reason in error["message"]
 
 

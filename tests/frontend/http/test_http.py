@@ -240,7 +240,7 @@ def test_a_lenient_server_warns_of_unknown_fields(folder):
     answer = server.complete(temprature=1, guided_json={})
     assert answer["warnings"] == [
         "ignored: \"temprature\" is not a known field; did you mean 'temperature'?",
-        'ignored: guided_json is not supported here; use structured_outputs: {"json": …}',
+        'ignored: guided_json is not supported; use structured_outputs: {"json": …}',
     ]
     assert "warnings" not in server.complete(new=None, suffix=None)
     chunks = server.stream("/v1/completions", {"prompt": "a", "temprature": 1})

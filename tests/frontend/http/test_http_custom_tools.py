@@ -139,7 +139,7 @@ def test_a_regular_expression_binds(start, form):
         ({"tools": [{"type": "custom", "custom": {"name": "x", "code": 1}}]}, "tools[0].custom", "code"),
         ({"tools": [{"type": "custom", "custom": {"name": "x", "format": {"type": "x"}}}]}, "tools[0].custom", "type"),
         ({"tools": [{"type": "custom", "custom": {**RUN, "format": {"type": "grammar", **REGEX, "syntax": "lark"}}}]},
-         "tools[0].custom.format", "'regex' alone"),
+         "tools[0].custom.format", "only 'regex'"),
         ({"tool_choice": {"type": "custom", "custom": {"name": "other"}}}, "tool_choice", "tools has add, run"),
         ({"custom_tools": ["add"]}, "custom_tools", "did you mean tools"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "run"}}]}]},
@@ -224,7 +224,7 @@ def test_a_response_can_be_made_to_call_one(start, choice):
     [
         ({"tools": [FLAT[0], FLAT[0]]}, "tools", "twice"),
         ({"tools": [{**FLAT[0], "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}]},
-         "tools[0].format", "'regex' alone"),
+         "tools[0].format", "only 'regex'"),
         ({"input": [{"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]},
          "input[0].call_id", "custom_tool_call"),
     ],

@@ -108,7 +108,7 @@ def test_a_whole_answer_ends_when_it_has_grown_too_large(folder, headers):
     refused = server.ask("POST", "/v1/completions", LARGE, **headers)
     assert refused.status_code == 400
     message = refused.json()["error"]["message"]
-    assert "This answer, which is no stream, needs" in message
+    assert "This answer, which is not streamed, needs" in message
     assert "a quarter of --max-buffered-bytes" in message
     assert all(request.aborted for request in server.engine.requests)
     buffers = server.app.router._service.buffers

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from paged_serve.frontend.http.routes.elsewhere import ELSEWHERE
 from paged_serve.frontend.http.routes.table import ROUTES
+from paged_serve.frontend.http.routes.unsupported_routes import UNSUPPORTED_ROUTES
 
 from ..http_server import TEMPLATE, Server
 
@@ -50,9 +50,9 @@ def test_what_is_not_served_is_refused_with_the_reason(folder, path):
     response = Server(folder).ask("POST", path, {})
     error = response.json()["error"]
     assert (response.status_code, error["type"]) == (501, "NotImplementedError")
-    assert error["message"] == f"{path} is not served here: {ELSEWHERE[path]}."
+    assert error["message"] == f"{path} is not served here: {UNSUPPORTED_ROUTES[path]}."
     assert response.headers["x-should-retry"] == "false"
 
 
 def test_no_route_is_both_served_and_refused():
-    assert not set(ELSEWHERE) & {spec.path for spec in ROUTES}
+    assert not set(UNSUPPORTED_ROUTES) & {spec.path for spec in ROUTES}

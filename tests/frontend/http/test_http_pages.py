@@ -225,7 +225,7 @@ def test_a_404_names_the_nearest_route(folder, wrong, meant):
 def test_a_404_guesses_nothing_where_nothing_is_near(folder):
     server = Server(folder)
     for path in ("/v1/nothing", "/admin", "/v1/" + "x" * 5000):
-        assert server.ask("GET", path).json()["error"]["message"].endswith("; /openapi.json lists what there is.")
+        assert server.ask("GET", path).json()["error"]["message"].endswith("; /openapi.json lists all routes.")
 
 
 @pytest.mark.parametrize(

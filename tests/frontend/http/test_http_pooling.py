@@ -204,7 +204,7 @@ def test_a_classification_names_the_likeliest_class(folder, tmp_path):
         (E, {"input": "a", "truncate_prompt_tokens": 65}, "truncate_prompt_tokens", "it must be from 1 to 64"),
         (E, {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "it must be from 1 to 64"),
         (E, {"input": "a", "truncation_side": "left"}, "truncation_side", "needs truncate_prompt_tokens"),
-        (E, {"input": "a", "stream": True}, "stream", "this answer comes whole"),
+        (E, {"input": "a", "stream": True}, "stream", "this answer is not streamed"),
         (E, {"input": "a", "normalize": True}, "normalize", "use use_activation"),
         (E, {"input": "a", "n": 2}, "n", "not a known field"),
         (E, {"input": "a", "max_tokens": 2}, "max_tokens", "not a known field"),
@@ -230,16 +230,28 @@ def test_harmless_fields_and_nulls_are_taken(folder):
 @pytest.mark.parametrize(
     ("path", "tasks", "says"),
     [
-        (E, ("generate",), "/v1/embeddings needs a model for embed; tiny is one for generate: use /v1/chat/comp"),
-        (C, EMBEDS, "/classify needs a model for classify; tiny is one for embed, token_embed: use /v1/embeddings, /p"),
-        ("/rerank", ("generate",), "/rerank needs a model for embed or classify; tiny is one for generate"),
-        ("/v1/completions", EMBEDS, "/v1/completions needs a model for generate; tiny is one for embed, token_embed"),
-        ("/v1/chat/completions", CLASSIFIES, "/v1/chat/completions needs a model for generate; tiny is one for class"),
-        ("/v1/chat/completions/batch", EMBEDS, "/v1/chat/completions/batch needs a model for generate"),
-        ("/v1/responses", EMBEDS, "/v1/responses needs a model for generate"),
-        ("/v1/messages", EMBEDS, "/v1/messages needs a model for generate"),
-        ("/inference/v1/generate", EMBEDS, "/inference/v1/generate needs a model for generate"),
-        ("/invocations", EMBEDS, "/invocations needs a model for generate"),
+        (E, ("generate",), "/v1/embeddings needs a model that serves embed; tiny serves generate: use /v1/chat/comp"),
+        (
+            C,
+            EMBEDS,
+            "/classify needs a model that serves classify; tiny serves embed, token_embed: use /v1/embeddings, /p",
+        ),
+        ("/rerank", ("generate",), "/rerank needs a model that serves embed or classify; tiny serves generate"),
+        (
+            "/v1/completions",
+            EMBEDS,
+            "/v1/completions needs a model that serves generate; tiny serves embed, token_embed",
+        ),
+        (
+            "/v1/chat/completions",
+            CLASSIFIES,
+            "/v1/chat/completions needs a model that serves generate; tiny serves class",
+        ),
+        ("/v1/chat/completions/batch", EMBEDS, "/v1/chat/completions/batch needs a model that serves generate"),
+        ("/v1/responses", EMBEDS, "/v1/responses needs a model that serves generate"),
+        ("/v1/messages", EMBEDS, "/v1/messages needs a model that serves generate"),
+        ("/inference/v1/generate", EMBEDS, "/inference/v1/generate needs a model that serves generate"),
+        ("/invocations", EMBEDS, "/invocations needs a model that serves generate"),
     ],
 )
 def test_a_model_is_asked_only_for_what_it_can(folder, path, tasks, says):

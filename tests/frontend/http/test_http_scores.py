@@ -180,7 +180,7 @@ def test_coheres_embeddings_have_its_shape(folder, tmp_path):
         (S, {"text_1": "a", "text_2": ["a"] * 2049}, "text_2", "length <= 2048"),
         (S, {"text_1": "a", "text_2": [1]}, "text_2[0]", "expected str"),
         (S, {"text_1": "a", "text_2": ["", "b"]}, "text_2", "text_2[0] is empty"),
-        (S, {"text_1": "a", "text_2": "b", "stream": True}, "stream", "this answer comes whole"),
+        (S, {"text_1": "a", "text_2": "b", "stream": True}, "stream", "this answer is not streamed"),
         (R, {"query": "a"}, "documents", "documents is required"),
         (R, {"documents": ["a"]}, "query", "query is required"),
         (R, {"query": "a", "documents": []}, "documents", "length >= 1"),

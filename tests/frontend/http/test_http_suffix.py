@@ -75,4 +75,4 @@ def test_what_cannot_be_filled_in_is_refused(folder, tmp_path, fields, param, wo
 
 def test_a_model_without_such_tokens_refuses_by_name(folder):
     error = Server(folder).ask("POST", "/v1/completions", {"prompt": "a", "suffix": "b"}).json()["error"]
-    assert (error["param"], "no tokens for text that is filled in" in error["message"]) == ("suffix", True)
+    assert (error["param"], "no fill-in-the-middle tokens" in error["message"]) == ("suffix", True)

@@ -96,4 +96,4 @@ def test_minus_one_asks_for_the_logprobs_of_the_whole_vocabulary(folder):
         fields |= {"messages": [{"role": "user", "content": "a"}]} if "messages" in fields else {}
         error = Server(folder).ask("POST", path, fields).json()["error"]
         assert error["code"] == 400
-        assert f"is {size}; this server gives at most 20 (--max-logprobs)" in error["message"]
+        assert f"is {size}; this server returns at most 20 (--max-logprobs)" in error["message"]

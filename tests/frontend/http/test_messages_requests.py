@@ -162,11 +162,11 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ),
         (
             {"messages": blocks({"type": "text", "text": "a"}, IMAGE)},
-            "messages[0].content[1] is of the type 'image'; images",
+            "messages[0].content[1] has the type 'image'; images",
         ),
         (
             {"messages": blocks({"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]})},
-            "messages[0].content[0].content[0] is of the type 'image'",
+            "messages[0].content[0].content[0] has the type 'image'",
         ),
         ({"messages": blocks({"type": "video"})}, "expected one of text, "),
         ({"system": [{"text": "a"}]}, "system[0].type is required"),
@@ -188,7 +188,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "auto", "name": "sum"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice"),
-        ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers is not supported here"),
+        ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers is not supported"),
         ({"speed": "fast"}, 'speed is "fast"'),
         ({"tools": [{**TOOL, "input_schema": NESTED}]}, "tools[0].input_schema is nested more than 64 levels deep"),
         (

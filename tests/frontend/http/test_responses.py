@@ -173,7 +173,7 @@ def test_logprobs_are_of_the_text(start):
         ({"input": "x" * 3000}, "input", "input"),
         ({"max_tokens": 5}, "max_tokens", "max_output_tokens"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id", "the call"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "not stored here"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "not stored by this server"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_the_interfaces_words(start, fields, param, words):

@@ -146,7 +146,7 @@ def test_what_a_conversation_lacks_is_named(start):
             unfinished = await client.post(PATH, json={"input": "hi", **BEHIND})
             await client.delete(f"{PATH}/{first['id']}")
             for fields, param, words in (
-                ({"previous_response_id": "resp_1"}, "previous_response_id", "none was stored"),
+                ({"previous_response_id": "resp_1"}, "previous_response_id", "it was never stored"),
                 ({"previous_response_id": second["id"]}, "previous_response_id", f"before {second['id']!r}"),
                 ({"previous_response_id": 5}, "previous_response_id", "str"),
                 ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "no stored response has"),

@@ -224,7 +224,7 @@ def test_chats_are_rendered_by_the_models_template(start):
     assert other.prompt_token_ids == [9]
     (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
     assert more.prompt_token_ids == [5, 6]
-    with pytest.raises(InvalidRequest, match="are both true; give one"):
+    with pytest.raises(InvalidRequest, match="are both true; set only one"):
         llm.chat(talk, params(), continue_final_message=True)
 
 
@@ -467,7 +467,7 @@ def test_how_prompts_become_tokens_can_be_said(start):
     ("keywords", "words"),
     [
         ({"lora_request": "x"}, "LoRA adapters are not served"),
-        ({"mm_processor_kwargs": {"a": 1}}, "read text alone; leave it out, or {} or None"),
+        ({"mm_processor_kwargs": {"a": 1}}, "only text models are served; leave it out, or {} or None"),
         ({"chat_template_content_format": "openai"}, "as one text; leave it out, or 'auto' or 'string' or None"),
         ({"use_tdqm": False}, "did you mean use_tqdm?"),
     ],

@@ -184,7 +184,7 @@ def test_a_cross_encoder_reads_pairs(start):
         (lambda llm: llm.embed("1", pooling_params=SamplingParams()), "pooling_params is a SamplingParams"),
         (lambda llm: llm.embed("1", pooling_params=[PoolingParams()] * 2), "pooling_params has 2 entries for 1"),
         (lambda llm: llm.embed("1", prompt_name="other"), "prompt_name is 'other'; this model has query"),
-        (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is no keyword of this method"),
+        (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is not a keyword of this method"),
         (lambda llm: llm.embed("1", lora_request=1), "LoRA adapters are not served"),
         (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model serves"),
         (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model serves embed, token_embed"),
@@ -203,7 +203,7 @@ def test_what_cannot_be_pooled_is_refused_and_nothing_goes_on_running(start, ask
 
 def test_a_model_that_generates_is_not_pooled(start):
     llm = start(tasks=("generate",))
-    with pytest.raises(InvalidRequest, match="vectors need a model for one of token_embed"):
+    with pytest.raises(InvalidRequest, match="pooling needs a model that serves one of token_embed"):
         llm.encode("1")
 
 
@@ -277,7 +277,7 @@ def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
 
         tasks = [asyncio.create_task(encode(name)) for name in ("a", "b")]
         await asyncio.to_thread(core.wait_for, EngineCoreRequest, 2)
-        with pytest.raises(InvalidRequest, match="request_id 'a' is that of a request that runs"):
+        with pytest.raises(InvalidRequest, match="request_id 'a' is that of a running request"):
             await encode("a")
         await llm.abort("a")
         tasks[1].cancel()
@@ -298,7 +298,7 @@ def test_what_async_encode_refuses_has_the_words_of_llm(model, supervisor):
         for prompt, options, says in (
             (["1", "2"], {}, "call encode once for each prompt"),
             ("1", {"pooling_task": "score"}, "pooling_task is 'score'"),
-            ("1", {"whatever": 1}, "whatever is no keyword of this method"),
+            ("1", {"whatever": 1}, "whatever is not a keyword of this method"),
         ):
             with pytest.raises(InvalidRequest, match=says):
                 await anext(llm.encode(prompt, **options))

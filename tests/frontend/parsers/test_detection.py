@@ -76,5 +76,5 @@ def test_names_win_over_marks():
 
 @pytest.mark.parametrize(("option", "flag"), [("tools", "--tool-call-parser"), ("reasoning", "--reasoning-parser")])
 def test_an_unknown_name_is_refused_with_the_known_ones(option, flag):
-    with pytest.raises(ConfigError, match=f"{flag} is 'hermas'; it can be auto, none or one of"):
+    with pytest.raises(ConfigError, match=f"{flag} is 'hermas'; it must be auto, none or one of"):
         model_formats([], **{option: "hermas"})

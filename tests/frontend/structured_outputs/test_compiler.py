@@ -45,7 +45,7 @@ def source(compiler, **form) -> dict:
         ({"regex": "("}, "unclosed group"),
         ({"regex": "(?=a)b"}, "look-around"),
         ({"grammar": "start: nothing"}, "nothing"),
-        ({"grammar": 'root ::= "a" | [0-9'}, "cannot be read as GBNF"),
+        ({"grammar": 'root ::= "a" | [0-9'}, "is not valid GBNF"),
         ({"grammar": "start: <|none|>"}, "none"),
         ({"json": '{"type": '}, "json is not JSON"),
         ({"json": "[1]"}, "a JSON schema is an object"),
@@ -118,8 +118,8 @@ def test_a_lenient_schema_that_cannot_be_enforced_becomes_any_object_with_a_warn
     found = lowered(StructuredOutputsParams(structural_tag={"format": node}))
     assert '%json {\\"type\\": \\"object\\"}' in found.source
     assert found.warnings == [
-        "the schema at /contains: contains is not supported: that some item fits cannot be said of an array of any "
-        "length; any object is accepted"
+        "the schema at /contains: contains is not supported: it cannot be enforced for arrays of any length; "
+        "any object is accepted"
     ]
 
 
