@@ -143,7 +143,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(server):
 def test_figures_are_shown_where_they_are_wanted(server):
     server.answers = [[{"content": "a"}], [{"content": "b"}]]
     done = chat(server, "one", "/stats", "two", options=("--stats",))
-    assert len(re.findall(r"\[3 tokens, [\d.]+ tok/s, first after [\d.]+ s, [\d.]+ s\]", done.stderr)) == 1
+    assert len(re.findall(r"\[3 tokens, [\d.]+ tok/s, first token after [\d.]+ s, [\d.]+ s\]", done.stderr)) == 1
     assert "> off\n" in done.stdout
 
 

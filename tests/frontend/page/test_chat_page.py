@@ -54,7 +54,7 @@ def test_a_conversation_has_its_history_figures_and_line_breaks(page, server):
     assert second == wanted["choices"][0]["message"]["content"].strip()
     foot = page.evaluate("[...document.querySelectorAll('.foot')].at(-1).textContent")
     assert f"{wanted['usage']['completion_tokens']} tokens · " in foot
-    assert "first after" in foot
+    assert "first token after" in foot
 
 
 def test_conversations_outlive_the_page_and_travel_as_a_file(page, new_page, server):
@@ -76,7 +76,7 @@ def test_conversations_outlive_the_page_and_travel_as_a_file(page, new_page, ser
     refused = other.evaluate(
         f"import('/page/store.js').then(s => s.importText({json.dumps(broken)})).catch(e => e.message)"
     )
-    assert refused == "It holds a conversation of another form."
+    assert refused == "It contains a conversation in another format."
 
 
 def test_an_answer_is_regenerated_and_a_message_changed(page):
@@ -105,7 +105,7 @@ def test_escape_stops_an_answer_which_stays_in_the_history(page, server):
     page.press("Escape")
     page.until(DONE.format(1))
     foot = page.evaluate("document.querySelector('.foot').textContent")
-    assert " · first after " in foot
+    assert " · first token after " in foot
     assert foot.endswith("stopped")
     settings(page, more="", max_tokens="8")
     say(page, "Go on", 2)
@@ -134,7 +134,7 @@ def test_a_call_of_a_tool_is_shown_folded(page):
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": city}}
     settings(page, temperature="0", more=json.dumps({"tools": [tool], "tool_choice": "required", "max_tokens": 64}))
     say(page, "What is the weather in Paris?")
-    assert page.evaluate("document.querySelector('.call summary').innerText") == "Call of get_weather"
+    assert page.evaluate("document.querySelector('.call summary').innerText") == "Call to get_weather"
     assert "city" in json.loads(page.evaluate("document.querySelector('.call pre').textContent"))
 
 
