@@ -61,7 +61,7 @@ def test_a_cross_encoder_scores_pairs_as_transformers_does(tmp_path):
         for path, wrong in (("/v1/chat/completions", {"messages": []}), ("/v1/embeddings", {"input": "a"})):
             status, answer = server.post(path, wrong)
             assert status == 400
-            assert "is one for classify: use /classify." in answer["error"]["message"]
+            assert "serves classify: use /classify." in answer["error"]["message"]
 
 
 def test_an_encoders_embeddings_are_those_of_sentence_transformers_files(tmp_path):

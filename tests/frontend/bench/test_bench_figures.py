@@ -50,7 +50,7 @@ class TestLoad:
         assert max(token for request in small for token in request.prompt) < 256
         assert len({tuple(request.prompt[:5]) for request in small}) == 1
 
-    def test_a_text_has_a_word_for_each_token(self):
+    def test_a_text_has_one_word_per_token(self):
         (request,) = random_load(1, Lengths(40, 40), Lengths(1, 1), seed=0, vocab_size=1000)
         assert len(as_text(request).prompt.split()) == 40
 

@@ -265,7 +265,7 @@ def test_a_bad_body_is_refused_by_name(server, path, body, param, part):
         ("POST", C, b"x" * ((4 << 20) + 1), 413, None),
     ],
 )
-def test_other_refusals_have_the_same_shape(server, method, path, body, status, param):
+def test_other_refusals_have_the_same_form(server, method, path, body, status, param):
     response = server.ask(method, path, body)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (status, status, param)
@@ -346,7 +346,7 @@ HARMLESS = {
 }
 
 
-def test_a_whole_number_may_be_written_with_a_point(server):
+def test_an_integer_may_be_written_with_a_decimal_point(server):
     fresh = Server(server.folder)
     fresh.complete(prompt=[65.0, 66], max_tokens=2.0, n=1e0, stop_token_ids=[7.0], stream_options=None, best_of=1)
     request = fresh.engine.requests[0]

@@ -10,7 +10,7 @@ from paged_serve.frontend.http.routes.unsupported_routes import UNSUPPORTED_ROUT
 from ..http_server import TEMPLATE, Server
 
 
-def test_sagemaker_has_one_route_for_both(folder):
+def test_sagemakers_route_serves_completions_and_chats(folder):
     server = Server(folder, "hello")
     chat = server.good("/invocations", {"messages": [{"role": "user", "content": "x"}]})
     text = server.good("/invocations", {"prompt": "x"})
@@ -20,12 +20,12 @@ def test_sagemaker_has_one_route_for_both(folder):
 
 
 @pytest.mark.parametrize(("body", "param"), [({}, "prompt"), ({"messages": []}, "messages"), (b"no JSON", None)])
-def test_a_body_of_neither_kind_is_refused(folder, body, param):
+def test_a_body_with_neither_prompt_nor_messages_is_refused(folder, body, param):
     response = Server(folder).ask("POST", "/invocations", body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
-def test_an_invocation_with_a_key_is_made_once(folder):
+def test_an_invocation_with_a_key_is_computed_once(folder):
     server = Server(folder)
     for _ in range(2):
         assert server.ask("POST", "/invocations", {"prompt": "x"}, **{"Idempotency-Key": "k" * 16}).status_code == 200
@@ -46,7 +46,7 @@ def test_the_tokenizers_configuration_names_no_path(folder, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/embeddings", "/reranking", "/v1/audio/transcriptions", "/sleep", "/start_profile"])
-def test_what_is_not_served_is_refused_with_the_reason(folder, path):
+def test_an_unsupported_route_is_refused_with_the_reason(folder, path):
     response = Server(folder).ask("POST", path, {})
     error = response.json()["error"]
     assert (response.status_code, error["type"]) == (501, "NotImplementedError")

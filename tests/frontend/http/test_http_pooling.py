@@ -22,7 +22,7 @@ def sent(server: Server) -> list[str]:
     return [server.tokenizer.decode(each.prompt_token_ids, skip_special_tokens=False) for each in server.engine.pooled]
 
 
-def test_an_embedding_has_the_openai_shape(folder):
+def test_an_embedding_has_openais_form(folder):
     server = pooling_server(folder)
     answer = server.good(E, {"input": "abc", "model": "tiny", "user": "u", "request_id": "r"})
     ids = server.tokenizer.encode("abc")
@@ -38,7 +38,7 @@ def test_an_embedding_has_the_openai_shape(folder):
 
 @pytest.mark.parametrize("kind", [str, list])
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_many_inputs_are_answered_in_their_order_and_each_as_alone(folder, kind, count):
+def test_many_inputs_are_answered_in_order_with_the_bits_of_each_alone(folder, kind, count):
     server = pooling_server(folder)
     texts = [chr(97 + i % 26) * (1 + i % 7) for i in range(count)]
     inputs = texts if kind is str else [server.tokenizer.encode(text) for text in texts]
@@ -71,7 +71,7 @@ def test_fields_reach_the_engine(folder):
     assert server.engine.pooled[-1].terms["timeout_s"] == 0.0
 
 
-def test_a_conversation_is_embedded_as_the_template_writes_it(folder):
+def test_a_conversation_is_embedded_as_rendered_by_the_template(folder):
     server = pooling_server(folder)
     messages = [{"role": "user", "content": "hi"}]
     server.good(E, {"messages": messages})
@@ -105,7 +105,7 @@ def test_a_prompt_may_be_as_long_as_the_context(folder):
         ({"truncate_prompt_tokens": -1}, None),
     ],
 )
-def test_what_is_longer_is_cut_on_request(folder, fields, kept):
+def test_longer_prompts_are_cut_on_request(folder, fields, kept):
     server = pooling_server(folder)
     text = "abcdefghijklmnopqrstuvwxyz" * 3 + "VWXYZ"
     for given in (text, server.tokenizer.encode(text)):
@@ -151,7 +151,7 @@ def test_sentence_transformers_files_are_followed(folder, tmp_path):
         assert says in server.ask("POST", E, {"input": "abc"} | fields).json()["error"]["message"]
 
 
-def test_a_pooling_has_what_its_task_gives(folder):
+def test_each_task_has_its_form(folder):
     server = pooling_server(folder, (*EMBEDS, *CLASSIFIES))
     ids, width = server.tokenizer.encode("abc"), {"embed": 8, "classify": 3, "token_embed": 8, "token_classify": 3}
     for task, columns in width.items():
@@ -166,7 +166,7 @@ def test_a_pooling_has_what_its_task_gives(folder):
     assert answer["id"].startswith("pool-")
 
 
-def test_a_classification_names_the_likeliest_class(folder, tmp_path):
+def test_a_classification_names_the_most_likely_class(folder, tmp_path):
     bert_folder(folder, tmp_path, config={"id2label": {"0": "sad", "1": "glad"}})
     server = pooling_server(tmp_path, CLASSIFIES)
     answer = server.good(C, {"input": ["abc", "d"]})
@@ -213,7 +213,7 @@ def test_a_classification_names_the_likeliest_class(folder, tmp_path):
         (P, {"input": "a", "task": "rank"}, "task", "expected one of"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
+def test_invalid_fields_are_refused_by_name(folder, path, body, param, says):
     server = pooling_server(folder)
     response = server.ask("POST", path, body)
     error = response.json()["error"]
@@ -222,7 +222,7 @@ def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
     assert not server.engine.pooled
 
 
-def test_harmless_fields_and_nulls_are_taken(folder):
+def test_harmless_fields_and_nulls_are_accepted(folder):
     server = pooling_server(folder)
     server.good(E, {"input": "a", "stream": False, "encoding_format": None, "dimensions": None, "user": None})
 
@@ -254,14 +254,14 @@ def test_harmless_fields_and_nulls_are_taken(folder):
         ("/invocations", EMBEDS, "/invocations needs a model that serves generate"),
     ],
 )
-def test_a_model_is_asked_only_for_what_it_can(folder, path, tasks, says):
+def test_a_route_is_refused_if_the_model_does_not_serve_its_task(folder, path, tasks, says):
     server = pooling_server(folder, tasks)
     response = server.ask("POST", path, {"whatever": 1}, **{"Idempotency-Key": "k" * 16})
     assert response.status_code == 400
     assert response.json()["error"]["message"].startswith(says)
 
 
-def test_a_model_that_does_both_is_asked_for_both(folder):
+def test_a_model_that_serves_both_tasks_answers_both_routes(folder):
     server = pooling_server(folder, ("generate", "embed"))
     assert server.complete()["choices"][0]["text"] == "hello"
     assert server.good(E, {"input": "abc"})["data"]
@@ -278,7 +278,7 @@ def test_a_model_that_does_both_is_asked_for_both(folder):
         (EngineDead("gone"), 500),
     ],
 )
-def test_a_refusal_has_its_status_and_ends_what_runs(folder, refusal, status):
+def test_a_refusal_has_its_status_and_aborts_running_prompts(folder, refusal, status):
     server = pooling_server(folder)
     server.engine.refusals = [refusal]
     response = server.ask("POST", E, {"input": ["a", "b", "c"]})
@@ -287,7 +287,7 @@ def test_a_refusal_has_its_status_and_ends_what_runs(folder, refusal, status):
     assert server.admission.num_active == 0
 
 
-def test_an_engine_that_is_full_for_a_while_is_asked_again_for_what_is_left(folder):
+def test_prompts_refused_by_a_full_engine_are_submitted_again(folder):
     server = pooling_server(folder)
     texts = [chr(97 + i) for i in range(20)]
     data, asked = [], len(texts)
@@ -308,7 +308,7 @@ def _full_in_between(server: Server, full: Overloaded):
     return asked
 
 
-def test_few_prompts_of_one_request_are_under_way_at_once(folder):
+def test_few_prompts_of_one_request_are_in_flight_at_once(folder):
     server = pooling_server(folder)
     most, num_asked, pool = 2 * server.engine.limits.max_num_seqs, [], server.engine.pool
 
@@ -322,7 +322,7 @@ def test_few_prompts_of_one_request_are_under_way_at_once(folder):
     assert len(num_asked) == 100
 
 
-def test_a_key_makes_it_once(folder):
+def test_a_request_with_a_key_is_computed_once(folder):
     server = pooling_server(folder)
     key = {"Idempotency-Key": "k" * 16}
     first, second = (server.ask("POST", E, {"input": "abc"}, **key) for _ in range(2))
@@ -333,7 +333,7 @@ def test_a_key_makes_it_once(folder):
     assert other.status_code == 422
 
 
-def test_request_ids_logs_and_metrics_are_as_everywhere(folder, caplog):
+def test_request_ids_logs_and_metrics_are_those_of_generations(folder, caplog):
     server = pooling_server(folder)
     with caplog.at_level("INFO", "http.access"):
         response = server.ask("POST", E, {"input": ["abc", "d"]}, **{"X-Request-Id": "mine"})
@@ -346,7 +346,7 @@ def test_request_ids_logs_and_metrics_are_as_everywhere(folder, caplog):
     assert f"paged:request_success_total{{{ended}}} 2.0" in metrics
 
 
-def test_each_key_has_prefixes_of_its_own(folder):
+def test_each_key_has_separate_prefixes(folder):
     server = pooling_server(folder, api_keys=("key-of-one", "key-of-another"))
     for key in ("key-of-one", "key-of-another"):
         assert server.ask("POST", E, {"input": "abc"}, Authorization=f"Bearer {key}").status_code == 200
@@ -356,7 +356,7 @@ def test_each_key_has_prefixes_of_its_own(folder):
     assert server.ask("POST", E, {"input": "abc"}).status_code == 401
 
 
-def test_a_proxys_prefix_is_left_out(folder):
+def test_a_proxys_prefix_is_stripped(folder):
     server = pooling_server(folder, root_path="/api")
     assert server.ask("POST", "/api/v1/embeddings", {"input": "abc"}).status_code == 200
 
@@ -394,5 +394,5 @@ def test_the_page_names_every_route_and_field_and_its_examples_are_requests():
         msgspec.json.decode(body, type=bodies[path])
 
 
-def test_a_batch_file_takes_every_route_that_pools():
+def test_a_batch_file_accepts_every_pooling_route():
     assert {*POOLING_URLS} == {spec.path for spec in POOLING_ROUTES}

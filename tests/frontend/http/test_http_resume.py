@@ -250,7 +250,7 @@ def test_a_missing_stream_is_answered_with_404(folder):
     assert set(server.ask("POST", "/v1/streams/nothing").headers["allow"].split(", ")) == {"DELETE", "GET", "HEAD"}
 
 
-def test_an_engine_failure_is_reported_and_the_next_try_starts_anew(folder):
+def test_an_engine_failure_is_reported_and_the_next_try_starts_again(folder):
     server = Server(folder, "hello")
     server.engine.fails_after = 3
 

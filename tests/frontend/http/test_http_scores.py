@@ -71,7 +71,7 @@ def test_a_cross_encoder_reads_pairs(reader):
     assert not reader.engine.pooled[-1].params.use_activation
 
 
-def test_the_second_text_is_marked_only_where_the_model_has_types(folder, tmp_path):
+def test_the_second_text_has_its_type_only_if_the_model_has_types(folder, tmp_path):
     server = pooling_server(bert_folder(folder, tmp_path, config={"type_vocab_size": 1}), CLASSIFIES, num_labels=1)
     server.good(S, {"text_1": "a", "text_2": "b"})
     assert server.engine.pooled[0].params.second_text is None
@@ -81,13 +81,13 @@ def test_the_second_text_is_marked_only_where_the_model_has_types(folder, tmp_pa
     ("kept", "query", "document"),
     [(-1, "q" * 30, "d" * 31), (10, "q" * 3, "d" * 4), (20, "q" * 8, "d" * 9), (3, "", ""), (12, "qqqq", "ddddd")],
 )
-def test_a_pair_that_is_too_long_loses_of_its_longer_text(reader, kept, query, document):
+def test_the_longer_text_of_a_pair_is_cut_first(reader, kept, query, document):
     reader.good(S, {"text_1": "q" * 60, "text_2": "d" * 60, "truncate_prompt_tokens": kept})
     assert reader.engine.pooled[0].prompt_token_ids == pair(reader, query, document)[0]
     assert len(reader.engine.pooled[0].prompt_token_ids) == (64 if kept == -1 else kept)
 
 
-def test_of_a_pair_only_the_longer_text_is_cut_if_that_is_enough(reader):
+def test_only_the_longer_text_of_a_pair_is_cut_if_that_is_enough(reader):
     reader.good(S, {"text_1": "qqq", "text_2": "d" * 60, "truncate_prompt_tokens": 20})
     reader.good(S, {"text_1": "q" * 60, "text_2": "dd", "truncate_prompt_tokens": 20, "truncation_side": "left"})
     assert [each.prompt_token_ids for each in reader.engine.pooled] == [
@@ -100,7 +100,7 @@ def test_of_a_pair_only_the_longer_text_is_cut_if_that_is_enough(reader):
 
 
 @pytest.mark.parametrize("path", [R, "/v1/rerank", "/v2/rerank"])
-def test_documents_are_sorted_by_their_scores_and_equal_ones_as_they_came(folder, path):
+def test_documents_are_sorted_by_score_and_equal_ones_keep_their_order(folder, path):
     server = pooling_server(folder)
     documents = [TEXTS[1], TEXTS[3], {"text": TEXTS[0]}, TEXTS[2], TEXTS[1], TEXTS[0]]
     answer = server.good(path, {"query": TEXTS[0], "documents": documents, "request_id": "r"})
@@ -136,7 +136,7 @@ COHERE = {  # from the example of Cohere's API, versions 1 and 2
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/rerank", JINA), ("/v1/rerank", COHERE), ("/v2/rerank", COHERE)])
-def test_bodies_of_jina_and_cohere_are_taken(reader, path, body):
+def test_bodies_of_jina_and_cohere_are_accepted(reader, path, body):
     answer = reader.good(path, body)
     assert len(answer["results"]) == 3
     assert {each["index"] for each in answer["results"]} <= set(range(4))
@@ -148,7 +148,7 @@ def test_bodies_of_jina_and_cohere_are_taken(reader, path, body):
     ]
 
 
-def test_coheres_embeddings_have_its_shape(folder, tmp_path):
+def test_embeddings_for_cohere_have_its_form(folder, tmp_path):
     prompts = {"prompts": {"query": "Q:", "passage": "P:"}}
     server = pooling_server(bert_folder(folder, tmp_path, config_sentence_transformers=prompts))
     body = {"texts": ["abc", "de"], "input_type": "search_document"}
@@ -208,7 +208,7 @@ def test_coheres_embeddings_have_its_shape(folder, tmp_path):
         ("/v2/embed", {"texts": ["a"], "images": ["x"]}, "images", "not a known field"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
+def test_invalid_fields_are_refused_by_name(folder, path, body, param, says):
     server = pooling_server(folder)
     response = server.ask("POST", path, body)
     error = response.json()["error"]
@@ -224,7 +224,7 @@ def test_a_model_of_several_classes_gives_no_score(folder):
     )
 
 
-def test_a_key_makes_a_ranking_once(reader):
+def test_a_ranking_with_a_key_is_computed_once(reader):
     key = {"Idempotency-Key": "k" * 16}
     first, second = (reader.ask("POST", R, {"query": "a", "documents": TEXTS}, **key) for _ in range(2))
     assert first.content == second.content

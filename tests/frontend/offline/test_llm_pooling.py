@@ -111,7 +111,7 @@ def test_classes_and_rewards_have_their_shapes(start):
 
 
 @pytest.mark.parametrize("task", POOLING["tasks"])
-def test_any_task_can_be_encoded(start, task):
+def test_encode_accepts_any_task(start, task):
     llm = start()
     (output,) = llm.encode([5, 6], pooling_task=task)
     data = output.outputs.data.tolist()
@@ -121,12 +121,12 @@ def test_any_task_can_be_encoded(start, task):
     assert core_of(llm).all(EngineCoreRequest)[-1].pooling_params == params
 
 
-def test_without_a_task_the_richest_that_the_model_gives_is_encoded(start):
+def test_without_a_task_the_first_task_of_the_model_is_encoded(start):
     assert start().encode("5")[0].outputs.data.shape == (3, 8)
     assert start(tasks=("classify",)).encode("5")[0].outputs.data.shape == (3,)
 
 
-def test_parameters_are_one_for_all_or_one_each(start):
+def test_parameters_are_shared_or_given_per_prompt(start):
     llm = start()
     assert {
         len(output.outputs.embedding) for output in llm.embed(["1", "2"], pooling_params=PoolingParams(dimensions=3))
@@ -135,7 +135,7 @@ def test_parameters_are_one_for_all_or_one_each(start):
     assert [len(output.outputs.embedding) for output in llm.embed(["1", "2"], pooling_params=each)] == [2, 4]
 
 
-def test_prompts_are_cut_or_extended_as_asked(start):
+def test_prompts_are_cut_or_extended_on_request(start):
     llm = start()
     long = "1 2 3 4 5 6"
     llm.embed(long, truncate_prompt_tokens=4)
@@ -193,7 +193,7 @@ def test_a_cross_encoder_reads_pairs(start):
         (lambda llm: llm.generate("1"), "task is generate; this model serves embed, token_embed"),
     ],
 )
-def test_what_cannot_be_pooled_is_refused_and_nothing_goes_on_running(start, ask, says):
+def test_invalid_pooling_requests_are_refused_and_leave_no_request_running(start, ask, says):
     llm = start(tasks=EMBEDS)
     with pytest.raises(InvalidRequest) as refused:
         ask(llm)
@@ -201,13 +201,13 @@ def test_what_cannot_be_pooled_is_refused_and_nothing_goes_on_running(start, ask
     assert len(llm.embed("5")) == 1
 
 
-def test_a_model_that_generates_is_not_pooled(start):
+def test_a_generating_model_cannot_pool(start):
     llm = start(tasks=("generate",))
     with pytest.raises(InvalidRequest, match="pooling needs a model that serves one of token_embed"):
         llm.encode("1")
 
 
-def test_an_engine_that_is_full_is_asked_again(start):
+def test_a_prompt_refused_by_a_full_engine_is_submitted_again(start):
     refused = []
 
     def script(core, peer, message):
@@ -248,7 +248,7 @@ def run_async(model, body):
     return asyncio.run(main())
 
 
-def test_many_coroutines_encode_at_once(model, supervisor):
+def test_many_coroutines_encode_concurrently(model, supervisor):
     supervisor()
 
     async def one(llm, text):
@@ -291,7 +291,7 @@ def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
     assert isinstance(error, RequestFailed)
 
 
-def test_what_async_encode_refuses_has_the_words_of_llm(model, supervisor):
+def test_async_encode_refuses_with_the_messages_of_llm(model, supervisor):
     supervisor()
 
     async def body(llm):

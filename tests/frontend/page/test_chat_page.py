@@ -57,7 +57,7 @@ def test_a_conversation_has_its_history_figures_and_line_breaks(page, server):
     assert "first token after" in foot
 
 
-def test_conversations_outlive_the_page_and_travel_as_a_file(page, new_page, server):
+def test_conversations_survive_a_reload_and_are_exported_and_imported(page, new_page, server):
     settings(page, temperature="0", max_tokens="8")
     answer = say(page, "What is the capital of Peru?")
     page.open(server.url + "/?again")
@@ -79,7 +79,7 @@ def test_conversations_outlive_the_page_and_travel_as_a_file(page, new_page, ser
     assert refused == "It contains a conversation in another format."
 
 
-def test_an_answer_is_regenerated_and_a_message_changed(page):
+def test_an_answer_is_regenerated_and_a_message_is_edited(page):
     settings(page, max_tokens="48", temperature="2")
     answers = {say(page, "Tell me a story.")}
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_escape_stops_an_answer_which_stays_in_the_history(page, server):
     assert not page.evaluate("document.querySelector('.assistant > .error:not([hidden])')")
 
 
-def test_a_refused_turn_shows_the_servers_words_and_leaves_the_history(page):
+def test_a_refused_turn_shows_the_servers_message_and_leaves_the_history(page):
     settings(page, max_tokens="8", more='{"temperature": 3}')
     say(page, "Hello")
     error = page.evaluate("document.querySelector('.assistant > .error').textContent")
@@ -129,7 +129,7 @@ def test_a_refused_turn_shows_the_servers_words_and_leaves_the_history(page):
     ]
 
 
-def test_a_call_of_a_tool_is_shown_folded(page):
+def test_a_tool_call_is_shown_folded(page):
     city = {"type": "object", "properties": {"city": {"type": "string"}}}
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": city}}
     settings(page, temperature="0", more=json.dumps({"tools": [tool], "tool_choice": "required", "max_tokens": 64}))

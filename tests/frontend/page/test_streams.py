@@ -201,7 +201,7 @@ def test_ten_thousand_tokens_take_linear_time(page, scripted):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_thirty_turns_stay_in_order_and_the_last_is_as_quick(page, scripted):
+def test_thirty_turns_stay_in_order_and_the_last_is_as_fast(page, scripted):
     scripted.answers = [list(long_answer(200)) for _ in range(30)]
     spent = []
     for turn in range(30):

@@ -56,7 +56,7 @@ def test_formats_of_published_templates_are_found():
         ("{{ messages }}", (None, None)),
     ],
 )
-def test_a_mark_of_a_template_says_its_format(template, expected):
+def test_a_pattern_in_the_template_determines_the_format(template, expected):
     assert names(template) == expected
 
 
@@ -66,7 +66,7 @@ def test_the_page_names_every_format():
     assert rows == {each.name for each in (*ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS)}
 
 
-def test_names_win_over_marks():
+def test_names_take_precedence_over_patterns():
     hermes = "<tool_call> <think></think>"
     assert names(hermes, tools="glm47", reasoning="none") == ("glm45", None)
     assert names(hermes, tools="none", reasoning="deepseek_r1") == (None, "think")

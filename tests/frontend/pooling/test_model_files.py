@@ -88,7 +88,7 @@ def test_pairs_are_joined_as_the_tokenizer_joins_them(tmp_path, name):
         ("config.json", {"id2label": {"0": 1}}, "id2label must be an object whose values are texts"),
     ],
 )
-def test_files_that_do_not_serve_are_refused_by_name(tmp_path, name, content, says):
+def test_invalid_files_are_refused_by_name(tmp_path, name, content, says):
     (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(ConfigError) as refused:
         PoolingFiles.load(ModelConfig(model=str(tmp_path)))
