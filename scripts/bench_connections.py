@@ -33,7 +33,7 @@ from bench_overload import Running, peak_of, percentile, run_load, serving, show
 
 from paged_serve.frontend.bench.load.timeline import Timeline
 from paged_serve.frontend.bench.processes import memory_bytes, processes_of
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.open_files import raise_open_files_limit
 
 NUM_IDLE, NUM_SLOW, NUM_UNREAD = 10_000, 1_000, 500
@@ -219,7 +219,7 @@ def main() -> None:
     for name, value in result.items():
         print(f"{name:48s} {shown(value)}")
     seconds = {"rounds": options.rounds, "seconds": options.seconds}
-    print(json.dumps({"bench": f"connections {options.kind}", **seconds, **circumstances(), **result}))
+    print(json.dumps({"bench": f"connections {options.kind}", **seconds, **environment(), **result}))
 
 
 if __name__ == "__main__":

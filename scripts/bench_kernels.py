@@ -26,7 +26,7 @@ import torch
 from kernel_cases import Case, all_cases, make_cache
 from torch import Tensor
 
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.bench.report.tables import number
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--isa", choices=cpu.ISAS, help="default: the best that this machine runs")
     parser.add_argument("--summation", choices=get_args(cpu.Summation), default="auto", help="order of bfloat16 sums")
     options = parser.parse_args()
-    about = circumstances()  # before threads are pinned
+    about = environment()  # before threads are pinned
     try:
         machine = make_machine(options.threads, options.isa, options.summation)
     except ConfigError as error:

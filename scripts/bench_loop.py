@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench_overload import serving
 
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from tests.frontend.http.most_work import MOST_WORK
 
 TARGET_S = 0.05
@@ -95,7 +95,7 @@ def main() -> None:
     for name, status, wait_s in sorted(found, key=lambda entry: -entry[2]):
         print(f"{1e3 * wait_s:6.1f} ms  {status}  {name}")
     worst = max(wait_s for _, _, wait_s in found)
-    print(json.dumps({"bench": "loop", **circumstances(), "worst, s": worst, "met": worst < TARGET_S}))
+    print(json.dumps({"bench": "loop", **environment(), "worst, s": worst, "met": worst < TARGET_S}))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 import llguidance
 import llguidance.numpy
 
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
 from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, check, lowered
 from paged_serve.frontend.text.tokenizer import Tokenizer
@@ -75,7 +75,7 @@ def main() -> None:
                     break
         if len(masks) > arguments.limit:
             break
-    print(f"{vocabulary} tokens; {circumstances()}")
+    print(f"{vocabulary} tokens; {environment()}")
     report("masks", masks)
     report("grammars compiled", compiled)
 

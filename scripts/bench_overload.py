@@ -30,7 +30,7 @@ import uvloop
 from paged_serve.frontend.bench.load.load import Lengths, LoadRequest, arrival_times, random_load
 from paged_serve.frontend.bench.load.open_loop import LoadGenerator, Server
 from paged_serve.frontend.bench.load.timeline import Timeline
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.open_files import raise_open_files_limit
 
@@ -180,7 +180,7 @@ def main() -> None:
         result = uvloop.run(kinds[options.kind](running, options))
     for name, value in result.items():
         print(f"{name:48s} {shown(value)}")
-    print(json.dumps({"bench": f"overload {options.kind}", "seconds": options.seconds, **circumstances(), **result}))
+    print(json.dumps({"bench": f"overload {options.kind}", "seconds": options.seconds, **environment(), **result}))
 
 
 def shown(value: object) -> str:

@@ -26,7 +26,7 @@ import uvloop
 from paged_serve.frontend.bench.load.load import Lengths, random_load
 from paged_serve.frontend.bench.load.open_loop import LoadGenerator, Server
 from paged_serve.frontend.bench.processes import processes_of
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.bench.report.tables import number, table
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.client.sync_client import Client
@@ -137,7 +137,7 @@ def report(options: argparse.Namespace, idle: dict[str, float], runs: list[dict[
     figures = (statistics.median(sums), min(sums), max(sums), sum(idle[name] for name in ours))
     rows.append(["all but worker and client", *map(number, figures)])
     print(table(rows))
-    print(json.dumps({"bench": "step", "streams": options.streams, **circumstances(), "idle": idle, "runs": runs}))
+    print(json.dumps({"bench": "step", "streams": options.streams, **environment(), "idle": idle, "runs": runs}))
 
 
 if __name__ == "__main__":

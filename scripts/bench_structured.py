@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.messages.config import ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.message import pack_ids
@@ -123,7 +123,7 @@ def main() -> None:
     print(f"ms a step of {options.rows} rows   median  lower quartile")
     for name, found in times.items():
         print(f"{name:24} {statistics.median(found):8.2f} {statistics.quantiles(found)[0]:8.2f}")
-    print(json.dumps({"bench": "structured", **circumstances(), "ms": times}))
+    print(json.dumps({"bench": "structured", **environment(), "ms": times}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.bench.report.tables import number
 
 OUTPUT_LINES = 30  # of a part that failed
@@ -16,7 +16,7 @@ OUTPUT_LINES = 30  # of a part that failed
 def surroundings() -> dict[str, Any]:
     """Date, commit and machine; the device, its driver, and the libraries that use it."""
     return {
-        **circumstances(),
+        **environment(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "driver": driver_version(),
         "libraries": {name: version(name) for name in ("torch", "cupy-cuda13x", "cupy-cuda12x", "transformers")}

@@ -82,7 +82,7 @@ class PoolingFacts:
             )
         if allowed and wanted not in allowed:
             raise InvalidRequest(
-                f"dimensions is {wanted}; this model was trained for {', '.join(map(str, allowed))}", "dimensions"
+                f"dimensions is {wanted}; this model supports {', '.join(map(str, allowed))}", "dimensions"
             )
 
     def _check_bytes(self, pooling: PoolingParams, prompt_len: int, max_num_batched_tokens: int) -> None:

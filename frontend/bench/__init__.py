@@ -1,1 +1,1 @@
-"""`paged-serve bench`: figures that a person can read and a program can compare."""
+"""`paged-serve bench`: benchmarks whose results are printed as tables and written as JSON."""

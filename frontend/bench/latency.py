@@ -1,4 +1,4 @@
-"""`paged-serve bench latency`: one batch at a time, again and again."""
+"""`paged-serve bench latency`: the time of one batch, over repeated runs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command("latency", cls=GroupedCommand)
-@count_option("--batch-size", 8, "Requests of a batch.")
+@count_option("--batch-size", 8, "Requests per batch.")
 @lengths_option("--input-len", "32", "Prompt tokens, fixed or drawn from a range.")
 @lengths_option("--output-len", "128", "Output tokens, fixed or drawn from a range.")
-@count_option("--num-iters", 10, "Batches, each with prompts of its own.", group="Runs")
-@count_option("--num-iters-warmup", 2, "Batches before, which do not count.", group="Runs", least=0)
+@count_option("--num-iters", 10, "Measured batches; each has different prompts.", group="Runs")
+@count_option("--num-iters-warmup", 2, "Warm-up batches, not measured.", group="Runs", least=0)
 @json_option
 @config_options
 def command(**flags: Any) -> None:
-    """Give MODEL a batch of random prompts, wait for its end, and again; print how long batch and tokens take."""
+    """Run batches of random prompts through MODEL, one after another; print the times per batch and per token."""
     from .offline import engine_config, run_batch, start_llm
     from .report.report import write_json
 
@@ -51,12 +51,12 @@ def _table(runs: Sequence["BatchRun"], flags: dict[str, Any]) -> str:
     def ms(values: Sequence[float]) -> Spread | None:
         return Spread.of([1000 * value for value in values])
 
-    steps = flags["output_len"].high - 1  # of the longest output, behind its first token
+    steps = flags["output_len"].high - 1  # of the longest output, after its first token
     spreads = {
         "batch": ms([run.elapsed_s for run in runs]),
-        "until all have a first token": ms([run.first_token_s for run in runs]),
-        "a token after it": ms([run.decode_s / steps for run in runs]) if steps else None,
+        "all first tokens": ms([run.first_token_s for run in runs]),
+        "time per later token": ms([run.decode_s / steps for run in runs]) if steps else None,
     }
-    title = f"{flags['batch_size']} requests of {flags['input_len']} + {flags['output_len']} tokens, {len(runs)} times"
+    title = f"{flags['batch_size']} requests of {flags['input_len']} + {flags['output_len']} tokens, {len(runs)} runs"
     tokens = sum(run.output_tokens for run in runs) / sum(run.elapsed_s for run in runs)
-    return "\n\n".join([title, table(spread_rows("ms", spreads)), f"{number(tokens)} output tokens a second"])
+    return "\n\n".join([title, table(spread_rows("ms", spreads)), f"{number(tokens)} output tokens per second"])

@@ -1,4 +1,4 @@
-"""Code shared by `throughput` and `latency`: starts a model and times one batch through it."""
+"""Shared by `throughput` and `latency`: starts a model and times one batch."""
 
 import time
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ class BatchRun:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    first_token_s: float  # until the last of the batch had its first token
-    decode_s: float  # of the slowest, from its first token to its last
+    first_token_s: float  # until all requests had their first token
+    decode_s: float  # of the slowest request, from first to last token
 
 
 def start_llm(flags: dict[str, Any]) -> LLM:
-    """The model that the configuration options name. Raises ConfigError, EngineDead."""
+    """Start the model that the configuration options name. Raises ConfigError, EngineDead."""
     resolved = resolve(flags)
     options = {}
     for setting in SETTINGS:
@@ -41,13 +41,13 @@ def start_llm(flags: dict[str, Any]) -> LLM:
 
 
 def engine_config(llm: LLM) -> dict[str, Any]:
-    """As a result's JSON has it."""
+    """The configuration for a result's JSON."""
     config: dict[str, Any] = msgspec.json.decode(llm.config.for_print())
     return {**config, "served": {"vocab_size": llm.limits.vocab_size, "max_model_len": llm.limits.max_model_len}}
 
 
 def run_batch(llm: LLM, requests: Sequence[LoadRequest], temperature: float) -> BatchRun:
-    """All requests at once, to their full lengths. Raises EngineDead when one was not completed."""
+    """Run all requests at once, to their full lengths. Raises EngineDead if one ends early."""
     params = [
         SamplingParams(temperature=temperature, max_tokens=request.max_tokens, ignore_eos=True) for request in requests
     ]

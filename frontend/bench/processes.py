@@ -14,7 +14,7 @@ def processes_of(supervisor_pid: int) -> dict[str, int]:
     for pid in children_of(supervisor_pid):
         words = _words(pid)
         role = next((_ROLES[word] for word in words if word in _ROLES), None)
-        if role == "standby" and _has_name(pid, "worker"):  # it has become one
+        if role == "standby" and _has_name(pid, "worker"):  # a standby worker that became a worker
             role = "worker"
         if role is not None:
             index = words[words.index(b"--index") + 1].decode()
@@ -32,7 +32,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is dead; its new parent has not looked yet."""
+    """Whether the process exists and is not a zombie, which its new parent has not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -40,7 +40,7 @@ def is_alive(pid: int) -> bool:
 
 
 def memory_bytes(pid: int) -> dict[str, int]:
-    """`rss`, and `pss`: the same with pages that n processes share counted as an n-th each."""
+    """`rss`, and `pss`, which counts 1/n of each page that n processes share."""
     found = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""`paged-serve bench serve`: load on a server that is already running, ours or another."""
+"""`paged-serve bench serve`: sends a load to a running server, paged-serve or another."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,50 +16,50 @@ def _option(group: str, *flags: str, **attributes: Any) -> Callable[..., Any]:
 
 
 def parse_rates(text: str) -> list[float]:
-    """Requests a second: one or several numbers, inf among them. Raises ValueError."""
+    """Requests per second: one or more numbers, or inf, separated by commas. Raises ValueError."""
     try:
         rates = [float(part) for part in text.split(",")]
     except ValueError:
         rates = [0.0]
     if not all(rate > 0 for rate in rates):  # false for nan too
-        raise ValueError(f"{text!r} must be numbers above 0, or inf, with commas between them")
+        raise ValueError(f"{text!r} must be numbers above 0, or inf, separated by commas")
     return rates
 
 
 def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    url_help = "Address, with or without /v1; also unix:/path.  [http://127.0.0.1:8000]"
-    key_help = "Key to send; better set in the environment, as OPENAI_API_KEY."
-    stream_help = "Whole answers instead have an end, but no first token.  [--stream]"
+    url_help = "Base URL, with or without /v1, or unix:/path.  [http://127.0.0.1:8000]"
+    key_help = "API key; preferably set as OPENAI_API_KEY in the environment."
+    stream_help = "Stream answers; otherwise only end-to-end times are measured.  [--stream]"
     for decorate in reversed(
         (
             _option(
                 "Server", "--url", "--base-url", "url", metavar="URL", default="http://127.0.0.1:8000", help=url_help
             ),
-            _option("Server", "--model", metavar="NAME", help="Default: the first of the server's /v1/models."),
+            _option("Server", "--model", metavar="NAME", help="Default: the first model in the server's /v1/models."),
             _option("Server", "--api-key", envvar="OPENAI_API_KEY", metavar="KEY", default="", help=key_help),
             _option(
                 "Server",
                 "--api",
                 type=click.Choice(["completions", "chat"]),
                 default="completions",
-                help="Which route; chat implies texts.  [completions]",
+                help="The route; chat implies text prompts.  [completions]",
             ),
             _option(
                 "Server",
                 "--prompts",
                 type=click.Choice(["tokens", "text"]),
                 default="tokens",
-                help="What a random prompt is made of; a text has a word for each token.  [tokens]",
+                help="The form of random prompts; a text has one word per token.  [tokens]",
             ),
             count_option(
                 "--vocab-size",
                 SMALLEST_VOCABULARY,
-                "Random token ids stay below.",
+                "Random token ids are below N.",
                 group="Server",
             ),
             _option("Server", "--stream/--no-stream", default=True, help=stream_help),
             _option(
-                "Server", "--ignore-eos/--no-ignore-eos", default=True, help="Ask for full length.  [--ignore-eos]"
+                "Server", "--ignore-eos/--no-ignore-eos", default=True, help="Request full outputs.  [--ignore-eos]"
             ),
             _option("Server", "--temperature", type=click.FloatRange(0), default=0.0, metavar="T", help="[0]"),
             _option(
@@ -68,7 +68,7 @@ def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.FloatRange(0, min_open=True),
                 default=600.0,
                 metavar="SECONDS",
-                help="An answer that takes longer is a failure.  [600]",
+                help="Seconds after which an answer counts as failed.  [600]",
             ),
         )
     ):
@@ -77,7 +77,7 @@ def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    rate_help = "Requests a second; several make a sweep; inf is all at once.  [inf]"
+    rate_help = "Requests per second; several rates make a sweep; inf: all at once.  [inf]"
     for decorate in reversed(
         (
             _option(
@@ -93,11 +93,11 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--arrivals",
                 type=click.Choice(["poisson", "fixed", "burst"]),
                 default="poisson",
-                help="Independent, evenly, or --burst-size at once.  [poisson]",
+                help="Independent, at equal intervals, or --burst-size at once.  [poisson]",
             ),
-            count_option("--burst-size", 8, "Requests of a burst.", group="Arrivals"),
-            count_option("--max-concurrency", 0, "Most requests out at once; 0: no bound.", group="Arrivals", least=0),
-            count_option("--num-warmups", 0, "Requests before, which do not count.", group="Arrivals", least=0),
+            count_option("--burst-size", 8, "Requests per burst.", group="Arrivals"),
+            count_option("--max-concurrency", 0, "Most requests in flight; 0: no limit.", group="Arrivals", least=0),
+            count_option("--num-warmups", 0, "Warm-up requests, not measured.", group="Arrivals", least=0),
         )
     ):
         function = decorate(function)
@@ -107,7 +107,7 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("serve", cls=GroupedCommand)
 @_server_options
 @load_options
-@_option("Load", "--seed", type=int, default=0, metavar="N", help="Of lengths, tokens and arrivals.  [0]")
+@_option("Load", "--seed", type=int, default=0, metavar="N", help="Seed of lengths, tokens and arrivals.  [0]")
 @_arrival_options
 @_option(
     "Results",
@@ -116,16 +116,16 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
     callback=parsed_by(parse_objectives),
     multiple=True,
     metavar="NAME:MS[,…]",
-    help="Count answers within these limits: ttft, tpot, e2el.",
+    help="Count answers within these limits, in ms: ttft, tpot, e2el.",
 )
-@_option("Results", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE", help="A sweep as SVG.")
+@_option("Results", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE", help="Draw a sweep as SVG.")
 @json_option
 def command(**flags: Any) -> None:
-    """Send a seeded load to an OpenAI server on a schedule that waits for no answer, and print what came of it.
+    """Send a seeded load to an OpenAI server on a fixed schedule, and print throughput and latencies.
 
-    Latencies count from the moment a request was meant to be sent, so a server (or a client) that falls behind shows.
-    Failures are counted by kind. With --request-rate 1,2,4,inf the loads follow one another, each with prompts of its
-    own, so that none is served from the prefix cache of another.
+    Latencies count from a request's scheduled time, so they include the delays of a server or client that falls behind.
+    Failures are counted by kind. With --request-rate 1,2,4,inf one load follows another, each with different prompts,
+    so that none finds them in the prefix cache.
     """
     from .serve_run import run
 

@@ -1,4 +1,4 @@
-"""What `paged-serve bench serve` does with its options: one load for each rate, then tables, plot and JSON."""
+"""Runs `paged-serve bench serve`: one load per rate, then tables, plot and JSON."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ SERVER_NAMES = ("url", "api", "prompts", "stream", "ignore_eos", "temperature", 
 
 
 def run(flags: dict[str, Any]) -> None:
-    """Raises PagedServeError when there is no server, or nothing was answered."""
+    """Raises PagedServeError if there is no server or no request was answered."""
     server = _server(flags)
     raise_open_files_limit()
     rates: list[float] = flags["request_rate"]
@@ -43,8 +43,6 @@ def run(flags: dict[str, Any]) -> None:
             click.echo(load_table(results[0], flags["objectives"], flags["max_concurrency"]))
         click.echo(f"this client used {client_share:.1%} of a core", err=True)
     _report(server, flags, rates, results)
-    if not any(result.num_answered for result in results):
-        raise EngineDead("no request was answered")
     if not any(result.num_answered for result in results):
         raise EngineDead("no request was answered")
 
@@ -63,13 +61,13 @@ def _server(flags: dict[str, Any]) -> Server:
 
 
 def _title(server: Server, flags: dict[str, Any], rate: float) -> str:
-    how = "all at once" if math.isinf(rate) else f"{rate_text(rate)} a second, {flags['arrivals']}"
+    how = "all at once" if math.isinf(rate) else f"{rate_text(rate)} per second, {flags['arrivals']}"
     bound = f", at most {flags['max_concurrency']} at once" if flags["max_concurrency"] else ""
     return f"{server.model} at {server.url}: {flags['num_prompts']} requests, {how}{bound}"
 
 
 def _one_load(server: Server, flags: dict[str, Any], rate: float, seed: int) -> tuple[list[Timeline], float]:
-    """The timelines, and this process's share of a core while they came."""
+    """The timelines, and the share of a core that this process used meanwhile."""
     requests = _in_shape(make_load(flags, seed, flags["vocab_size"]), flags)
     times = arrival_times(len(requests), rate, flags["arrivals"], seed, flags["burst_size"])
     bar = _Bar(len(requests))
@@ -86,7 +84,7 @@ def _one_load(server: Server, flags: dict[str, Any], rate: float, seed: int) -> 
 
 
 def _in_shape(requests: list[LoadRequest], flags: dict[str, Any]) -> list[LoadRequest]:
-    """As the route takes them."""
+    """The requests in the form that the route accepts."""
     if flags["dataset"] and flags["api"] == "completions":
         return requests
     if flags["prompts"] == "text" or flags["api"] == "chat":
@@ -119,7 +117,7 @@ def _report(server: Server, flags: dict[str, Any], rates: Sequence[float], resul
 
 
 class _Bar:
-    """Answered requests, on a terminal."""
+    """Progress bar of answered requests; shown only on a terminal."""
 
     def __init__(self, total: int):
         self._bar = LoadingBar() if sys.stderr.isatty() else None

@@ -1,8 +1,8 @@
-"""One start of `paged-serve serve` on a unix socket, timed from its exec to the last process gone.
+"""Times one start of `paged-serve serve` on a unix socket, from exec to the exit of its last process.
 
-What bounds it: `help` click's import; `/live` the supervisor's imports and the first lines of a frontend; `/ready` the
-worker's import of torch, with the weights behind it; a stop the round of messages, a kill the kernel's release of the
-worker's memory.
+What takes the time: of `help`, importing click; of `/live`, the imports of the supervisor and of early health; of
+`/ready`, the worker's import of torch, then its weights; of a stop, the exchange of messages; of a kill, the kernel's
+release of the worker's memory.
 """
 
 import os
@@ -42,7 +42,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """The figures of several starts, by name, in their order; and of the one before, whose files may have been cold."""
+    """The figures of several starts, by name, in order; and of a first start, whose files may not be in memory yet."""
 
     times_ms: dict[str, list[float]]
     memory_mb: dict[str, list[float]]
@@ -67,9 +67,9 @@ def measure_help_ms() -> float:
 
 
 def measure_start(config: Config, *, kill: bool) -> Start:
-    """Start, ask, read the memory, end by SIGTERM or SIGKILL. Raises ConfigError or EngineDead with the server's words.
+    """Start the server, send requests, read its memory, and end it by SIGTERM or SIGKILL.
 
-    Every process is gone afterwards, whatever happens.
+    No process is left afterwards, whatever happens. Raises ConfigError or EngineDead with the server's message.
     """
     with tempfile.TemporaryDirectory(prefix="paged-serve-bench-") as folder, _server(config, folder) as (began, server):
         keys = config.server.api_keys
@@ -77,16 +77,16 @@ def measure_start(config: Config, *, kill: bool) -> Start:
         times: dict[str, float] = {}
         for path in ("/live", "/ready"):
             _wait_for(client, path, server, folder)
-            times[f"{path} answers"] = _ms_since(began)
+            times[f"{path} responds"] = _ms_since(began)
         request_began = time.monotonic()
         waited = _first_token_ms(client)
         times["first token"] = 1000 * (request_began - began) + waited
-        times["  of it the request"] = waited
-        times["a later request's first token"] = statistics.median(
+        times["  of which the request"] = waited
+        times["first token of later requests"] = statistics.median(
             _first_token_ms(client) for _ in range(LATER_REQUESTS)
         )
         memory = _memory_mb(server.pid)
-        times["SIGKILL to the last process gone" if kill else "SIGTERM to the last process gone"] = _end_ms(
+        times["SIGKILL to last exit" if kill else "SIGTERM to last exit"] = _end_ms(
             server, signal.SIGKILL if kill else signal.SIGTERM
         )
     return Start(times, memory)
@@ -95,7 +95,7 @@ def measure_start(config: Config, *, kill: bool) -> Start:
 @contextmanager
 def _server(config: Config, folder: str) -> Iterator[tuple[float, subprocess.Popen[bytes]]]:
     file = Path(folder) / "config.json"
-    file.touch(mode=0o600)  # it holds the API keys
+    file.touch(mode=0o600)  # contains the API keys
     file.write_bytes(msgspec.json.encode(config))
     command = [*_PROGRAM, "serve", "--config", str(file), "--uds", f"{folder}/http.sock"]
     with open(f"{folder}/log", "wb") as log:
@@ -104,7 +104,7 @@ def _server(config: Config, folder: str) -> Iterator[tuple[float, subprocess.Pop
     try:
         yield began, process
     finally:
-        process.kill()  # its children go with it
+        process.kill()  # its children end with it
         process.wait()
 
 
@@ -132,7 +132,7 @@ def _memory_mb(supervisor_pid: int) -> dict[str, float]:
         found[f"{name}, RSS"] = memory["rss"] / 1e6
         found[f"{name}, PSS"] = memory["pss"] / 1e6
         total += memory["pss"] / 1e6
-    return {**found, "all, PSS": total}
+    return {**found, "total, PSS": total}
 
 
 def _end_ms(server: subprocess.Popen[bytes], number: int) -> float:

@@ -1,4 +1,4 @@
-"""`paged-serve bench startup`: from the shell's prompt to a server that answers, and back."""
+"""`paged-serve bench startup`: times of starting and stopping a server, and its memory."""
 
 import json
 from statistics import median
@@ -11,14 +11,14 @@ from .load.load_options import count_option, json_option
 
 
 @click.command("startup", cls=GroupedCommand)
-@count_option("--num-starts", 5, "Starts; every second one ends by SIGKILL.", group="Runs")
+@count_option("--num-starts", 5, "Measured starts; every second one is ended by SIGKILL.", group="Runs")
 @json_option
 @config_options
 def command(**flags: Any) -> None:
-    """Start `serve` with these options repeatedly; print the times of a start, and the memory of each process.
+    """Start `serve` with these options repeatedly; print the times of a start and the memory of each process.
 
-    The first start, whose files may come from the disk, is shown apart and does not count. Memory is read when idle,
-    after some requests; PSS divides a page that several processes share among them.
+    The first start may read files from disk; it has its own column and is not counted. Memory is read after a few
+    requests, when the server is idle; PSS counts 1/n of each page that n processes share.
     """
     from .report.report import write_json
     from .server_start import StartResult, measure_help_ms, measure_start

@@ -1,4 +1,4 @@
-"""`paged-serve bench throughput`: a load through LLM, as fast as it goes."""
+"""`paged-serve bench throughput`: runs a load through LLM as fast as possible."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @click.command("throughput", cls=GroupedCommand)
 @load_options
-@count_option("--num-iters", 1, "Loads, each with prompts of its own.", group="Runs")
-@count_option("--num-iters-warmup", 0, "Loads before, which do not count.", group="Runs", least=0)
+@count_option("--num-iters", 1, "Measured loads; each has different prompts.", group="Runs")
+@count_option("--num-iters-warmup", 0, "Warm-up loads, not measured.", group="Runs", least=0)
 @click.option(
     "--temperature",
     cls=GroupedOption,
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     type=click.FloatRange(0),
     default=0.0,
     metavar="T",
-    help="Above 0 samples.  [0]",
+    help="Sampling temperature; 0 is greedy.  [0]",
 )
 @json_option
 @config_options
 def command(**flags: Any) -> None:
-    """Give MODEL all requests of a seeded load at once, without HTTP, and print requests and tokens a second.
+    """Run all requests of a seeded load through MODEL at once, without HTTP; print requests and tokens per second.
 
-    --seed makes the load; iteration i uses the seed + i, so that none finds its prompts in the prefix cache.
+    Iteration i uses --seed + i, so that no iteration finds its prompts in the prefix cache.
     """
     from .offline import engine_config, run_batch, start_llm
     from .report.report import write_json
@@ -51,13 +51,13 @@ def command(**flags: Any) -> None:
 
 
 def _measured(runs: Sequence["BatchRun"]) -> dict[str, list[float]]:
-    """Each measure of each run."""
+    """The values of each measure, one per run."""
     return {
         "seconds": [run.elapsed_s for run in runs],
-        "requests a second": [run.num_requests / run.elapsed_s for run in runs],
-        "prompt tokens a second": [run.prompt_tokens / run.elapsed_s for run in runs],
-        "output tokens a second": [run.output_tokens / run.elapsed_s for run in runs],
-        "all tokens a second": [(run.prompt_tokens + run.output_tokens) / run.elapsed_s for run in runs],
+        "requests per second": [run.num_requests / run.elapsed_s for run in runs],
+        "prompt tokens per second": [run.prompt_tokens / run.elapsed_s for run in runs],
+        "output tokens per second": [run.output_tokens / run.elapsed_s for run in runs],
+        "total tokens per second": [(run.prompt_tokens + run.output_tokens) / run.elapsed_s for run in runs],
     }
 
 
@@ -66,7 +66,7 @@ def _table(runs: Sequence["BatchRun"]) -> str:
 
     first = runs[0]
     title = f"{first.num_requests:,} requests, {first.prompt_tokens:,} prompt and {first.output_tokens:,} output tokens"
-    notes = [title] if len(runs) == 1 else [f"{len(runs)} loads; the first: {title}"]
+    notes = [title] if len(runs) == 1 else [f"{len(runs)} loads; first load: {title}"]
     if cached := sum(run.cached_tokens for run in runs):
         notes.append(f"{cached:,} of the prompt tokens came from the prefix cache")
     if len(runs) == 1:

@@ -62,7 +62,7 @@ class Answer:
 
     def figures(self) -> str:
         elapsed = max(time.monotonic() - self._begun, 1e-6)
-        first = f"first after {self._first:.2f} s, " if self._first is not None else ""
+        first = f"first token after {self._first:.2f} s, " if self._first is not None else ""
         speed = (
             "" if self._num_tokens is None else f"{self._num_tokens} tokens, {self._num_tokens / elapsed:.1f} tok/s, "
         )

@@ -70,7 +70,7 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
 
 
 def _chats(facts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The formats in which chat outputs are parsed, which only HTTP servers have; of a model of vectors, its tasks."""
+    """The formats of chat outputs, which only HTTP servers parse; for a pooling model, its tasks."""
     if not _generates(facts):
         return [("tasks", facts["tasks"])]
     if "chat template" not in facts:
@@ -94,7 +94,7 @@ def _generates(facts: Mapping[str, str]) -> bool:
 
 
 def _example(model: str, facts: Mapping[str, str]) -> tuple[str, str]:
-    """Path and body of a request for what the model does."""
+    """Path and body of an example request for the model's task."""
     if _generates(facts):
         return "/v1/completions", f'{{"model": "{model}", "prompt": "The capital of France is", "max_tokens": 16}}'
     path = "/v1/embeddings" if "embed" in facts["tasks"].split(", ") else "/classify"

@@ -37,13 +37,13 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
 
 
 def show_machine() -> None:
-    """Print what the CPU computes with, as reported by a worker process: only workers know the kernels."""
+    """Print the machine's CPU and kernels, as reported by a worker process: only workers know the kernels."""
     from paged_serve.protocol.process.log import in_colour
 
     command = [sys.executable, "-P", "-m", "paged_serve.workers.process.machine"]
     report = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
     if report.returncode:
-        click.echo(f"cannot tell what this machine computes with: {report.stderr.strip()}", err=True)
+        click.echo(f"cannot describe this machine's kernels: {report.stderr.strip()}", err=True)
         return
     rows = json.loads(report.stdout)
     width = max(len(label) for label, _ in rows)

@@ -31,7 +31,7 @@ from .streams.deltas import SequenceDelta
 from .streams.request_streams import RequestStreams
 from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
-TOO_SLOW = "The answer was not read as fast as it was made, and the server has no memory left to keep it; read faster."
+TOO_SLOW = "The answer was read more slowly than it was generated, and the server has no memory left; read faster."
 RETRY_AFTER_S = 1.0
 
 

@@ -249,7 +249,7 @@ class Dispatch:
             self.send(request, now)
 
     def _leave(self, request: RequestStreams) -> None:
-        """Forget the core's copy of `request`: its outputs no longer matter."""
+        """Drop the core's copy of `request`: its outputs no longer matter."""
         self._finish_aborted(request)
         self.outbox.append(AbortRequests(self.table.stream_ids(request)))
         if request.num_unfinished:
@@ -271,5 +271,5 @@ class Dispatch:
             is_away = not ready or request.sent_epoch is None
             if is_away and now >= request.expires_at and request.may_expire:
                 self._strays += self.table.stream_ids(request) if request.sent_epoch is not None else ()
-                waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in that time"
-                self.table.fail(request, RequestExpired(f"{waited}; raise timeout or ask again"))
+                waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in time"
+                self.table.fail(request, RequestExpired(f"{waited}; raise timeout or send the request again"))

@@ -37,7 +37,7 @@ class PoolingAnswer:
         if delta.finish_reason is FinishReason.ABORT:
             raise RequestFailed("the request was aborted")
         if delta.pooled is None:
-            raise RequestFailed(delta.error or "the engine gave no vector")
+            raise RequestFailed(delta.error or "the engine sent no vector")
         self.pooled, self.times, self.num_cached_tokens = delta.pooled, delta.times, delta.num_cached_tokens
         return delta.pooled
 
@@ -56,7 +56,7 @@ class AsyncPoolingRequest:
         return self._vector().__await__()
 
     def abort(self) -> None:
-        """Harmless when it has ended."""
+        """Has no effect on a request that has ended."""
         self._request.abort()
 
     async def _vector(self) -> Pooled:
@@ -91,5 +91,5 @@ class PoolingRequest:
         return self.answer.pooled
 
     def abort(self) -> None:
-        """Harmless when it has ended."""
+        """Has no effect on a request that has ended."""
         self._request.abort()

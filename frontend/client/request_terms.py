@@ -58,7 +58,7 @@ def check_request(
 ) -> None:
     """Raise InvalidRequest for a request that the core would refuse; `limits` is None before the first Welcome."""
     if not len(prompt):
-        raise InvalidRequest("the prompt is empty; give at least one token", "prompt_token_ids")
+        raise InvalidRequest("the prompt is empty; at least one token is needed", "prompt_token_ids")
     terms.check()
     _check_types(params, _decode_params, "sampling_params")
     if pooling is not None:
@@ -84,12 +84,12 @@ def _check_types(params: msgspec.Struct, decode: Callable[[bytes], Any], name: s
 def _check_task(pooling: PoolingParams | None, limits: Welcome) -> None:
     task = "generate" if pooling is None else pooling.task
     if task not in limits.tasks:
-        raise InvalidRequest(f"task is {task}; this model can be asked for {', '.join(limits.tasks)}", "task")
+        raise InvalidRequest(f"task is {task}; this model serves {', '.join(limits.tasks)}", "task")
     if pooling is None or pooling.dimensions is None:
         return
     if task not in ("embed", "token_embed"):
         raise InvalidRequest(
-            f"dimensions is {pooling.dimensions}; it is for embeddings, and task is {task}", "dimensions"
+            f"dimensions is {pooling.dimensions}; only embeddings take it, and task is {task}", "dimensions"
         )
     if pooling.dimensions > limits.embedding_size:
         raise InvalidRequest(
@@ -98,7 +98,7 @@ def _check_task(pooling: PoolingParams | None, limits: Welcome) -> None:
 
 
 def _check_length(num_tokens: int, num_new: int, limits: Welcome | None) -> None:
-    """`num_new`: tokens that must have room behind the prompt."""
+    """`num_new`: tokens that must fit after the prompt."""
     longest = MAX_TOKENS_PER_MESSAGE if limits is None else min(limits.max_model_len, MAX_TOKENS_PER_MESSAGE)
     if num_tokens + num_new > longest:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""The keyword arguments of LLM as flags of another program's command line, as programs written for vLLM use them.
+"""The keyword arguments of LLM as command-line flags of another program, for programs written for vLLM.
 
 parser = FlexibleArgumentParser()
 EngineArgs.add_cli_args(parser)
@@ -13,7 +13,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from .llm_options import SO_ANYWAY
+from .llm_options import NO_EFFECT
 from .options import checked, type_of
 from .setting import Setting
 from .settings import SETTINGS
@@ -23,7 +23,7 @@ _SETTINGS = {
     for setting in SETTINGS
     if setting.group != "Server" or setting.key == "server.max_logprobs"
 }
-_FIELDS = [(name, Any, dataclasses.field(default=None)) for name in (*_SETTINGS, *SO_ANYWAY)]
+_FIELDS = [(name, Any, dataclasses.field(default=None)) for name in (*_SETTINGS, *NO_EFFECT)]
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):
@@ -51,8 +51,8 @@ class _CommandLine:
                 group.add_argument(
                     *flags, dest=name, type=_reader(setting), metavar=setting.metavar or "VALUE", help=text
                 )
-        for name, values in SO_ANYWAY.items():
-            flag, text = f"--{name.replace('_', '-')}", "of vLLM; accepted only with values that change nothing"
+        for name, values in NO_EFFECT.items():
+            flag, text = f"--{name.replace('_', '-')}", "of vLLM; accepted only with values that have no effect"
             if any(isinstance(value, bool) for value in values):
                 group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
             elif isinstance(values[0], str | int):

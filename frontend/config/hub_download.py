@@ -20,12 +20,12 @@ def download(model: str) -> str:
 
 
 def explain(model: str, error: Exception) -> str:
-    """The reason, in one line for people."""
+    """The reason of the failure, in one line."""
     match type(error).__name__:
         case "RepositoryNotFoundError":
-            return f"no model {model} there, or it is private (set HF_TOKEN)"
+            return f"there is no model {model}, or it is private (set HF_TOKEN)"
         case "GatedRepoError":
-            return f"{model} asks you to accept its licence first: https://huggingface.co/{model}"
+            return f"{model} requires accepting its licence first: https://huggingface.co/{model}"
         case "LocalEntryNotFoundError" | "OfflineModeIsEnabled" | "ConnectError" | "ConnectTimeout" | "ProxyError":
             return f"it cannot be reached, and {model} is not in the local cache"
         case name:

@@ -14,7 +14,7 @@ from .settings import BY_NAME
 from .words import hint, plain
 
 _DTYPES = {"half": "float16", "float": "float32"}
-SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, and the values for what happens anyway
+NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of other engines: the values that have no effect
     "allowed_local_media_path": ("",),
     "async_scheduling": (True, False),
     "convert": ("auto", "none", "embed"),
@@ -38,14 +38,14 @@ SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, and the
     "trust_remote_code": (False,),
 }
 _INSTEAD = {
-    "cpu_offload_gb": "weights stay on the device that computes with them",
+    "cpu_offload_gb": "weights are not offloaded",
     "data_parallel_size": "start one engine for each group of devices",
     "enable_chunked_prefill": "long prompts are always split into chunks",
     "enable_lora": "LoRA adapters are not served",
-    "logits_processors": "name plugin=[...] here, and a request's in SamplingParams(logits_processors=[...])",
+    "logits_processors": "use plugin=[...] here, and SamplingParams(logits_processors=[...]) per request",
     "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
-    "runner": "a model does what its folder says",
-    "swap_space": "preempted requests are computed again, nothing is swapped",
+    "runner": "the files of a model determine its tasks",
+    "swap_space": "preempted requests are computed again, not swapped",
     "trust_remote_code": "code from a model folder is never run",
 }
 
@@ -54,7 +54,7 @@ def config_of(model: str, options: Mapping[str, Any]) -> Config:
     """The configuration, with folders in place of names. Raises ConfigError, naming the argument at fault."""
     layers: dict[str, dict[str, Any]] = {"server": {"log_level": "warning"}}
     for name, value in options.items():
-        if value is None or value in SO_ANYWAY.get(name, ()):
+        if value is None or value in NO_EFFECT.get(name, ()):
             continue
         setting = BY_NAME.get(name.replace("_", "-"))
         if setting is None:

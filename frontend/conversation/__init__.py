@@ -1,1 +1,1 @@
-"""Messages and tools to a prompt, one way for HTTP and LLM. Open conversation.py first."""
+"""Turns messages and tools into a prompt, for HTTP and LLM alike. Open conversation.py first."""

@@ -1,7 +1,7 @@
 """Renders messages as a prompt with the model's Jinja template. Templates come from the operator, never from a request.
 
-A prompt may end within its last message, for the model to continue: as the template ends messages, the last one is
-marked, and the prompt is cut at the mark.
+The model may continue the last message. Templates write an end after every message, so the last message gets a mark,
+and the prompt is cut at the mark.
 """
 
 import json
@@ -39,7 +39,7 @@ class _Refused(jinja2.TemplateError):
 
 
 class _GenerationBlock(Extension):
-    """{% generation %} … {% endgeneration %} marks assistant text for training; for serving it is just its body."""
+    """{% generation %} … {% endgeneration %} marks assistant text for training; for serving only its body matters."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -50,9 +50,9 @@ class _GenerationBlock(Extension):
 
 
 class ChatTemplate:
-    """One or several named templates ("default", "tool_use"). Raises ConfigError when one does not compile.
+    """One or more named templates ("default", "tool_use"). Raises ConfigError if one does not compile.
 
-    `variables` are what every rendering sees beside the messages: bos_token, eos_token and so on.
+    `variables` are available in every rendering in addition to the messages: bos_token, eos_token and so on.
     """
 
     def __init__(self, source: str | Mapping[str, str], variables: Mapping[str, str] | None = None):
@@ -84,10 +84,10 @@ class ChatTemplate:
         mark: str = "",
         **kwargs: Any,
     ) -> str:
-        """The prompt. `moment`, in seconds since 1970, and `utc_offset_s` are the time that the template reads, None
-        for now; `mark`: a character that stays itself wherever a template writes JSON.
+        """The prompt. `moment`, in seconds since 1970 (None: now), and `utc_offset_s` are the template's clock;
+        `mark`: a character that is not escaped when a template writes JSON.
 
-        Raises InvalidRequest when the template refuses the messages or cannot render them.
+        Raises InvalidRequest if the template refuses the messages or cannot render them.
         """
         self._mark = mark
         messages = self._needs(bool(tools)).adapted(messages)
@@ -171,11 +171,11 @@ def _clock(moment: float | None, utc_offset_s: int) -> Callable[[str], str]:
     return strftime_now
 
 
-MARK = "PAGED-SERVE-GOES-ON-HERE "  # a word that templates leave alone, and a space that only some do
+MARK = "PAGED-SERVE-GOES-ON-HERE "  # a word that no template changes, and a space that some templates strip
 
 
 def with_mark(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The same messages, the last one's text marked at its end. InvalidRequest when it has no text."""
+    """The messages, with a mark at the end of the last one's text. Raises InvalidRequest if it has no text."""
     *before, last = messages
     content = last.get("content")
     if isinstance(content, list) and content and "text" in content[-1]:
@@ -188,7 +188,7 @@ def with_mark(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def cut_at_mark(prompt: str) -> str:
-    """The prompt up to the mark; with white space before it only if the template keeps it at a message's end."""
+    """The prompt up to the mark; white space before it is kept only if the template keeps it at a message's end."""
     end = prompt.rfind(MARK.rstrip())
     if end < 0:
         raise InvalidRequest(

@@ -74,7 +74,7 @@ class TemplateInput(msgspec.Struct):
 
 
 class _Sent(msgspec.Struct):
-    """The same body, with the sender's own keys in the sender's own order."""
+    """The same body, with the keys that the sender wrote, in the sender's order."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -89,7 +89,7 @@ def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = Tr
     goes_on = bool(body.continue_final_message)
     if goes_on and body.add_generation_prompt:
         raise InvalidRequest(
-            "continue_final_message and add_generation_prompt are both true; give one", "continue_final_message"
+            "continue_final_message and add_generation_prompt are both true; set only one", "continue_final_message"
         )
     begins_turn = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
     check_number_of_nodes(_written_arguments(body.messages).encode())
@@ -119,16 +119,16 @@ def conversation_input(
 
 
 def conversation_of(conversation: Mapping[str, Any]) -> tuple[Conversation, bytes]:
-    """Objects of this process by the fields of Conversation, and their JSON.
+    """Convert Python objects with the fields of Conversation, and return them with their JSON.
 
-    They are held to what a body may hold. Raises InvalidRequest in the same words.
+    They are checked like the body of an HTTP request. Raises InvalidRequest with the same messages.
     """
     try:
         raw = msgspec.json.encode({name: value for name, value in conversation.items() if value is not None})
     except (TypeError, UnicodeError, RecursionError, OverflowError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else "a value in it has no JSON form"
         raise InvalidRequest(
-            f"the conversation cannot be written as JSON: {reason}; give dicts, lists, texts and numbers", "messages"
+            f"the conversation cannot be written as JSON: {reason}; use dicts, lists, texts and numbers", "messages"
         ) from None
     body, _ = decode_body(Conversation, raw)
     return body, raw
@@ -149,7 +149,7 @@ def _checked_kwargs(kwargs: TemplateKwargs | None) -> dict[str, Any]:
     for name in kwargs or {}:
         if not name.isidentifier() or len(name) > MAX_KWARG_CHARS or name in RESERVED_KWARGS:
             raise InvalidRequest(
-                f"chat_template_kwargs cannot set {name[:MAX_KWARG_CHARS]!r}; it must be a name of the template's own",
+                f"chat_template_kwargs cannot set {name[:MAX_KWARG_CHARS]!r}; it must be a variable of the template",
                 "chat_template_kwargs",
             )
     return dict(kwargs or {})
@@ -169,17 +169,17 @@ def _of_fields(body: ConversationFields) -> dict[str, Any]:
 
 
 def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """`sent` with known keys only; a lenient server has warned about the others already."""
+    """`sent` with known keys only; a lenient server has already warned about the others."""
     return {key: value for key, value in sent.items() if key in keys}
 
 
 def _with_tool_calls(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Function calls and their results, of which there was one a message, as the calls of tools that replaced them."""
+    """Convert function calls and their results, one per message, into tool calls, their successors."""
     call_id = ""
     for i, message in enumerate(messages):
         if (call := message.get("function_call")) is not None:
             if message.get("tool_calls"):
-                raise InvalidRequest(f"messages[{i}] has both function_call and tool_calls; give one", "messages")
+                raise InvalidRequest(f"messages[{i}] has both function_call and tool_calls; send only one", "messages")
             call_id = f"{i:0{LEGACY_ID_CHARS}d}"
             message = {**message, "tool_calls": [{"id": call_id, "type": "function", "function": call}]}
         if message["role"] == "function":
@@ -226,7 +226,7 @@ def _call(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
         try:
             arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            arguments = function["arguments"] = {INVALID_JSON: arguments}  # an answer that was cut off within a call
+            arguments = function["arguments"] = {INVALID_JSON: arguments}  # the length limit cut off the call
     check_depth(arguments, f"{place}.tool_calls")
     function["arguments"] = function.get("arguments") or {}
     return call

@@ -1,4 +1,4 @@
-"""The parts of a conversation: messages, tool calls, tools. Names are the field's; unknown ones are refused."""
+"""The parts of a conversation: messages, tool calls, tools, with OpenAI's names. Unknown fields are refused."""
 
 from typing import Annotated, Any, Literal
 
@@ -36,7 +36,7 @@ class FunctionCall(WithFunctionCall, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ToolCall(WithToolCall, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As an earlier answer gave it."""
+    """A tool call of an earlier answer."""
 
     function: FunctionCall
     id: str | None = None
@@ -53,7 +53,7 @@ class ChatMessage(WithMessage, frozen=True, kw_only=True, forbid_unknown_fields=
     reasoning_content: str | None = None
     refusal: str | None = None  # the assistant's refusal, when content is null
     function_call: FunctionCall | None = None  # the predecessor of tool_calls; its results have the role function
-    audio: None = None  # clients send it back empty, as they got it
+    audio: None = None  # clients send back the null that they received
 
 
 class Function(WithTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,10 +78,10 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     messages: Messages
     tools: Tools | None = None
-    add_generation_prompt: bool | None = None  # true, unless the final message is continued
+    add_generation_prompt: bool | None = None  # default: true, unless the final message is continued
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
     reasoning_effort: ReasoningEffort | None = None
     verbosity: Verbosity | None = None
-    tool_choice: str | dict[str, Any] | None = None  # of what is generated; a template sees tools, or none
+    tool_choice: str | dict[str, Any] | None = None  # affects generation; a template gets all tools or none
     parallel_tool_calls: bool | None = None

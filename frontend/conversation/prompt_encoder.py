@@ -14,7 +14,7 @@ from .special_text import Span, SpecialSpellings
 
 
 class PromptEncoder:
-    """Safe to use from several threads.
+    """Thread-safe.
 
     `allow_special_tokens`: whether text of requests may spell special tokens; None: in prompts, not in conversations.
     """
@@ -24,7 +24,7 @@ class PromptEncoder:
         self._in_prompts = allow_special_tokens is not False
         self._in_chats = allow_special_tokens is True
         self._spellings = SpecialSpellings(tokenizer.special_spellings)
-        self._literal: LiteralTokenizer | None = None  # made for the first text that needs it
+        self._literal: LiteralTokenizer | None = None  # created for the first text that needs it
         self._making = threading.Lock()
 
     def prepared(self, given: TemplateInput) -> tuple[TemplateInput, str]:
@@ -74,9 +74,9 @@ def without(text: str, mark: str) -> str:
 
 
 class LiteralTokenizer:
-    """The tokenizer with other names for its special tokens, which no text can guess.
+    """The tokenizer with other, random names for its special tokens, which no text can contain.
 
-    So a single call of the library distinguishes special tokens from text that only looks like them.
+    So a single call of the library distinguishes special tokens from text that looks like them.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -87,10 +87,10 @@ class LiteralTokenizer:
         declared = json.loads(tokenizer.to_json())
         for entry in declared["added_tokens"]:
             entry["content"] = self._names.get(entry["content"], entry["content"])
-        declared["post_processor"] = None  # its tokens are added by the other tokenizer
+        declared["post_processor"] = None  # the original tokenizer adds its tokens
         self._rename(declared["model"])
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(declared))
-        self._ids = {  # to the other tokenizer's, should the names have been numbered otherwise
+        self._ids = {  # to the ids of the original tokenizer, in case the new names got other ids
             self._tokenizer.token_to_id(self._names.get(entry.content, entry.content)): token
             for token, entry in tokenizer.added_tokens.items()
         }
@@ -103,7 +103,7 @@ class LiteralTokenizer:
             model["vocab"] = [[self._names.get(piece, piece), score] for piece, score in vocab]
         if model.get("unk_token") in self._names:
             model["unk_token"] = self._names[model["unk_token"]]
-        if "merges" in model:  # none may make a special token
+        if "merges" in model:  # no merge may produce a special token
             model["merges"] = [merge for merge in model["merges"] if _merged(merge) not in self._names]
 
     def encode(self, text: str, own: list[Span]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Tells special tokens spelled by the text of a request from those written by the chat template.
+"""Distinguishes special tokens spelled by the text of a request from those written by the chat template.
 
 A template joins both into one text. So each string of a request that spells a special token, or could complete one
 begun by the template or another string, gets a mark within the spelling: a character that no string of the request has.
@@ -90,7 +90,7 @@ class SpecialSpellings:
         used = set[str]().union(*_strings_of(given))
         mark = next((char for char in map(chr, MARKS) if char not in used), "")
         if not mark:
-            raise InvalidRequest("messages spell a special token, and use every Tangut character", "messages")
+            raise InvalidRequest("messages spell a special token and use every Tangut character", "messages")
         messages = [
             {name: value if name == "role" else self._mark(value, mark) for name, value in message.items()}
             for message in given.messages
@@ -128,7 +128,7 @@ def _any_of(texts: Collection[str]) -> str:
 
 
 def _strings_of(given: TemplateInput) -> Iterator[str]:
-    """Every string of a request except roles, which are a few fixed words."""
+    """Every string of a request except roles, which are one of a few words."""
     for message in given.messages:
         yield from _strings([value for name, value in message.items() if name != "role"])
     yield from _strings(given.tools)

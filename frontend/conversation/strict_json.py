@@ -75,7 +75,7 @@ class BodyDecoder(Generic[Body]):
         return self._decode_patiently(body, warnings)
 
     def _without_foreign(self, body: bytes) -> tuple[bytes, list[str]]:
-        """(the body without top-level fields that may be ignored, warnings)."""
+        """(the body without those top-level fields that may be ignored, warnings)."""
         body, names = without_foreign(body, self._kind.__struct_fields__, self._lenient)
         if len(names) > MAX_WARNINGS:
             raise InvalidRequest(f"The body has more than {MAX_WARNINGS} unknown fields.")
@@ -108,14 +108,14 @@ class BodyDecoder(Generic[Body]):
                         raise refusal from None
                     warnings.append(f"ignored: {refusal.message}")
                 del parent[name]
-        raise InvalidRequest("The body has more unknown fields than are left out of one of its length.")
+        raise InvalidRequest("The body has too many unknown fields for its length.")
 
     def _refusal(self, name: str, path: str, body: Any = None) -> InvalidRequest:
         where, place = f" in {path.lstrip('.')}" if path else "", f"{path}.{name}".lstrip(".")
         if name in UNSUPPORTED:
             reason, instead = UNSUPPORTED[name].reason, UNSUPPORTED[name].instead
             more = (f": {reason}" if reason else "") + (f"; use {instead}" if instead else "")
-            return InvalidRequest(f"{name}{where} is not supported here{more}", place)
+            return InvalidRequest(f"{name}{where} is not supported{more}", place)
         struct = _struct_in(*_type_at(self._kind, path, body))
         known = () if struct is None else struct.__struct_fields__
         close = difflib.get_close_matches(name[:64], known, 1, 0.6)
@@ -130,7 +130,7 @@ class BodyDecoder(Generic[Body]):
             return InvalidRequest(f"{name} is required", name)
         place = _PLACE.match(text)
         if place is None:
-            return InvalidRequest(f"The body is wrong: {_lowered(text)}")
+            return InvalidRequest(f"The body is invalid: {_lowered(text)}")
         expectation, path = _lowered(place[1]), place[2]
         try:
             whole = _generic(body) if len(body) <= MAX_EXPLAINED_BYTES else _MISSING
@@ -237,7 +237,7 @@ def _structs_in(hint: Any) -> Iterator[Any]:
 
 
 def _tags(hint: Any) -> list[str]:
-    """The values that tell the Structs of a union from one another."""
+    """The values that distinguish the Structs of a union."""
     return [str(tag) for struct in _structs_in(hint) if (tag := struct.__struct_config__.tag) is not None]
 
 

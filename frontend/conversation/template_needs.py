@@ -1,9 +1,9 @@
-"""Finds the shape of contents and arguments that a chat template expects, by rendering a probe and not from its source.
+"""Finds the shape of contents and arguments that a chat template expects, by rendering probes.
 
-A template is written for one of several shapes, and fails or prints nonsense for another. A content of parts is passed
-unchanged to a template that reads parts, and as one text to any other; the arguments of earlier calls are passed as
+A template is written for one of several shapes and fails, or renders nonsense, with another. A content of parts is
+passed unchanged to a template that reads parts, and as one text to others; the arguments of earlier calls are passed as
 objects, or as JSON text to a template that joins them to other text. A later system message is passed unchanged to a
-template that shows it; for one that would drop or refuse it, it becomes a part of a message that is shown.
+template that renders it; otherwise it becomes a part of a message that is rendered.
 """
 
 import itertools
@@ -107,7 +107,7 @@ def _add_as_users(shown: list[dict[str, Any]], waiting: list[Any]) -> None:
 
 
 def _joined(contents: Sequence[Any]) -> Any:
-    """A text, or parts where one of them has parts."""
+    """The contents as one text, or as parts if one of them has parts."""
     if all(isinstance(content, str) for content in contents):
         return "\n".join(contents)
     parts = [[{"type": "text", "text": content}] if isinstance(content, str) else content or [] for content in contents]
@@ -115,7 +115,7 @@ def _joined(contents: Sequence[Any]) -> Any:
 
 
 def _needs_of_calls(attempt: Attempt) -> dict[str, Any]:
-    """The shape of calls. Objects are preferred: models were trained on the JSON that a template writes of them."""
+    """The shape of calls. Objects are preferred: models were trained on the JSON that templates write of them."""
     for fill in _FILLS:
         from_object, from_text = _of_call(attempt, fill, {PROBE: 1}), _of_call(attempt, fill, _WRITTEN)
         printed_by_python = repr({PROBE: 1}) in from_object
@@ -123,7 +123,7 @@ def _needs_of_calls(attempt: Attempt) -> dict[str, Any]:
             return {"written_arguments": False, "fill": fill}
         if PROBE in from_text:
             return {"written_arguments": True, "fill": fill}
-    fills = (fill for fill in _FILLS if _of_call(attempt, fill, {PROBE: 1}))  # of a template that shows no arguments
+    fills = (fill for fill in _FILLS if _of_call(attempt, fill, {PROBE: 1}))  # for a template that omits arguments
     return {"written_arguments": False, "fill": next(fills, {})}
 
 

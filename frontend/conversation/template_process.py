@@ -1,4 +1,4 @@
-"""The helper process that renders chat templates. A template is code, and it loops over untrusted messages.
+"""The helper process that renders chat templates. A template is code that loops over untrusted messages.
 
 Even in the sandbox a template may compute for hours or allocate all memory, and a thread cannot be stopped. In a
 process the kernel enforces limits: a rendering may take one second of processor time, and half a gigabyte.
@@ -69,9 +69,11 @@ def render(template: ChatTemplate, rendering: Rendering) -> Rendered:
     except MemoryError:
         return Rendered(refusal=f"{SUBJECT} needs more than {MAX_MEMORY_BYTES >> 20} MiB for these messages")
     if len(text) > MAX_TEXT_CHARS:
-        return Rendered(refusal=f"{SUBJECT} makes {len(text)} characters of these messages; {MAX_TEXT_CHARS} may be")
+        return Rendered(
+            refusal=f"{SUBJECT} makes {len(text)} characters of these messages; at most {MAX_TEXT_CHARS} are allowed"
+        )
     if text != _encodable(text):
-        return Rendered(refusal=f"{SUBJECT} writes half a surrogate pair, which is no text")
+        return Rendered(refusal=f"{SUBJECT} writes half a surrogate pair, which is not text")
     return Rendered(text)
 
 

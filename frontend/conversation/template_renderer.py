@@ -1,4 +1,4 @@
-"""Renders chat templates in helper processes, so that no conversation can hold up others."""
+"""Renders chat templates in helper processes, so that no conversation can delay others."""
 
 import asyncio
 import functools
@@ -74,8 +74,10 @@ class TemplateRenderer:
         return rendered.text
 
     def start(self) -> None:
-        """Start the first helper, before a request waits for it. Raises ConfigError when the template does not compile,
-        PagedServeError when no helper answers."""
+        """Start the first helper before a request waits for it.
+
+        Raises ConfigError if the template does not compile, PagedServeError if no helper answers.
+        """
         self.helpers.start()
 
     def close(self) -> None:

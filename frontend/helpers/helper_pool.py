@@ -63,7 +63,7 @@ class HelperPool:
         for _ in range(TRIES):
             if (found := self._try(message, answer)) is not None:
                 return found
-        raise PagedServeError(f"the process that {self._purpose} ends again and again, or does not answer")
+        raise PagedServeError(f"the process that {self._purpose} ends repeatedly or does not answer")
 
     def _try(self, message: msgspec.Struct, answer: type[Answer]) -> Answer | None:
         """The answer; None when the helper ended through no fault of the request."""

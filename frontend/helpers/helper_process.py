@@ -16,7 +16,7 @@ from paged_serve.protocol.process.lifeline import is_stopped, lifeline_pipe
 
 from .frames import receive_frame, send_frame
 
-ANSWERS_WITHIN_S = 5.0  # of real time; a halted process is then replaced, one starved of processor time gets longer
+ANSWERS_WITHIN_S = 5.0  # real time; then a halted process is replaced, and one that lacks processor time gets longer
 STARVES_WITHIN_S = 60.0
 # The program has no environment, so it gets this process's module path as an argument.
 _PROGRAM = "import sys; sys.path[:] = sys.argv.pop().split({separator!r}); from {module} import main; main()"

@@ -97,7 +97,7 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class TextSide:
-    """The parts of a model folder that the frontend uses; `load` takes up to a second for a large vocabulary."""
+    """What the frontend loads from a model folder; `load` takes up to a second for a large vocabulary."""
 
     config: Config
     tokenizer: Tokenizer
@@ -109,7 +109,7 @@ class TextSide:
 
     @classmethod
     def load(cls, config: Config) -> "TextSide":
-        """Read the model's files. Raises ConfigError when they are unusable."""
+        """Read the model's files. Raises ConfigError if they are unusable."""
         folder = config.model.tokenizer or config.model.model
         tokenizer = Tokenizer(folder)
         template = model_template(config.model.model, tokenizer, config.server.chat_template)
@@ -123,7 +123,7 @@ class TextSide:
         return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats, files)
 
     def facts(self) -> dict[str, str]:
-        """For the banner."""
+        """Lines for the banner."""
         return {
             "vocabulary": f"{self.tokenizer.vocab_size} tokens",
             "chat template": "none" if self.template is None else "yes",
@@ -133,18 +133,18 @@ class TextSide:
 
 
 class RequestInProgress(msgspec.Struct):
-    """A request in progress, as the operator sees it."""
+    """A request in progress, for the operator."""
 
     id: str
     status: str  # "waiting" until its first token, then "running"
-    key: str  # a name that stands for the API key; "" without keys
+    key: str  # a name for the API key, which does not reveal it; "" without keys
     frontend: int
     age_s: float
     priority: int
     prompt_tokens: int
     output_tokens: int
     num_choices: int
-    num_unfinished: int  # of its choices
+    num_unfinished: int  # choices
     object: str = "request"
 
 
@@ -164,7 +164,7 @@ class Service:
     encoder: PromptEncoder
     pooling: PoolingTexts
     template: TemplateRenderer | None
-    formats: ModelFormats  # of its outputs
+    formats: ModelFormats  # the formats of the model's outputs
     grammars: GrammarCompiler
     admission: Admission
     metrics: Metrics
@@ -191,7 +191,7 @@ class Service:
         run_dir: str = "",
         buffers: BufferBudget | None = None,
     ) -> "Service":
-        """Raises ConfigError when the model's tokenizer does not serve what the model does."""
+        """Raises ConfigError if the tokenizer is unsuitable for the model's tasks."""
         config = text.config
         text.tokenizer.check_tasks(engine.limits.tasks)
         buffers = buffers or BufferBudget(config.server.max_buffered_bytes)
@@ -231,14 +231,14 @@ class Service:
         return asked or self.model_names[0]
 
     def check_task(self, path: str, tasks: Sequence[Task]) -> None:
-        """HttpError 400 when the model can be asked for none of these, with what it can be asked for."""
+        """Raises HttpError 400, with the tasks that the model serves, if it serves none of `tasks`."""
         able = self.engine.limits.tasks
         if tasks and not set(tasks) & set(able):
             routes = ", ".join(dict.fromkeys(ROUTE_OF[task] for task in able))
             raise HttpError(
                 400,
-                f"{path} needs a model for {' or '.join(tasks)}; {self.model_names[0]} is one for {', '.join(able)}: "
-                f"use {routes}.",
+                f"{path} needs a model that serves {' or '.join(tasks)}; {self.model_names[0]} serves "
+                f"{', '.join(able)}: use {routes}.",
                 "model",
             )
 
@@ -248,5 +248,5 @@ class Service:
         return self.template
 
     async def off_loop(self, size: int, function: Callable[..., Result], *args: Any) -> Result:
-        """Run small work here and large work in a thread, so that other streams continue."""
+        """Run small work in place and large work in a thread, so that other streams continue."""
         return await off_loop(self.workers, size, function, *args)

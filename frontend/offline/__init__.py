@@ -1,1 +1,1 @@
-"""LLM and AsyncLLM: offline inference in a program, without a server. Open llm.py first."""
+"""LLM and AsyncLLM: offline inference in a program, without an HTTP server. Open llm.py first."""

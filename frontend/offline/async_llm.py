@@ -4,8 +4,8 @@
         async for output in llm.generate("Once upon a time", SamplingParams(max_tokens=64)):
             print(output.outputs[0].text, output.finished)
 
-Any number of requests run at once and each has the outputs that `LLM.generate` would give it, to the byte. One event
-loop uses it. Whichever way a reader leaves its `async for`, the request is aborted.
+Any number of requests run at once; each has exactly the outputs that `LLM.generate` would return. An AsyncLLM belongs
+to one event loop. Leaving an `async for`, in whatever way, aborts its request.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import json
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -28,25 +28,24 @@ from ..client.async_client import AsyncClient
 from ..config.llm_options import config_of
 from ..text.off_loop import LONG, off_loop, text_threads
 from ..text.tokenizer import Tokenizer
-from .generation import Generation
+from .generation import Generation, MakePrompt, PromptThreads
 from .in_flight import InFlightLimit
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
-from .outputs import NewParts, OutputBuilder, RequestOutput
+from .outputs import NewParts, RequestOutput
 from .pooling.async_job import AsyncPoolingJob
 from .pooling.outputs import PoolingRequestOutput
 from .pooling.prompts import PoolingOptions, one_job
-from .prompts import Prompt, check_keywords, parse_prompts, prepared, tokenization
+from .prompts import Prompt, check_keywords, parse_prompts, tokenization
 
-MakePrompt = Callable[[], Awaitable[Prompt]]
 Work = TypeVar("Work", Generation, AsyncPoolingJob)
 
 
 class AsyncLLM:
-    """A running engine, or one that its first use starts. The keyword arguments are those of LLM.
+    """An engine that is started by `async with`, by `start`, or by the first request. The options are those of LLM.
 
-    `async with`, `start` and whatever comes first raise ConfigError when the model or an option does not fit, and
-    EngineDead when the engine cannot start. Reading, starting and tokenizing what is long happen in threads.
+    The call that starts it raises ConfigError for an unsuitable model or option, and EngineDead if the engine cannot
+    start. Loading, starting and tokenizing long texts run in threads.
     """
 
     def __init__(self, model: str | None = "", **options: Any):
@@ -63,14 +62,14 @@ class AsyncLLM:
         return cls(**dataclasses.asdict(engine_args))
 
     async def start(self) -> None:
-        """Returns when the engine takes requests; the first use does it, too."""
+        """Start the engine, unless it is started, and wait until it accepts requests."""
         if self._is_shut_down:
-            raise EngineDead("this AsyncLLM was shut down; make another")
+            raise EngineDead("this AsyncLLM was shut down; create another")
         loop = asyncio.get_running_loop()
         if self._starting is None:
             self._starting = loop.create_task(self._start())
         elif self._starting.get_loop() is not loop:
-            raise EngineDead("this AsyncLLM belongs to the event loop that started it; make another in this one")
+            raise EngineDead("this AsyncLLM belongs to the event loop that started it; create another in this loop")
         await asyncio.shield(self._starting)
 
     def generate(
@@ -81,22 +80,22 @@ class AsyncLLM:
         *,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Complete one prompt: each output has all that came so far, and the last one has `finished` set.
+        """Complete one prompt: each output has all tokens so far, and the last one has `finished` set.
 
-        A prompt is a text, a list of token ids, or {"prompt": …} or {"prompt_token_ids": …}. Without `sampling_params`
-        the model's defaults; their `output_kind` may ask for what is new in each, or for the last one alone.
-        `request_id` is for `abort`; without one it is a number. Iteration raises InvalidRequest for what cannot be
-        served, EngineDead when the engine has ended.
+        A prompt is a text, a list of token ids, {"prompt": …} or {"prompt_token_ids": …}. `sampling_params` default to
+        the model's; their `output_kind` selects cumulative outputs, only new parts, or only the last output.
+        `request_id` is the argument of `abort`; by default it is a number. Iteration raises InvalidRequest for a
+        request that cannot be served, and EngineDead when the engine has ended.
         """
 
         async def make() -> Prompt:
-            check_keywords(same_anyway, AsyncLLM.generate.__annotations__)
+            check_keywords(vllm_keywords, AsyncLLM.generate.__annotations__)
             prompts = parse_prompts(prompt, tokenization(tokenization_kwargs))
             if len(prompts) != 1:
                 raise InvalidRequest(
-                    f"prompt is a list of {len(prompts)} prompts; AsyncLLM takes one: call generate for each", "prompt"
+                    f"prompt is a list of {len(prompts)} prompts; call generate once for each prompt", "prompt"
                 )
             return prompts[0]
 
@@ -117,12 +116,12 @@ class AsyncLLM:
         parallel_tool_calls: bool | None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Answer one conversation, as `generate` completes a prompt; it is held to what LLM.chat takes."""
+        """Answer one conversation, with outputs as from `generate`. Messages are checked as by LLM.chat."""
 
         async def make() -> Prompt:
-            check_keywords(same_anyway, AsyncLLM.chat.__annotations__)
+            check_keywords(vllm_keywords, AsyncLLM.chat.__annotations__)
             options = ChatOptions(
                 tools,
                 add_generation_prompt,
@@ -148,11 +147,11 @@ class AsyncLLM:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """The vector of one prompt, as `LLM.encode` gives it, in the only output. Raises RequestFailed when aborted."""
+        """Yield one output, with the vector of the prompt, like `LLM.encode`. Raises RequestFailed when aborted."""
         await self.start()
-        check_keywords(same_anyway, AsyncLLM.encode.__annotations__)
+        check_keywords(vllm_keywords, AsyncLLM.encode.__annotations__)
         options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
         work = self._begin(AsyncPoolingJob, request_id)
         try:
@@ -166,13 +165,13 @@ class AsyncLLM:
             del self._generations[work.request_id]
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests: what each has is its last output. Unknown ids are ignored, as a request may just have ended."""
+        """End requests; the tokens of each so far are its last output. Ids of ended requests are ignored."""
         for each in [request_id] if isinstance(request_id, str) else request_id:
             if (generation := self._generations.get(each)) is not None:
                 generation.abort()
 
     async def check_health(self) -> None:
-        """Raises EngineDead when the engine has ended; while it is being restarted it has not."""
+        """Raises EngineDead if the engine has ended. An engine that is being restarted has not ended."""
         await self.start()
         if self._client.failure is not None:
             raise EngineDead(self._engine.why(self._client.failure))
@@ -184,7 +183,7 @@ class AsyncLLM:
         return metrics
 
     async def reset_prefix_cache(self) -> bool:
-        """Drop all shared prefixes; True when done."""
+        """Empty the prefix cache; returns True."""
         await self.start()
         await self._client.utility(Utility.RESET_PREFIX_CACHE)
         return True
@@ -199,7 +198,7 @@ class AsyncLLM:
         return self._text.tokenizer
 
     async def get_default_sampling_params(self) -> SamplingParams:
-        """The sampling parameters that `generate` uses by default; a copy, whose fields may be set."""
+        """A copy of the sampling parameters that `generate` uses by default; its fields may be set."""
         await self.start()
         return self._text.changeable_default_params()
 
@@ -209,7 +208,7 @@ class AsyncLLM:
         return self._client.limits
 
     async def shutdown(self) -> None:
-        """End the engine; no process is left then. Safe to call twice; what runs ends with EngineDead."""
+        """End the engine and all its processes; running requests end with EngineDead. May be called twice."""
         self._is_shut_down = True
         if self._starting is None:
             return
@@ -245,7 +244,7 @@ class AsyncLLM:
             self._client = await AsyncClient.connect(engine.run_dir, timeout_s=CONNECT_TIMEOUT_S)
             self._text.tokenizer.check_tasks(self._client.limits.tasks)
         except BaseException:
-            engine.stop()  # a start under way, too
+            engine.stop()  # also ends a start in progress
             await asyncio.gather(starting, return_exceptions=True)
             await asyncio.to_thread(engine.end)
             raise
@@ -261,11 +260,8 @@ class AsyncLLM:
         generation = self._begin(Generation, request_id)
         try:
             asked = sampling_params or self._text.default_params
-            params, kind = await self._prepared(asked), asked.output_kind
-            prompt = await make_prompt()
-            ids = await self._token_ids(prompt) if await generation.enter(params.n, priority) else []
-            params = await self._params_for(prompt, ids, params)
-            generation.submit(prompt, params, priority, OutputBuilder(self._text.tokenizer, prompt, ids, params))
+            kind = asked.output_kind
+            await generation.begin(PromptThreads(self._text, self._threads), make_prompt, asked, priority)
             parts = NewParts() if kind is RequestOutputKind.DELTA else None
             while not (output := await generation.next()).finished:
                 if kind is not RequestOutputKind.FINAL_ONLY:
@@ -282,21 +278,8 @@ class AsyncLLM:
             request_id = next(number for number in self._request_ids if number not in self._generations)
         if request_id in self._generations:
             raise InvalidRequest(
-                f"request_id {request_id[:200]!r} is that of a request that runs; give another", "request_id"
+                f"request_id {request_id[:200]!r} is that of a running request; choose another", "request_id"
             )
         work = kind(request_id, self._client, self._limit)
         self._generations[request_id] = work
         return work
-
-    async def _prepared(self, params: SamplingParams) -> SamplingParams:
-        size = sum(map(len, params.bad_words)) if params.dry is None else LONG
-        return await off_loop(self._threads, size, prepared, params, self._text.tokenizer)
-
-    async def _params_for(self, prompt: Prompt, ids: list[int], params: SamplingParams) -> SamplingParams:
-        is_free = params.structured_outputs is None and (prompt.chat is None or prompt.chat.calls is None)
-        return await off_loop(self._threads, 0 if is_free else LONG, self._text.params_for, prompt, ids, params)
-
-    async def _token_ids(self, prompt: Prompt) -> list[int]:
-        text = "" if prompt.token_ids is not None else prompt.text or ""
-        size = LONG if self._text.encoder.may_take_long([text]) else len(text)
-        return await off_loop(self._threads, size, self._text.token_ids, prompt)

@@ -1,4 +1,4 @@
-"""Many prompts through one client: bounded in flight, results in the order of the prompts."""
+"""Runs many prompts through one client: a bounded number in flight, results in the order of the prompts."""
 
 import time
 from collections import deque
@@ -36,11 +36,11 @@ class _Running:
     builder: OutputBuilder
 
 
-OnProgress = Callable[[RequestOutput], None]  # a prompt that is done
+OnProgress = Callable[[RequestOutput], None]  # called with each finished output
 
 
 class Batch:
-    """Runs jobs. `max_in_flight` bounds the sequences that the engine holds at once; the rest is not even tokenized."""
+    """Runs jobs. At most `max_in_flight` sequences are with the engine at once; later prompts are not tokenized yet."""
 
     def __init__(self, client: Client, text: ModelText, max_in_flight: int, on_done: OnProgress):
         self._client = client
@@ -50,11 +50,11 @@ class Batch:
         self._in_flight = 0  # sequences
         self._running: dict[RequestStreams, _Running] = {}
         self._with_output: deque[RequestStreams] = deque()
-        self._refused: deque[Job] = deque()  # by an engine that was full
+        self._refused: deque[Job] = deque()  # because the engine was full
         self._not_before = 0.0
 
     def run(self, jobs: Iterable[Job]) -> dict[int, RequestOutput]:
-        """Outputs by job number. If it ends early, for any reason, all running requests are aborted."""
+        """Outputs by job number. If this ends early, for any reason, all running requests are aborted."""
         results: dict[int, RequestOutput] = {}
         source = iter(jobs)
         try:

@@ -1,7 +1,7 @@
-"""Beam search on top of the engine: each step requests one token for every beam; beams' prefixes are cached.
+"""Beam search on top of the engine: each step requests one token for every beam, and beams' prefixes are cached.
 
-A beam's score is its tokens' log-probabilities over its length to the power of `length_penalty`, as vLLM has it: the
-length counts the prompt, and no end token.
+A beam's score is the sum of its log-probabilities divided by length ** length_penalty, as in vLLM: the length includes
+the prompt but not the end token.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ class BeamSearchParams:
     beam_width: int
     max_tokens: int
     ignore_eos: bool = False
-    temperature: float = 0.0  # of the one token a step that is sampled; the likeliest are candidates in any case
+    temperature: float = 0.0  # for the one token sampled per step; the most likely tokens are always candidates
     length_penalty: float = 1.0
-    include_stop_str_in_output: bool = False  # the end token's text
+    include_stop_str_in_output: bool = False  # whether the text includes that of the end token
 
     def __post_init__(self) -> None:
         for name in ("beam_width", "max_tokens"):
@@ -36,7 +36,7 @@ class BeamSearchParams:
 
 @dataclass(frozen=True, slots=True)
 class BeamSearchSequence:
-    """`tokens` begin with the prompt's; `logprobs` has the candidates of each further one."""
+    """`tokens` begins with the prompt; `logprobs` has the candidates for each later token."""
 
     tokens: list[int]
     logprobs: list[LogprobsByToken] = field(default_factory=list)
@@ -52,14 +52,14 @@ class BeamSearchSequence:
 
 @dataclass(frozen=True, slots=True)
 class BeamSearchOutput:
-    """The best sequences of one prompt, the best one first."""
+    """The sequences of one prompt, the best first."""
 
     sequences: list[BeamSearchSequence]
 
 
 @dataclass(slots=True)
 class _Search:
-    """Of one prompt."""
+    """The beam search of one prompt."""
 
     beams: list[BeamSearchSequence]
     ended: list[BeamSearchSequence] = field(default_factory=list)
@@ -68,7 +68,7 @@ class _Search:
 def beam_search(
     one_step: OneStep, prompts: Sequence[list[int]], params: BeamSearchParams, tokenizer: Tokenizer
 ) -> list[BeamSearchOutput]:
-    """`one_step`: of beams' tokens and parameters; the outputs have one token each. Raises InvalidRequest."""
+    """`one_step` generates one token for each beam, given the beams' tokens. Raises InvalidRequest."""
     step = SamplingParams(logprobs=2 * params.beam_width, max_tokens=1, temperature=params.temperature)
     searches = [_Search([BeamSearchSequence(list(prompt))]) for prompt in prompts]
     for _ in range(params.max_tokens):

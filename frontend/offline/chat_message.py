@@ -1,4 +1,4 @@
-"""What an output of a chat is to the conversation: the message that a program appends to it."""
+"""Turns the output of a chat into the message that a program appends to its conversation."""
 
 import hashlib
 import struct
@@ -19,14 +19,14 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ChatReading:
-    """How the outputs of one conversation are read."""
+    """How the outputs of one conversation are parsed."""
 
-    reading: OutputReading | None  # None: all text is content
-    calls: StructuredOutputsParams | None = None  # the form that they have because of tool_choice and strict tools
+    reading: OutputReading | None  # None: the whole text is content
+    calls: StructuredOutputsParams | None = None  # the grammar that tool_choice and strict tools impose
 
 
 class MessageReader:
-    """Of all outputs of one prompt, whose ids of calls follow from its tokens."""
+    """Makes the messages of all outputs of one prompt. The ids of tool calls are derived from the prompt's tokens."""
 
     def __init__(
         self, tokenizer: Tokenizer, chat: ChatReading, prompt_token_ids: Sequence[int], params: SamplingParams
@@ -35,7 +35,7 @@ class MessageReader:
         self._prompt = prompt_token_ids
 
     def message(self, index: int, text: str, token_ids: Sequence[int], by_token: bool) -> Message:
-        """Of a whole output. `by_token`: the last token ended it, and is not shown unless asked for."""
+        """The message of a finished output. `by_token`: its last token was a stop token."""
         if self._reading is None:
             return {"role": "assistant", "content": text}
         shown = SequenceText(

@@ -1,22 +1,52 @@
-"""One request of AsyncLLM from its arrival to its last output."""
+"""One request of AsyncLLM.generate or chat, from its arrival to its last output."""
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client.async_client import AsyncClient, AsyncRequest
 from ..client.streams.deltas import SequenceDelta
+from ..text.off_loop import LONG, off_loop
 from .in_flight import InFlightLimit
+from .model_text import ModelText
 from .outputs import OutputBuilder, RequestOutput
-from .prompts import Prompt
+from .prompts import Prompt, prepared
 
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
+MakePrompt = Callable[[], Awaitable[Prompt]]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptThreads:
+    """Runs the slow text work of a request in threads, so that the event loop is not blocked."""
+
+    text: ModelText
+    threads: ThreadPoolExecutor
+
+    async def prepared(self, params: SamplingParams) -> SamplingParams:
+        """Raises InvalidRequest."""
+        size = sum(map(len, params.bad_words)) if params.dry is None else LONG
+        return await off_loop(self.threads, size, prepared, params, self.text.tokenizer)
+
+    async def token_ids(self, prompt: Prompt) -> list[int]:
+        text = "" if prompt.token_ids is not None else prompt.text or ""
+        size = LONG if self.text.encoder.may_take_long([text]) else len(text)
+        return await off_loop(self.threads, size, self.text.token_ids, prompt)
+
+    async def params_for(self, prompt: Prompt, ids: list[int], params: SamplingParams) -> SamplingParams:
+        """Raises InvalidRequest."""
+        is_free = params.structured_outputs is None and (prompt.chat is None or prompt.chat.calls is None)
+        return await off_loop(self.threads, 0 if is_free else LONG, self.text.params_for, prompt, ids, params)
 
 
 class Generation:
-    """`enter`, then `submit`, then `next` until an output is finished; `end` in any case. `abort` at any time."""
+    """Call `begin`, then `next` until an output is finished, and `end` whatever happens. `abort` may be called at any
+    time."""
 
     def __init__(self, request_id: str, client: AsyncClient, limit: InFlightLimit):
         self.request_id = request_id
@@ -27,25 +57,41 @@ class Generation:
         self._request: AsyncRequest | None = None
         self._aborted = asyncio.Event()
 
-    async def enter(self, num_sequences: int, priority: int) -> bool:
-        """Wait until the engine can be given it; False when it was aborted before."""
+    async def begin(
+        self, threads: PromptThreads, make_prompt: MakePrompt, params: SamplingParams, priority: int
+    ) -> None:
+        """Prepare and submit the request. A prompt is tokenized only once the request may enter the engine.
+
+        Raises InvalidRequest.
+        """
+        params = await threads.prepared(params)
+        prompt = await make_prompt()
+        ids = await threads.token_ids(prompt) if await self._enter(params.n, priority) else []
+        params = await threads.params_for(prompt, ids, params)
+        self._prompt, self._params, self._priority = prompt, params, priority
+        self._builder = OutputBuilder(threads.text.tokenizer, prompt, ids, params)
+        self._builder.output.request_id = self.request_id
+        self._submit()
+
+    async def _enter(self, num_sequences: int, priority: int) -> bool:
+        """Wait until the request may be submitted to the engine. Returns False if it was aborted first."""
         self._num_sequences = num_sequences
         self._entry = self._limit.entry(num_sequences, priority)
         if self._aborted.is_set() and not self._entry.done():
             self._entry.set_result(False)
         return await self._entry and not self._aborted.is_set()
 
-    def submit(self, prompt: Prompt, params: SamplingParams, priority: int, builder: OutputBuilder) -> None:
-        """Start it, unless it was aborted; `builder` has the prompt's tokens."""
-        self._prompt, self._params, self._priority, self._builder = prompt, params, priority, builder
-        builder.output.request_id = self.request_id
+    def _submit(self) -> None:
         if not self._aborted.is_set():
             self._request = self._client.submit(
-                builder.output.prompt_token_ids, params, priority=priority, cache_salt=prompt.cache_salt
+                self._builder.output.prompt_token_ids,
+                self._params,
+                priority=self._priority,
+                cache_salt=self._prompt.cache_salt,
             )
 
     async def next(self) -> RequestOutput:
-        """All that there is so far, once there is more. Raises what ended the request, if it was an error."""
+        """Wait for new tokens and return the whole output so far. Raises the error that ended the request, if any."""
         output = self._builder.output
         while (request := self._request) is not None:
             try:
@@ -59,15 +105,14 @@ class Generation:
             self._push(request, delta)
             while (more := request.take()) is not None:
                 self._push(request, more)
-            if (
-                not output.finished
-            ):  # what ended by a stop string is finished when the engine confirms it, with its times
+            # A sequence that a stop string ended is finished when the engine confirms it, with its times.
+            if not output.finished:
                 return self._builder.snapshot()
         self._builder.abort()
         return output
 
     def abort(self) -> None:
-        """The output that it has becomes its last. Harmless when it has ended."""
+        """Make the output so far the last one. Has no effect on a request that has ended."""
         self._aborted.set()
         if self._entry is not None and not self._entry.done():
             self._entry.set_result(False)
@@ -75,7 +120,7 @@ class Generation:
             self._request.abort()
 
     def end(self) -> None:
-        """Its reader has left or has all."""
+        """The caller has read the last output or has stopped reading."""
         self.abort()
         entry = self._entry
         if entry is not None and not entry.cancelled() and entry.result():
@@ -86,10 +131,10 @@ class Generation:
             request.abort(delta.index, FinishReason.STOP)
 
     async def _submit_later(self, full: Overloaded) -> None:
-        """The engine was full, of other clients' requests: nothing of it was computed."""
+        """The engine was full of other clients' requests and has computed nothing of this one."""
         if full.draining:
             raise full
         self._request = None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._aborted.wait(), min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
-        self.submit(self._prompt, self._params, self._priority, self._builder)
+        self._submit()

@@ -1,4 +1,4 @@
-"""Limits the sequences that AsyncLLM has in the engine at once, and orders the waiting requests."""
+"""Limits the sequences of AsyncLLM that are with the engine at once, and orders the waiting requests."""
 
 import asyncio
 import heapq
@@ -7,7 +7,7 @@ from itertools import count
 
 
 class InFlightLimit:
-    """Requests enter while fewer than `max_sequences` are in flight; the rest waits by priority, then by arrival."""
+    """A request enters while fewer than `max_sequences` are in flight; others wait by priority, then by arrival."""
 
     def __init__(self, max_sequences: int):
         self._max_sequences = max_sequences
@@ -16,19 +16,22 @@ class InFlightLimit:
         self._waiting: list[tuple[int, int, int, asyncio.Future[bool]]] = []  # priority, arrival, sequences, entry
 
     def entry(self, num_sequences: int, priority: int) -> "asyncio.Future[bool]":
-        """True once the request may enter; then it must `leave`. A caller that gives up cancels it, or sets False."""
+        """A future that becomes True once the request may enter; the request must then `leave`.
+
+        A caller that stops waiting cancels it or sets it to False.
+        """
         entry: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (priority, next(self._arrivals), num_sequences, entry))
         self._fill()
         return entry
 
     def leave(self, num_sequences: int) -> None:
-        """As many sequences as entered together."""
+        """`num_sequences` is the number with which the request entered."""
         self._num_sequences -= num_sequences
         self._fill()
 
     def lift(self) -> None:
-        """Let all enter: the client is closed and refuses each."""
+        """Let all requests enter, because the client is closed and refuses them."""
         self._max_sequences = sys.maxsize
         self._fill()
 

@@ -1,11 +1,11 @@
-"""LLM: offline inference in this program, without a server.
+"""LLM: offline inference in this program, without an HTTP server.
 
     with LLM(model="folder-or-hub-name") as llm:
         for output in llm.generate(["Once upon a time", "The sea"], SamplingParams(max_tokens=64)):
             print(output.outputs[0].text)
 
-It starts the same processes as `paged-serve serve`, but for HTTP, and ends them with itself, with the program, or when
-the program is killed. Not safe for use from several threads at once.
+It starts the processes of `paged-serve serve` except the HTTP frontend. They end when the LLM is closed and when the
+program ends or is killed. Not thread-safe.
 """
 
 import dataclasses
@@ -36,10 +36,10 @@ __all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput"]
 
 
 class LLM(PoolingMethods):
-    """A running engine. Raises ConfigError when the model or an option does not fit, EngineDead when it cannot start.
+    """A running engine. Raises ConfigError for an unsuitable model or option, EngineDead if the engine cannot start.
 
     `options` are those of `paged-serve serve` with underscores: max_num_seqs, block_size, enable_prefix_caching,
-    kv_cache_memory_bytes, device, chat_template, … Unknown ones are refused, not ignored.
+    kv_cache_memory_bytes, device, chat_template, … Unknown options are refused.
     """
 
     def __init__(
@@ -82,18 +82,19 @@ class LLM(PoolingMethods):
         use_tqdm: bool | MakeBar = True,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[RequestOutput]:
-        """Complete each prompt; outputs in the order of the prompts.
+        """Complete each prompt; outputs are in the order of the prompts.
 
-        A prompt is a text, a list of token ids, or {"prompt": …} or {"prompt_token_ids": …}; `prompts` is one or a
-        list of them. `sampling_params` and `priority` are one for all or one each; without them the model's defaults.
-        `use_tqdm` shows a bar on a terminal and in a notebook, or makes another as tqdm does. `same_anyway`: vLLM's
-        further keywords, with the values that change nothing.
+        A prompt is a text, a list of token ids, {"prompt": …} or {"prompt_token_ids": …}; `prompts` is one prompt or a
+        list. `sampling_params` and `priority` are one value for all prompts or a list with one each; the model's
+        defaults apply without them. `use_tqdm`: whether to show a progress bar on a terminal or in a notebook, or a
+        callable with tqdm's arguments that makes one. `vllm_keywords`: further keywords of vLLM, accepted with values
+        that have no effect.
 
-        Raises InvalidRequest for a prompt or parameter that cannot be served; then nothing goes on running.
+        Raises InvalidRequest for a prompt or parameter that cannot be served; no request is left running then.
         """
-        check_keywords(same_anyway, LLM.generate.__annotations__)
+        check_keywords(vllm_keywords, LLM.generate.__annotations__)
         parsed = parse_prompts(prompts, tokenization(tokenization_kwargs))
         return self._run(self._jobs(parsed, sampling_params, priority), use_tqdm)
 
@@ -104,17 +105,17 @@ class LLM(PoolingMethods):
         *,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[str]:
-        """Keep prompts, as `generate` takes them, for `wait_for_completion`. Their request ids."""
-        check_keywords(same_anyway, LLM.enqueue.__annotations__)
+        """Queue prompts, given as for `generate`, until `wait_for_completion`. Returns their request ids."""
+        check_keywords(vllm_keywords, LLM.enqueue.__annotations__)
         parsed = parse_prompts(prompts, tokenization(tokenization_kwargs))
         jobs = self._jobs(parsed, sampling_params, priority, len(self._enqueued))
         self._enqueued += jobs
         return [str(job.number) for job in jobs]
 
     def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True) -> list[RequestOutput]:
-        """Complete what was enqueued since the last call, in that order. Raises InvalidRequest as `generate` does."""
+        """Complete the prompts enqueued since the last call, in order. Raises InvalidRequest as `generate` does."""
         jobs, self._enqueued = self._enqueued, []
         return self._run(jobs, use_tqdm)
 
@@ -133,14 +134,14 @@ class LLM(PoolingMethods):
         parallel_tool_calls: bool | None = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of messages, or each of a list of conversations.
 
-        They are held to what a body of /v1/chat/completions may hold: InvalidRequest has the words of its 400. The
-        outputs have a `message`, with reasoning and calls of tools apart, for the conversation to go on.
+        The rules for messages are those of /v1/chat/completions: InvalidRequest has the message of its status 400. Each
+        output has a `message`, with reasoning and tool calls in separate fields, to be appended to the conversation.
         """
-        check_keywords(same_anyway, LLM.chat.__annotations__)
+        check_keywords(vllm_keywords, LLM.chat.__annotations__)
         options = ChatOptions(
             tools,
             add_generation_prompt,
@@ -157,17 +158,17 @@ class LLM(PoolingMethods):
         return self._run(self._jobs(prompts, sampling_params, priority), use_tqdm)
 
     def beam_search(
-        self, prompts: Any, params: BeamSearchParams, *, use_tqdm: bool = False, **same_anyway: Any
+        self, prompts: Any, params: BeamSearchParams, *, use_tqdm: bool = False, **vllm_keywords: Any
     ) -> list[BeamSearchOutput]:
-        """The likeliest continuations of each prompt, as far as beams of that width find them.
+        """The most likely continuations of each prompt that a beam search of this width finds.
 
-        `use_tqdm` changes nothing: how many tokens there will be is not known. Raises InvalidRequest.
+        `use_tqdm` has no effect, because the number of tokens is not known in advance. Raises InvalidRequest.
         """
-        check_keywords(same_anyway, LLM.beam_search.__annotations__)
+        check_keywords(vllm_keywords, LLM.beam_search.__annotations__)
         limit = self.config.server.max_logprobs
         if 2 * params.beam_width > limit:
             raise InvalidRequest(
-                f"beam_width is {params.beam_width}; max_logprobs={limit} allows {limit // 2}, give LLM a larger one",
+                f"beam_width is {params.beam_width}; the limit is {limit // 2}, half of max_logprobs={limit}",
                 "beam_width",
             )
 
@@ -184,7 +185,7 @@ class LLM(PoolingMethods):
 
     @property
     def run_dir(self) -> str:
-        """Where `Client.connect` finds this engine, in other processes of this user, too."""
+        """The address for `Client.connect`, in this process and other processes of the same user."""
         return self._engine.run_dir
 
     def get_tokenizer(self) -> Tokenizer:
@@ -193,12 +194,12 @@ class LLM(PoolingMethods):
     def get_default_sampling_params(self) -> SamplingParams:
         """The sampling parameters that `generate` uses by default, from generation_config.json and vLLM's defaults.
 
-        A copy, whose fields may be set before it is given to generate or chat.
+        A copy; its fields may be set before it is passed to generate or chat.
         """
         return self._text.changeable_default_params()
 
     def reset_prefix_cache(self) -> bool:
-        """Drop all shared prefixes; True when done."""
+        """Empty the prefix cache; returns True."""
         self._client.utility(Utility.RESET_PREFIX_CACHE)
         return True
 
@@ -212,7 +213,7 @@ class LLM(PoolingMethods):
         return self._engine.supervisor.facts()
 
     def close(self) -> None:
-        """End the engine; no process is left then. Safe to call twice."""
+        """End the engine and all its processes. May be called twice."""
         self._text.close()
         self._finalizer()
 
@@ -225,10 +226,10 @@ class LLM(PoolingMethods):
         self.close()
 
     def _jobs(self, prompts: list[Prompt], sampling_params: Any, priority: Any, first: int = 0) -> list[Job]:
-        """Numbered from `first`."""
+        """The jobs of the prompts, numbered from `first`."""
         text = self._text
         all_params = one_each(sampling_params or text.default_params, len(prompts), "sampling_params")
-        ready = {id(params): prepared(params, text.tokenizer) for params in all_params}  # often one for all
+        ready = {id(params): prepared(params, text.tokenizer) for params in all_params}  # often all are one object
         priorities = one_each(priority or 0, len(prompts), "priority")
         return [
             Job(number, prompt, ready[id(params)], rank)

@@ -1,4 +1,4 @@
-"""The processes of `paged-serve serve` but for HTTP, started by this program and ended with it."""
+"""The processes of `paged-serve serve` except the HTTP frontend, started by this program and ended with it."""
 
 import threading
 
@@ -7,31 +7,34 @@ from paged_serve.protocol.messages.config import Config
 from ..progress_bar import LoadingBar
 from ..supervision.supervisor import Supervisor
 
-START_TIMEOUT_S = 3600.0  # large models load for long; a failure is reported at once
+START_TIMEOUT_S = 3600.0  # large models take long to load; a failure is reported at once
 CONNECT_TIMEOUT_S = 60.0
 
 
 class LocalEngine:
-    """An engine core and its workers, and the thread of their supervisor. `start` once, then `end`."""
+    """An engine core, its workers, and the thread of their supervisor. Call `start` once, then `end`."""
 
     def __init__(self, config: Config):
         self.supervisor = Supervisor(config)
-        # A daemon: at the program's end other threads are joined before the finalizer that would stop this one.
+        # A daemon, because at exit Python joins other threads before it runs the finalizer that stops this one.
         self._thread = threading.Thread(target=self.supervisor.run, name="supervisor", daemon=True)
 
     @property
     def run_dir(self) -> str:
-        """Where clients find the engine."""
+        """The run directory, by which clients find the engine."""
         return self.supervisor.run_dir
 
     def start(self) -> None:
-        """Returns when the engine takes requests. Raises ConfigError when it is refused, EngineDead when it cannot
-        start or `stop` was called meanwhile; no process is left then."""
+        """Wait until the engine accepts requests.
+
+        Raises ConfigError if the configuration is refused, EngineDead if the engine cannot start or `stop` was called
+        meanwhile; no process is left then.
+        """
         supervisor, bar = self.supervisor, LoadingBar()
         supervisor.start()
         try:
             supervisor.wait_ready(START_TIMEOUT_S, bar)
-        except BaseException:  # a failed start has ended by itself; ctrl-C has not
+        except BaseException:  # a failed start has ended its processes; after ctrl-C they still run
             supervisor.stop()
             supervisor.run()
             raise
@@ -40,21 +43,21 @@ class LocalEngine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the end, from any thread."""
+        """Request the end of the engine. Thread-safe."""
         self.supervisor.stop()
 
     def end(self) -> None:
-        """No process is left when this returns. Safe to call twice, and after a start that failed."""
+        """End all processes and wait for them. May be called twice, and after a failed start."""
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
 
     def why(self, error: Exception) -> str:
-        """The engine's end as its client and its supervisor report it."""
+        """Why the engine ended, from its client's error and its supervisor's report."""
         return f"{error}: {self.supervisor.reason}" if self.supervisor.reason else str(error)
 
 
 def max_in_flight(config: Config) -> int:
-    """Sequences that keep every row busy, and fewer than would be rejected."""
+    """The number of sequences that keeps every row busy and is below the limit of admission."""
     scheduler = config.scheduler
     return min(4 * scheduler.max_num_seqs, scheduler.max_num_seqs + scheduler.max_num_queued_requests // 2)

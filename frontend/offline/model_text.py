@@ -1,4 +1,4 @@
-"""The text side of a loaded model: texts and conversations to tokens, the model's defaults, for LLM and AsyncLLM."""
+"""The text side of a loaded model, for LLM and AsyncLLM: tokenizer, chat template and default sampling parameters."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -32,25 +32,25 @@ from .prompts import AS_USUAL, ChangeableSamplingParams, Prompt, Tokenization
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """How a conversation is written as a prompt; the names are those of `chat`'s arguments."""
+    """How a conversation becomes a prompt; the names are those of `chat`'s parameters."""
 
     tools: Sequence[Mapping[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template: str | None = None  # None: the model's
+    chat_template: str | None = None  # None: the model's template
     chat_template_kwargs: Mapping[str, Any] | None = None
     tool_choice: str | Mapping[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     tokenization: Tokenization = AS_USUAL
 
     def fields(self) -> dict[str, Any]:
-        """Those of a conversation's body."""
+        """The fields of the body of /v1/chat/completions with these options."""
         names = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
         return {name: getattr(self, name) for name in (*names, "tools", "tool_choice", "parallel_tool_calls")}
 
 
 class ModelText:
-    """Safe to use from several threads. Raises ConfigError when the model's files do not serve."""
+    """Thread-safe. Raises ConfigError for unsuitable files of the model."""
 
     def __init__(self, config: Config):
         folder = config.model.model
@@ -62,21 +62,21 @@ class ModelText:
         sources = () if templates is None else templates.sources.values()
         self._formats = model_formats(sources, config.server.tool_call_parser, config.server.reasoning_parser)
         self._renderer = None if templates is None else TemplateRenderer(templates)
-        self._given_renderer: TemplateRenderer | None = None  # of the last template that a caller gave
-        self._given_lock = threading.Lock()  # no renderer is replaced while it renders
+        self._given_renderer: TemplateRenderer | None = None  # for the last chat_template that a caller passed
+        self._given_lock = threading.Lock()  # keeps a renderer from being replaced while it renders
 
     def changeable_default_params(self) -> SamplingParams:
         fields = {name: getattr(self.default_params, name) for name in SamplingParams.__struct_fields__}
         return ChangeableSamplingParams(**fields)
 
     def chat_prompt(self, conversation: Any, options: ChatOptions) -> Prompt:
-        """One conversation as text and tokens. Blocks while a process of its own renders the template.
+        """One conversation as text and tokens. Blocks while a separate process renders the template.
 
-        Raises InvalidRequest for what /v1/chat/completions refuses, ConfigError for a given template that does not
-        compile.
+        Raises InvalidRequest for a conversation that /v1/chat/completions would refuse, and ConfigError for a
+        `chat_template` that does not compile.
         """
         if options.chat_template is None and self._renderer is None:
-            raise InvalidRequest("this model has no chat template; give chat_template or use generate", "chat_template")
+            raise InvalidRequest("this model has no chat template; pass chat_template or use generate", "chat_template")
         body, raw = conversation_of({"messages": conversation, **options.fields()})
         choice = tool_choice_of(body)
         given, mark = self.encoder.prepared(template_input(body, raw, use_tools=choice.mode != "none"))
@@ -88,14 +88,17 @@ class ModelText:
         return Prompt(text, ids, chat=chat, tokenization=options.tokenization)
 
     def token_ids(self, prompt: Prompt) -> list[int]:
-        """Slow for a long text."""
+        """The tokens of the prompt. Slow for a long text."""
         ids, how = prompt.token_ids, prompt.tokenization
         if ids is None:
             ids = self.encoder.encode_prompt(prompt.text or "", how.add_special_tokens is not False)
         return how.cut(ids)
 
     def params_for(self, prompt: Prompt, token_ids: Sequence[int], params: SamplingParams) -> SamplingParams:
-        """`params` as the engine is given them behind this prompt. Raises InvalidRequest."""
+        """The parameters that the engine gets for this prompt: with its grammar and thinking budget.
+
+        Raises InvalidRequest.
+        """
         chat, begins = prompt.chat or ChatReading(None), None
         if chat.calls is not None:
             if params.structured_outputs is not None:
@@ -127,7 +130,7 @@ class ModelText:
             return self._given_renderer.render_now(given, mark=mark)
 
     def close(self) -> None:
-        """End the processes that render. Safe to call twice."""
+        """End the processes that render templates. May be called twice."""
         for renderer in (self._renderer, self._given_renderer):
             if renderer is not None:
                 renderer.close()

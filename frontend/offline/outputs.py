@@ -1,4 +1,4 @@
-"""The outputs of LLM, with vLLM's names, and how they grow from deltas."""
+"""The outputs of LLM, with vLLM's names, and the builder that collects them from deltas."""
 
 from dataclasses import dataclass, field, replace
 
@@ -32,11 +32,11 @@ class CompletionOutput:
     index: int
     text: str
     token_ids: list[int]
-    cumulative_logprob: float | None = None  # None unless logprobs were asked for
-    logprobs: list[LogprobsByToken] | None = None  # one a token; the token itself comes first
+    cumulative_logprob: float | None = None  # None unless logprobs were requested
+    logprobs: list[LogprobsByToken] | None = None  # one per token; the token itself comes first
     finish_reason: str | None = None  # "stop", "length", "repetition", "abort", "error"
-    stop_reason: int | str | None = None  # the stop token or string; None for EOS; the reason of an error
-    message: Message | None = None  # of a chat, once it has ended: to be appended to the conversation
+    stop_reason: int | str | None = None  # the stop token or string; None for EOS; the text of an error
+    message: Message | None = None  # of a finished chat output: to be appended to the conversation
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -49,17 +49,18 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[LogprobsByToken | None] | None = None  # one a prompt token; None for the first
+    prompt_logprobs: list[LogprobsByToken | None] | None = None  # one per prompt token; None for the first
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
-    metrics: RequestTimes | None = None  # of the sequence that took longest
+    metrics: RequestTimes | None = None  # times of the slowest sequence
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
 
 
 def to_logprobs(
     entries: list[TokenLogprobs], tokenizer: Tokenizer, *, are_named: bool = False
 ) -> list[LogprobsByToken]:
-    """The token itself first, with its rank; then the top k, whose ranks are their places, or those that were named."""
+    """One dict per position: the token itself with its rank, then the top k tokens or, with `are_named`, those of
+    logprob_token_ids, which have no rank."""
     found = []
     for entry in entries:
         places = range(1, len(entry.token_ids))
@@ -72,7 +73,7 @@ def to_logprobs(
 
 
 class OutputBuilder:
-    """Grows one RequestOutput."""
+    """Builds one RequestOutput from deltas."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Prompt, prompt_token_ids: list[int], params: SamplingParams):
         self.output = RequestOutput("", prompt.text, prompt_token_ids)
@@ -88,7 +89,7 @@ class OutputBuilder:
         ]
 
     def push(self, delta: SequenceDelta) -> bool:
-        """Take a delta in; True when it completed a stop string, so that the sequence must be aborted."""
+        """Add a delta. Returns True if it completes a stop string, so that the sequence must be aborted."""
         output = self.output
         output.num_cached_tokens = delta.num_cached_tokens
         if delta.prompt_logprobs is not None:
@@ -96,7 +97,7 @@ class OutputBuilder:
         if delta.times is not None and (output.metrics is None or _total(delta.times) > _total(output.metrics)):
             output.metrics = delta.times
         sequence = output.outputs[delta.index]
-        if sequence.finished():  # by a stop string; this is the engine's confirmation
+        if sequence.finished():  # by a stop string; this delta is the engine's confirmation
             return False
         new = self._texts[delta.index].push(delta.token_ids, delta.finish_reason, delta.stop_token_id)
         sequence.text += new.text
@@ -115,19 +116,19 @@ class OutputBuilder:
         return new.hit_stop_string
 
     def snapshot(self) -> RequestOutput:
-        """The output as it is now, which stays so while this one grows."""
+        """A copy of the output, which later deltas do not change."""
         output = self.output
         return replace(output, outputs=[_copy(sequence) for sequence in output.outputs])
 
     def abort(self) -> None:
-        """End what has not ended: the engine was never given it."""
+        """Mark unfinished sequences as aborted, for a request that was never submitted."""
         for sequence in self.output.outputs:
             sequence.finish_reason = sequence.finish_reason or FinishReason.ABORT.api_name
         self.output.finished = True
 
 
 class NewParts:
-    """Of outputs that hold all so far, what is new in each."""
+    """Reduces cumulative outputs to their new parts."""
 
     def __init__(self) -> None:
         self._num_chars: dict[int, int] = {}
@@ -143,7 +144,7 @@ class NewParts:
     def _of(self, sequence: CompletionOutput) -> CompletionOutput | None:
         chars, tokens = self._num_chars.get(sequence.index, 0), self._num_tokens.get(sequence.index, 0)
         if tokens == -1:
-            return None  # it has ended before
+            return None  # it ended in an earlier output
         self._num_chars[sequence.index] = len(sequence.text)
         self._num_tokens[sequence.index] = -1 if sequence.finished() else len(sequence.token_ids)
         if len(sequence.token_ids) == tokens and not sequence.finished():

@@ -1,4 +1,4 @@
-"""The bar of LLM, on a terminal and in a notebook: prompts done, tokens a second in and out."""
+"""The progress bar of LLM, on a terminal and in a notebook: finished prompts, input and output tokens per second."""
 
 import sys
 import time
@@ -8,11 +8,12 @@ from typing import Any
 
 from .outputs import RequestOutput
 
-MakeBar = Callable[..., Any]  # tqdm, or a program's own of its kind
+MakeBar = Callable[..., Any]  # tqdm, or a callable with its arguments
 
 
 class ProgressBar:
-    """A context. `use_tqdm`: true for one on a terminal or in a notebook; or what makes one, as tqdm is made."""
+    """A context manager. `use_tqdm`: whether to show a bar on a terminal or in a notebook, or a callable that makes
+    one from tqdm's arguments."""
 
     def __init__(self, num_prompts: int, use_tqdm: bool | MakeBar):
         make = use_tqdm if callable(use_tqdm) else _tqdm() if use_tqdm else None
@@ -29,7 +30,7 @@ class ProgressBar:
         self.add(len(output.prompt_token_ids), sum(len(sequence.token_ids) for sequence in output.outputs))
 
     def add(self, prompt_tokens: int, output_tokens: int = 0) -> None:
-        """One prompt is done."""
+        """Count one finished prompt."""
         if self._bar is None:
             return
         self._prompt_tokens += prompt_tokens
@@ -47,10 +48,10 @@ class ProgressBar:
 
 
 def _tqdm() -> MakeBar | None:
-    """None where it would not be seen."""
+    """tqdm; None if stderr is neither a terminal nor a notebook's."""
     in_notebook = "ipykernel" in sys.modules
     if not in_notebook and not sys.stderr.isatty():
         return None
-    from tqdm.auto import tqdm  # late: scripts whose output goes to a file need none
+    from tqdm.auto import tqdm  # imported late: without a terminal it is not needed
 
     return tqdm  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What people pass to LLM as prompts and parameters, in all its spellings, as one list of equal things."""
+"""Converts the prompts and parameters that are passed to LLM, in all their forms, to lists of one type."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ from ..text.tokenizer import Tokenizer, words_to_token_ids
 from .chat_message import ChatReading
 
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
-_SAME_ANYWAY: dict[str, tuple[tuple[Any, ...], str]] = {  # vLLM's keywords: their values, and why there are no others
-    "chat_template_content_format": (("auto", "string"), "templates are given the parts of a content as one text"),
+_VLLM_KEYWORDS: dict[str, tuple[tuple[Any, ...], str]] = {  # keyword of vLLM: (accepted values, why no others are)
+    "chat_template_content_format": (("auto", "string"), "a template gets the parts of a content as one text"),
     "lora_request": ((), "LoRA adapters are not served"),
-    "mm_processor_kwargs": (({},), "models here read text alone"),
+    "mm_processor_kwargs": (({},), "only text models are served"),
 }
 
 
 class Tokenization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`tokenization_kwargs`."""
 
-    add_special_tokens: bool | None = None  # those around a text; None: to prompts, not to conversations
+    add_special_tokens: bool | None = None  # around a text; None: for prompts but not for conversations
     truncate_prompt_tokens: Annotated[int, Meta(ge=1)] | None = None
-    truncation_side: Literal["left", "right"] | None = None  # which the tokens are taken from; None: the left
+    truncation_side: Literal["left", "right"] | None = None  # the side that is cut; None: left
 
     def cut(self, token_ids: list[int]) -> list[int]:
         kept = self.truncate_prompt_tokens
@@ -42,17 +42,17 @@ AS_USUAL = Tokenization()
 
 @dataclass(slots=True)
 class Prompt:
-    """A text, or its tokens, or both: then the tokens count."""
+    """A text, tokens, or both; if both, the tokens are used."""
 
     text: str | None
     token_ids: list[int] | None
     cache_salt: str = ""
-    chat: ChatReading | None = None  # of a conversation
+    chat: ChatReading | None = None  # for the prompt of a conversation
     tokenization: Tokenization = AS_USUAL
 
 
 class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type: ignore[misc]  # msgspec allows it
-    """SamplingParams whose fields may be set, as vLLM's may; LLM checks them when it is given them."""
+    """SamplingParams whose fields may be set, as in vLLM; LLM checks them when they are used."""
 
     def checked(self) -> SamplingParams:
         """Raises InvalidRequest naming the field, the value and the limit."""
@@ -66,7 +66,7 @@ class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type:
 
 
 def parse_prompts(prompts: Any, tokenization: Tokenization = AS_USUAL) -> list[Prompt]:
-    """One prompt or a list: a text, tokens, or a dict with `prompt` or `prompt_token_ids`."""
+    """Parse one prompt or a list of prompts: texts, tokens, or dicts with `prompt` or `prompt_token_ids`."""
     found = _parse_all(prompts)
     for prompt in found:
         prompt.tokenization = tokenization
@@ -80,7 +80,7 @@ def _parse_all(prompts: Any) -> list[Prompt]:
         return [_parse(prompts)]
     if not isinstance(prompts, Sequence):
         raise InvalidRequest(
-            f"prompts is a {type(prompts).__name__}; give a text, tokens, or a list of them", "prompts"
+            f"prompts is a {type(prompts).__name__}; pass a text, tokens, or a list of these", "prompts"
         )
     return [_parse(prompt) for prompt in prompts]
 
@@ -97,7 +97,7 @@ def _parse(prompt: Any) -> Prompt:
         return Prompt(text, None if ids is None else list(ids), prompt.get("cache_salt") or "")
     if isinstance(prompt, Sequence):
         return Prompt(None, list(prompt))
-    raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; give a text, tokens, or a dict", "prompts")
+    raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; pass a text, tokens, or a dict", "prompts")
 
 
 def tokenization(kwargs: Mapping[str, Any] | None) -> Tokenization:
@@ -110,29 +110,31 @@ def tokenization(kwargs: Mapping[str, Any] | None) -> Tokenization:
 
 
 def check_keywords(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """`known`: the method's own. Raises InvalidRequest for what is none, or asks for what there is not."""
+    """`known`: the method's own parameters. Raises InvalidRequest for an unknown keyword or an unsupported value."""
     for name, value in given.items():
-        if name not in _SAME_ANYWAY:
-            near = difflib.get_close_matches(name, [*known, *_SAME_ANYWAY], 1)
+        if name not in _VLLM_KEYWORDS:
+            near = difflib.get_close_matches(name, [*known, *_VLLM_KEYWORDS], 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidRequest(f"{name} is no keyword of this method{hint}", name)
-        values, why = _SAME_ANYWAY[name]
+            raise InvalidRequest(f"{name} is not a keyword of this method{hint}", name)
+        values, why = _VLLM_KEYWORDS[name]
         if value is not None and value not in values:
             allowed = " or ".join(repr(each) for each in (*values, None))
             raise InvalidRequest(f"{name} is {value!r:.100}: {why}; leave it out, or {allowed}", name)
 
 
 def one_each(values: Any, count: int, name: str) -> list[Any]:
-    """`values` for each of `count` prompts: one for all, or a list with one each."""
+    """One value per prompt, from one value for all of them or a list with one each. Raises InvalidRequest."""
     if not isinstance(values, list | tuple):
         return [values] * count
     if len(values) != count:
-        raise InvalidRequest(f"{name} has {len(values)} entries for {count} prompts; give one, or one each", name)
+        raise InvalidRequest(
+            f"{name} has {len(values)} entries for {count} prompts; pass one value, or one per prompt", name
+        )
     return list(values)
 
 
 def prepared(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-    """Checked, and with what the engine wants to have in tokens."""
+    """Check the parameters and add the token ids of bad words and DRY sequence breakers."""
     if isinstance(params, ChangeableSamplingParams):
         params = params.checked()
     params = msgspec.structs.replace(params, output_kind=RequestOutputKind.CUMULATIVE)

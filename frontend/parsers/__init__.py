@@ -1,1 +1,1 @@
-"""Tool calls in generated text, a format a file."""
+"""Parses tool calls and reasoning in generated text. Open output_parser.py first."""

@@ -1,4 +1,4 @@
-"""The form of an output with tool calls in it, as the model's format has them: a structural tag."""
+"""The required form of an output with tool calls, in the model's format, as a structural tag."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ class CallableTool:
 
     name: str
     parameters: dict[str, Any] | None
-    strict: bool  # what of its parameters cannot be enforced is refused; otherwise it is dropped with a warning
+    strict: bool  # parts of `parameters` that cannot be enforced are refused; otherwise ignored with a warning
 
 
 def calls_form(
     form: CallForm, tools: Sequence[CallableTool], mode: Literal["auto", "required"], *, parallel: bool
 ) -> Form:
-    """Calls of `tools` and nothing else if `required`, or text in which calls may be; several only if `parallel`."""
+    """With `required` the output is only calls of `tools`; with `auto` it is text that may contain calls. Several calls
+    are allowed only with `parallel`."""
     tags = [_tag(form, tool) for tool in tools]
     calls: Form = {
         "type": "tags_with_separator",

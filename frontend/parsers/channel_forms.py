@@ -1,6 +1,6 @@
-"""Forms of outputs in channels (gpt-oss, harmony): they constrain the final message, or a call.
+"""Required forms of outputs in channels (gpt-oss, harmony): they constrain the final message or a call.
 
-Unconstrained reasoning of any length in the channel `analysis` may come before. A call ends its turn, so there is at
+Unconstrained reasoning of any length in the channel `analysis` may come first. A call ends the output, so there is at
 most one.
 """
 
@@ -21,12 +21,12 @@ _CALL = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
 
 
 def final_form(params: StructuredOutputsParams) -> StructuredOutputsParams:
-    """The same form, of the final message. Raises InvalidRequest for a kind that cannot stand within one."""
+    """The form applied to the final message. Raises InvalidRequest for a kind that a structural tag cannot contain."""
     return _form([_tag(_FINAL, _node(params))])
 
 
 def channel_calls(tools: Sequence[CallableTool], mode: Literal["auto", "required"]) -> StructuredOutputsParams:
-    """One call of `tools`, or with `auto` instead of it a final message of any text."""
+    """One call of `tools`; with `auto`, either a call or a final message of any text."""
     calls = [
         _tag(
             _CALL.replace("{name}", tool.name),
@@ -66,5 +66,5 @@ def _node(params: StructuredOutputsParams) -> _Node:
 
 def _refusal(name: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{name} cannot be kept by a model that writes in channels; give json, json_object, regex or choice alone"
+        f"{name} is not supported for a model that writes in channels; use only json, json_object, regex or choice"
     )

@@ -1,4 +1,4 @@
-"""Extracts the text of a custom tool's call from the JSON arguments of the function that stands for the tool.
+"""Extracts the text of a custom tool's call from the JSON arguments of the function that replaces the tool.
 
 The model writes {"input": "…"}, and the tool gets the text. Anything else that the model writes, which is possible
 without a grammar, is passed on unchanged.
@@ -20,14 +20,14 @@ _LONE = "\ufffd"
 
 
 class CustomCalls:
-    """`names`: of the functions that stand for custom tools."""
+    """`names`: the functions that replace custom tools."""
 
     def __init__(self, names: frozenset[str]):
         self._names = names
         self._open: tuple[int, CustomInput] | None = None
 
     def push(self, events: Sequence[Event], final: bool) -> list[Event]:
-        """The same events, but for calls of custom tools."""
+        """The events, with calls of custom tools translated."""
         if not self._names:
             return list(events)
         found = [shown for event in events for shown in self._shown(event)]
@@ -51,13 +51,13 @@ class CustomCalls:
 
 
 class CustomInput:
-    """Pieces of one call's arguments to pieces of its input: joined, the same for every division into pieces."""
+    """Turns pieces of one call's arguments into pieces of its input. The joined input does not depend on the pieces."""
 
     def __init__(self) -> None:
-        self._head = ""  # what was written before the text begins
-        self._matched = 0  # of _BEGIN
-        self._escape = ""  # one that has not ended
-        self._high = 0  # half of a character, whose other half is to come
+        self._head = ""  # the characters before the text
+        self._matched = 0  # characters of _BEGIN
+        self._escape = ""  # an incomplete escape
+        self._high = 0  # the high surrogate of a character whose low surrogate is still missing
         self._is_raw = self._has_ended = False
 
     def push(self, text: str) -> str:
@@ -66,7 +66,7 @@ class CustomInput:
         return text if self._is_raw else self._decoded(text)
 
     def end(self) -> str:
-        """What was held back."""
+        """The text held back so far."""
         if not self._is_raw and self._matched < len(_BEGIN):
             return self._head
         return self._lone() if not self._has_ended else ""
@@ -78,7 +78,7 @@ class CustomInput:
                 self._matched += 1
                 if self._matched == len(_BEGIN):
                     return text[i + 1 :]
-            elif char not in _SPACE or 2 <= self._matched < 8:  # none within the name
+            elif char not in _SPACE or 2 <= self._matched < 8:  # no white space is allowed within the name
                 self._is_raw = True
                 return self._head + text[i + 1 :]
         return ""
@@ -102,7 +102,7 @@ class CustomInput:
         return found
 
     def _unescaped(self) -> str:
-        """The character of an escape that has ended."""
+        """The character of a complete escape."""
         if self._escape[1] != "u":
             char, self._escape = self._escape[1], ""
             return self._lone() + _ESCAPES.get(char, "\\" + char)
@@ -123,7 +123,7 @@ class CustomInput:
         return before + (_LONE if code in _LOW else chr(code))
 
     def _lone(self) -> str:
-        """A half of a character whose other half did not come."""
+        """The replacement for a high surrogate without a low surrogate."""
         if not self._high:
             return ""
         self._high = 0

@@ -1,4 +1,4 @@
-"""Custom tools, whose input is a text. The model sees each as a function with that text as its only argument."""
+"""Custom tools, whose input is a text. The model gets each as a function with that text as its only argument."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -23,13 +23,13 @@ InputFormat = AnyText | Grammar
 
 
 def as_function(name: str, description: str | None, form: InputFormat | None, place: str) -> dict[str, Any]:
-    """The function that stands for it. Raises InvalidRequest for an input that no schema describes."""
+    """The function that replaces the tool. Raises InvalidRequest for an input format that no schema expresses."""
     text: dict[str, Any] = {"type": "string", "description": "All of the tool's input, as plain text."}
     if isinstance(form, Grammar):
         if form.syntax == "lark":
             raise InvalidRequest(
-                f"{place}.format has the syntax 'lark': the input of a call is held to a 'regex' alone; give one, or "
-                "describe the language in description and leave out format",
+                f"{place}.format has the syntax 'lark', but only 'regex' is supported; use a regex, or describe the "
+                "language in description and leave out format",
                 f"{place}.format",
             )
         text = {
@@ -44,12 +44,12 @@ def as_function(name: str, description: str | None, form: InputFormat | None, pl
 
 
 def arguments_of(text: str) -> str:
-    """The JSON in which the model sees what it has called the tool with."""
+    """The JSON arguments that the model gets for an earlier call of the tool."""
     return msgspec.json.encode({FIELD: text}).decode()
 
 
 def check_names(all_names: Sequence[str], custom: Sequence[str]) -> None:
-    """Raises InvalidRequest where a custom tool's name is another tool's, too."""
+    """Raises InvalidRequest if a custom tool has the name of another tool."""
     for name in custom:
         if all_names.count(name) > 1:
-            raise InvalidRequest(f"tools has {name!r:.100} twice; a custom tool needs a name of its own", "tools")
+            raise InvalidRequest(f"tools has {name!r:.100} twice; the name of a custom tool must be unique", "tools")

@@ -1,4 +1,4 @@
-"""Chooses the formats of a model's outputs, by name or by the marks in its chat template."""
+"""Chooses the formats of a model's outputs, by name or by patterns in its chat template."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from .formats import (
 AUTO, NONE = "auto", "none"
 Named = TypeVar("Named")
 
-# The first whose pattern the template has. Several share <tool_call>: the more special ones come first.
+# The first pattern that matches the template counts. Several formats have <tool_call>; more specific ones come first.
 _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
     (r"<\|channel\|>", HARMONY),
     ("(?s)<｜tool▁calls▁begin｜>.*```json", DEEPSEEK_V3),
@@ -54,7 +54,7 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
 )
 _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (("</think>", THINK), (r"\[THINK\]", THINK_IN_BRACKETS))
 
-# vLLM's other names for these formats.
+# vLLM's names for these formats.
 _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FORMATS} | {
     "glm47": GLM45,
     "llama4_json": LLAMA3_JSON,
@@ -68,14 +68,14 @@ _REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class ModelFormats:
-    """The formats of a model's tool calls and reasoning; None: it has none, or none that is known."""
+    """The formats of a model's tool calls and reasoning; None if it has none or an unknown one."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
 
     @property
     def writes_channels(self) -> bool:
-        """Whether one table reads both, so that outputs are read by it even without tools."""
+        """Whether one state table parses both, so that it is needed even without tools."""
         return self.tools is HARMONY
 
     @property
@@ -86,12 +86,12 @@ class ModelFormats:
 
 
 def model_formats(templates: Iterable[str], tools: str = AUTO, reasoning: str = AUTO) -> ModelFormats:
-    """`tools` and `reasoning` are names of formats, ours or of plugins, auto or none.
+    """`tools` and `reasoning`: name of a built-in format or of a plugin, auto, or none.
 
-    Raises ConfigError for a name that is unknown.
+    Raises ConfigError for an unknown name.
     """
     source = "\n".join(templates)
-    if reasoning == "openai_gptoss":  # which writes both in channels
+    if reasoning == "openai_gptoss":  # it writes both in channels
         tools, reasoning = HARMONY.name, NONE
     kind = PluginKind.TOOL_PARSER
     tool_format = _named("--tool-call-parser", tools, _TOOL_NAMES, kind, ToolFormat) or _found(
@@ -110,7 +110,7 @@ def _named(flag: str, name: str, known: Mapping[str, Named], kind: PluginKind, e
     if name not in known:
         if found := load_plugins(kind, (name,), expected):
             return found[name]
-        raise ConfigError(f"{flag} is {name!r}; it can be {AUTO}, {NONE} or one of {', '.join(sorted(known))}")
+        raise ConfigError(f"{flag} is {name!r}; it must be {AUTO}, {NONE} or one of {', '.join(sorted(known))}")
     return known[name]
 
 

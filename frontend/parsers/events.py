@@ -12,26 +12,26 @@ class Content:
 
 @dataclass(slots=True, frozen=True)
 class Reasoning:
-    """A piece of what the model writes before its answer."""
+    """A piece of the reasoning before the answer."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class CallStart:
-    """Call `index` of an output begins, counted from 0."""
+    """The beginning of call `index`, counted from 0."""
 
     index: int
     name: str
-    id: str = ""  # "": the model gives none
-    is_custom: bool = False  # a custom tool's, whose arguments are a text
+    id: str = ""  # "" if the model writes none
+    is_custom: bool = False  # whether it calls a custom tool, whose input is a text
 
 
 @dataclass(slots=True, frozen=True)
 class Arguments:
-    """A piece of the JSON of call `index`. All pieces together are an object, if the model ended it.
+    """A piece of the JSON arguments of call `index`. Joined, they are an object, unless the output was cut off.
 
-    Of a custom tool's call it is a piece of the text that the object holds.
+    For a custom tool it is a piece of its input text.
     """
 
     index: int

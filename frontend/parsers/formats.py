@@ -24,38 +24,38 @@ _NAME = re.compile(r"^\s*(?P<name>[^\s<>{}]+)\s*$")
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How a call is written where an output is held to one: `begin`, the arguments, `end`.
+    """How a call must be written in a constrained output: `begin`, the arguments, `end`.
 
-    {name} stands for the tool's name, {json} for its JSON string. Arguments are a JSON object, unless
-    `parameter_begin`, with {key} in it, is set: then they are written one by one.
+    {name} is replaced by the tool's name, {json} by its name as a JSON string. Arguments are a JSON object, unless
+    `parameter_begin`, which contains {key}, is set: then they are written one by one.
     """
 
     begin: str
     end: str
-    trigger: str  # how text goes over into calls
+    trigger: str  # the text that begins calls within other text
     separator: str = ""
-    before: str = ""  # all calls
-    after: str = ""
-    behind_number: str = ""  # behind a number that stands between `begin` and the arguments, if there is one
+    before: str = ""  # before all calls
+    after: str = ""  # after all calls
+    behind_number: str = ""  # after the call's number, if the format has one between `begin` and the arguments
     parameter_begin: str = ""
     parameter_end: str = ""
     parameter_separator: str = ""
-    plain_text: bool = False  # strings are written as they are
+    plain_text: bool = False  # strings are written without quotes and escapes
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """`states` have a content state that leads to the others. Outputs begin with `start`."""
+    """`states` include a content state, from which the others are reached. Outputs begin in state `start`."""
 
     name: str
     states: Mapping[str, State]
-    form: CallForm | None  # None: of channels, whose forms are in channel_forms.py
+    form: CallForm | None  # None: a format with channels; see channel_forms.py
     start: str = CONTENT
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """Reasoning stands between two tags, at the beginning of an output."""
+    """Reasoning is written between two tags at the beginning of an output."""
 
     name: str
     begin: str
@@ -237,7 +237,7 @@ KIMI_K2 = ToolFormat(
 
 
 def _json_list(name: str, *begins: str, end: str = "") -> ToolFormat:
-    """A list of objects behind a tag."""
+    """A format with a JSON list of calls after a tag."""
     states: dict[str, State] = {
         CONTENT: Text("content", dict.fromkeys(begins, "list")),
         "list": Skip({"[": "call"}, FAIL),
@@ -257,7 +257,7 @@ _TO_NO_TOOL = (
     HeaderEnd("<|message|>", re.compile(r"analysis|to="), "reasoning"),
     HeaderEnd("<|message|>", re.compile(""), CONTENT),
 )
-HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a call, its recipient
+HARMONY = ToolFormat(  # gpt-oss; the header of a message has its channel and, for a call, its recipient
     "openai",
     {
         "header": Header((_TO_TOOL, *_TO_NO_TOOL)),
@@ -269,7 +269,7 @@ HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a 
     None,
     start="header",
 )
-# Without tools, any message that is not for the user is reasoning.
+# Without tools, every message that is not addressed to the user is reasoning.
 HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Header(_TO_NO_TOOL)})
 
 ALL_TOOL_FORMATS = (

@@ -28,14 +28,14 @@ from .readers.states import (
 )
 from .readers.text_readers import HeaderReader, SkipReader, TextReader
 
-MAX_FAILURES = 64  # beginnings that turn out not to be calls: each has text read twice
+MAX_FAILURES = 64  # beginnings that turn out not to be calls; the text of each is read twice
 
 
 class Reader(Protocol):
-    """Reads text as one state says."""
+    """Reads text according to one state."""
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
-        """(how far it reads from `at`, the state that follows; None: it goes on when more text comes)."""
+        """(where reading stops, the next state or None if more text is needed)."""
         ...
 
 
@@ -62,18 +62,18 @@ class OutputParser:
         self._collector = Collector(tools)
         self._text, self._at = "", 0  # unread from `at` on
         self._num_failures = 0
-        # What was read since a call may have begun, in pieces, and how long the tag is that has begun it.
+        # The text read since a call may have begun, in pieces, and the length of the tag that began it.
         self._held: list[str] | None = []
         self._tag_len = 0
         self._enter(form.start)
 
     @property
     def num_calls(self) -> int:
-        """That have begun."""
+        """The number of calls that have begun."""
         return self._collector.num_calls
 
     def push(self, text: str, final: bool = False) -> list[Event]:
-        """What the text adds; `final` with the last piece."""
+        """The events of the next piece of text; set `final` with the last piece."""
         self._text, self._at = self._text[self._at :] + text, 0
         while (target := self._read(final)) is not None:
             if target == FAIL:
@@ -85,7 +85,7 @@ class OutputParser:
         return self._collector.take()
 
     def _read(self, final: bool) -> str | None:
-        """The next state; None: more text must come."""
+        """The next state; None if more text is needed."""
         before, num_calls = self._at, self.num_calls
         self._at, target = self._reader.read(self._text, before, final)
         if self.num_calls > num_calls:
@@ -98,7 +98,7 @@ class OutputParser:
         return FAIL if final and target is None and self._held is not None else target
 
     def _fail(self) -> None:
-        """Treat the text held back as content, and read on after its tag."""
+        """Treat the text held back as content, and continue reading after its tag."""
         if self._held is not None:
             self._text, self._at = "".join(self._held) + self._text[self._at :], self._tag_len
             self._collector.content(self._text[: self._at])

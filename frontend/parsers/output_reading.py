@@ -19,20 +19,20 @@ from .readers.states import CONTENT, Format, PythonCalls, Skip, State, Text, Val
 
 @dataclass(frozen=True, slots=True)
 class OutputReading:
-    """How the sequences of a request are parsed."""
+    """How the outputs of a request are parsed."""
 
     format: Format
     tools: Tools
     begins_in_reasoning: bool = False  # the prompt ends within reasoning
-    reasoning_begin: str = ""  # its tags; "" when it has none, or when the prompt has ended it
+    reasoning_begin: str = ""  # the tags of reasoning; "" if there are none, or if the prompt ends the reasoning
     reasoning_end: str = ""
-    custom_tools: frozenset[str] = frozenset()  # those of the tools that stand for custom ones
+    custom_tools: frozenset[str] = frozenset()  # the tools that replace custom tools
 
     def parser(self) -> OutputParser:
         return OutputParser(self.format, self.tools)
 
     def behind_reasoning(self, grammar: Grammar, tokenizer: Tokenizer) -> Grammar:
-        """`grammar` after unconstrained reasoning. Raises InvalidRequest when reasoning does not end with one token."""
+        """`grammar` preceded by unconstrained reasoning. Raises InvalidRequest if its end tag is not a single token."""
         if not self.reasoning_end:
             return grammar
         begin, end = tokenizer.token_id(self.reasoning_begin), tokenizer.token_id(self.reasoning_end)
@@ -41,10 +41,10 @@ class OutputReading:
         if end is not None and begin is not None:
             return msgspec.structs.replace(grammar, after=(end,), opens=(begin,))
         if not self.begins_in_reasoning:
-            return grammar  # so the answer comes without reasoning
+            return grammar  # the answer has no reasoning then
         raise InvalidRequest(
-            f"the prompt ends within reasoning, and where that ends cannot be seen: {self.reasoning_end} is no single "
-            "token of this model. Switch reasoning off, as with reasoning_effort 'none'"
+            f"the prompt ends within reasoning whose end cannot be detected: {self.reasoning_end} is not a single "
+            "token of this model. Switch reasoning off, for example with reasoning_effort 'none'"
         )
 
     def tag_tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -53,7 +53,7 @@ class OutputReading:
         return frozenset(spellings[tag] for tag in self.tags() if tag in spellings)
 
     def tags(self) -> frozenset[str]:
-        """Texts that must be seen in an output even where they are special tokens."""
+        """The texts that the parser needs in an output, even if they are special tokens."""
         found = {self.reasoning_begin, self.reasoning_end} - {""}
         for state in self.format.states.values():
             tags = getattr(state, "tags", {})
@@ -67,7 +67,7 @@ _IN_HEADERS = {"<|constrain|>", "[CALL_ID]"}
 def output_reading(
     formats: ModelFormats, tools: Sequence[tuple[str, Mapping[str, Any] | None]], prompt_end: str
 ) -> OutputReading | None:
-    """`tools`: the tools that the output may call, with the schemas of their parameters. None: all text is content."""
+    """`tools`: the tools that the output may call, with their parameters' schemas. None if all text is content."""
     without_tools = HARMONY_WITHOUT_TOOLS if formats.writes_channels else None
     tool_format = formats.tools if tools else without_tools
     reasoning, end = formats.reasoning, prompt_end.rstrip()
@@ -86,7 +86,7 @@ def output_reading(
 def output_format(
     tools: ToolFormat | None, reasoning: ReasoningFormat | None, *, is_open: bool = False
 ) -> Format | None:
-    """One table of both; None if every output is content as it stands. `is_open`: the prompt ends in reasoning."""
+    """One table for reasoning and calls; None if all text is content. `is_open`: the prompt ends in reasoning."""
     if tools is None and reasoning is None:
         return None
     states: dict[str, State] = dict(tools.states) if tools else {CONTENT: Text("content")}

@@ -1,4 +1,4 @@
-"""`thinking_token_budget` in the tokens of one model, for HTTP and `LLM` alike."""
+"""Translates `thinking_token_budget` to the tokens of one model, for HTTP and `LLM` alike."""
 
 from collections.abc import Sequence
 
@@ -24,9 +24,10 @@ def with_thinking(
     *,
     begins: bool | None = None,
 ) -> SamplingParams:
-    """For the engine, which has no tags. `begins`: whether the prompt ends in reasoning; None: as its tokens say.
+    """The parameters with token ids in place of tags, for the engine. `begins`: whether the prompt ends in reasoning;
+    None: derived from its tokens.
 
-    Raises InvalidRequest where the model's tags are not known.
+    Raises InvalidRequest if the model's tags are unknown or not single tokens.
     """
     limit = params.thinking_token_budget
     if limit is None:
@@ -50,15 +51,15 @@ def _tags(limit: int, formats: ModelFormats, tokenizer: Tokenizer) -> tuple[_Tag
         begin = () if first is None else (first,)
     else:
         raise InvalidRequest(
-            f"{FIELD} is {limit}, but this model's chat template shows no reasoning between known tags; leave it out, "
-            "or name the tags' format with --reasoning-parser",
+            f"{FIELD} is {limit}, but this model's chat template has no known reasoning tags; leave it out, or name "
+            "their format with --reasoning-parser",
             FIELD,
         )
     if end is None or not begin:
         tags = "" if reasoning is None else f" {reasoning.begin} and {reasoning.end}"
         raise InvalidRequest(
-            f"{FIELD} is {limit}, but the tags{tags} are no single tokens of this model, so where its reasoning ends "
-            "cannot be seen; leave it out",
+            f"{FIELD} is {limit}, but the tags{tags} are not single tokens of this model, so the end of its reasoning "
+            "cannot be detected; leave it out",
             FIELD,
         )
     return begin, (end,)

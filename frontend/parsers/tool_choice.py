@@ -34,19 +34,19 @@ class ToolChoice:
     """The tools that the answer may call."""
 
     mode: Mode
-    tools: tuple[Tool, ...]  # that it may call
+    tools: tuple[Tool, ...]  # the tools that it may call
     parallel: bool
-    is_named: bool = False  # one function was named, and its call ends with "stop"
+    is_named: bool = False  # one function was named; its finish reason is "stop"
 
     @property
     def callable(self) -> list[tuple[str, dict[str, Any] | None]]:
-        """Names and parameters of the functions that an output is searched for."""
+        """Names and parameters of the functions whose calls are parsed."""
         return [(tool.function.name, tool.function.parameters) for tool in self.tools if self.mode != "none"]
 
     def form(self, written: ToolFormat | None) -> StructuredOutputsParams | None:
-        """What the output is held to, in the model's format; None where the model writes what it likes.
+        """The required form of the output, in the model's format; None if it is unconstrained.
 
-        Raises InvalidRequest where that format is unknown.
+        Raises InvalidRequest if that format is unknown.
         """
         if self.mode == "none" or not self.tools:
             return None
@@ -67,8 +67,8 @@ class ToolChoice:
 
 def _no_form() -> InvalidRequest:
     return InvalidRequest(
-        "forced and strict tool calls and parallel_tool_calls: false need a known format of calls, and the template "
-        "shows none; start the server with --tool-call-parser, or leave tool_choice at 'auto'",
+        "forced and strict tool calls and parallel_tool_calls: false need a known format of tool calls, but the chat "
+        "template has none; start the server with --tool-call-parser, or leave tool_choice at 'auto'",
         FIELD,
     )
 
@@ -83,7 +83,7 @@ def tool_choice_of(body: ToolFields) -> ToolChoice:
         return _of_object(chosen, tools, parallel)
     if chosen not in (None, "none", "auto", "required"):
         raise InvalidRequest(
-            f"tool_choice is {chosen!r:.60}; it can be 'none', 'auto', 'required', or an object that names a function",
+            f"tool_choice is {chosen!r:.60}; it must be 'none', 'auto', 'required', or an object that names a function",
             FIELD,
         )
     if chosen in ("auto", "required") and not tools:
@@ -107,7 +107,7 @@ def _of_object(chosen: dict[str, Any], tools: tuple[Tool, ...], parallel: bool) 
 
 
 def _without_nulls(value: Any) -> Any:
-    """A null counts as an absent field."""
+    """The value without null fields, which count as absent."""
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -127,5 +127,5 @@ def _named(names: list[str], tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
             f"tool_choice names the function {missing[0]!r:.100}; tools has {', '.join(sorted(known)) or 'none'}", FIELD
         )
     if not names:
-        raise InvalidRequest("tool_choice allows no tool; name one, or give 'none'", FIELD)
+        raise InvalidRequest("tool_choice allows no tool; name one, or send 'none'", FIELD)
     return tuple(known[name] for name in dict.fromkeys(names))

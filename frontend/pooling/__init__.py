@@ -1,1 +1,1 @@
-"""Models that answer with vectors: what their files say, texts and pairs to prompts, for HTTP and `LLM` alike."""
+"""Pooling models, for HTTP and `LLM`: their files, and the prompts of texts and pairs of texts."""

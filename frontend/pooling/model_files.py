@@ -15,7 +15,7 @@ LIMITS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )  # which of them is there depends on the release that wrote it
-# Cohere's names for what a text is for, and the names that models give the prompts for it, the likelier first.
+# Cohere's input types, and the names that models use for the corresponding prompt, the most likely first.
 INPUT_TYPES = {
     "search_query": ("search_query", "query", "web_search_query"),
     "search_document": ("search_document", "document", "passage", "corpus"),
@@ -26,14 +26,14 @@ INPUT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingFiles:
-    """`max_tokens`: 0 where the files name no limit of their own, or the server's replaces it."""
+    """`max_tokens`: 0 if the files set no limit, or if the server's limit replaces it."""
 
-    prompts: Mapping[str, str] = field(default_factory=dict)  # by name; each is put before a text
-    default_prompt: str = ""  # before a text for which none is named
+    prompts: Mapping[str, str] = field(default_factory=dict)  # by name; a prompt is put before a text
+    default_prompt: str = ""  # used when the request names none
     max_tokens: int = 0
     labels: Mapping[int, str] = field(default_factory=dict)
-    dimensions: tuple[int, ...] = ()  # that embeddings were trained to be cut to; empty: none is named
-    has_token_types: bool = False  # the second text of a pair is told from the first
+    dimensions: tuple[int, ...] = ()  # sizes that the embeddings were trained to be cut to; empty: not stated
+    has_token_types: bool = False  # the tokens of a pair's second text have another type
 
     @classmethod
     def load(cls, model: ModelConfig) -> "PoolingFiles":
@@ -67,30 +67,28 @@ class PoolingFiles:
         return self.prompts[name] if name else ""
 
     def prompt_for(self, input_type: str | None) -> str:
-        """The same by Cohere's `input_type`; the default where the model has no prompt for it."""
+        """The prompt for Cohere's `input_type`; the default prompt if the model has none for it."""
         names = INPUT_TYPES.get(input_type or "", ())
         return next((self.prompts[name] for name in names if name in self.prompts), self.default_prompt)
 
     def label(self, number: int) -> str:
-        """The name of class `number`; a class without a name gets that of transformers."""
+        """The name of class `number`; a class without a name gets the one that transformers would use."""
         return self.labels.get(number, f"LABEL_{number}")
 
     def check_dimensions(self, dimensions: int | None, size: int, field: str = "dimensions") -> None:
-        """`size`: of a whole embedding. Raises InvalidRequest."""
+        """`size`: the numbers of a whole embedding. Raises InvalidRequest."""
         if dimensions is None:
             return
         if dimensions > size:
             raise InvalidRequest(f"{field} is {dimensions}; this model's embeddings have {size}", field)
         if self.dimensions and dimensions not in self.dimensions:
             known = ", ".join(map(str, self.dimensions))
-            raise InvalidRequest(
-                f"{field} is {dimensions}; this model was trained for {known} (matryoshka_dimensions)", field
-            )
+            raise InvalidRequest(f"{field} is {dimensions}; this model supports {known} (matryoshka_dimensions)", field)
 
 
 def _texts(declared: object, path: Path, name: str) -> dict[str, str]:
     if not isinstance(declared, dict) or not all(isinstance(text, str) for text in declared.values()):
-        raise ConfigError(f"{path}: {name} must be an object of texts")
+        raise ConfigError(f"{path}: {name} must be an object whose values are texts")
     return {str(key): text for key, text in declared.items()}
 
 

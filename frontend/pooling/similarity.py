@@ -1,16 +1,16 @@
-"""Similarity of two embeddings, with the same bits on every machine."""
+"""Similarity of two embeddings, identical to the bit on every machine."""
 
 import math
 from operator import mul
 
 
 def numbers(values: bytes) -> "memoryview[float]":
-    """Little-endian float32, as a vector's message has them."""
+    """The numbers of a vector's message, which has them as little-endian float32."""
     return memoryview(values).cast("f")
 
 
 def dot(a: "memoryview[float]", b: "memoryview[float]") -> float:
-    """Rounded once: a product of two float32 is exact in a double, and fsum adds doubles exactly."""
+    """The dot product, rounded once: products of float32 are exact in a double, and fsum adds doubles exactly."""
     return math.fsum(map(mul, a, b))
 
 

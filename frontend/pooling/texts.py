@@ -1,7 +1,7 @@
-"""Texts, tokens and pairs of texts to the prompts of a model that answers with vectors.
+"""Turns texts, tokens and pairs of texts into the prompts of a pooling model.
 
-What is too long is refused, or cut where the request asks for it: the special tokens around it, which the model's
-vector is made of, stay.
+A prompt that is too long is refused, or cut if the request asks for it. The special tokens around it always stay,
+because pooling may use them.
 """
 
 import functools
@@ -16,18 +16,19 @@ from ..text.tokenizer import Tokenizer
 from .model_files import PoolingFiles
 
 Side = Literal["left", "right"]
-WHOLE = -1  # as much as the model takes
-MAX_CUT_TOKENS = 1 << 18  # of a text before it is cut, or as many as the model takes
+WHOLE = -1  # the model's maximum
+MAX_CUT_TOKENS = 1 << 18  # of a text before it is cut; the model's maximum if that is greater
 _FIRST, _SECOND = "first words", "others"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`longest`: tokens that the model takes; `kept`: what a longer prompt is cut to, None: it is refused."""
+    """`longest`: the most tokens that the model accepts; `kept`: the tokens that a longer prompt is cut to, or None if
+    it is refused."""
 
     longest: int
     kept: int | None = None
-    side: Side = "right"  # which the tokens are taken from
+    side: Side = "right"  # the side that tokens are removed from
 
     @classmethod
     def of(cls, longest: int, truncate: int | None, side: Side | None) -> "Limit":
@@ -38,31 +39,31 @@ class Limit:
             return cls(longest)
         if truncate == 0 or truncate < WHOLE or truncate > longest:
             raise InvalidRequest(
-                f"truncate_prompt_tokens is {truncate}; it can be 1 to {longest}, which is what this model takes, or "
-                "-1 for as many",
+                f"truncate_prompt_tokens is {truncate}; it must be from 1 to {longest}, the most that this model "
+                "accepts, or -1 for that maximum",
                 "truncate_prompt_tokens",
             )
         return cls(longest, longest if truncate == WHOLE else truncate, side or "right")
 
     @property
     def most(self) -> int:
-        """Tokens of what is sent, before it is cut."""
+        """The most tokens that a text may have before it is cut."""
         return self.longest if self.kept is None else max(MAX_CUT_TOKENS, self.longest)
 
     def cut(self, ids: list[int], room: int | None = None) -> list[int]:
-        """To `room` tokens; None: to what is kept."""
+        """Cut to `room` tokens, by default to `kept`."""
         room = self.kept if room is None else room
         if room is None or len(ids) <= room:
             return ids
         return ids[len(ids) - room :] if self.side == "left" else ids[:room]
 
     def check(self, num_tokens: int, field: str) -> None:
-        """Of a prompt as it is sent to the engine. Raises InvalidRequest."""
+        """Check the length of a prompt as the engine will get it. Raises InvalidRequest."""
         if num_tokens > self.longest:
             raise too_long(f"{num_tokens}", field, self.longest)
 
     def check_text(self, text: str, longest_token_chars: int, field: str) -> None:
-        """Raises InvalidRequest for a text that no tokenization makes short enough."""
+        """Raises InvalidRequest for a text that is too long however it is tokenized."""
         at_least = -(-len(text) // longest_token_chars)
         if at_least > self.most:
             raise too_long(f"at least {at_least}", field, self.longest)
@@ -70,27 +71,27 @@ class Limit:
 
 def too_long(count: str, field: str, longest: int) -> InvalidRequest:
     return InvalidRequest(
-        f"This model takes {longest} tokens; {field} has {count}. Shorten it, or have its first {longest} used with "
-        "truncate_prompt_tokens: -1",
+        f"This model accepts at most {longest} tokens; {field} has {count}. Shorten it, or send "
+        f"truncate_prompt_tokens: -1 to use only its first {longest} tokens",
         field.partition("[")[0],
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """What the tokenizer puts around two texts."""
+    """The special tokens that the tokenizer puts around two texts."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
-    num_first: int | None  # of `between`, of the first text's type; None: there are no types
+    num_first: int | None  # tokens of `between` that have the first text's type; None: no token types
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, has_types: bool) -> "PairForm":
-        """Raises InvalidRequest for a tokenizer that makes no prompt of two texts."""
+        """Raises InvalidRequest for a tokenizer that cannot encode a pair of texts."""
         ids, texts, types = tokenizer.encode_pair(_FIRST, _SECOND)
         if 0 not in texts or 1 not in texts:
-            raise InvalidRequest("this model's tokenizer does not join two texts; pairs have no score here")
+            raise InvalidRequest("this model's tokenizer cannot encode pairs of texts, so none can be scored")
         first, second = texts.index(0), texts.index(1)
         end_of_first = len(texts) - texts[::-1].index(0)
         end_of_second = len(texts) - texts[::-1].index(1)
@@ -108,7 +109,7 @@ class PairForm:
 
 
 class PoolingTexts:
-    """Safe to use from several threads."""
+    """Makes the prompts of a pooling model. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, encoder: PromptEncoder, files: PoolingFiles):
         self._tokenizer, self._encoder, self.files = tokenizer, encoder, files
@@ -119,7 +120,7 @@ class PoolingTexts:
         return PairForm.of(self._tokenizer, has_types=self.files.has_token_types)
 
     def limit(self, max_model_len: int, truncate: int | None, side: Side | None) -> Limit:
-        """Of one request. Raises InvalidRequest."""
+        """The limit of one request. Raises InvalidRequest."""
         return Limit.of(min(max_model_len, self.files.max_tokens or max_model_len), truncate, side)
 
     def prompt(self, text: str, limit: Limit, field: str, add_special_tokens: bool = True) -> list[int]:
@@ -133,14 +134,14 @@ class PoolingTexts:
             ids = self._tokenizer.with_special_tokens(limit.cut(bare, limit.kept - self._num_around))
         limit.check(len(ids), field)
         if not ids:
-            raise InvalidRequest(f"{field} is empty; give at least one token of text", field.partition("[")[0])
+            raise InvalidRequest(f"{field} is empty; at least one token is needed", field.partition("[")[0])
         return ids
 
     def tokens(self, ids: Sequence[int], limit: Limit, vocab_size: int, field: str) -> list[int]:
-        """A prompt that comes as tokens. Raises InvalidRequest."""
+        """A prompt that is given as tokens. Raises InvalidRequest."""
         name = field.partition("[")[0]
         if not ids:
-            raise InvalidRequest(f"{field} is empty; give at least one token", name)
+            raise InvalidRequest(f"{field} is empty; at least one token is needed", name)
         if len(ids) > limit.most:
             raise too_long(f"{len(ids)}", field, limit.longest)
         if not 0 <= min(ids) <= max(ids) < vocab_size:
@@ -151,13 +152,16 @@ class PoolingTexts:
         return cut
 
     def part(self, text: str, limit: Limit, field: str) -> list[int]:
-        """A text of a pair, without what is put around it. Raises InvalidRequest for one that is much too long."""
+        """The tokens of one text of a pair, without special tokens. Raises InvalidRequest if it is far too long."""
         self._check_number_of_tokens(text, limit, field)
         return self._encoder.encode_prompt(text, add_special_tokens=False)
 
     def pair(self, first: list[int], second: list[int], limit: Limit, field: str) -> tuple[list[int], int | None]:
-        """(the prompt, where the second text begins for a model that is told so). Of too long a pair the longer text
-        is cut, or both to equal lengths, as the field does it. Raises InvalidRequest."""
+        """The prompt, and the index where the second text begins if the model has token types, else None.
+
+        If a pair is too long, its longer text is cut first, then both equally, as transformers' longest_first does.
+        Raises InvalidRequest.
+        """
         form = self._pair
         if limit.kept is not None:
             room = max(0, limit.kept - form.num_added)
@@ -165,13 +169,13 @@ class PoolingTexts:
         ids = [*form.before, *first, *form.between, *second, *form.after]
         limit.check(len(ids), field)
         if not ids:
-            raise InvalidRequest(f"{field} and its query are empty; give at least one token of text", field)
+            raise InvalidRequest(f"{field} and its query are empty; at least one token is needed", field)
         if form.num_first is None:
             return ids, None
         return ids, len(form.before) + len(first) + form.num_first
 
     def _check_number_of_tokens(self, text: str, limit: Limit, field: str) -> None:
-        """Before the memory that its tokens need is taken."""
+        """Called before memory is spent on the tokens. Raises InvalidRequest."""
         if at_least := self._tokenizer.tokens_beyond(text, limit.most):
             raise too_long(f"at least {at_least}", field, limit.longest)
 

@@ -1,4 +1,4 @@
-"""Turns `structured_outputs` into `grammar` in a helper process, so that no schema can hold up other requests."""
+"""Turns `structured_outputs` into `grammar` in a helper process, so that no schema can delay other requests."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from ..helpers.helper_process import HelperProcess
 from .helper_messages import AddedTokens, Compiled
 
 MODULE = "paged_serve.frontend.structured_outputs.grammar_process"
-MAX_KEPT = 256  # compiled forms, by the form
+MAX_KEPT = 256  # compiled forms in the cache
 MAX_KEPT_CHARS = 1 << 22
 _encode = msgspec.json.Encoder().encode
 
@@ -38,10 +38,10 @@ class GrammarCompiler:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile_now, params)
 
     def compile_now(self, params: StructuredOutputsParams) -> tuple[Grammar, list[str]]:
-        """The grammar, and what of the request it does not enforce.
+        """The grammar, and warnings about parts of the form that it does not enforce.
 
-        Raises InvalidRequest for a form that cannot be enforced, with a sentence about the form as message;
-        PagedServeError when no helper answers.
+        Raises InvalidRequest for a form that cannot be enforced; its message is a sentence about the form. Raises
+        PagedServeError if no helper answers.
         """
         key = _encode(params)
         found = self._kept.get(key)
@@ -54,7 +54,7 @@ class GrammarCompiler:
         try:
             found = self._helpers.ask(params, Compiled)
         except OutOfTime:
-            raise InvalidRequest(f"it takes more than {MAX_CPU_S:g} s to compile; give a smaller form") from None
+            raise InvalidRequest(f"it takes more than {MAX_CPU_S:g} s to compile; use a smaller form") from None
         if found.refusal:
             raise InvalidRequest(found.refusal)
         return found

@@ -31,13 +31,13 @@ class GrammarBuilder:
     def rule(self, body: str, attributes: str = "") -> str:
         """The name of a new rule."""
         if len(self._rules) >= MAX_RULES:
-            raise InvalidRequest(f"structural_tag makes more than {MAX_RULES} rules; give fewer parts")
+            raise InvalidRequest(f"structural_tag makes more than {MAX_RULES} rules; use fewer parts")
         name = f"r{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
         return name
 
     def literal(self, text: str) -> str:
-        """A text; what spells an added token is that token, as the model was trained to write it."""
+        """A literal text. A part that spells an added token becomes the token, as the model was trained to write it."""
         parts, end = list[str](), 0
         for match in self._spelled.finditer(text):
             parts += [_quoted(text[end : match.start()]), f"<[{self._added[match[0]]}]>"]
@@ -45,7 +45,8 @@ class GrammarBuilder:
         return " ".join(filter(None, [*parts, _quoted(text[end:])]))
 
     def json_schema(self, schema: Any, *, lenient: bool = False, fallback: str = '{"type": "object"}') -> str:
-        """`lenient`: what `fallback` allows, with a warning, where the schema cannot be enforced."""
+        """A JSON value of the schema. `lenient`: a schema that cannot be enforced is replaced by `fallback`, with a
+        warning."""
         if not isinstance(schema, dict | bool):
             raise InvalidRequest(f"structural_tag: a schema is {schema!r:.100}; it must be an object")
         rewriting = Rewriting(schema)
@@ -63,7 +64,7 @@ class GrammarBuilder:
         return self.rule("%json " + json.dumps(rewritten, ensure_ascii=False))
 
     def text_before(self, text: str) -> str:
-        """Any text that does not hold `text`, and then it."""
+        """Any text that does not contain `text`, followed by `text`."""
         if not text:
             return self.rule(ANY_TEXT)
         if text in self._special:
@@ -71,7 +72,8 @@ class GrammarBuilder:
         return self.rule(f"{ANY_TEXT} {_quoted(text)}", "[lazy]")
 
     def triggered(self, triggers: dict[str, list[str]], *, least: bool, most_one: bool) -> str:
-        """Free text in which each of `triggers` is followed by one of its expressions; with `most_one` once, last."""
+        """Free text in which each trigger is followed by one of its expressions. `least`: at least one trigger occurs;
+        `most_one`: at most one, at the end."""
         branches = [
             f"{self.text_before(trigger)} ({' | '.join(bodies)})" for trigger, bodies in triggers.items() if bodies
         ]
@@ -83,5 +85,5 @@ class GrammarBuilder:
 
 
 def _quoted(text: str) -> str:
-    """As Lark writes it; the empty text is no terminal."""
+    """The text as a Lark string. An empty text is not a valid terminal."""
     return json.dumps(text, ensure_ascii=False) if text else ""

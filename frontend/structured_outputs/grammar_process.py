@@ -1,4 +1,4 @@
-"""The helper process that compiles grammars before a request reaches a worker, so that a hang or crash is confined.
+"""The helper process that compiles grammars before a request reaches a worker, so that a hang or crash is contained.
 
 The first frame of the link is AddedTokens; each further frame is a StructuredOutputsParams, answered by a Compiled.
 """
@@ -34,7 +34,7 @@ def serve(link: socket.socket) -> None:
     added = msgspec.json.decode(receive_frame(link), type=AddedTokens)
     tokenizer = bytes_tokenizer(added)
     decode = msgspec.json.Decoder(StructuredOutputsParams).decode
-    compiled(StructuredOutputsParams(json_object=True), added, tokenizer)  # the first use loads
+    compiled(StructuredOutputsParams(json_object=True), added, tokenizer)  # loads what the first use needs
     forbid_system_calls()
     send_frame(link, Compiled())
     while True:

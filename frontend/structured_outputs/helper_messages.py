@@ -6,10 +6,10 @@ import msgspec
 
 
 class AddedTokens(msgspec.Struct):
-    """The first frame: the tokenizer's added tokens, which a grammar may name. Ids by text."""
+    """The first frame: the ids of the tokenizer's added tokens by text; a grammar may name them."""
 
-    special: dict[str, int] = {}  # no text spells them
-    plain: dict[str, int] = {}  # text spells them, too
+    special: dict[str, int] = {}  # text never becomes these tokens
+    plain: dict[str, int] = {}  # text may become these tokens
 
 
 class _Tokenizer(Protocol):

@@ -1,4 +1,4 @@
-"""`structured_outputs` turned into `grammar` in the program that asks, for LLM and the client library."""
+"""Turns `structured_outputs` into `grammar` in the calling program, for LLM and the client library."""
 
 from functools import lru_cache
 
@@ -15,7 +15,7 @@ _decode = msgspec.json.Decoder(StructuredOutputsParams).decode
 
 
 def with_grammar(params: SamplingParams, added: AddedTokens | None = None) -> SamplingParams:
-    """Fill in `grammar`. Raises InvalidRequest. Without the tokenizer's added tokens only the worker compiles it."""
+    """Fill in `grammar`. Without the tokenizer's added tokens, only the worker compiles it. Raises InvalidRequest."""
     if params.structured_outputs is None:
         return params
     try:
@@ -27,7 +27,7 @@ def with_grammar(params: SamplingParams, added: AddedTokens | None = None) -> Sa
 
 @lru_cache(maxsize=64)
 def _source(form: bytes, added_tokens: bytes | None) -> str:
-    from .lowering import bytes_tokenizer, check, lowered  # late: megabytes that few requests need
+    from .lowering import bytes_tokenizer, check, lowered  # imported late: large, and few requests need it
 
     if added_tokens is None:
         return lowered(_decode(form)).source

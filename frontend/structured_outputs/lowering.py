@@ -29,7 +29,7 @@ class Lowered(msgspec.Struct):
 
 
 class _Bytes:
-    """A tokenizer of single bytes and the added tokens: enough to compile with, and made at once."""
+    """A tokenizer of single bytes and the added tokens: sufficient for compiling, and quick to create."""
 
     bos_token_id = None
 
@@ -52,7 +52,7 @@ def bytes_tokenizer(added: AddedTokens) -> LLTokenizer:
 
 
 def lowered(params: StructuredOutputsParams, added: AddedTokens | None = None) -> Lowered:
-    """`added`: the model's, which tags are written with. Raises InvalidRequest."""
+    """The grammar of a required form; `added`: the model's added tokens, used for tags. Raises InvalidRequest."""
     if params.json is not None or params.json_object is not None:
         return _json(params)
     if params.regex is not None:
@@ -66,7 +66,7 @@ def lowered(params: StructuredOutputsParams, added: AddedTokens | None = None) -
 
 
 def check(source: str, tokenizer: LLTokenizer) -> None:
-    """Compile it once. Raises InvalidRequest with what llguidance says, and where if it is a JSON schema."""
+    """Compile a grammar. Raises InvalidRequest with llguidance's error and, for a JSON schema, its position."""
     if not (error := _error(source, tokenizer)):
         return
     grammars = json.loads(source)["grammars"]
@@ -77,7 +77,7 @@ def check(source: str, tokenizer: LLTokenizer) -> None:
 
 
 def _error(source: str, tokenizer: LLTokenizer) -> str:
-    """Why there is no output that the grammar allows."""
+    """Why no output can match the grammar."""
     matcher = LLMatcher(tokenizer, source, log_level=0)
     if not matcher.is_error():
         matcher.compute_bitmask()
@@ -88,7 +88,7 @@ def _error(source: str, tokenizer: LLTokenizer) -> str:
 
 
 def _part_refused(root: dict[str, Any], schema: Schema, where: str, tokenizer: LLTokenizer) -> str:
-    """The JSON Pointer of the deepest part that does not compile by itself."""
+    """The JSON Pointer of the deepest part that does not compile alone."""
     for keys, part in children(schema) if isinstance(schema, dict) else ():
         if isinstance(part, dict) and keys[0] not in ("$defs", "definitions"):
             shared: dict[str, Any] = {name: root[name] for name in ("$defs", "definitions", "$schema") if name in root}
@@ -111,14 +111,14 @@ def _json(params: StructuredOutputsParams) -> Lowered:
     except InvalidRequest:
         raise
     except RecursionError:
-        raise Unsupported("", "it is nested too deeply, or has too long a text where texts are excluded") from None
+        raise Unsupported("", "it is nested too deeply, or excludes a text that is too long") from None
     except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
         why = f"{type(error).__name__}: {error!s:.100}"
         raise Unsupported("", f"a keyword has a value of the wrong type ({why})") from None
     options = _options(params)
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
-    schema.pop("x-guidance", None)  # llguidance's own options, which are the server's to set
+    schema.pop("x-guidance", None)  # llguidance's options, which a request must not set
     whole = {"x-guidance": options, **schema} if options else schema
     return Lowered(_source({"json_schema": whole}), rewriting.warnings)
 
@@ -130,7 +130,7 @@ def _options(params: StructuredOutputsParams) -> dict[str, Any]:
 
 
 def _closed(schema: Schema) -> Schema:
-    """No object has properties that its schema does not name."""
+    """The schema with additional properties forbidden in all objects."""
     if isinstance(schema, bool):
         return schema
     found = dict(schema)
@@ -162,15 +162,15 @@ def _lark(grammar: str) -> str:
     try:
         return str(any_to_lark(grammar))
     except (GbnfToLarkError, RecursionError) as error:
-        raise InvalidRequest(f"grammar cannot be read as GBNF: {error!s:.200}") from None
+        raise InvalidRequest(f"grammar is not valid GBNF: {error!s:.200}") from None
 
 
 def _with_mended_schemas(grammar: str) -> str:
-    """The grammar with the patterns in its `%json` schemas mended like those of `json`; llguidance refuses the rest."""
+    """The grammar with the patterns in its `%json` schemas changed like those of `json`."""
     parts, end = list[str](), 0
     for match in re.finditer(r"%json\s*(?=\{)", grammar):
         if match.start() < end:
-            continue  # within the schema before
+            continue  # inside the previous schema
         try:
             schema, behind = _READER.raw_decode(grammar, match.end())
             mended = with_mended_patterns(schema)

@@ -1,4 +1,4 @@
-"""Arguments of a call that are written one by one, each with its name, instead of as a JSON object."""
+"""Grammar rules for arguments of a call that are written one by one with their names instead of as a JSON object."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ _TEXT = {"type", "title", "description", "default", "examples"}
 class Parameters:
     """The node {"type": "parameters", "schema", "begin", "end", "separator", "plain_text", "lenient"}.
 
-    `begin` has {key} in it. With `plain_text` a string stands as it is, any other value as JSON. Parameters come in the
-    schema's order, those that are not required or not at all.
+    `begin` contains {key}. With `plain_text` strings are written without quotes and escapes, other values as JSON.
+    Parameters come in the order of the schema; optional ones may be left out.
     """
 
     def __init__(self, builder: GrammarBuilder, node: Mapping[str, Any]):
@@ -25,11 +25,11 @@ class Parameters:
         self._definitions = {name: self._schema[name] for name in _DEFINITIONS if name in self._schema}
 
     def rule(self) -> str:
-        """What stands for all of them in another rule, "" for none. Raises InvalidRequest."""
+        """The expression for all parameters, "" if there are none. Raises InvalidRequest."""
         if other := sorted(self._schema.keys() - _ROOT - {*_DEFINITIONS}):
             self._not_enforced(f"/{other[0]}", "this model writes arguments one by one")
         separator = self._builder.literal(self._node["separator"])
-        first = more = ""  # what may follow: as the first of all, or behind another
+        first = more = ""  # the remaining parameters: as the first ones, or after another
         required = self._schema.get("required", [])
         for key, schema in reversed(self._schema.get("properties", {}).items()):
             part = self._part(key, schema)
@@ -64,7 +64,7 @@ class Parameters:
 
 
 def _choices(schema: Mapping[str, Any]) -> list[str] | None:
-    """The texts that a value may be, where they are listed."""
+    """The texts that a value may have, if they are listed."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     is_listed = isinstance(values, list) and bool(values) and all(isinstance(value, str) and value for value in values)
     return values if is_listed else None

@@ -1,7 +1,7 @@
-"""Structural tags: free text in which some texts begin parts of a given form. As a Lark grammar of llguidance.
+"""Turns a structural tag, free text in which certain texts begin parts of a required form, into a Lark grammar.
 
-Two spellings are read: `structures` with `triggers`, and `format`, a tree of typed nodes (XGrammar's documentation of
-structural tags has both).
+Two syntaxes are supported: `structures` with `triggers`, and `format`, a tree of typed nodes (see XGrammar's
+documentation of structural tags).
 """
 
 import json
@@ -17,7 +17,7 @@ MAX_DEPTH = 32
 
 
 def structural_tag_grammar(text: str, added: AddedTokens) -> tuple[str, list[str]]:
-    """The grammar, and what of the request it does not enforce. Raises InvalidRequest that names the node."""
+    """The grammar, and warnings about parts that it does not enforce. Raises InvalidRequest that names the node."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -31,7 +31,7 @@ def structural_tag_grammar(text: str, added: AddedTokens) -> tuple[str, list[str
 
 
 def _as_format(given: dict[str, Any]) -> dict[str, Any]:
-    """The older spelling as the newer."""
+    """Convert the older syntax to the newer."""
     structures, triggers = given.get("structures"), given.get("triggers")
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures:
         raise InvalidRequest("structural_tag has neither format nor structures and triggers")
@@ -44,14 +44,14 @@ def _as_format(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class _StructuralTag(GrammarBuilder):
-    """Nodes of a format as rules."""
+    """Turns the nodes of a format into rules."""
 
     def node(self, node: Any, where: str, depth: int = 0, until: str = "") -> str:
-        """`until`: what follows a text that may be anything."""
+        """`until`: the text that ends a free text."""
         if not isinstance(node, dict) or not isinstance(kind := node.get("type"), str):
             raise InvalidRequest(f"structural_tag: {where} is {node!r:.100}; it must be an object with a type")
         if depth > MAX_DEPTH:
-            raise InvalidRequest(f"structural_tag: {where} lies deeper than {MAX_DEPTH} levels")
+            raise InvalidRequest(f"structural_tag: {where} is nested deeper than {MAX_DEPTH} levels")
         try:
             return self._node(kind, node, where, depth, until)
         except (KeyError, TypeError, AttributeError) as error:
@@ -86,7 +86,7 @@ class _StructuralTag(GrammarBuilder):
         raise _unknown(where, kind)
 
     def _tag(self, node: dict[str, Any], where: str, depth: int, begun: str = "") -> str:
-        """`begun`: how much of its beginning stands there already."""
+        """`begun`: the part of its beginning that was already written."""
         content = self.node(node["content"], f"{where}.content", depth + 1, node["end"])
         return self.rule(f"{self.literal(node['begin'][len(begun) :])} {content}")
 

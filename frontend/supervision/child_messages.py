@@ -44,10 +44,10 @@ DRAINED_IN: dict[Role, Phase] = {"frontend": Phase.DRAINING, "engine-core": Phas
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """A child reports that it, or the group that it leads, cannot go on."""
+    """A child's report that it, or the group that it leads, cannot continue."""
 
     child: Child
-    refused: bool = False  # starting again will not help
+    refused: bool = False  # a restart will not help
     lost_workers: WorkersLost | None = None  # the child is a core, and it is the workers that cannot
 
 

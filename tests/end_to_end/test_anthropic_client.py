@@ -71,7 +71,7 @@ def test_the_client_parses_answers_into_its_users_types(client):
     assert isinstance(parsed.parsed_output, Weather)
 
 
-def test_a_conversation_as_claude_code_has_it(client):
+def test_a_conversation_in_the_form_of_claude_code_is_answered(client):
     """Its fields, blocks and roles, with more turns than one."""
     cached = {"type": "ephemeral"}
     messages = [

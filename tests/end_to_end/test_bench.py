@@ -76,7 +76,7 @@ def test_throughput_runs_the_same_load_offline(tmp_path):
     text = bench("throughput", *LOAD, "--num-iters", "2", "--num-blocks", "64", "--json", str(tmp_path / "r.json"))
     report = json.loads((tmp_path / "r.json").read_text())
     first, second = report["result"]["runs"]
-    assert f"the first: 6 requests, {first['prompt_tokens']} prompt and {first['output_tokens']} output tokens" in text
+    assert f"first load: 6 requests, {first['prompt_tokens']} prompt and {first['output_tokens']} output tokens" in text
     assert first["prompt_tokens"] != second["prompt_tokens"]
     assert report["config"]["cache"]["num_blocks"] == 64
 
@@ -94,12 +94,12 @@ def test_startup_is_measured_process_by_process(tmp_path):
     text = bench("startup", "--num-starts", "1", "--num-blocks", "64", "--json", str(tmp_path / "r.json"))
     result = json.loads((tmp_path / "r.json").read_text())["result"]
     times = {name: values[0] for name, values in result["times_ms"].items()}
-    assert times["/live answers"] < times["/ready answers"] < times["first token"]
-    assert times["SIGTERM to the last process gone"] > 0
+    assert times["/live responds"] < times["/ready responds"] < times["first token"]
+    assert times["SIGTERM to last exit"] > 0
     assert {f"{name}, RSS" for name in ("supervisor", "frontend 0", "engine-core", "worker 0")} <= result[
         "memory_mb"
     ].keys()
-    assert "all, PSS" in text
+    assert "total, PSS" in text
 
 
 def test_a_refused_start_is_reported_with_the_servers_message(tmp_path):

@@ -95,7 +95,7 @@ def test_a_hub_name_is_downloaded_once_and_only_what_is_needed(hub, tmp_path):
     assert again.stdout == done.stdout, again.stderr
 
 
-def test_the_modules_of_sentence_transformers_come_along(hub, tmp_path, monkeypatch):
+def test_the_modules_of_sentence_transformers_are_downloaded_too(hub, tmp_path, monkeypatch):
     modules = {"modules.json": b"[]", "1_Pooling/config.json": b"{}", "onnx/config.json": b"{}"}
     monkeypatch.setattr(Hub, "more", modules)
     done = find("org/tiny", hub, tmp_path)
@@ -106,7 +106,7 @@ def test_the_modules_of_sentence_transformers_come_along(hub, tmp_path, monkeypa
     assert not (folder / "onnx").exists()
 
 
-def test_a_name_that_the_hub_does_not_have_is_refused_in_one_line(hub, tmp_path):
+def test_a_name_unknown_to_the_hub_is_refused_in_one_line(hub, tmp_path):
     done = find("org/nowhere", hub, tmp_path)
     assert done.returncode != 0
     assert "ConfigError" in done.stderr
@@ -147,7 +147,7 @@ def test_models_are_pulled_listed_and_removed(hub, tmp_path):
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_what_cannot_be_pulled_is_refused(hub, tmp_path):
+def test_a_model_that_cannot_be_pulled_is_refused(hub, tmp_path):
     for name, words in (("org/nowhere", "no model org/nowhere there"), ("/tmp", "is not a name on the hub")):
         refused = run(hub, tmp_path, "pull", name)
         assert refused.returncode == 2

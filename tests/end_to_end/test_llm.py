@@ -82,7 +82,7 @@ def test_three_sequences_differ_and_are_reproducible(llm):
     assert alone.outputs[0].token_ids == first.outputs[0].token_ids
 
 
-def test_likeliest_sequences_are_equal(llm):
+def test_greedy_sequences_are_equal(llm):
     (both,) = llm.generate(PROMPTS[:1], SamplingParams(n=2, max_tokens=24, temperature=0))
     assert tokens([both]) == tokens(llm.generate(PROMPTS[:1], GREEDY)) * 2
 
@@ -164,7 +164,7 @@ def test_a_refused_prompt_leaves_no_request_running(llm):
     assert llm.get_metrics()["num_running"] == 0
 
 
-def test_more_prompts_than_rows_all_come_back_in_order(llm):
+def test_more_prompts_than_rows_are_answered_in_order(llm):
     params = SamplingParams(max_tokens=3, temperature=0)
     outputs = llm.generate([f"{number}" for number in range(60)], params)
     assert [output.prompt for output in outputs] == [f"{number}" for number in range(60)]

@@ -82,7 +82,7 @@ def test_messages_are_those_of_http_and_of_async_llm(llm):
     assert mine == theirs
 
 
-def test_a_beam_of_one_is_the_likeliest_tokens(llm):
+def test_a_beam_of_width_one_is_greedy(llm):
     prompt = "The capital of France is"
     [output] = llm.generate(prompt, SamplingParams(max_tokens=12, temperature=0, logprobs=1))
     [found] = llm.beam_search(prompt, BeamSearchParams(beam_width=1, max_tokens=12))
@@ -92,7 +92,7 @@ def test_a_beam_of_one_is_the_likeliest_tokens(llm):
     assert (beam.text, beam.finish_reason) == (prompt + output.outputs[0].text, "stop")
 
 
-def test_beams_are_the_best_of_all_that_were_tried(llm):
+def test_beams_are_the_best_of_all_candidates(llm):
     prompts = ["The capital of", "The sea"]
     params = BeamSearchParams(beam_width=4, max_tokens=5, length_penalty=0.5)
     found = llm.beam_search(prompts, params)
@@ -113,7 +113,7 @@ def test_beams_are_the_best_of_all_that_were_tried(llm):
         llm.beam_search("x", BeamSearchParams(beam_width=11, max_tokens=1))
 
 
-def test_what_was_enqueued_is_completed_together(llm):
+def test_enqueued_prompts_are_completed_together(llm):
     assert llm.enqueue(["The sea", "x"], GREEDY) == ["0", "1"]
     assert llm.enqueue("Once upon a time", GREEDY) == ["2"]
     outputs = llm.wait_for_completion(use_tqdm=False)

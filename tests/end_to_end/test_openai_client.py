@@ -68,7 +68,7 @@ def test_seeded_sampling_is_reproducible_and_its_sequences_differ(client):
     assert len(set(first)) > 1
 
 
-def test_logprobs_come_in_both_shapes(client):
+def test_logprobs_have_both_forms(client):
     completion = client.completions.create(model="demo", prompt=PROMPTS[0], max_tokens=4, temperature=0, logprobs=3)
     logprobs = completion.choices[0].logprobs
     assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == 4
@@ -175,7 +175,7 @@ def test_the_raw_response_carries_the_request_id(client):
     assert raw.parse().id == "cmpl-mine-1"
 
 
-def test_logprobs_of_named_tokens_are_those_of_the_likeliest(client):
+def test_logprobs_of_named_tokens_equal_those_of_the_top_tokens(client):
     by_id = {"return_tokens_as_token_ids": True}
     asked = {"model": "demo", "prompt": "The capital of France is", "max_tokens": 3, "temperature": 0}
     whole = client.completions.create(**asked, logprobs=20, extra_body=by_id).choices[0].logprobs.top_logprobs

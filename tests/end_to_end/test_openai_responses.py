@@ -43,7 +43,7 @@ def test_a_response_whole_and_streamed(client):
     assert chat.choices[0].message.content == answer.output_text
 
 
-def test_calls_are_kept_over_turns_with_the_clients_own_objects(client):
+def test_calls_are_continued_over_turns_with_the_clients_own_objects(client):
     options = {"model": "demo", "tools": [WEATHER], "temperature": 0}
     answer = client.responses.create(input=ASKED, tool_choice="required", **options)
     [call] = answer.output

@@ -41,7 +41,7 @@ async def _read(url: str, stop: threading.Event) -> None:
         await asyncio.gather(*map(one, range(4)))
 
 
-def test_a_vector_has_the_same_bits_alone_in_a_batch_and_beside_generations(server, undisturbed):
+def test_a_vector_has_the_same_bits_alone_in_a_batch_and_next_to_generations(server, undisturbed):
     assert len(set(undisturbed)) == len(TEXTS)
     assert vectors(server.url, TEXTS) == undisturbed
     stop = threading.Event()
@@ -55,7 +55,7 @@ def test_a_vector_has_the_same_bits_alone_in_a_batch_and_beside_generations(serv
         thread.join()
 
 
-def test_every_way_leads_to_the_same_bits(server, undisturbed):
+def test_every_interface_gives_the_same_bits(server, undisturbed):
     status, answer = server.post("/pooling", {"input": TEXTS, "task": "embed", "encoding_format": "base64"})
     assert status == 200
     assert [base64.b64decode(each["data"]) for each in answer["data"]] == undisturbed
@@ -74,20 +74,22 @@ def test_every_way_leads_to_the_same_bits(server, undisturbed):
         assert score.outputs.score == answer["data"][0]["score"]
 
 
-def test_a_text_is_most_like_itself(server):
+def test_a_text_is_most_similar_to_itself(server):
     status, answer = server.post("/rerank", {"query": TEXTS[3], "documents": TEXTS[:8], "top_n": 2})
     assert status == 200
     assert (answer["results"][0]["index"], answer["results"][0]["relevance_score"]) == (3, 1.0)
     assert answer["results"][0]["document"] == {"text": TEXTS[3]}
 
 
-def test_fewer_dimensions_are_the_first_of_all(server):
+def test_fewer_dimensions_are_the_first_numbers_of_the_embedding(server):
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
         one = client.embeddings.create(model="demo", input=TEXTS[0], dimensions=16).data[0].embedding
     assert len(one) == 16
     status, answer = server.post("/classify", {"input": "a"})
     assert status == 400
-    assert answer["error"]["message"].startswith("/classify needs a model for classify; demo is one for generate, emb")
+    assert answer["error"]["message"].startswith(
+        "/classify needs a model that serves classify; demo serves generate, emb"
+    )
 
 
 @pytest.mark.nightly

@@ -61,7 +61,7 @@ def test_a_cross_encoder_scores_pairs_as_transformers_does(tmp_path):
         for path, wrong in (("/v1/chat/completions", {"messages": []}), ("/v1/embeddings", {"input": "a"})):
             status, answer = server.post(path, wrong)
             assert status == 400
-            assert "is one for classify: use /classify." in answer["error"]["message"]
+            assert "serves classify: use /classify." in answer["error"]["message"]
 
 
 def test_an_encoders_embeddings_are_those_of_sentence_transformers_files(tmp_path):
@@ -84,4 +84,4 @@ def test_an_encoders_embeddings_are_those_of_sentence_transformers_files(tmp_pat
             assert one["embedding"] == pytest.approx(numbers, abs=1e-4)
         status, answer = server.post("/v1/embeddings", {"input": TEXTS})
         assert (status, answer["error"]["param"]) == (400, "input")
-        assert answer["error"]["message"].startswith("This model takes 20 tokens; input[3] has ")
+        assert answer["error"]["message"].startswith("This model accepts at most 20 tokens; input[3] has ")

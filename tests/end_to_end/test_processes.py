@@ -43,7 +43,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("role", ["worker", "engine-core"])
-def test_a_stream_goes_on_with_the_same_bytes_after_a_kill(server, role):
+def test_a_stream_continues_with_the_same_bytes_after_a_kill(server, role):
     undisturbed = server.complete(max_tokens=96)
     stream = server.stream(max_tokens=96)
     received = [next(stream)]  # a busy frontend may have put many tokens into one piece

@@ -165,7 +165,7 @@ def non_ascii_case(server: Server) -> tuple[str, dict]:
 
 
 @pytest.mark.parametrize("name", [*CASES, "non-ASCII text"])
-def test_a_stream_that_is_cut_goes_on_by_get_and_by_post_with_the_same_bytes(server, name):
+def test_a_broken_stream_resumes_by_get_and_by_post_with_the_same_bytes(server, name):
     path, body = CASES[name] if name in CASES else non_ascii_case(server)
     streamed = {**body, "stream": True}
     undisturbed = whole(ask(server, "POST", path, streamed, Idempotency_Key=name.replace(" ", "-")))

@@ -89,7 +89,7 @@ def test_responses_survive_frontends_and_servers(tmp_path, undisturbed):
             client.responses.retrieve(running.id)
 
 
-def test_a_folder_that_does_not_serve_is_named_at_the_start(tmp_path):
+def test_an_unusable_folder_is_refused_at_the_start_by_name(tmp_path):
     (tmp_path / "file").write_text("")
     server = Server("--store-responses", str(tmp_path / "file"))
     try:

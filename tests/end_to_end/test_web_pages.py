@@ -35,7 +35,7 @@ def ask(
     return answer, text
 
 
-def test_a_page_asks_first_and_then_reads_answers_streams_and_errors(server):
+def test_a_page_sends_a_preflight_and_then_reads_answers_streams_and_errors(server):
     wish = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "content-type"}
     permission, text = ask(server, "OPTIONS", COMPLETIONS, **wish)
     assert (permission.status, text) == (204, b"")
@@ -55,13 +55,13 @@ def test_an_answer_from_the_other_frontend_is_allowed_once(server):
         assert answer.headers.get_all("vary") == ["Origin"]
 
 
-def test_other_pages_and_names_stay_outside(server):
+def test_other_pages_and_hosts_are_refused(server):
     assert ask(server, "POST", COMPLETIONS, ASK, Origin="https://evil.example")[0].status == 403
     assert ask(server, "GET", "/llm/v1/models", Host="evil.example")[0].status == 403
     assert ask(server, "GET", "/llm/v1/models", Origin="null")[0].status == 200
 
 
-def test_a_proxy_may_take_the_prefix_away_and_speak_http_1_0(server):
+def test_a_proxy_may_strip_the_prefix_and_use_http_1_0(server):
     body = json.dumps(ASK | {"stream": True}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
         head = b"POST /v1/completions HTTP/1.0\r\nhost: llm.example\r\ncontent-length: %d\r\n\r\n" % len(body)

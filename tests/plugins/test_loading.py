@@ -82,7 +82,7 @@ def test_a_platform_with_too_few_devices_is_refused():
 def test_parsers_are_loaded_by_their_own_options():
     found = model_formats((), "acme", "acme")
     assert (found.tools.name, found.reasoning.begin) == ("acme", "<<thought>>")
-    with pytest.raises(ConfigError, match="it can be auto, none or one of"):
+    with pytest.raises(ConfigError, match="it must be auto, none or one of"):
         model_formats((), "acme-faulty")
 
 

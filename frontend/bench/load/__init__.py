@@ -1,1 +1,1 @@
-"""What a benchmark sends, when, and what comes back. Open load.py first."""
+"""The requests of a benchmark, their schedule, and the recorded answers. Open load.py first."""

@@ -1,6 +1,6 @@
 """HTTP/1.1 for many concurrent streams, on asyncio's protocol and httptools' parser only.
 
-A general client library costs several times as much per chunk, and an overloaded load generator measures itself.
+A general client library needs several times the CPU per chunk, and an overloaded load generator measures itself.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import httptools
 
 
 class Reader(Protocol):
-    """Takes one answer. Exactly one of `end` and `fail` is called, once, and last."""
+    """Receives one answer. The last call is either `end` or `fail`, exactly once."""
 
     def begin(self, status: int) -> None: ...
 
@@ -25,7 +25,7 @@ class Reader(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One exchange at a time; `on_free` is called when the next may begin."""
+    """Handles one exchange at a time; calls `on_free` when the next may begin."""
 
     def __init__(self, on_free: "Callable[[Connection], None]"):
         self._on_free = on_free
@@ -40,7 +40,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def abandon(self, kind: str, detail: str) -> None:
-        """Give up the exchange that runs, if any, and close."""
+        """Fail the current exchange, if any, and close."""
         self._fail(kind, detail)
         self.is_open = False
         self._transport.abort()
@@ -55,9 +55,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._reader is None:
-            self.close()  # unasked
+            self.close()  # data without a request
             return
-        self._now = time.perf_counter()  # before any work: what we do with the data is not the server's time
+        self._now = time.perf_counter()  # first of all, so that parsing is not counted as the server's time
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Connections to one server: the one that was used last is used next, and a new one when none is free."""
+    """Connections to one server. The most recently used free one is taken first; if none is free, a new one."""
 
     def __init__(self, url: str):
         self._parts: SplitResult = urlsplit(url)
@@ -109,7 +109,7 @@ class ConnectionPool:
 
     @property
     def host(self) -> str:
-        """For the Host header."""
+        """The value of the Host header."""
         return self._parts.netloc or "localhost"
 
     async def take(self) -> Connection:

@@ -1,7 +1,7 @@
 """The requests of a benchmark: a seeded random load, or the prompts of a file.
 
-The default load is the one that the project's comparisons with other engines use: prompts of 32 to 512 tokens, outputs
-of 16 to 128, seed 0. Its 64 first requests have 16,699 prompt and 4,198 output tokens, whatever the vocabulary.
+The default load is that of the project's comparisons with other engines: prompts of 32 to 512 tokens, outputs of 16 to
+128, seed 0. Its first 64 requests have 16,699 prompt and 4,198 output tokens, whatever the vocabulary.
 """
 
 import math
@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
-TOKEN_IDS = range(300, 31_000)  # drawn from, then folded into the vocabulary
+TOKEN_IDS = range(300, 31_000)  # random ids come from here and are then folded into the vocabulary
 SMALLEST_VOCABULARY = 1000  # assumed for a server that does not report it
 WORDS = (
     *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state"),
@@ -29,20 +29,20 @@ Prompt = list[int] | str | list[dict[str, Any]]  # tokens, a text, or the messag
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A whole number drawn from low … high, both included."""
+    """A range of integers, low to high inclusive, to draw lengths from."""
 
     low: int
     high: int
 
     @classmethod
     def parse(cls, text: str) -> "Lengths":
-        """From "128" or "32-512". Raises ValueError."""
+        """Parse "128" or "32-512". Raises ValueError."""
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
         if not found:
             raise ValueError(f"{text!r} is neither a number nor a range like 32-512")
         low, high = int(found[1]), int(found[2] or found[1])
         if not 1 <= low <= high:
-            raise ValueError(f"{text!r} must begin at 1 or more, and not end below its beginning")
+            raise ValueError(f"{text!r} must be at least 1, and a range must not be descending")
         return cls(low, high)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class LoadRequest:
 def random_load(
     count: int, inputs: Lengths, outputs: Lengths, *, seed: int, vocab_size: int, prefix_len: int = 0
 ) -> list[LoadRequest]:
-    """Token prompts. The lengths depend on the seed alone; all prompts begin with the same `prefix_len` tokens more."""
+    """Random token prompts, whose lengths depend only on the seed; `prefix_len` shared tokens precede each prompt."""
     draw = random.Random(seed)
     shared = random.Random(-1 - seed)
     prefix = [shared.choice(TOKEN_IDS) % vocab_size for _ in range(prefix_len)]
@@ -73,7 +73,7 @@ def random_load(
 
 
 def as_text(request: LoadRequest) -> LoadRequest:
-    """The same request with a word for each token: for servers that take no tokens."""
+    """The request with one word per token, for servers that do not accept tokens."""
     if isinstance(request.prompt, str):
         return request
     words = [WORDS[token % len(WORDS)] for token in request.prompt if isinstance(token, int)]
@@ -81,7 +81,7 @@ def as_text(request: LoadRequest) -> LoadRequest:
 
 
 class _Line(msgspec.Struct):
-    """A line of a file of prompts; other fields are not ours."""
+    """A line of a prompt file; other fields are ignored."""
 
     prompt: str | list[Annotated[int, Meta(ge=0)]] | None = None
     messages: list[dict[str, Any]] | None = None
@@ -89,9 +89,10 @@ class _Line(msgspec.Struct):
 
 
 def read_load(path: str, count: int, outputs: Lengths, seed: int) -> list[LoadRequest]:
-    """The first `count` prompts of a JSONL file, or as many as it has. Raises ConfigError that names the line.
+    """The first `count` prompts of a JSONL file, or all if it has fewer. Raises ConfigError that names the line.
 
-    A line has `prompt` (a text or tokens) or `messages`, and may have `max_tokens`; else that is drawn from `outputs`.
+    A line has `prompt` (a text or tokens) or `messages`. Without `max_tokens`, the output length is drawn from
+    `outputs`.
     """
     draw = random.Random(seed)
     requests = []
@@ -129,9 +130,9 @@ Pattern = Literal["poisson", "fixed", "burst"]
 
 
 def arrival_times(count: int, rate: float, pattern: Pattern, seed: int, burst_size: int = 1) -> list[float]:
-    """Seconds after the start, ascending, at `rate` requests a second in the mean; math.inf: all at once.
+    """Ascending times in seconds after the start, with `rate` requests per second on average; math.inf: all at once.
 
-    poisson: independent of one another; fixed: evenly; burst: `burst_size` at the same moment, the bursts evenly.
+    poisson: independent arrivals; fixed: equal intervals; burst: `burst_size` requests at once, at equal intervals.
     """
     if math.isinf(rate):
         return [0.0] * count

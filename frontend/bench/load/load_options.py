@@ -1,4 +1,4 @@
-"""The options that describe a load, the same for `throughput` and `serve`."""
+"""The options that describe a load, shared by `throughput` and `serve`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from .load import Lengths, LoadRequest, random_load, read_load
 
 
 def parsed_by(parse: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A callback of an option: what `parse` makes of the text, or a usage error with the words of its ValueError."""
+    """An option callback that returns the parsed value, or turns the ValueError of `parse` into a usage error."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         try:
@@ -34,20 +34,20 @@ def lengths_option(flag: str, default: str, help_text: str) -> Callable[..., Any
 
 
 def load_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator. The load's seed is a --seed of the command's own."""
+    """Decorator that adds the options of a load, except --seed, which each command defines."""
     for decorate in reversed(
         (
-            count_option("--num-prompts", 64, "Requests of the load."),
+            count_option("--num-prompts", 64, "Number of requests."),
             lengths_option("--input-len", "32-512", "Prompt tokens, fixed or drawn from a range."),
             lengths_option("--output-len", "16-128", "Output tokens, fixed or drawn from a range."),
-            count_option("--prefix-len", 0, "Tokens that all prompts begin with, beside their own.", least=0),
+            count_option("--prefix-len", 0, "Shared tokens put before each prompt.", least=0),
             click.option(
                 "--dataset",
                 cls=GroupedOption,
                 group="Load",
                 type=click.Path(dir_okay=False),
                 metavar="FILE",
-                help='Prompts of a JSONL file instead: {"prompt": …} or {"messages": …}, maybe with "max_tokens".',
+                help='Read prompts from a JSONL file: {"prompt": …} or {"messages": …}, optionally "max_tokens".',
             ),
         )
     ):
@@ -56,7 +56,7 @@ def load_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def count_option(flag: str, default: int, help_text: str, *, group: str = "Load", least: int = 1) -> Callable[..., Any]:
-    """A whole number, whose default stands in the help."""
+    """An integer option whose help shows its default."""
     return click.option(
         flag,
         cls=GroupedOption,
@@ -69,8 +69,8 @@ def count_option(flag: str, default: int, help_text: str, *, group: str = "Load"
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: where the result goes for programs."""
-    help_text = "Also write configuration, machine and every figure to FILE."
+    """Decorator that adds --json."""
+    help_text = "Also write all figures, the configuration and the machine to FILE."
     kind = click.Path(dir_okay=False, writable=True)
     return click.option(
         "--json", "json_file", cls=GroupedOption, group="Results", type=kind, metavar="FILE", help=help_text
@@ -78,7 +78,7 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_load(flags: dict[str, Any], seed: int, vocab_size: int) -> list[LoadRequest]:
-    """The load options, parsed. Raises ConfigError."""
+    """The load that the options describe. Raises ConfigError."""
     if flags["dataset"]:
         return read_load(flags["dataset"], flags["num_prompts"], flags["output_len"], seed)
     return random_load(
@@ -92,7 +92,7 @@ def make_load(flags: dict[str, Any], seed: int, vocab_size: int) -> list[LoadReq
 
 
 def plain(flags: dict[str, Any], *names: str) -> dict[str, Any]:
-    """These flags as a result's JSON has them."""
+    """The named flags in the form of a result's JSON."""
     return {name: str(flags[name]) if isinstance(flags[name], Lengths) else flags[name] for name in names}
 
 

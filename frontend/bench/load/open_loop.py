@@ -1,4 +1,4 @@
-"""Sends a load on its schedule, independent of the server's answers, and records the answers with their times."""
+"""Sends a load on its schedule, without waiting for answers, and records the answers with their times."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,13 @@ from .load import LoadRequest
 from .openai_answer import Answer
 from .timeline import Timeline
 
-LEAD_S = 0.02  # from making the schedule to its beginning
+LEAD_S = 0.02  # between making the schedule and the first request
 OnDone = Callable[[Timeline], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An OpenAI server, and how it is asked. `url` has no /v1 at its end."""
+    """An OpenAI server and the fields of its requests. `url` does not end in /v1."""
 
     url: str
     model: str
@@ -33,7 +33,7 @@ class Server:
     timeout_s: float = 600.0
 
     def encode(self, request: LoadRequest, host: str) -> bytes:
-        """The HTTP request, as it goes over the wire."""
+        """The bytes of the HTTP request."""
         is_chat = isinstance(request.prompt, list) and isinstance(request.prompt[0], dict)
         fields: dict[str, Any] = {
             "model": self.model,
@@ -60,7 +60,7 @@ class Server:
 
 
 class LoadGenerator:
-    """`run` a load once. At most `max_concurrency` requests are out at once; 0 is no bound."""
+    """Runs a load. At most `max_concurrency` requests are in flight at once; 0: no limit."""
 
     def __init__(self, server: Server, max_concurrency: int = 0, on_done: OnDone = lambda timeline: None):
         self._server = server
@@ -70,13 +70,13 @@ class LoadGenerator:
         )
         self._is_bounded = max_concurrency > 0
         self._on_done = on_done
-        self.timelines: list[Timeline] = []  # of what was sent so far, in the order of the requests
+        self.timelines: list[Timeline] = []  # of the requests sent so far, in their order
 
     async def run(self, requests: Sequence[LoadRequest], times: Sequence[float]) -> list[Timeline]:
         """Timelines in the order of the requests; `times` are seconds after the start, ascending.
 
-        A request's latency counts from its time. Only when all may go at once, but a bound holds them back, it counts
-        from the moment when a place is free: then they were not meant to be sent earlier (a closed loop).
+        A request's latency counts from its scheduled time. The exception is a load whose requests are all scheduled at
+        once and limited by `max_concurrency` (a closed loop): there it counts from the moment a slot is free.
         """
         encoded = [self._server.encode(request, self._pool.host) for request in requests]
         closed_loop = self._is_bounded and math.isclose(times[-1], times[0])
@@ -108,7 +108,7 @@ class LoadGenerator:
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._pool.take()
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:  # includes TimeoutError
             timeline.fail("no connection", str(error) or type(error).__name__, time.perf_counter())
             return
         answer = Answer(timeline, streamed=self._server.streamed)

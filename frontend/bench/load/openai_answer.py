@@ -1,4 +1,4 @@
-"""An OpenAI server's answer, streamed or whole, as it arrives: into a Timeline."""
+"""Records an OpenAI server's answer, streamed or whole, in a Timeline as it arrives."""
 
 import asyncio
 from typing import Any
@@ -40,7 +40,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """A chunk of a stream, or a whole answer; unused fields are not decoded."""
+    """A chunk of a stream, or a whole answer; other fields are not decoded."""
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
@@ -51,15 +51,15 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class Answer:
-    """A Reader. `done` resolves when the timeline is complete, also after a failure."""
+    """A Reader. `done` resolves when the timeline is complete, including after a failure."""
 
     def __init__(self, timeline: Timeline, *, streamed: bool):
         self.timeline = timeline
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._streamed = streamed
         self._status = 0
-        self._rest = b""  # the beginning of an event, or all of an answer that is no stream
-        self._complete = False  # a finish reason or the end of the stream has come
+        self._rest = b""  # an incomplete event, or all data of an answer that is not a stream
+        self._complete = False  # a finish reason or the end of the stream was received
         self._failure: tuple[str, str] | None = None
 
     def begin(self, status: int) -> None:
@@ -70,7 +70,7 @@ class Answer:
             self._rest += data
             return
         data = self._rest + data if self._rest else data
-        if b"\r" in data:  # JSON has none but as \r
+        if b"\r" in data:  # in JSON it is always escaped
             data = data.replace(b"\r\n", b"\n")
         *events, self._rest = data.split(b"\n\n")
         for event in events:
@@ -105,7 +105,7 @@ class Answer:
             data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
         if data == b"[DONE]":
             self._complete = True
-        elif data:  # else a comment that keeps the connection alive
+        elif data:  # without data it is a keep-alive comment
             self._take_chunk(data, now)
 
     def _take_chunk(self, data: bytes, now: float) -> None:
@@ -123,7 +123,7 @@ class Answer:
             brought_output = brought_output or choice.has_output()
             if choice.finish_reason:
                 self._complete = True
-                brought_output = brought_output or not self.timeline.chunks  # tokens without a text
+                brought_output = brought_output or not self.timeline.chunks  # tokens without text
         if brought_output and self._streamed:
             self.timeline.chunks.append(now)
 
@@ -136,7 +136,7 @@ class Answer:
 
 
 def _message(body: bytes) -> str:
-    """The text of an error: in OpenAI's shape, another shape, or no JSON at all."""
+    """The message of an error, whether its body is OpenAI's JSON, other JSON or not JSON at all."""
     try:
         found = msgspec.json.decode(body)
         error = found.get("error", found)

@@ -1,4 +1,4 @@
-"""What happened to one request, on one clock, and the latencies that follow from it."""
+"""The times of one request's events, on one clock, and the latencies computed from them."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -8,26 +8,26 @@ from itertools import pairwise
 
 @dataclass(slots=True)
 class Timeline:
-    """Times in seconds of time.perf_counter, in the order in which they come.
+    """Times in seconds of time.perf_counter, in ascending order.
 
-    Latencies count from `intended`, when the request should have been sent, so that a sender which falls behind, or
-    waits for a free place, makes them longer instead of hiding the wait.
+    Latencies count from `intended`, when the request should have been sent, so that they include the delay of a
+    sender that falls behind or waits for a free slot.
     """
 
     intended: float
     asked_tokens: int
     sent: float = 0.0
-    chunks: "array[float]" = field(default_factory=lambda: array("d"))  # arrivals of those that brought output
-    ended: float = 0.0  # the last byte of the answer, or the failure
+    chunks: "array[float]" = field(default_factory=lambda: array("d"))  # arrival times of chunks with output
+    ended: float = 0.0  # time of the last byte, or of the failure
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    output_tokens: int | None = None  # by the server's count; None: it gave none
-    error: str = ""  # "" or the kind: what failures are counted by
+    output_tokens: int | None = None  # the server's count, if it sent one
+    error: str = ""  # the kind of failure, by which failures are counted
     error_detail: str = ""
 
     @property
     def num_tokens(self) -> int:
-        """Output tokens; without the server's count a chunk is taken for a token."""
+        """Output tokens; if the server sent no count, the number of chunks."""
         return len(self.chunks) if self.output_tokens is None else self.output_tokens
 
     @property
@@ -36,18 +36,18 @@ class Timeline:
 
     @property
     def first_token_s(self) -> float | None:
-        """None: nothing was streamed."""
+        """None if nothing was streamed."""
         return self.chunks[0] - self.intended if self.chunks else None
 
     @property
     def per_token_s(self) -> float | None:
-        """Time per output token behind the first, as the stream's mean; None with fewer than two tokens."""
+        """Mean time per output token after the first; None with fewer than two tokens."""
         if not self.chunks or self.num_tokens < 2:
             return None
         return (self.chunks[-1] - self.chunks[0]) / (self.num_tokens - 1)
 
     def gaps_s(self) -> list[float]:
-        """Between one chunk and the next: what a reader waits for."""
+        """The times between consecutive chunks."""
         return [later - earlier for earlier, later in pairwise(self.chunks)]
 
     def fail(self, kind: str, detail: str, now: float) -> None:
@@ -62,7 +62,7 @@ MEASURES: dict[str, Callable[[Timeline], float | None]] = {
 
 
 def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
-    """Seconds by measure, from texts like "ttft:500,tpot:50" in milliseconds. Raises ValueError."""
+    """Parse texts like "ttft:500,tpot:50", in milliseconds, to seconds by measure. Raises ValueError."""
     objectives = {}
     for text in ",".join(texts).split(",") if texts else []:
         name, _, limit = text.partition(":")
@@ -80,7 +80,8 @@ def objectives_text(objectives: Mapping[str, float]) -> str:
 
 
 def is_good(timeline: Timeline, objectives: Mapping[str, float]) -> bool:
-    """Whether it was answered and met each objective; one that cannot be measured, as with a single token, is met."""
+    """Whether the request was answered within all objectives. An objective without a value, such as tpot of a single
+    token, is met."""
     if timeline.error:
         return False
     for name, limit_s in objectives.items():

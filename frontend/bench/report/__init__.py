@@ -1,1 +1,1 @@
-"""What was measured: figures, tables, plots. Open report.py first."""
+"""Results of benchmarks: figures, tables, plots and JSON. Open report.py first."""

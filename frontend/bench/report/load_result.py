@@ -1,4 +1,4 @@
-"""A load's figures, from its timelines."""
+"""The figures of a load, computed from its timelines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from .tables import Spread
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Latencies are those of answered requests; failures are in `errors`, and nowhere else."""
+    """Latencies are those of answered requests; failed requests are counted only in `errors`."""
 
     num_requests: int
     num_answered: int
@@ -22,13 +22,13 @@ class LoadResult:
     output_tokens: int
     asked_tokens: int  # the answered requests' max_tokens
     num_chunks: int
-    tokens_from_chunks: int  # answers for which the server gave no usage: a chunk was taken for a token
+    tokens_from_chunks: int  # answers without usage, whose chunks were counted as tokens
     time_to_first_token_ms: Spread | None
     inter_token_ms: Spread | None
     per_output_token_ms: Spread | None
     end_to_end_ms: Spread | None
-    send_lag_ms: Spread | None  # how late requests were sent: waiting for a place, or our own slowness
-    num_good: int | None  # None without objectives
+    send_lag_ms: Spread | None  # how late requests were sent, for want of a free slot or of CPU
+    num_good: int | None  # requests within all objectives; None without objectives
 
     @classmethod
     def of(cls, timelines: Sequence[Timeline], objectives: Mapping[str, float]) -> "LoadResult":
@@ -59,7 +59,7 @@ class LoadResult:
         return count / self.duration_s if self.duration_s > 0 else 0.0
 
     def per_second_figures(self) -> dict[str, float | None]:
-        """As a result's JSON has them."""
+        """The rates, for a result's JSON."""
         return {
             "requests_per_s": self.per_second(self.num_answered),
             "prompt_tokens_per_s": self.per_second(self.prompt_tokens),

@@ -14,23 +14,23 @@ def load_table(result: LoadResult, objectives: Mapping[str, float], max_concurre
     """All results of one run."""
     rate = result.per_second
     rows = [
-        ["", "total", "a second"],
+        ["", "total", "per second"],
         ["requests answered", f"{result.num_answered:,}", number(rate(result.num_answered))],
         ["prompt tokens", f"{result.prompt_tokens:,}", number(rate(result.prompt_tokens))],
         ["output tokens", f"{result.output_tokens:,}", number(rate(result.output_tokens))],
     ]
     if result.num_good is not None:
-        rows.append([f"good ({objectives_text(objectives)})", f"{result.num_good:,}", number(rate(result.num_good))])
+        rows.append([f"goodput ({objectives_text(objectives)})", f"{result.num_good:,}", number(rate(result.num_good))])
     latencies = {
         "time to first token": result.time_to_first_token_ms,
-        "between two chunks": result.inter_token_ms,
+        "inter-token latency": result.inter_token_ms,
         "time per output token": result.per_output_token_ms,
-        "end to end": result.end_to_end_ms,
+        "end-to-end latency": result.end_to_end_ms,
     }
     if max_concurrency:
-        latencies["  of it waiting for a place"] = result.send_lag_ms
+        latencies["  of which waiting for a slot"] = result.send_lag_ms
     parts = [table(rows), table(spread_rows("ms", latencies))] if result.num_answered else [table(rows)]
-    return "\n\n".join([*parts, "\n".join([f"{result.duration_s:.2f} s in all", *notes(result, max_concurrency)])])
+    return "\n\n".join([*parts, "\n".join([f"duration: {result.duration_s:.2f} s", *notes(result, max_concurrency)])])
 
 
 def notes(result: LoadResult, max_concurrency: int) -> list[str]:
@@ -39,14 +39,14 @@ def notes(result: LoadResult, max_concurrency: int) -> list[str]:
     for kind, count in result.errors.items():
         found.append(f"FAILED {count} of {result.num_requests}, {kind}: {result.error_details[kind]}")
     if result.output_tokens != result.asked_tokens and not result.tokens_from_chunks:
-        found.append(f"{result.asked_tokens:,} output tokens were asked for; some answers ended earlier")
+        found.append(f"{result.asked_tokens:,} output tokens were requested; some answers ended earlier")
     if result.cached_tokens:
         found.append(f"{result.cached_tokens:,} of the prompt tokens came from the server's prefix cache")
     if result.tokens_from_chunks:
-        found.append(f"{result.tokens_from_chunks} answers came without usage: each chunk was counted as a token")
+        found.append(f"{result.tokens_from_chunks} answers had no usage: each chunk was counted as a token")
     lag = result.send_lag_ms
     if lag is not None and lag.p99 > REPORTED_LAG_MS and not max_concurrency:
-        found.append(f"this client was late: 1 % of the requests were sent {lag.p99:.0f} ms or more behind schedule")
+        found.append(f"this client fell behind: 1 % of the requests were sent {lag.p99:.0f} ms or more after schedule")
     return found
 
 

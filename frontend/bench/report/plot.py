@@ -1,4 +1,4 @@
-"""Draws SVG plots: panels side by side, whose lines share one categorical x axis."""
+"""Draws SVG plots: panels side by side that share one categorical x axis."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ STYLE = "text{font:11px sans-serif;fill:#333}.grid{stroke:#ddd}.title{font-weigh
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture: each line has a value for each place of the x axis, None where there is none."""
+    """One diagram. Each line has one value per place on the x axis, or None."""
 
     title: str
     lines: dict[str, Sequence[float | None]]
 
 
 def plot(places: Sequence[str], x_title: str, panels: Sequence[Panel]) -> str:
-    """An SVG document. The places stand at equal distances, so that "inf" is one of them; y begins at 0."""
+    """An SVG document. The places are evenly spaced, so that "inf" can be one of them; y begins at 0."""
     drawn = []
     for index, panel in enumerate(panels):
         drawn.append(f'<g transform="translate({index * WIDTH},0)">{_panel(places, x_title, panel)}</g>')
@@ -64,7 +64,7 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
 
 
 def _round_up(value: float) -> float:
-    """To the next 1, 2, 4 or 8 times a power of ten: quarters of it are short numbers."""
+    """Round up to 1, 2, 4 or 8 times a power of ten, whose quarters are short numbers."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -87,9 +87,9 @@ def sweep_plot(rates: Sequence[float], results: Sequence[LoadResult]) -> str:
     if results[0].num_good is not None:
         achieved["good"] = [result.per_second(result.num_good or 0) for result in results]
     panels = [
-        Panel("requests a second", achieved),
+        Panel("requests per second", achieved),
         Panel("time to first token, ms", lines(lambda result: result.time_to_first_token_ms)),
-        Panel("between two chunks, ms", lines(lambda result: result.inter_token_ms)),
-        Panel("end to end, ms", lines(lambda result: result.end_to_end_ms)),
+        Panel("inter-token latency, ms", lines(lambda result: result.inter_token_ms)),
+        Panel("end-to-end latency, ms", lines(lambda result: result.end_to_end_ms)),
     ]
-    return plot([rate_text(rate) for rate in rates], "offered requests a second", panels)
+    return plot([rate_text(rate) for rate in rates], "offered requests per second", panels)

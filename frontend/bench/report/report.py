@@ -1,4 +1,4 @@
-"""A result as a file for programs."""
+"""Writes results as JSON files."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ from paged_serve.protocol.errors import ConfigError
 
 
 def write_json(path: str | None, bench: str, config: dict[str, Any], result: Any) -> None:
-    """One JSON object: the bench, what it was asked to do, what came out, where and when. Raises ConfigError."""
+    """Write one JSON object: benchmark, configuration, result, version, date and machine. Raises ConfigError."""
     if path is None:
         return
-    report = {"bench": bench, **circumstances(), "config": config, "result": result}
+    report = {"bench": bench, **environment(), "config": config, "result": result}
     write_file(path, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 
 
@@ -31,8 +31,8 @@ def write_file(path: str, data: bytes) -> None:
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm")
 
 
-def circumstances() -> dict[str, Any]:
-    """For a result's JSON."""
+def environment() -> dict[str, Any]:
+    """Version, commit, date and machine, for a result's JSON."""
     from paged_serve import __version__
 
     return {

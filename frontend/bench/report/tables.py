@@ -1,4 +1,4 @@
-"""Plain tables, as people read them in a terminal and paste them into a report."""
+"""Plain-text tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Statistics of a set of values, in their unit."""
+    """Statistics of a set of values, in the values' unit."""
 
     mean: float
     p50: float
@@ -25,7 +25,7 @@ class Spread:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; the first stands at the left, the others at the right."""
+    """Lay out rows in columns; the first column is left-aligned, the others are right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -35,7 +35,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three figures that count, or all of a large number's; "-" for None."""
+    """Three significant digits, or all digits of a number from 100; "-" for None."""
     if value is None:
         return "-"
     if abs(value) >= 100:
@@ -44,14 +44,14 @@ def number(value: float | None) -> str:
 
 
 def spread_rows(unit: str, spreads: dict[str, Spread | None]) -> list[list[str]]:
-    """A head and a row for each measured value."""
+    """A header, and a row for each measure that has values."""
     head = [unit, "mean", "p50", "p90", "p99", "max"]
     found = [(name, spread) for name, spread in spreads.items() if spread is not None]
     return [head, *([name, *map(number, (s.mean, s.p50, s.p90, s.p99, s.max))] for name, s in found)]
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of ascending values, with straight lines between neighbours, as numpy does it; `share` is 0 to 1."""
+    """The percentile of ascending values with linear interpolation, like numpy's; `share` is 0 to 1."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

@@ -1,1 +1,1 @@
-"""Anthropic's interface, in terms of a chat: requests in, messages and their events out. Open chat_request.py first."""
+"""Anthropic's Messages API, translated to and from chats. Open chat_request.py first."""

@@ -1,4 +1,4 @@
-"""Answers of Anthropic's interface."""
+"""Response bodies of Anthropic's API."""
 
 from typing import Literal
 
@@ -18,20 +18,20 @@ class TextContent(_Answer, tag_field="type", tag="text"):
 
 class ThinkingContent(_Answer, tag_field="type", tag="thinking"):
     thinking: str
-    signature: str = ""  # which only Anthropic's service makes, and only it reads
+    signature: str = ""  # only Anthropic's service makes and reads signatures
 
 
 class ToolUseContent(_Answer, tag_field="type", tag="tool_use"):
     id: str
     name: str
-    input: msgspec.Raw  # an object, as the model wrote it
+    input: msgspec.Raw  # a JSON object, as written by the model
 
 
 Content = TextContent | ThinkingContent | ToolUseContent
 
 
 class MessageUsage(_Answer):
-    """The prompt's tokens are the sum of the first three."""
+    """The number of prompt tokens is the sum of the first three fields."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -65,7 +65,7 @@ class ModelInfo(_Answer):
 
 
 class ModelPage(_Answer):
-    """All there are: there is no second page."""
+    """All models on one page."""
 
     data: list[ModelInfo]
     has_more: bool

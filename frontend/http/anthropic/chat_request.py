@@ -1,4 +1,4 @@
-"""Translates a body of Anthropic's interface into the body of a chat completion with the same answer."""
+"""Translates a body of Anthropic's API into the body of a chat completion with the same output."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _SAME_NAME = ("max_tokens", "temperature", "top_p", "top_k", "stream")
 
 
 def chat_request(body: MessagesRequest) -> dict[str, Any]:
-    """Raises InvalidRequest for what does not fit together."""
+    """The body of the chat completion. Raises InvalidRequest for contradictory fields."""
     fields = prompt_fields(body)
     fields |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     if body.stop_sequences:
@@ -23,16 +23,16 @@ def chat_request(body: MessagesRequest) -> dict[str, Any]:
             "type": "json_schema",
             "json_schema": {"name": "output", "schema": form.schema, "strict": True},
         }
-    # A client that has not asked for thinking takes the first block for the answer.
+    # A client that did not request thinking takes the first block for the answer.
     fields["include_reasoning"] = _thinks(body)
     fields["shows_thinking"] = body.thinking is None or body.thinking.display != "omitted"
     return fields
 
 
 def prompt_fields(body: CountTokensRequest) -> dict[str, Any]:
-    """The fields of the chat that determine the prompt and the tools that may be called."""
+    """The fields of the chat that determine its prompt and the tools that may be called."""
     messages = chat_messages(body.system, body.messages)
-    # Templates read one of two names; to any other they mean nothing.
+    # Chat templates read one of these two names; other templates ignore them.
     switches = dict.fromkeys(("enable_thinking", "thinking"), _thinks(body))
     fields: dict[str, Any] = {"messages": messages, "chat_template_kwargs": switches}
     if body.model is not None:
@@ -66,7 +66,7 @@ def _tool(tool: ToolDefinition, place: str) -> dict[str, Any]:
 def _tool_choice(chosen: ToolSelection, tools: list[ToolDefinition]) -> dict[str, Any]:
     names = {tool.name for tool in tools}
     if (chosen.name is not None) != (chosen.type == "tool"):
-        raise InvalidRequest("tool_choice.name goes with the type 'tool', and with no other", "tool_choice.name")
+        raise InvalidRequest("tool_choice.name requires the type 'tool'", "tool_choice.name")
     if chosen.name is not None and chosen.name not in names:
         raise InvalidRequest(
             f"tool_choice.name is {chosen.name!r}; tools has {', '.join(sorted(names)) or 'none'}", "tool_choice.name"

@@ -27,14 +27,14 @@ class Begin:
 
 @dataclass(slots=True)
 class Add:
-    """Text of the block that began last; of a call, JSON."""
+    """Text of the current block; for a tool call, JSON."""
 
     text: str
 
 
 @dataclass(slots=True)
 class End:
-    """The block that began last ends."""
+    """The current block ends."""
 
     block: ContentBlock
 
@@ -46,7 +46,7 @@ class Blocks:
     """Turns events into changes of an answer's content."""
 
     def __init__(self, *, shows_thinking: bool):
-        """`shows_thinking` false: thinking has its blocks, without their text."""
+        """`shows_thinking` false: thinking blocks are sent without their text."""
         self._shows_thinking = shows_thinking
         self._open: ContentBlock | None = None
         self.num_calls = 0
@@ -85,11 +85,11 @@ class Blocks:
 
 
 class WholeContent:
-    """The content of an answer that is sent at its end."""
+    """The content of an answer that is not streamed."""
 
     def __init__(self) -> None:
         self.blocks: list[ContentBlock] = []
-        self._texts: list[str] = []  # of the last block; joined once: a text that grows is copied each time
+        self._texts: list[str] = []  # of the last block; joined once, because appending to a str copies it
 
     def apply(self, change: Change) -> None:
         match change:
@@ -117,7 +117,7 @@ def _fill(block: ContentBlock, text: str) -> None:
 
 
 def _input(written: str) -> msgspec.Raw:
-    """An answer that its length cut off within a call has arguments that are no object: their text is kept."""
+    """The arguments as a JSON object. If the length limit cut them off, they are returned as text in an object."""
     if not written:
         return _NO_INPUT
     try:
@@ -130,7 +130,7 @@ def _input(written: str) -> msgspec.Raw:
 def stop_reason(
     finish_reason: str | None, stop: str | int | None, *, has_calls: bool, context_is_full: bool
 ) -> tuple[StopReason, str | None]:
-    """(reason, stop sequence) of a finish in OpenAI's words; `stop`: the stop string or token that ended the text."""
+    """(stop reason, stop sequence) for OpenAI's finish reason; `stop`: the stop string or token of the output."""
     if finish_reason == "length":
         return ("model_context_window_exceeded" if context_is_full else "max_tokens"), None
     if isinstance(stop, str):

@@ -1,7 +1,7 @@
-"""Messages of content blocks to the messages of a chat.
+"""Translates messages of content blocks to the messages of a chat.
 
-One message here may hold what a chat has several for: the results of tools, then a text. Messages of one role that
-follow one another become one, as templates need it where roles must alternate.
+One message here may become several in a chat: the results of tools, then a text. Consecutive messages of one role
+become one message, because many templates require alternating roles.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ from .schemas import (
 )
 
 ChatMessage = dict[str, Any]
-ERROR_MARK = "Error: "  # chats have no field for a call that failed
-# Claude Code's first system block. It is for Anthropic's gateway, differs with every request, and so hides the prefix.
+ERROR_MARK = "Error: "  # chats have no field for a failed tool call
+# Claude Code's first system block, for Anthropic's gateway. It differs in every request, so prefixes would never match.
 BILLING_HEADER = "x-anthropic-billing-header:"
 
 
 def chat_messages(system: str | Sequence[LoneTextBlock] | None, messages: Sequence[InputMessage]) -> list[ChatMessage]:
-    """Raises InvalidRequest for blocks that the role of their message cannot have."""
+    """Raises InvalidRequest for a block that a message of its role cannot have."""
     chat = _Chat()
     if system is not None and (text := _system_text(system)):
         chat.turn("system").texts.append(text)
@@ -47,7 +47,7 @@ def chat_messages(system: str | Sequence[LoneTextBlock] | None, messages: Sequen
 
 
 def ends_with_answer(messages: Sequence[ChatMessage]) -> bool:
-    """Whether the model continues the last message. Raises InvalidRequest for one without text to continue."""
+    """Whether the model continues the last message. Raises InvalidRequest if that message has no text."""
     last = messages[-1]
     if last["role"] != "assistant":
         return False
@@ -57,7 +57,7 @@ def ends_with_answer(messages: Sequence[ChatMessage]) -> bool:
         )
     if not last.get("content"):
         raise InvalidRequest(
-            "messages ends with an assistant message without text; leave it out, or give the text to go on with",
+            "messages ends with an assistant message without text; leave it out, or add the text to continue",
             "messages",
         )
     return True
@@ -65,7 +65,7 @@ def ends_with_answer(messages: Sequence[ChatMessage]) -> bool:
 
 @dataclass(slots=True)
 class _Turn:
-    """What one role says until another does. Its texts are joined at the end: one that grows is copied each time."""
+    """Consecutive messages of one role. Texts are joined at the end, because appending to a str copies it."""
 
     role: str
     texts: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class _Turn:
     calls: list[dict[str, Any]] = field(default_factory=list)
 
     def message(self) -> ChatMessage:
-        # An answer's texts are one, with calls between its parts.
+        # The texts of an answer are one text; calls may be between its parts.
         message: ChatMessage = {
             "role": self.role,
             "content": ("" if self.role == "assistant" else "\n").join(self.texts),
@@ -88,11 +88,11 @@ class _Turn:
 
 
 class _Chat:
-    """A chat as it grows."""
+    """Builds the messages of a chat."""
 
     def __init__(self) -> None:
         self._turns: list[_Turn | ChatMessage] = []
-        self._names: dict[str, str] = {}  # of tools, by the call's id
+        self._names: dict[str, str] = {}  # call id -> name of the tool
 
     def messages(self) -> list[ChatMessage]:
         return [turn.message() if isinstance(turn, _Turn) else turn for turn in self._turns]
@@ -101,7 +101,7 @@ class _Chat:
         return len(self._turns)
 
     def turn(self, role: str) -> _Turn:
-        """The last one if it is of this role, or a new one."""
+        """The current turn if it has this role, else a new one."""
         last = self._turns[-1] if self._turns else None
         if not isinstance(last, _Turn) or last.role != role:
             self._turns.append(last := _Turn(role))

@@ -1,4 +1,4 @@
-"""Decodes JSON into the Structs of schemas.py; features that only other servers have are refused by name."""
+"""Decodes JSON into the Structs of schemas.py; unsupported features are refused by name."""
 
 from typing import TypeVar
 
@@ -12,9 +12,9 @@ from .schemas import CountTokensRequest
 Body = TypeVar("Body", bound=CountTokensRequest)
 
 _INSTEAD_OF_BLOCKS = {
-    "image": "images are not supported here: this server reads text",
-    "document": "documents are not supported here: this server reads text; send the document's text",
-    "search_result": "search results are not supported here; send them as text",
+    "image": "images are not supported: only text models are served",
+    "document": "documents are not supported; send the document's text",
+    "search_result": "search results are not supported; send them as text",
 }
 
 
@@ -43,7 +43,7 @@ _decode_tools = msgspec.json.Decoder(_Tools).decode
 
 
 def decode_messages(kind: type[Body], raw: bytes, lenient: bool) -> tuple[Body, list[str]]:
-    """(the body, warnings). Raises InvalidRequest. `lenient`: unknown fields are left out, with a warning each."""
+    """(body, warnings). `lenient`: an unknown field is ignored with a warning. Raises InvalidRequest."""
     try:
         return decode_body(kind, raw, lenient)
     except InvalidRequest as refusal:
@@ -56,22 +56,22 @@ def decode_messages(kind: type[Body], raw: bytes, lenient: bool) -> tuple[Body, 
 
 
 def _check_tools(raw: bytes) -> None:
-    """Raises InvalidRequest for the first tool whose form this server does not know."""
+    """Raises InvalidRequest for the first tool of an unsupported type."""
     try:
         tools = _decode_tools(raw).tools
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return  # something else is wrong
+        return  # the body is invalid for another reason
     for i, tool in enumerate(tools):
         if tool.type not in (None, "custom"):
             raise InvalidRequest(
-                f"tools[{i}] is of the type {tool.type!r:.60}, a tool of Anthropic's own; this server takes tools "
-                "with name, description and input_schema, which the client runs",
+                f"tools[{i}] has the type {tool.type!r:.60}, a tool that Anthropic's service runs; this server accepts "
+                "tools with name, description and input_schema, which the client runs",
                 f"tools[{i}].type",
             )
 
 
 def _check_blocks(raw: bytes) -> None:
-    """Raises InvalidRequest for the first block that is no text."""
+    """Raises InvalidRequest for the first block that is not text."""
     try:
         turns = _decode_turns(raw).messages
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -82,4 +82,4 @@ def _check_blocks(raw: bytes) -> None:
             for place, block in (("", part), *((f".content[{k}]", each) for k, each in enumerate(inner))):
                 if instead := _INSTEAD_OF_BLOCKS.get(block.type or ""):
                     at = f"messages[{i}].content[{j}]{place}"
-                    raise InvalidRequest(f"{at} is of the type {block.type!r}; {instead}", f"{at}.type")
+                    raise InvalidRequest(f"{at} has the type {block.type!r}; {instead}", f"{at}.type")

@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients read them: {"type": "error", "error": {"type", "message"}, "request_id"}."""
+"""Errors in Anthropic's form: {"type": "error", "error": {"type", "message"}, "request_id"}."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -10,7 +10,7 @@ from ..exchange.errors import HttpError
 from ..exchange.wire_format import OPENAI, WireFormat
 
 PATHS = ("/v1/messages", "/v1/streams/msg_")  # and all below them
-SHARED_PATH = "/v1/models"  # where the header decides which interface is meant
+SHARED_PATH = "/v1/models"  # a header tells which API the client uses
 VERSION_HEADER = "anthropic-version"
 _TYPES = {
     401: "authentication_error",
@@ -23,7 +23,7 @@ _TYPES = {
     500: "api_error",
     503: "overloaded_error",
     504: "timeout_error",
-}  # by status; others are the request's own fault
+}  # by status; all others are invalid requests
 
 
 class MessagesErrorDetail(msgspec.Struct, frozen=True):
@@ -56,6 +56,6 @@ ANTHROPIC = WireFormat(
 
 
 def wire_format(path: str, headers: Mapping[str, str]) -> WireFormat:
-    """The interface whose client asks for this path."""
+    """The API of the client that requests this path."""
     is_shared = path.startswith(SHARED_PATH) and VERSION_HEADER in headers
     return ANTHROPIC if is_shared or path.startswith(PATHS) else OPENAI

@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's interface. Null means the default; fields not listed here are refused by name."""
+"""Request bodies of Anthropic's API. Null means the default; a field not listed here is refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class CacheControl(_Fields, frozen=True, kw_only=True):
-    """Accepted, not used: every prompt is found in the prefix cache."""
+    """Accepted but not used: every prompt is cached."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -41,11 +41,11 @@ class _Block(_Fields, frozen=True, kw_only=True, tag_field="type"):
 class TextBlock(_Block, frozen=True, kw_only=True, tag="text"):
     text: str
     cache_control: CacheControl | None = None
-    citations: list[Any] | None = None  # of earlier answers; templates have no place for them
+    citations: list[Any] | None = None  # of earlier answers; ignored, as templates have no citations
 
 
 class LoneTextBlock(_Fields, frozen=True, kw_only=True):
-    """Where there are no other blocks, a tag would not be required."""
+    """A text block where no other type is possible; without this Struct msgspec would not require the tag."""
 
     type: Literal["text"]
     text: str
@@ -54,7 +54,7 @@ class LoneTextBlock(_Fields, frozen=True, kw_only=True):
 
 
 class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
-    """A call, as an earlier answer had it."""
+    """A tool call of an earlier answer."""
 
     id: Label
     name: Name
@@ -100,7 +100,7 @@ class ToolDefinition(_Fields, frozen=True, kw_only=True):
     type: Literal["custom"] | None = None
     strict: bool | None = None
     cache_control: CacheControl | None = None
-    eager_input_streaming: bool | None = None  # arguments are always sent as they are generated
+    eager_input_streaming: bool | None = None  # no effect: arguments are always streamed as they are generated
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
     input_examples: Annotated[list[Any], Meta(max_length=0)] | None = None
@@ -108,7 +108,7 @@ class ToolDefinition(_Fields, frozen=True, kw_only=True):
 
 class ToolSelection(_Fields, frozen=True, kw_only=True):
     type: Literal["auto", "any", "tool", "none"]
-    name: Name | None = None  # of type tool alone
+    name: Name | None = None  # only with type tool
     disable_parallel_tool_use: bool | None = None
 
 
@@ -133,7 +133,7 @@ class KeepAll(_Fields, frozen=True, kw_only=True):
 
 
 class ContextEdit(_Fields, frozen=True, kw_only=True):
-    """The one that changes nothing, which clients send with every request."""
+    """The only accepted edit has no effect; clients send it with every request."""
 
     type: Literal["clear_thinking_20251015"]
     keep: Literal["all"] | KeepAll
@@ -152,7 +152,7 @@ class MessageMetadata(_Fields, frozen=True, kw_only=True):
 
 
 class CountTokensRequest(_Fields, frozen=True, kw_only=True):
-    """What the prompt is made of; both routes take it."""
+    """The fields that make the prompt, which both routes accept."""
 
     model: str | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -161,7 +161,7 @@ class CountTokensRequest(_Fields, frozen=True, kw_only=True):
     tool_choice: ToolSelection | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
-    # Of Anthropic's own service; nothing here depends on them.
+    # Fields for Anthropic's service; they have no effect here.
     cache_control: CacheControl | None = None
     context_management: ContextManagement | None = None
     speed: Literal["standard"] | None = None

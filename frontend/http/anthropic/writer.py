@@ -1,4 +1,4 @@
-"""From generated text to one message, or to the events of a stream."""
+"""Turns generated text into one message or into the events of a stream."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -21,28 +21,28 @@ _JSON_DELTA = (b"input_json_delta", b"partial_json")
 
 @dataclass(slots=True)
 class Output:
-    """The events of one more piece of generated text."""
+    """The events of one piece of generated text."""
 
     events: Sequence[Event]
-    finish_reason: str | None  # in OpenAI's words, with the last one
+    finish_reason: str | None  # OpenAI's name; set in the last output
     stop: str | int | None  # the stop string or token that ended the text
 
 
 class Source(Protocol):
-    """A generation of one choice."""
+    """A generation with one choice."""
 
     @property
     def context_is_full(self) -> bool:
-        """Whether the context ends where the output must."""
+        """Whether the output limit is the end of the context."""
 
     def batches(self, answer_id: str) -> AsyncGenerator[list[Output], None]:
-        """`answer_id`: from which the ids of calls follow."""
+        """`answer_id`: the ids of calls are derived from it."""
 
     def usage(self) -> MessageUsage: ...
 
 
 class MessageWriter:
-    """One answer; either of the two, once."""
+    """Writes one answer; call either `answer` or `frames`, once."""
 
     def __init__(self, source: Source, *, shows_thinking: bool):
         self._source = source
@@ -51,7 +51,7 @@ class MessageWriter:
         self._stop_sequence: str | None = None
 
     async def answer(self, head: AnswerHead) -> MessageAnswer:
-        """Everything at once."""
+        """The whole answer."""
         content = WholeContent()
         async for batch in self._source.batches(head.answer_id):
             for output in batch:
@@ -63,11 +63,11 @@ class MessageWriter:
         return message
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
-        """The same as server-sent events: a list of all that there are by now."""
+        """The answer as server-sent events, in lists of those available at a time."""
         frames, has_begun = _BlockFrames(), False
         async for batch in self._source.batches(head.answer_id):
             events = list[bytes]()
-            if not has_begun:  # the usage of the prompt is known by now
+            if not has_begun:  # the prompt's usage is known from here on
                 has_begun = True
                 message = self._begun(head)
                 message.usage.output_tokens = 0
@@ -108,7 +108,7 @@ class MessageWriter:
 
 
 class _BlockFrames:
-    """Frames of the changes of one answer; what those of one block share is made once."""
+    """Frames of the changes of one answer. The part shared by a block's frames is encoded once."""
 
     def __init__(self) -> None:
         self._index = -1

@@ -1,7 +1,7 @@
-"""Tells whether a client that shut its sending side still waits for the answer: TCP sends the same FIN if it has gone.
+"""Finds out whether a client that shut its sending side still waits: TCP sends the same FIN if it has gone.
 
 A peer that has closed its socket answers new data with a reset; a peer that has only shut its sending side accepts it.
-So an interim response, which every HTTP/1.1 client skips, tells them apart before the answer is ready.
+So an interim response, which every HTTP/1.1 client skips, distinguishes the two before the answer is ready.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from .request_host import fault_of_host, replace_host
 MAX_HEADER_BYTES = 32 << 10
 MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body may come in chunks of a few bytes
 HEADERS_WITHIN_S = 10.0
-BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
+BODY_WITHIN_S = 60.0  # 4 MB at half a megabit per second
 MAX_UNSENT_BYTES = 4 << 10  # of an answer, besides the kernel's buffer; above it the writer waits
 LINGER_S = 1.0  # closing while the peer still sends would discard the refusal
 PageHeaders = Callable[[str], Headers]  # origin ("": none) -> headers of an answer to a page of this origin
@@ -30,7 +30,7 @@ def no_page_headers(_origin: str) -> Headers:
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """One connection. Refuses large headers with 431, slow requests with 408, nonsense with 400; then closes.
+    """One connection. Refuses large headers with 431, slow requests with 408, malformed ones with 400; then closes.
 
     One request at a time: data that arrives during an answer is dropped and the connection closes after the answer, so
     that reading continues and notices when the peer has gone.
@@ -159,12 +159,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return "The only Transfer-Encoding here is chunked, in HTTP/1.1."
         has_body = b"transfer-encoding" in values or values.get(b"content-length", b"0") != b"0"
         if has_body and self.parser.should_upgrade():  # the parser would take the body for another protocol
-            return "This server does not change its protocol: ask for HTTP/1.1, without an Upgrade header."
+            return "This server does not change its protocol: use HTTP/1.1 without an Upgrade header."
         return fault_of_host(version, self.url, self.headers)
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes -= len(body)
-        if self._deaf or self.cycle.response_complete:  # then the body is not kept
+        if self._deaf or self.cycle.response_complete:  # the body is dropped
             return
         if self._hold(self._body_bytes + len(body), self._unsent_bytes):
             super().on_body(body)

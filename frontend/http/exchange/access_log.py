@@ -9,7 +9,7 @@ from .exchange import Exchange
 log = logging.getLogger("http.access")
 CLIENT_LEFT = 499  # the client left before an answer: nginx's number
 MAX_PATH_CHARS = 200
-PROBES = ("/live", "/health", "/ping", "/ready")  # several a second from some orchestrators
+PROBES = ("/live", "/health", "/ping", "/ready")  # some orchestrators send several per second
 
 
 def configure_access_log(enabled: bool) -> None:

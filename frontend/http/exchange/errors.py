@@ -1,4 +1,4 @@
-"""Every error in one shape: {"error": {"message", "type", "param", "code"}}, and the status for each exception."""
+"""All errors in OpenAI's form, {"error": {"message", "type", "param", "code"}}, and the status for each exception."""
 
 import math
 

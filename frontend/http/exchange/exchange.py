@@ -94,7 +94,7 @@ class Exchange:
                 return seconds
         raise HttpError(
             400,
-            f"X-Request-Timeout is {given[:60]!r}; give seconds, more than 0 and up to {MAX_TIMEOUT_S:g}",
+            f"X-Request-Timeout is {given[:60]!r}; it must be seconds, above 0 and at most {MAX_TIMEOUT_S:g}",
             "timeout",
         )
 

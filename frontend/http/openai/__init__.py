@@ -1,1 +1,1 @@
-"""OpenAI's two generating interfaces: schemas in, generations, answers out. Open endpoints.py first."""
+"""OpenAI's completions and chat completions. Open endpoints.py first."""

@@ -1,4 +1,4 @@
-"""Response bodies, in the field's shapes. UNSET fields are left out; None is written as null."""
+"""Response bodies in OpenAI's form. UNSET fields are left out; None is written as null."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 
 class Answer(msgspec.Struct, kw_only=True, gc=False):
-    """Base of all bodies; instances hold no cycles."""
+    """Base of all bodies; instances have no reference cycles."""
 
 
 class PromptTokensDetails(Answer):
@@ -23,11 +23,12 @@ class Usage(Answer):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None
-    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of a chat, where it is known
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of a chat, if known
 
 
 class Timings(Answer):
-    """Timings of llama.cpp's server: milliseconds and tokens per second, over all choices; waiting counts as prompt."""
+    """Timings in the form of llama.cpp's server: milliseconds and tokens per second over all choices. Waiting counts as
+    prompt time."""
 
     cache_n: int  # prompt tokens that were in the prefix cache
     prompt_n: int  # prompt tokens that were computed
@@ -64,11 +65,11 @@ class PromptLogprob(Answer):
     decoded_token: str
 
 
-PromptLogprobs = list[dict[int, PromptLogprob] | None]  # one a prompt token; the first has none
+PromptLogprobs = list[dict[int, PromptLogprob] | None]  # one per prompt token; None for the first
 
 
 class CompletionLogprobs(Answer):
-    """One entry a token in each list; with echo the prompt's tokens come first."""
+    """Each list has one entry per token; with echo the prompt's tokens come first."""
 
     text_offset: list[int]
     token_logprobs: list[float | None]
@@ -117,38 +118,38 @@ class ChatLogprobs(Answer):
 
 
 class FunctionCall(Answer, kw_only=True):
-    """In a stream the name comes once, and the arguments piece by piece."""
+    """In a stream the name is sent once, and the arguments in pieces."""
 
     name: str | UnsetType = UNSET
     arguments: str  # JSON
 
 
 class CustomCall(Answer, kw_only=True):
-    """In a stream as a FunctionCall."""
+    """Streamed like a FunctionCall."""
 
     name: str | UnsetType = UNSET
     input: str
 
 
 class ToolCall(Answer, kw_only=True):
-    """It has `function` or `custom`."""
+    """Has either `function` or `custom`."""
 
     id: str | UnsetType = UNSET
     type: Literal["function", "custom"] | UnsetType = UNSET
     function: FunctionCall | UnsetType = UNSET
     custom: CustomCall | UnsetType = UNSET
-    index: int | UnsetType = UNSET  # in a stream
+    index: int | UnsetType = UNSET  # only in a stream
 
 
 class ChatAnswerMessage(Answer):
-    """The message of an answer. Reasoning has two names in use."""
+    """The message of an answer. Reasoning is sent under both names in use."""
 
     role: Literal["assistant"]
     content: str | None
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
-    function_call: FunctionCall | UnsetType = UNSET  # where the request has functions
+    function_call: FunctionCall | UnsetType = UNSET  # if the request has functions
 
 
 class ChatChoice(Answer):

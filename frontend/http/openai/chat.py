@@ -29,11 +29,11 @@ from .request.schemas import ChatCompletionRequest, ChatFields, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.truncation import limit_of
 
-NO_FORMAT = "tools: the chat template shows no known format of calls, so they stay content; see --tool-call-parser"
+NO_FORMAT = "tools: the chat template has no known format of tool calls, so they stay content; see --tool-call-parser"
 
 
 async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> Prompt:
-    """The conversation as rendered at that moment, with its parameters; `raw`: the JSON of the body.
+    """The conversation as rendered at time `moment`, with its parameters; `raw`: the JSON of the body.
 
     Raises InvalidRequest or HttpError for a request that cannot be served.
     """
@@ -67,7 +67,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     params = with_thinking(params, service.formats, service.tokenizer, ids, begins=begins)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))
-    if body.return_token_ids:  # in a stream each choice begins with the prompt's
+    if body.return_token_ids:  # in a stream each choice begins with the prompt's tokens
         check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
     return Prompt(array("i", ids), params, continued_text(body), warnings, reading)
 
@@ -83,14 +83,14 @@ def _check_support(body: ChatCompletionRequest) -> None:
 
 
 class ChatWriter:
-    """Pieces of all choices to one answer, or to frames."""
+    """Turns the pieces of all choices into one answer or into frames."""
 
     def __init__(self, service: Service, body: ChatFields, prompts: list[Prompt], generation: Generation):
         self._service = service
         self._names_function = tool_choice_of(body).is_named or names_function(body)
         self._calls_functions = bool(body.functions)
         self._body = without_prompt(body)
-        self._prompts = [prompt for prompt in prompts for _ in range(prompt.params.n)]  # of each choice
+        self._prompts = [prompt for prompt in prompts for _ in range(prompt.params.n)]  # one per choice
         self._generation = generation
         counts = [ReasoningCount.of(prompt.reading, service.tokenizer) for prompt in self._prompts]
         self._reasoning_counts = [count for count in counts if count is not None]
@@ -125,7 +125,7 @@ class ChatWriter:
         return usage
 
     async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
-        """Everything at once."""
+        """The whole answer."""
         choices = self._choices(head.answer_id)
         whole = [
             answers.ChatChoice(
@@ -173,7 +173,7 @@ class ChatWriter:
         return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries)
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
-        """The same as server-sent events: a list of all that there are by now."""
+        """The answer as server-sent events, in lists of those available at a time."""
         frames = Frames(head, "chat.completion.chunk")
         choices = self._choices(head.answer_id)
         options = self._body.stream_options

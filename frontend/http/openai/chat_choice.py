@@ -1,4 +1,4 @@
-"""One choice of a chat's answer, from pieces of text to content, reasoning and calls."""
+"""Parses one choice of a chat's answer: pieces of text become content, reasoning and calls."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .pieces import Piece
 
 
 class ReasoningCount:
-    """Counts the reasoning tokens of an output, tags included. Needs tags of one token each."""
+    """Counts the reasoning tokens of an output, tags included. Each tag must be a single token."""
 
     def __init__(self, begin: int, end: int, *, has_begun: bool):
         self._end = end
@@ -24,7 +24,7 @@ class ReasoningCount:
 
     @classmethod
     def of(cls, reading: OutputReading | None, tokenizer: Tokenizer) -> "ReasoningCount | None":
-        """The counter, or None when the tags are not single tokens."""
+        """The counter; None if the tags are not single tokens."""
         if reading is None:
             return None
         begin, end = tokenizer.token_id(reading.reasoning_begin), tokenizer.token_id(reading.reasoning_end)
@@ -59,7 +59,7 @@ class ChatChoice:
         self._custom = CustomCalls(frozenset() if reading is None else reading.custom_tools)
 
     def push(self, piece: Piece) -> tuple[list[Event], str | None]:
-        """(what the piece adds, the finish reason in OpenAI's words)."""
+        """(new events, OpenAI's finish reason if the choice has ended)."""
         reason = None if piece.finish_reason is None else piece.finish_reason.api_name
         if self._parser is None:
             return [Content(piece.text)] if piece.text else [], reason

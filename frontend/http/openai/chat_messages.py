@@ -1,4 +1,4 @@
-"""Events of an output in the shapes of chat completions: a message, or the delta of a chunk."""
+"""Turns the events of an output into a message of a chat completion or the delta of a chunk."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from .request.schemas import ChatCompletionRequest
 
 
 def continued_text(body: ChatCompletionRequest) -> str | None:
-    """The text of the message that is continued, where `echo` asks for it."""
+    """The text of the continued message if `echo` is set."""
     if not body.echo:
         return None
     content = body.messages[-1].content
@@ -21,7 +21,7 @@ def continued_text(body: ChatCompletionRequest) -> str | None:
 
 
 def delta_of(events: Sequence[Event]) -> ChatDelta:
-    """Everything that one piece adds; a call's beginning and its first arguments are one entry."""
+    """The delta of one piece; the beginning of a call and its first arguments are one entry."""
     delta, calls = ChatDelta(), list[ToolCall]()
     for event in events:
         match event:
@@ -58,17 +58,17 @@ def _add_arguments(call: ToolCall, text: str, *, is_custom: bool) -> None:
 
 
 def as_function_call(message: ChatAnswerMessage | ChatDelta) -> None:
-    """The call as requests with `functions` expect it."""
+    """Move the call to `function_call`, for requests with `functions`."""
     if message.tool_calls is not UNSET:
         message.function_call = message.tool_calls[0].function
         message.tool_calls = UNSET
 
 
 class MessageBuilder:
-    """All events of one choice to its message."""
+    """Builds the message of one choice from its events."""
 
     def __init__(self) -> None:
-        # Joined once: a text that grows is copied each time.
+        # Joined once, because appending to a str copies it.
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[tuple[CallStart, list[str]]] = []

@@ -1,4 +1,4 @@
-"""POST /v1/completions: continues prompts in any of four forms."""
+"""POST /v1/completions: continues prompts, given as a text, tokens, or a list of either."""
 
 from array import array
 from collections.abc import AsyncGenerator, Sequence
@@ -33,19 +33,19 @@ from .request.truncation import limit_of
 
 
 async def completion_prompts(service: Service, body: CompletionRequest, size: int) -> list[Prompt]:
-    """Every prompt with its parameters; `size`: of the body in bytes.
+    """All prompts with their parameters; `size`: the bytes of the body.
 
     Raises InvalidRequest or HttpError for a request that cannot be served.
     """
     if body.max_tokens == 0 and not body.echo:
-        raise InvalidRequest("max_tokens is 0; only a completion with echo may ask for no output", "max_tokens")
+        raise InvalidRequest("max_tokens is 0; only a completion with echo may have no output", "max_tokens")
     limit = limit_of(service, body, max(COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens, 1))
     given = split_prompt(body.prompt, limit)
     check_num_sequences(len(given), body.n or 1)
     grammar, warnings = await grammar_of(service, body)
     body, encoded = await with_suffix(service, body, given, limit)
     prompts = []
-    params: dict[int | None, SamplingParams] = {}  # by max_tokens: often one for all prompts
+    params: dict[int | None, SamplingParams] = {}  # by max_tokens; often the same for all prompts
     for text, ids in zip(given, encoded, strict=True):
         max_tokens = fitting_max_tokens(
             len(ids), body.max_tokens, COMPLETION_MAX_TOKENS, service.max_model_len, "prompt"
@@ -76,7 +76,7 @@ class _Echo:
 
 
 class CompletionWriter:
-    """Pieces of all choices to one answer, or to frames."""
+    """Turns the pieces of all choices into one answer or into frames."""
 
     def __init__(self, service: Service, body: CompletionRequest, prompts: list[Prompt], generation: Generation):
         self._service = service
@@ -91,7 +91,7 @@ class CompletionWriter:
         self._echoes: dict[int, _Echo] = {}  # by prompt
 
     async def answer(self, head: AnswerHead) -> Completion:
-        """Everything at once."""
+        """The whole answer."""
         choices = [CompletionChoice(index=i, text="") for i in range(len(self._begun))]
         texts: list[list[str]] = [[] for _ in choices]
         async for batch in self._generation.batches():
@@ -116,7 +116,7 @@ class CompletionWriter:
         )
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
-        """The same as server-sent events: a list of all that there are by now."""
+        """The answer as server-sent events, in lists of those available at a time."""
         frames = Frames(head, "text_completion")
         options = self._body.stream_options
         continuous = options is not None and options.continuous_usage_stats
@@ -145,7 +145,7 @@ class CompletionWriter:
         return usage
 
     async def _choice(self, piece: Piece) -> CompletionChoice:
-        """One piece in the answer's shape; a choice's first piece brings the echo."""
+        """One piece as a choice of the answer; the first piece of a choice includes the echo."""
         number = piece.choice // self._n
         first = not self._begun[piece.choice]
         self._begun[piece.choice] = True
@@ -177,14 +177,14 @@ class CompletionWriter:
             names_ids = bool(self._body.return_tokens_as_token_ids)
 
             def make() -> _Echo:
-                """The prompt as it was given, special tokens and all."""
+                """The prompt as it was sent, including special tokens."""
                 text = tokenizer.decode(ids, skip_special_tokens=False) if given is None else given
                 if entries is None:
                     return _Echo(text, None)
                 shown = Detokenizer(tokenizer, skip_special_tokens=False)
                 writer = logprobs.CompletionLogprobsWriter(tokenizer, num_top, shown, names_ids)
                 written = writer.write(ids, [None, *entries])
-                added = max(0, writer.offset - len(text))  # a BOS that the tokenizer put in front
+                added = max(0, writer.offset - len(text))  # for a BOS token that the tokenizer added
                 written.text_offset = [max(0, offset - added) for offset in written.text_offset]
                 return _Echo(text, written)
 
@@ -202,7 +202,7 @@ class CompletionWriter:
                     choice.prompt_logprobs = found
 
     def _logprobs_writer(self, before: Sequence[int]) -> logprobs.CompletionLogprobsWriter:
-        """For a text that follows the tokens `before`."""
+        """A writer for a text that follows the tokens `before`."""
         params, tokenizer = self._prompts[0].params, self._service.tokenizer
         text = Detokenizer(tokenizer, before, params.skip_special_tokens)
         return logprobs.CompletionLogprobsWriter(
@@ -211,7 +211,7 @@ class CompletionWriter:
 
 
 def _append(whole: CompletionChoice, part: CompletionChoice) -> None:
-    """Append everything but the text, which would be copied with every part."""
+    """Append everything except the text, which would be copied with every part."""
     if part.finish_reason is not None:
         whole.finish_reason, whole.stop_reason = part.finish_reason, part.stop_reason
     if part.prompt_token_ids is not UNSET:

@@ -1,4 +1,4 @@
-"""The generating endpoints: their common steps, and the differences between chat and completions."""
+"""The generating endpoints: their common steps, and what differs between chat and completions."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -31,14 +31,14 @@ class Writer(Protocol):
 
 
 class Work(Protocol):
-    """What the engine does for one request: a Generation, or vectors."""
+    """The engine's work for one request: a Generation or vectors."""
 
     async def submit(self) -> None: ...
     def close(self) -> None: ...
 
 
 class Terms(Protocol):
-    """The fields of a body that say how it is served beside others."""
+    """The fields of a body that affect how it is scheduled among other requests."""
 
     @property
     def priority(self) -> int | None: ...
@@ -52,12 +52,12 @@ class Terms(Protocol):
 class Endpoint:
     """A generating route: the type of its body, its translation into prompts, and the writer of its answer."""
 
-    prefix: str  # of the answers' ids, with its separator
+    prefix: str  # of the ids of answers, with its separator
     body: type[Any]
     prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Any]]]  # (…, JSON of the body, answer's moment)
     writer: Callable[[Service, Any, list[Any], Any], Writer]
     answer_id: str | None = None  # None: derived from the request's id
-    # From another interface's JSON: (JSON, whether the server is lenient) to (JSON of `body`, warnings)
+    # Translates the JSON of another API: (JSON, whether the server is lenient) -> (JSON of `body`, warnings)
     translate: Callable[[bytes, bool], tuple[bytes, list[str]]] | None = None
 
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:

@@ -46,9 +46,9 @@ class _Choice:
 
 
 class Generation:
-    """`submit`, then iterate `batches`; `close` in any case, which aborts what still runs.
+    """Call `submit`, iterate `batches`, and `close` whatever happens; this aborts what is still running.
 
-    `in_turn`: each piece has one token and a batch to itself, in an order that does not depend on timing. `interval`:
+    `in_turn`: each batch is one piece of one token, in an order that does not depend on timing. `interval`:
     pieces are joined up to this number of tokens.
     """
 
@@ -70,7 +70,7 @@ class Generation:
         self._terms = terms
         self._request_id = request_id
         self._n = prompts[0].params.n
-        stops = StopAutomaton(prompts[0].params.stop)  # which all prompts share
+        stops = StopAutomaton(prompts[0].params.stop)  # shared by all prompts
         self._choices = [
             _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params, stops, tags))
             for prompt, tags in zip(prompts, map(self._tags, prompts), strict=True)
@@ -90,7 +90,7 @@ class Generation:
         return frozenset() if prompt.reading is None else prompt.reading.tag_tokens(self._service.tokenizer)
 
     async def submit(self) -> None:
-        """Hand all prompts to the engine; other streams go on between two of them."""
+        """Submit all prompts to the engine; other tasks may run between two of them."""
         terms = self._terms
         self._service.in_progress.add(self)
         for prompt in self._prompts:
@@ -113,14 +113,14 @@ class Generation:
         timeout_s = self._terms.timeout_s
         left = timeout_s - (time.monotonic() - self._arrival)
         if timeout_s and left <= 0:
-            raise RequestExpired(f"timeout={timeout_s:g}: it took longer to read the request; raise timeout")
+            raise RequestExpired(f"timeout={timeout_s:g}: reading the request took longer; raise timeout")
         return left if timeout_s else 0.0
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """Batches of the pieces available, until every choice has finished.
 
-        Raises InvalidRequest or Overloaded when the engine refuses, EngineDead when it cannot go on, RequestFailed
-        when it gives up this request.
+        Raises InvalidRequest or Overloaded when the engine refuses the request, EngineDead when it cannot continue, and
+        RequestFailed when it drops this request.
         """
         source = self._of_one() if len(self._requests) == 1 else self._of_many()
         try:
@@ -139,19 +139,19 @@ class Generation:
             raise
 
     def usage(self) -> Usage:
-        """So far; at the end, of the whole request."""
+        """The usage so far."""
         prompt_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)
         completion_tokens = sum(choice.num_tokens for choice in self._choices)
         return Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
-            # cache hits depend on other requests, and this answer may have to be made again, byte for byte
+            # Cache hits depend on other requests, and this answer may have to be computed again, byte for byte.
             prompt_tokens_details=None if self._turns else PromptTokensDetails(cached_tokens=sum(self._cached)),
         )
 
     def timings(self) -> Timings:
-        """So far; at the end, of the whole request."""
+        """The timings so far."""
         begun = [choice for choice in self._choices if choice.num_tokens]
         first = min((choice.first_token_at for choice in begun), default=self._arrival)
         last = max((choice.last_token_at for choice in begun), default=first)
@@ -175,14 +175,14 @@ class Generation:
         )
 
     def close(self) -> None:
-        """Abort every sequence that has not ended; harmless when all have."""
+        """Abort the sequences that are still running, if any."""
         self._service.in_progress.discard(self)
         for pump in self._pumps:
             pump.cancel()
         if self._num_unfinished:
             for request in self._requests:
                 request.abort()
-        if self._requests and not self._failed:  # the client has gone
+        if self._requests and not self._failed:  # the client has disconnected
             self._service.metrics.ended(FinishReason.ABORT, self._num_unfinished)
             self._num_unfinished = 0
 
@@ -201,7 +201,7 @@ class Generation:
                     await asyncio.sleep(0)
 
     async def _of_many(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
-        """Deltas of several sequences. Beyond the queue they wait packed in the client, which counts them."""
+        """Deltas of several requests. Those that do not fit the queue wait packed in the client, which counts them."""
         queue: asyncio.Queue[tuple[int, SequenceDelta] | Exception | None] = asyncio.Queue(len(self._requests))
 
         async def pump(number: int, request: EngineRequest) -> None:
@@ -253,7 +253,7 @@ class Generation:
         index = number * self._n + delta.index
         choice = self._choices[index]
         if choice.finished:
-            return None  # in transit when a stop string ended the choice
+            return None  # the delta was in transit when a stop string ended the choice
         if delta.finish_reason is FinishReason.ERROR:
             self._service.metrics.ended(FinishReason.ERROR)
             raise RequestFailed(delta.error)

@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes of the field."""
+"""Log-probabilities in the forms of OpenAI's completions and of vLLM's prompt_logprobs."""
 
 import functools
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ LOWEST = -9999.0  # JSON has no infinity
 
 
 def id_name(token_id: int) -> str:
-    """What return_tokens_as_token_ids shows in place of a token's text."""
+    """The name of a token under return_tokens_as_token_ids."""
     return f"token_id:{token_id}"
 
 
 def token_name(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token's text; bytes that are no text keep apart as bytes:\\x.., so that names in one dict do not collide."""
+    """The text of a token. Bytes that are not text become bytes:\\x.., so that names in one dict do not collide."""
     raw = tokenizer.token_bytes(token_id)
     try:
         return raw.decode()
@@ -26,7 +26,7 @@ def token_name(tokenizer: Tokenizer, token_id: int) -> str:
 
 
 class CompletionLogprobsWriter:
-    """Completions logprobs of one running text, with offsets in it: those of the tokens of one character are equal."""
+    """Builds the logprobs of a completion, with text offsets. The tokens of one character have equal offsets."""
 
     def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer, names_ids: bool = False):
         self.offset = 0
@@ -35,7 +35,7 @@ class CompletionLogprobsWriter:
         self._name = id_name if names_ids else functools.partial(token_name, tokenizer)
 
     def write(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
-        """`logprobs` has one entry a token, None where there is none (a prompt's first token)."""
+        """`logprobs` has one entry per token; None for the first token of a prompt."""
         answer = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         for token, entry in zip(token_ids, logprobs, strict=True):
             answer.text_offset.append(self.offset)
@@ -81,7 +81,7 @@ def chat_logprobs(
 
 
 def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs]) -> PromptLogprobs:
-    """One entry a prompt token, token id to its figures; the first token has none."""
+    """One entry per prompt token, a dict by token id; None for the first token."""
     answer: PromptLogprobs = [None]
     for entry in logprobs:
         ranks = [entry.rank, *range(1, len(entry.token_ids))]

@@ -15,7 +15,7 @@ from ..exchange.memory_costs import (
 
 
 class OutputMemory:
-    """`keeps`: the answer is sent whole, so it is held until its end."""
+    """`keeps`: the answer is not streamed, so it is held until its end."""
 
     def __init__(self, lease: Lease, prompts: Sequence[tuple[int, SamplingParams]], *, keeps: bool, shows_prompt: bool):
         """`prompts`: (number of tokens, parameters) of each. Takes over the lease.
@@ -31,13 +31,13 @@ class OutputMemory:
         self._num_held = 0  # tokens
         if keeps:
             least = sum(params.n * least_output_tokens(params) for _, params in prompts)
-            lease.check(self._base + least * self._token_bytes, "This answer, which is no stream,")
+            lease.check(self._base + least * self._token_bytes, "This answer, which is not streamed,")
         lease.resize(self._base)
 
     def taken(self, num_tokens: int) -> None:
         """Count tokens taken from the client, to be sent. Raises Overloaded or InvalidRequest when they do not fit."""
         self._num_held += num_tokens
-        what = "This answer, which is no stream," if self._keeps else "This request"
+        what = "This answer, which is not streamed," if self._keeps else "This request"
         self._lease.resize(self._base + self._num_held * self._token_bytes, what)
 
     def delivered(self, num_waiting: int) -> None:

@@ -26,7 +26,7 @@ class RoundRobin:
         self._waiting[choice].clear()
 
     def take(self) -> tuple[int, SequenceDelta] | None:
-        """(choice, delta), or None: the choice whose turn it is has no token yet, or all have ended."""
+        """The next (choice, delta); None if the choice whose turn it is has no token yet, or if all have ended."""
         if all(self._ended):
             return None
         while self._ended[self._next]:

@@ -1,4 +1,4 @@
-// The page: the list of conversations, the one that is open, and the answer that is being generated.
+// The page: the list of conversations, the open conversation, and the answer that is being generated.
 
 import { ServerError, listModels, streamAnswer } from "./client.js";
 import { addDelta, history, newAnswer, newConversation } from "./conversation.js";
@@ -25,7 +25,7 @@ function save(which) {
   try {
     store.saveConversation(which);
   } catch (error) {
-    notice(`The browser does not keep this conversation: ${error.message}. Export conversations and delete some.`);
+    notice(`The browser could not store this conversation: ${error.message}. Export conversations and delete some.`);
   }
   showList();
 }
@@ -68,7 +68,7 @@ function viewOf(message) {
   return message.role === "user" ? questionView(message, actions) : new AnswerView(message, actions).node;
 }
 
-/** Everything from `index` on is dropped. */
+/** Drops all messages from `index` on. */
 function cut(index) {
   conversation.messages.length = index;
   const nodes = [...byId("turns").children];
@@ -99,7 +99,7 @@ function editMessage(message, text) {
 function regenerate(answer) {
   stop();
   cut(conversation.messages.indexOf(answer));
-  // The server derives a seed from the request: without another one an equal request gets the same answer.
+  // The server derives the seed from the request: without a new seed, an equal request gets the same answer.
   return generate(hasSeed() ? {} : { seed: crypto.getRandomValues(new Uint32Array(1))[0] % MAX_SEED });
 }
 
@@ -145,7 +145,7 @@ async function generate(more = {}) {
   if (answer.state === "failed" && answer.needsKey) await enterKeyAndRetry(answer);
 }
 
-/** Reads the stream into the answer; what comes between two frames of the screen is shown at once. */
+/** Reads the stream into the answer. All deltas that arrive between two screen frames are shown together. */
 async function write(body, answer, view, signal) {
   const begun = performance.now();
   let waiting = [], frame = 0;
@@ -181,7 +181,7 @@ async function write(body, answer, view, signal) {
   }
 }
 
-/** Deltas of nothing but content become one. */
+/** Joins consecutive deltas that have only content. */
 function joined(parts) {
   const all = [];
   for (const [delta, logprobs] of parts) {
@@ -242,7 +242,7 @@ async function importFile(file) {
 
 function showTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  byId("theme").title = `Colours: ${theme || "as the system has them"}`;
+  byId("theme").title = `Colours: ${theme || "system default"}`;
 }
 
 function fitText() {

@@ -1,7 +1,7 @@
-// The server's API: models, and a streamed answer. Every failure becomes a ServerError with the server's own words.
+// The server's API: models, and a streamed answer. Every failure becomes a ServerError with the server's message.
 
 export class ServerError extends Error {
-  /** `status`: 0 where there is none, because the connection failed or an event of a stream reports it. */
+  /** `status`: 0 if there is none, because the connection failed or an event of the stream reports the error. */
   constructor(message, status = 0) {
     super(message);
     this.status = status;
@@ -12,7 +12,7 @@ function headers(key) {
   return { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
 }
 
-// Paths begin where the page's own path ends, so that the page works behind a proxy's prefix.
+// Paths are relative to the page's path, so that the page works behind a proxy's prefix.
 async function ask(path, options) {
   let response;
   try {
@@ -30,7 +30,7 @@ async function messageOf(response) {
   try {
     return JSON.parse(text).error.message;
   } catch {
-    return `${response.status} ${response.statusText}: ${text.slice(0, 300)}`;  // of a proxy, not of this server
+    return `${response.status} ${response.statusText}: ${text.slice(0, 300)}`;  // from a proxy, not from this server
   }
 }
 
@@ -38,7 +38,7 @@ export async function listModels(key) {
   return (await (await ask("v1/models", { headers: headers(key) })).json()).data;
 }
 
-/** The chunks of an answer. Throws AbortError, or ServerError for a refusal, an error within and a broken stream. */
+/** The chunks of an answer. Throws AbortError, or ServerError for a refusal, an error event or a broken stream. */
 export async function* streamAnswer(body, key, signal) {
   const options = { method: "POST", headers: headers(key), body: JSON.stringify(body), signal };
   const response = await ask("v1/chat/completions", options);

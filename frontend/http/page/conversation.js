@@ -1,4 +1,4 @@
-// What a conversation is, and what of it the server is sent.
+// The data of a conversation, and the part of it that is sent to the server.
 
 /** A message: {role: "user", content} or an answer: {role: "assistant", content, reasoning, calls, state, ...}. */
 export function newAnswer() {
@@ -23,12 +23,12 @@ export function addDelta(answer, delta) {
 
 const hasOutput = answer => Boolean(answer.content || answer.reasoning || answer.calls.length);
 
-/** Whether an answer counts: a failed one does not, and neither does one that was stopped before its first token. */
+/** Whether an answer belongs to the conversation: not if it failed or was stopped before its first token. */
 export function counts(answer) {
   return answer.state === "done" || (answer.state === "stopped" && hasOutput(answer));
 }
 
-/** The messages before the answer at `end`, as the server takes them. A failed turn is left out with its question. */
+/** The messages before the answer at `end`, in the form of the API. A failed answer is left out with its question. */
 export function history(messages, end, system) {
   const sent = system ? [{ role: "system", content: system }] : [];
   for (let index = 0; index < end; index++) {
@@ -54,7 +54,7 @@ function asSent(answer) {
   return [sent, ...results.filter(result => result.content)];
 }
 
-/** Throws where a file holds something else than conversations. */
+/** Throws if the value is not a conversation. */
 export function checkConversation(given) {
   const isText = value => typeof value === "string";
   const isCall = call => isText(call?.id) && isText(call.name) && isText(call.arguments) && isText(call.result);
@@ -63,7 +63,7 @@ export function checkConversation(given) {
     && Array.isArray(message.calls) && message.calls.every(isCall)
     && Array.isArray(message.warnings) && message.warnings.every(isText)));
   if (!isText(given?.id) || !isText(given.title) || !Array.isArray(given.messages) || !given.messages.every(isMessage)) {
-    throw new Error("It holds a conversation of another form.");
+    throw new Error("It contains a conversation in another format.");
   }
   return { ...newConversation(), ...given };
 }

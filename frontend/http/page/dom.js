@@ -1,4 +1,4 @@
-// Elements from names, properties and children. A string child becomes a text node, so no text is ever markup.
+// Makes elements from names, properties and children. A string child becomes a text node, so text is never markup.
 
 export const byId = id => document.getElementById(id);
 
@@ -16,7 +16,7 @@ export function button(text, action, properties = {}) {
   return element("button", { type: "button", textContent: text, onclick: action, ...properties });
 }
 
-/** Copies, and shows on the button that it has; without the right to it, selects nothing and says so. */
+/** Copies the text, and shows on the button whether that succeeded. */
 export async function copy(text, from) {
   const before = from.textContent;
   try {
@@ -29,7 +29,7 @@ export async function copy(text, from) {
   setTimeout(() => { from.textContent = before; }, 1200);
 }
 
-// A page of plain HTTP from another host than localhost has no clipboard of its own.
+// A page served over plain HTTP from a host other than localhost has no navigator.clipboard.
 async function writeClipboard(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = element("textarea", { value: text, className: "off-screen" });
@@ -37,5 +37,5 @@ async function writeClipboard(text) {
   area.select();
   const copied = document.execCommand("copy");
   area.remove();
-  if (!copied) throw new Error("The browser did not allow it");
+  if (!copied) throw new Error("The browser did not allow copying");
 }

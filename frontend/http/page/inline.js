@@ -1,4 +1,4 @@
-// Inline Markdown to DOM nodes: code, emphasis, strong, struck out, links. HTML in the text stays text.
+// Turns inline Markdown into DOM nodes: code, emphasis, strong, strikethrough, links. HTML in the text stays text.
 
 import { element } from "./dom.js";
 
@@ -9,7 +9,7 @@ const BARE_LINK = /^https?:\/\/[^\s<>"`]{1,2000}/;
 const MARKS = [["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"]];
 const WORD = /[\p{L}\p{N}]/u;
 
-/** Appends `text` to `parent`. Time is linear in its length: a mark that has no end is looked for once. */
+/** Appends `text` to `parent`, in linear time: the end of a mark that has none is searched only once. */
 export function appendInline(parent, text, depth = 0) {
   const missing = new Set();
   let plain = "", at = 0;
@@ -53,7 +53,7 @@ function codeAt(text, at, missing) {
   return { node: element("code", {}, /^ .*\S.* $/.test(content) ? content.slice(1, -1) : content), end: close + fence.length };
 }
 
-/** Of a run of exactly this mark; -1: there is none. */
+/** The position of a run of exactly this mark; -1 if there is none. */
 function closing(text, mark, from, missing, letter) {
   if (missing.has(mark)) return -1;
   for (let at = text.indexOf(mark, from); at >= 0; at = text.indexOf(mark, at)) {
@@ -107,7 +107,7 @@ function emphasisAt(text, at, depth, missing) {
 function endOfEmphasis(text, mark, begin, missing) {
   if (missing.has(mark)) return -1;
   for (let at = text.indexOf(mark, begin + 1); at >= 0; at = text.indexOf(mark, at + 1)) {
-    const inner = mark.length === 1 && text[at + 1] === mark;  // of a strong part within
+    const inner = mark.length === 1 && text[at + 1] === mark;  // the beginning of a strong part inside
     if (inner && text[at - 1] !== mark) {
       const close = text.indexOf(mark + mark, at + 2);
       if (close > 0) at = close + 1;

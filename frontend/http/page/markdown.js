@@ -1,4 +1,4 @@
-// Markdown that comes piece by piece. Finished blocks are left alone: a piece costs what the open block's end costs.
+// Renders Markdown that arrives in pieces. Finished blocks are not rendered again: a piece costs only the open block's end.
 
 import { button, copy, element } from "./dom.js";
 import { appendInline } from "./inline.js";
@@ -10,11 +10,11 @@ const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(\s+|$)/;
 const QUOTE = /^ {0,3}> ?/;
 const TABLE_RULE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?$/;
 const SPACE = /[\s\u3000-\u9fff\uac00-\ud7af]/;
-const MAX_DEPTH = 10;       // of quotes and lists in one another
-const MAX_OPEN_CHARS = 600;   // of a paragraph that are laid out again for a piece
-const SURE_CHARS = 160;     // of a line's beginning, after which no more can change what it is
+const MAX_DEPTH = 10;       // of nested quotes and lists
+const MAX_OPEN_CHARS = 600;   // of a paragraph that are rendered again for a piece
+const SURE_CHARS = 160;     // of a line's beginning, after which its kind is certain
 
-/** The end of a paragraph, heading or cell is open; what is before it is fixed at a space now and then. */
+/** The text of a paragraph, heading or cell. Its end is open; the part before it is fixed at a space now and then. */
 class TextLeaf {
   constructor(parent, kind) {
     Object.assign(this, { parent, kind, text: "", fixed: parent.childNodes.length });
@@ -34,7 +34,7 @@ class TextLeaf {
   }
 }
 
-/** Behind the last space, or sign of a script without spaces, that is in no pair of marks; else behind the last one. */
+/** The position after the last space (or character of a script without spaces) outside of marks, else after any space. */
 function fixableEnd(text) {
   const open = new Map([["`", 0], ["*", 0], ["_", 0], ["~", 0], ["[", 0]]);
   let closed = 0, any = 0;
@@ -50,7 +50,7 @@ function fixableEnd(text) {
 }
 
 export class Markdown {
-  /** Writes into `root`, which it has for itself. */
+  /** Writes into `root`, which must not be changed by other code. */
   constructor(root) {
     Object.assign(this, { root, stack: [], leaf: null, line: "", inside: false, undo: [] });
   }
@@ -71,7 +71,7 @@ export class Markdown {
     if (!this.inside) this.preview();
   }
 
-  /** The last line is read as if it ended here. */
+  /** Reads the last line as complete. */
   finish() {
     this.takeBack();
     if (!this.inside && this.line) this.read(this.line, false, false);
@@ -84,7 +84,7 @@ export class Markdown {
     const inCode = this.leaf?.kind === "code" && this.walk(this.line)[0] === this.stack.length;
     const isLong = this.line.length > SURE_CHARS && this.leaf?.kind !== "table" && !HEADING.test(this.line);
     const sure = inCode ? /[^\s`~>]/.test(this.line) : isLong;
-    if (inCode && !sure) return;  // it may be the fence's end
+    if (inCode && !sure) return;  // it may end the fenced code
     if (!sure) {
       if (!/^[\s>]*(?:[-*+_#|`~]{0,3}|\d{1,9}[.)]?)\s*$/.test(this.line)) this.read(this.line, true);
       return;
@@ -98,7 +98,7 @@ export class Markdown {
     while (this.undo.length) this.undo.pop()();
   }
 
-  /** More of a line whose beginning has been read. */
+  /** Adds text to a line whose beginning has been read. */
   extend(text) {
     if (!text) return;
     if (this.leaf.kind === "code") return this.leaf.node.appendData(text);
@@ -110,7 +110,7 @@ export class Markdown {
     if (this.leaf.kind === "code") this.leaf.node.appendData("\n");
   }
 
-  /** `tentative`: the rest of the line may change what it is; `whole`: nothing of the line is missing. */
+  /** `tentative`: the rest of the line may change its kind; `whole`: the line is complete. */
   read(line, tentative, whole = true) {
     const keep = tentative ? { stack: [...this.stack], leaf: this.leaf } : null;
     if (tentative) this.undo.push(() => Object.assign(this, keep));
@@ -125,7 +125,7 @@ export class Markdown {
     this.open(rest);
   }
 
-  /** How many of the open quotes and items the line is in, and what it has behind their marks. */
+  /** The number of open quotes and items that contain the line, and the rest of the line after their marks. */
   walk(line) {
     let depth = 0, rest = line;
     for (; depth < this.stack.length; depth++) {
@@ -174,7 +174,7 @@ export class Markdown {
     if (list?.tagName !== name) list = this.add(element(name, name === "OL" && number !== 1 ? { start: number } : {}));
     const node = this.add(element("li"), list);
     const indent = spaces.length + sign.length + (gap.length > 4 || !gap ? 1 : gap.length);
-    // Nested items are often written with two spaces, whatever the outer mark is wide.
+    // Nested items are often indented by two spaces, whatever the width of the outer mark.
     this.stack = [...this.stack, { kind: "item", indent: Math.min(indent, spaces.length + 2), node }];
     return rest.slice(Math.min(indent, mark.length)).replace(/^ (?=\S)/, "");
   }
@@ -254,7 +254,7 @@ function cells(line) {
 
 const side = rule => (rule.endsWith(":") ? (rule.startsWith(":") ? "middle" : "right") : "");
 
-/** A whole text at once. */
+/** Renders a whole text. */
 export function renderMarkdown(root, text) {
   const writer = new Markdown(root);
   writer.push(text);

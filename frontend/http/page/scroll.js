@@ -1,4 +1,4 @@
-// Follows the end of what is written until the reader scrolls up, and again when the reader is back at the end.
+// Follows the end of the growing text until the user scrolls up, and again once the user is back at the end.
 
 const NEAR_PX = 32;
 
@@ -12,7 +12,7 @@ export class Follower {
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.box;
     const isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR_PX;
-    // Text that grows moves the end away, which is no scrolling: only a way up ends the following.
+    // Growing text moves the end away without scrolling: only scrolling up ends the following.
     if (isAtEnd) this.follows = true;
     else if (scrollTop < this.top) this.follows = false;
     this.top = scrollTop;
@@ -22,7 +22,7 @@ export class Follower {
   grown() {
     if (!this.follows) return;
     this.box.scrollTop = this.box.scrollHeight;
-    this.top = this.box.scrollTop;  // a way up may come before the event of this one
+    this.top = this.box.scrollTop;  // the user may scroll up before the event of this assignment
   }
 
   toEnd() {

@@ -1,4 +1,4 @@
-// The dialogs: what each request carries, and the key.
+// The dialogs: the settings sent with each request, and the API key.
 
 import { byId } from "./dom.js";
 import { keepsKey, loadKey, loadSettings, saveKey, saveSettings } from "./store.js";
@@ -7,7 +7,7 @@ const NUMBERS = [
   "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
   "max_tokens", "min_tokens",
 ];
-const NUM_ALTERNATIVES = 3;  // tokens that are shown beside the chosen one
+const NUM_ALTERNATIVES = 3;  // tokens shown in addition to the sampled one
 
 let settings = loadSettings();
 
@@ -15,7 +15,7 @@ export const systemPrompt = () => (settings.system ?? "").trim();
 export const coloursTokens = () => Boolean(settings.logprobs);
 export const hasSeed = () => Boolean(settings.seed);
 
-/** The fields of a request that the settings ask for. */
+/** The request fields of the settings. */
 export function requestFields() {
   const fields = {};
   for (const name of NUMBERS) if (settings[name]) fields[name] = Number(settings[name]);
@@ -56,20 +56,20 @@ function taken(form) {
   return Object.fromEntries(fields.map(field => [field.name, field.type === "checkbox" ? field.checked : field.value]));
 }
 
-/** Whether the JSON can be read; else the dialog says why not. */
+/** Whether the JSON is valid; otherwise the dialog shows the reason. */
 function check(form) {
   const error = byId("settings-error");
   try {
     further(form.elements.more.value);
     error.hidden = true;
   } catch (reason) {
-    error.textContent = `Further fields: ${reason.message}`;
+    error.textContent = `Other request fields: ${reason.message}`;
     error.hidden = false;
   }
   return error.hidden;
 }
 
-/** True once a key was entered, false for a dialog that was left. */
+/** Resolves to true once a key was entered, to false if the dialog was closed. */
 export function askForKey(reason) {
   const dialog = byId("key-dialog");
   byId("key-reason").textContent = reason || "It is sent with each request to this server.";

@@ -1,8 +1,8 @@
-// What the browser keeps: conversations, one entry each, settings, and the key. Nothing of it is on the server.
+// Data stored in the browser: conversations, one entry each, settings, and the key. The server stores none of it.
 
 import { checkConversation } from "./conversation.js";
 
-const PREFIX = `paged-serve:${location.pathname}:`;  // other servers may be behind other paths of one host
+const PREFIX = `paged-serve:${location.pathname}:`;  // other servers may have other paths on the same host
 const CHAT = `${PREFIX}chat:`;
 
 function read(storage, name) {
@@ -10,10 +10,10 @@ function read(storage, name) {
   return text === null ? null : JSON.parse(text);
 }
 
-/** Throws where the browser has no room left. */
+/** Throws if the browser has no room left. */
 export function saveConversation(conversation) {
   const kept = (name, value) => {
-    if (name === "tokens") return undefined;  // probabilities would fill the store
+    if (name === "tokens") return undefined;  // probabilities would fill the storage
     return name === "state" && value === "running" ? "stopped" : value;  // the page is being closed
   };
   localStorage.setItem(CHAT + conversation.id, JSON.stringify(conversation, kept));
@@ -23,7 +23,7 @@ export function removeConversation(id) {
   localStorage.removeItem(CHAT + id);
 }
 
-/** All of them, the last one changed first. */
+/** All conversations, the most recently changed first. */
 export function loadConversations() {
   const names = Object.keys(localStorage).filter(name => name.startsWith(CHAT));
   const all = names.map(name => JSON.parse(localStorage.getItem(name)));
@@ -51,11 +51,11 @@ export function exportedText() {
   return JSON.stringify({ format: "paged-serve conversations", version: 1, conversations: loadConversations() }, null, 1);
 }
 
-/** How many came in; one that is here already is replaced. Throws for a file of another form, and takes nothing of it. */
+/** Imports conversations, replacing those with the same id; returns their number. Throws for an invalid file. */
 export function importText(text) {
   const given = JSON.parse(text);
   if (given?.format !== "paged-serve conversations" || !Array.isArray(given.conversations)) {
-    throw new Error("It is no export of this page.");
+    throw new Error("It is not an export of this page.");
   }
   const checked = given.conversations.map(checkConversation);
   checked.forEach(saveConversation);

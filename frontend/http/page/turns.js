@@ -1,9 +1,9 @@
-// What is shown of one message. An answer is written as it comes; nothing that is finished is written again.
+// The view of one message. An answer is rendered as it arrives; finished parts are not rendered again.
 
 import { button, copy, element } from "./dom.js";
 import { Markdown, renderMarkdown } from "./markdown.js";
 
-const GRADES = [0.9, 0.6, 0.3, 0.1, 0];  // least probabilities of the colours p0 … p4
+const GRADES = [0.9, 0.6, 0.3, 0.1, 0];  // lowest probabilities of the colours p0 … p4
 
 /** `actions`: edit(message, text), and for an answer regenerate(message) and giveResults(message). */
 export function questionView(message, actions) {
@@ -18,7 +18,7 @@ export function questionView(message, actions) {
 function edit(view, shown, message, actions) {
   if (view.querySelector(".editor")) return;
   const text = element("textarea", { value: message.content, rows: Math.min(12, message.content.split("\n").length + 1) });
-  text.setAttribute("aria-label", "Changed message");
+  text.setAttribute("aria-label", "Edit message");
   const leave = () => { editor.remove(); shown.hidden = false; };
   const save = () => { leave(); actions.edit(message, text.value); };
   const editor = element("div", { className: "editor" }, text, element("div", { className: "actions shown" },
@@ -56,7 +56,7 @@ export class AnswerView {
     this.end();
   }
 
-  /** One delta of the stream, with the chunk's logprobs if there are any. */
+  /** Adds one delta of the stream, with the chunk's logprobs if any. */
   add(delta, logprobs) {
     const reasoning = delta.reasoning ?? delta.reasoning_content;
     if (reasoning) this.addReasoning(reasoning);
@@ -87,8 +87,8 @@ export class AnswerView {
     result.setAttribute("aria-label", "The tool's result");
     result.value = answer.calls[index]?.result ?? "";
     result.oninput = () => { answer.calls[index].result = result.value; };
-    const sends = button("Go on with the results", () => this.actions.giveResults(answer));
-    const summary = element("summary", {}, "Call of ", element("code", {}, name));
+    const sends = button("Continue with the results", () => this.actions.giveResults(answer));
+    const summary = element("summary", {}, "Call to ", element("code", {}, name));
     this.foot.before(element("details", { className: "call" }, summary, element("pre", {}, given), result,
       element("div", { className: "row" }, sends)));
     return { name, arguments: given };
@@ -103,13 +103,13 @@ export class AnswerView {
     this.tokens.append(...entries.map(entry => {
       const probability = Math.exp(entry.logprob), grade = GRADES.findIndex(least => probability >= least);
       const others = (entry.top_logprobs ?? []).map(({ token, logprob }) => `${JSON.stringify(token)} ${percent(Math.exp(logprob))}`);
-      // A token may be a part of a letter: bytes of several make it.
+      // A token may be a part of a character, whose bytes come from several tokens.
       const text = entry.bytes ? this.decoder.decode(new Uint8Array(entry.bytes), { stream: true }) : entry.token;
       return element("span", { className: `p${grade}`, title: [percent(probability), ...others].join("\n") }, text);
     }));
   }
 
-  /** The answer has ended, in whatever way. */
+  /** Called when the answer has ended, for whatever reason. */
   end() {
     const { answer, actions } = this;
     this.node.classList.remove("running");
@@ -135,7 +135,7 @@ function footText({ usage, firstMs, lastMs, state, reason }) {
     parts.push(`${usage.completion_tokens} tokens`);
     const seconds = (lastMs - firstMs) / 1000;
     if (usage.completion_tokens > 1 && seconds > 0.02) parts.push(`${((usage.completion_tokens - 1) / seconds).toFixed(1)} tokens/s`);
-    if (firstMs) parts.push(`first after ${(firstMs / 1000).toFixed(2)} s`);
+    if (firstMs) parts.push(`first token after ${(firstMs / 1000).toFixed(2)} s`);
     const cached = usage.prompt_tokens_details?.cached_tokens;
     parts.push(`prompt ${usage.prompt_tokens} tokens${cached ? `, ${cached} of them cached` : ""}`);
   }

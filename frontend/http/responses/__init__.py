@@ -1,1 +1,1 @@
-"""OpenAI's Responses interface, in terms of a chat: requests in, responses and their events out."""
+"""OpenAI's Responses API, translated to and from chats."""

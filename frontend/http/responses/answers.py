@@ -1,4 +1,4 @@
-"""Answers of the Responses interface: a response, and the items of its output."""
+"""Response bodies of the Responses API: a response, and the items of its output."""
 
 from typing import Any, Literal
 
@@ -93,7 +93,7 @@ class ResponseError(_Answer):
 
 
 class Response(_Answer):
-    """What was asked, and its output."""
+    """The fields of the request that are repeated, and the output."""
 
     id: str
     object: Literal["response"]

@@ -1,4 +1,4 @@
-"""Translates a body of the Responses interface into the body of a chat completion with the same output."""
+"""Translates a body of the Responses API into the body of a chat completion with the same output."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ from .schemas import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second: reasoning itself is in the answer
-NOT_STORED = "responses are not stored here (see --store-responses)"
+INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second has no effect: the answer has plain reasoning
+NOT_STORED = "responses are not stored by this server (see --store-responses)"
 _SAME_NAME = (
     *("model", "temperature", "top_p", "top_k", "seed", "stream", "parallel_tool_calls", "metadata", "user"),
     *("safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
@@ -31,7 +31,7 @@ _SAME_NAME = (
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Stored data that a request refers to: the earlier conversation, and items by their ids."""
+    """The stored data that a request refers to: the earlier conversation, and items by id."""
 
     items: Sequence[GivenItem] = ()
     by_id: Mapping[str, GivenItem] = field(default_factory=dict)
@@ -42,7 +42,7 @@ NOTHING_EARLIER = Earlier()
 
 
 def chat_request(body: ResponsesRequest, given: Sequence[GivenItem], earlier: Earlier) -> dict[str, Any]:
-    """`given`: the body's own items. Raises InvalidRequest for what asks for more than an answer."""
+    """The body of the chat completion; `given`: the items of `body`. Raises InvalidRequest for unsupported features."""
     _check(body, earlier)
     messages = chat_messages(body.instructions, [*earlier.items, *given], len(earlier.items))
     fields: dict[str, Any] = {"messages": messages}
@@ -65,7 +65,7 @@ def chat_request(body: ResponsesRequest, given: Sequence[GivenItem], earlier: Ea
 
 
 def given_items(body: ResponsesRequest, earlier: Earlier) -> list[GivenItem]:
-    """The body's own items, stored ones in the place of references. Raises InvalidRequest."""
+    """The items of the body, with stored items in place of references. Raises InvalidRequest."""
     if isinstance(body.input, str):
         return [MessageItem(role="user", content=body.input)]
     items = list[GivenItem]()
@@ -92,12 +92,12 @@ def _check(body: ResponsesRequest, earlier: Earlier) -> None:
     _check_stored(body, earlier)
     if body.truncation == "auto":
         raise InvalidRequest(
-            "truncation is 'auto': no part of a conversation is left out here; send a shorter one, or 'disabled'",
+            "truncation is 'auto': conversations are not truncated; send a shorter one, and 'disabled'",
             "truncation",
         )
     if body.stream_options is not None and body.stream_options.include_obfuscation:
         raise InvalidRequest(
-            "stream_options.include_obfuscation is true: streams are not padded here; leave it out",
+            "stream_options.include_obfuscation is true: streams are not padded; leave it out",
             "stream_options.include_obfuscation",
         )
     for name in body.include or ():
@@ -114,8 +114,7 @@ def _check_stored(body: ResponsesRequest, earlier: Earlier) -> None:
         return
     if body.previous_response_id is not None:
         raise InvalidRequest(
-            f"previous_response_id: {NOT_STORED}; send the conversation so far in input, with the items that "
-            "answered it",
+            f"previous_response_id: {NOT_STORED}; send the conversation so far in input, including the output items",
             "previous_response_id",
         )
     if body.background:
@@ -123,7 +122,7 @@ def _check_stored(body: ResponsesRequest, earlier: Earlier) -> None:
 
 
 def _tools(given: Sequence[FunctionTool | CustomTool]) -> dict[str, Any]:
-    """Raises InvalidRequest for a custom tool whose name is another's, or whose input no form describes."""
+    """Raises InvalidRequest for a custom tool with the name of another tool or with an invalid format."""
     custom = [tool.name for tool in given if isinstance(tool, CustomTool)]
     check_names([tool.name for tool in given], custom)
     functions = [_function(tool, f"tools[{i}]") for i, tool in enumerate(given)]

@@ -1,4 +1,4 @@
-"""Turns input items into the messages of a chat: one turn of the assistant is several items here."""
+"""Turns input items into the messages of a chat. One assistant message may be several items."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ ChatMessage = dict[str, Any]
 
 
 def chat_messages(instructions: str | None, items: Sequence[GivenItem], num_earlier: int) -> list[ChatMessage]:
-    """`num_earlier` of the items are not the request's own. Raises InvalidRequest for an output without its call."""
+    """`num_earlier`: number of items of earlier responses. Raises InvalidRequest for an output without its call."""
     messages: list[ChatMessage] = [{"role": "system", "content": instructions}] if instructions else []
     return [*messages, *_joined(items, num_earlier)]
 
 
 @dataclass(slots=True)
 class _Answer:
-    """A turn of the assistant: its reasoning, its text, its calls."""
+    """An assistant message: reasoning, text and calls."""
 
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Answer:
 
 def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessage]:
     answer: _Answer | None = None
-    names: dict[str, str] = {}  # of functions, by the call's id
+    names: dict[str, str] = {}  # call id -> name of the function
     for i, item in enumerate(items):
         match item:
             case MessageItem(role="assistant", content=content):
@@ -99,7 +99,7 @@ def _output(item: CallOutputItem, names: dict[str, str], place: str) -> ChatMess
     if item.call_id not in names:
         kind = "custom_tool_call" if isinstance(item, CustomCallOutputItem) else "function_call"
         raise InvalidRequest(
-            f"{place}.call_id is {item.call_id!r:.64}, which no {kind} before it has; send the call, too",
+            f"{place}.call_id is {item.call_id!r:.64}, which no {kind} before it has; send the call as well",
             f"{place}.call_id",
         )
     return {"role": "tool", "tool_call_id": item.call_id, "name": names[item.call_id], "content": _text(item.output)}

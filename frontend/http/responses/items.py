@@ -18,22 +18,22 @@ from .answers import (
     Status,
 )
 
-Change = tuple[str, dict[str, Any]]  # an event's kind, and its fields beside the number
+Change = tuple[str, dict[str, Any]]  # the kind of an event, and its fields except the number
 _NAMES = {OutputMessage: "response.output_text", ReasoningOutput: "response.reasoning_text"}
 
 
 class Items:
-    """`make_id`: of (prefix, index of the item); set before the first one."""
+    """`make_id`: makes the id of an item from a prefix and its index; set before the first item."""
 
     def __init__(self) -> None:
         self.items: list[OutputItem] = []
         self.make_id: Callable[[str, int], str]
         self._is_open = False
-        self._texts: list[str] = []  # of the last item; joined once: a text that grows is copied each time
+        self._texts: list[str] = []  # of the last item; joined once, because appending to a str copies it
         self._logprobs: list[OutputLogprob] = []
 
     def push(self, events: Sequence[Event], logprobs: Sequence[OutputLogprob]) -> list[Change]:
-        """`logprobs` of the tokens of these events: they are shown with the first content among them."""
+        """`logprobs`: of the tokens of these events; they are sent with the first content event."""
         changes: list[Change] = []
         for event in events:
             match event:
@@ -57,7 +57,7 @@ class Items:
         return changes
 
     def end(self, status: Status = "completed") -> list[Change]:
-        """Of the item that is open, if there is one."""
+        """The changes that end the open item, if any."""
         if not self._is_open:
             return []
         self._is_open = False
@@ -109,7 +109,7 @@ class Items:
     def _begin(self, item: OutputItem) -> list[Change]:
         self.items.append(item)
         self._is_open, self._texts, self._logprobs = True, [], []
-        shown = msgspec.structs.replace(item)  # as it is now
+        shown = msgspec.structs.replace(item)  # a copy of its current state
         return [("response.output_item.added", {"output_index": len(self.items) - 1, "item": shown})]
 
     def _call(self, start: CallStart) -> FunctionCallOutput | CustomCallOutput:

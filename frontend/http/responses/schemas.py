@@ -1,4 +1,4 @@
-"""Request bodies of the Responses interface. Null means the default; fields not listed here are refused by name."""
+"""Request bodies of the Responses API. Null means the default; a field not listed here is refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class InputText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
     text: str
-    prompt_cache_breakpoint: dict[str, Any] | None = None  # every prefix is cached
+    prompt_cache_breakpoint: dict[str, Any] | None = None  # no effect: every prefix is cached
 
 
 class OutputText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
@@ -52,7 +52,7 @@ Part = InputText | OutputText | PlainText | Refusal
 
 
 class MessageItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """A message of an input, or one that was answered and is sent back."""
+    """An input message, or the message of an earlier answer that is sent back."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[Part]
@@ -98,17 +98,17 @@ class CustomCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type",
 
 
 class ReasoningItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """Reasoning of an earlier answer; its summary is used when the text is missing."""
+    """Reasoning of an earlier answer; the summary is used if the text is missing."""
 
     summary: list[SummaryText]
     content: list[ReasoningText] | None = None
-    encrypted_content: str | None = None  # of other servers: nothing in it can be read here
+    encrypted_content: str | None = None  # of other servers; ignored, because it cannot be decrypted
     id: Label | None = None
     status: ItemStatus | None = None
 
 
 class ItemReference(_Fields, frozen=True, kw_only=True, tag_field="type", tag="item_reference"):
-    """An item of a stored response, by its id."""
+    """A reference to an item of a stored response."""
 
     id: Label
 
@@ -133,7 +133,7 @@ class CustomTool(_Fields, frozen=True, kw_only=True, tag_field="type", tag="cust
 
 
 class TextFormat(_Fields, frozen=True, kw_only=True):
-    """The form of the text. The fields other than `type` belong to a schema."""
+    """The required form of the text. The fields except `type` belong to json_schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Label | None = None
@@ -149,7 +149,7 @@ class TextConfig(_Fields, frozen=True, kw_only=True):
 
 class Reasoning(_Fields, frozen=True, kw_only=True):
     effort: ReasoningEffort | None = None
-    summary: Literal["auto", "concise", "detailed", "none"] | None = None  # reasoning is shown itself
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None  # no effect: the answer has the reasoning
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
     context: Label | None = None
 
@@ -159,12 +159,12 @@ class ResponsesStreamOptions(_Fields, frozen=True, kw_only=True):
 
 
 class ResponsesRequest(_Fields, frozen=True, kw_only=True):
-    """A request. Fields with the name of a chat's field have the same bounds, which the translated chat checks."""
+    """A request. Fields that a chat has as well have the same bounds, which the translated chat checks."""
 
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: str | None = None
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None  # until the context is full
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None  # default: until the context is full
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -182,7 +182,7 @@ class ResponsesRequest(_Fields, frozen=True, kw_only=True):
     store: bool | None = None
     background: bool | None = None
     previous_response_id: Label | None = None
-    # Marks for the sender's own provider, and hints; no byte of the output depends on them.
+    # Labels and hints for other providers; no byte of the output depends on them.
     metadata: dict[str, str] | None = None
     user: Label | None = None
     safety_identifier: Label | None = None
@@ -204,10 +204,10 @@ _decode_items = msgspec.json.Decoder(_Items).decode
 
 
 def with_types(raw: bytes) -> bytes:
-    """The same body with a type in items of its input that have none: `message` for those with a role, a reference for
-    those with an id alone.
+    """Add the type to input items that have none: `message` to items with a role, `item_reference` to items with only
+    an id.
 
-    Raises InvalidRequest for a body of too many parts.
+    Raises InvalidRequest for a body with too many parts.
     """
     check_number_of_nodes(raw)
     try:
@@ -215,7 +215,7 @@ def with_types(raw: bytes) -> bytes:
             return raw
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return raw  # no list, or wrong in another way, which its decoder names
+        return raw  # not a list, or invalid otherwise, which its decoder reports
     body["input"] = [_with_type(item) for item in body["input"]]
     return msgspec.json.encode(body)
 

@@ -1,4 +1,4 @@
-"""From generated text to one response, or to the events of a stream."""
+"""Turns generated text into one response or into the events of a stream."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -47,15 +47,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The events of one more piece of generated text."""
+    """The events of one piece of generated text."""
 
     events: Sequence[Event]
-    logprobs: Sequence[OutputLogprob]  # of its tokens, if they were asked for
-    finish_reason: str | None  # in a chat's words, with the last one
+    logprobs: Sequence[OutputLogprob]  # of its tokens, if requested
+    finish_reason: str | None  # that of a chat; set in the last output
 
 
 class Source(Protocol):
-    """A generation of one choice."""
+    """A generation with one choice."""
 
     @property
     def temperature(self) -> float: ...
@@ -63,7 +63,7 @@ class Source(Protocol):
     def top_p(self) -> float: ...
 
     def batches(self, answer_id: str) -> AsyncGenerator[list[Output], None]:
-        """`answer_id`: from which the ids of calls follow."""
+        """`answer_id`: the ids of calls are derived from it."""
 
     def usage(self) -> ResponseUsage: ...
 
@@ -76,7 +76,7 @@ async def _keep_nothing(response: Response) -> None:
 
 
 class ResponseWriter:
-    """One answer; `answer` or `frames`, once."""
+    """Writes one answer; call either `answer` or `frames`, once."""
 
     def __init__(self, source: Source, asked: Asked, keep: Keep = _keep_nothing):
         self._source, self._asked, self._keep = source, asked, keep
@@ -85,7 +85,7 @@ class ResponseWriter:
         self._is_cut = False
 
     async def answer(self, head: AnswerHead) -> Response:
-        """Everything at once."""
+        """The whole answer."""
         self._items.make_id = _id_maker(head.answer_id)
         async for batch in self._source.batches(head.answer_id):
             for output in batch:
@@ -95,7 +95,7 @@ class ResponseWriter:
         return ended
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
-        """The same as server-sent events: a list of all that there are by now."""
+        """The answer as server-sent events, in lists of those available at a time."""
         self._items.make_id = _id_maker(head.answer_id)
         events = self._begin(head)
         async for batch in self._source.batches(head.answer_id):
@@ -108,14 +108,14 @@ class ResponseWriter:
         yield [self._last_event(ended)]
 
     def given_up(self, head: AnswerHead, error: ResponseError | None) -> tuple[Response, list[bytes]]:
-        """The incomplete response of an answer given up, and its last events. `error` None: it was cancelled."""
+        """The incomplete response of an aborted answer, and its last events. `error` None: it was cancelled."""
         events = [self._frames.of(*change) for change in self._items.end("incomplete")]
         response = self._response(head, "cancelled" if error is None else "failed", self._items.items)
         response.error = error
         return response, events if error is None else [*events, self._last_event(response)]
 
     def queued(self, head: AnswerHead) -> Response:
-        """Before anything is computed."""
+        """The response before anything is computed."""
         return self._response(head, "queued", [])
 
     def _begin(self, head: AnswerHead) -> list[bytes]:
@@ -179,7 +179,7 @@ class ResponseWriter:
 
 
 class _Frames:
-    """Numbered events of one stream."""
+    """Makes the numbered events of one stream."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -190,7 +190,7 @@ class _Frames:
 
 
 def event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
-    """One server-sent event; the first of a stream has the number 0."""
+    """One server-sent event; the first event of a stream has number 0."""
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), _encode({"type": kind, "sequence_number": number, **fields}))
 
 

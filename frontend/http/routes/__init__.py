@@ -1,1 +1,1 @@
-"""Every route and what serves it. Open table.py first."""
+"""The routes and their handlers. Open table.py first."""

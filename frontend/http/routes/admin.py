@@ -25,7 +25,7 @@ _JSON = [(b"content-type", b"application/json")]
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:
-    """The figures of all frontends, whichever of them was asked."""
+    """The metrics of all frontends, whichever of them receives the request."""
     stats, metrics_of_others = await asyncio.gather(_engine_stats(service), _of_others(service, OWN_METRICS))
     await exchange.send(200, merged([service.metrics.exposition(stats), *metrics_of_others]), _TEXT)
 
@@ -35,7 +35,8 @@ async def own_metrics(service: Service, exchange: Exchange) -> None:
 
 
 async def _engine_stats(service: Service) -> SchedulerStats | None:
-    """As of now: an idle engine reports its figures twice a second. The last reported ones if it does not answer."""
+    """The engine's current figures; an idle engine reports them only twice a second. If it does not answer, the last
+    figures that it reported."""
     if service.engine.ready:
         with contextlib.suppress(PagedServeError, TimeoutError):
             async with asyncio.timeout(ENGINE_WITHIN_S):
@@ -45,7 +46,7 @@ async def _engine_stats(service: Service) -> SchedulerStats | None:
 
 
 async def requests(service: Service, exchange: Exchange) -> None:
-    """What all frontends have submitted and not answered yet, the oldest first."""
+    """The requests in progress of all frontends, the oldest first."""
     found = _own_requests(service)
     for text in await _of_others(service, OWN_REQUESTS):
         found += msgspec.json.decode(text or b"[]", type=list[RequestInProgress])
@@ -62,25 +63,25 @@ def _own_requests(service: Service) -> list[RequestInProgress]:
 
 
 async def server_info(service: Service, exchange: Exchange) -> None:
-    """The configuration, without its keys."""
+    """The configuration, with the number of API keys in place of the keys."""
     config = msgspec.to_builtins(service.config)
     config["server"]["api_keys"] = len(config["server"]["api_keys"])
     await exchange.send(200, msgspec.json.encode({"version": __version__, "config": config}), _JSON)
 
 
 async def nothing_to_reset(service: Service, exchange: Exchange) -> None:
-    """Programs that drop all caches between two runs call these, too; the server has none of them."""
+    """Programs that drop all caches between two runs call these routes; the server has no such caches."""
     await exchange.send(200, b"{}", _JSON)
 
 
 async def _of_others(service: Service, path: str) -> list[bytes]:
-    """What the other frontends answer there."""
+    """The answers of the other frontends at `path`."""
     others = [other for other in range(service.config.server.num_frontends) if other != service.index]
     return await asyncio.gather(*(_of_other(service.run_dir, other, path) for other in others))
 
 
 async def _of_other(run_dir: str, index: int, path: str) -> bytes:
-    """Nothing when that frontend is being replaced."""
+    """The answer of one frontend; empty while it is being replaced."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(SIBLING_WITHIN_S):
             reader, writer = await asyncio.open_unix_connection(f"{run_dir}/{ADMIN_SOCKET.format(index)}")
@@ -94,7 +95,8 @@ async def _of_other(run_dir: str, index: int, path: str) -> bytes:
 
 
 def merged(expositions: Iterable[bytes]) -> bytes:
-    """One text of several: each family's samples together, as the format asks; equal series (the engine's) once."""
+    """Merge expositions: the samples of a family together, as the format requires, and equal series (those of the
+    engine) once."""
     families: dict[bytes, dict[bytes, bytes]] = {}
     for text in expositions:
         family: dict[bytes, bytes] = {}
@@ -122,17 +124,17 @@ async def reset_prefix_cache(service: Service, exchange: Exchange) -> None:
     await exchange.send(200, await service.engine.utility(Utility.RESET_PREFIX_CACHE), _JSON)
 
 
-METRICS = RouteSpec("GET", "/metrics", metrics, "Figures for Prometheus")
+METRICS = RouteSpec("GET", "/metrics", metrics, "Metrics for Prometheus")
 ADMIN_ROUTES = (
     METRICS,
-    RouteSpec("GET", OWN_METRICS, own_metrics, "The figures of this frontend alone"),
-    RouteSpec("GET", "/stats", stats, "The engine's figures now"),
+    RouteSpec("GET", OWN_METRICS, own_metrics, "The metrics of this frontend only"),
+    RouteSpec("GET", "/stats", stats, "The engine's current statistics"),
     RouteSpec("GET", "/v1/requests", requests, "The requests in progress"),
-    RouteSpec("GET", OWN_REQUESTS, own_requests, "Those of this frontend alone"),
+    RouteSpec("GET", OWN_REQUESTS, own_requests, "The requests in progress of this frontend only"),
     RouteSpec("GET", "/server_info", server_info, "Version and configuration, without keys"),
-    RouteSpec("GET", "/state", state, "What the engine holds: sequences, blocks, steps in flight"),
-    RouteSpec("POST", "/check", check, "Audit the engine's blocks and rows; 500 when something does not add up"),
-    RouteSpec("POST", "/reset_prefix_cache", reset_prefix_cache, "Drop all shared prefixes"),
-    RouteSpec("POST", "/reset_mm_cache", nothing_to_reset, "Nothing: there is no cache of images"),
-    RouteSpec("POST", "/reset_encoder_cache", nothing_to_reset, "Nothing: there is no cache of images"),
+    RouteSpec("GET", "/state", state, "The engine's state: sequences, blocks, steps in flight"),
+    RouteSpec("POST", "/check", check, "Check the engine's invariants on blocks and rows; 500 if one is violated"),
+    RouteSpec("POST", "/reset_prefix_cache", reset_prefix_cache, "Empty the prefix cache"),
+    RouteSpec("POST", "/reset_mm_cache", nothing_to_reset, "No effect: there is no image cache"),
+    RouteSpec("POST", "/reset_encoder_cache", nothing_to_reset, "No effect: there is no image cache"),
 )

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions/batch: several conversations in one request, a choice each, as vLLM has it."""
+"""POST /v1/chat/completions/batch: several conversations in one request with one choice each, as in vLLM."""
 
 from collections.abc import Iterator
 
@@ -21,9 +21,9 @@ _list_of = msgspec.json.Decoder(list[msgspec.Raw]).decode
 async def _prompts(service: Service, body: ChatBatchRequest, raw: bytes, moment: int) -> list[Prompt]:
     for name in _ONE_CONVERSATION:
         if getattr(body, name):
-            raise InvalidRequest(f"{name} is for one conversation; use /v1/chat/completions", name)
+            raise InvalidRequest(f"{name} is not supported in a batch; use /v1/chat/completions", name)
     if (body.n or 1) > 1:
-        raise InvalidRequest(f"n is {body.n}; a batch has one choice a conversation", "n")
+        raise InvalidRequest(f"n is {body.n}; a batch has one choice per conversation", "n")
     check_num_sequences(len(body.messages), 1)
     prompts, num_tokens = list[Prompt](), 0
     for chat, chat_raw in await service.off_loop(len(raw), lambda: [*_chats(body, raw)]):
@@ -37,15 +37,15 @@ async def _prompts(service: Service, body: ChatBatchRequest, raw: bytes, moment:
         num_tokens += len(prompts[-1].token_ids)
         if num_tokens > max(MAX_TOKENS_PER_REQUEST, service.max_model_len):
             raise InvalidRequest(
-                f"the {len(prompts)} first conversations have {num_tokens} tokens; at most {MAX_TOKENS_PER_REQUEST} "
-                "may come in one request",
+                f"the first {len(prompts)} conversations have {num_tokens} tokens; a request may have at most "
+                f"{MAX_TOKENS_PER_REQUEST}",
                 "messages",
             )
     return prompts
 
 
 def _chats(body: ChatBatchRequest, raw: bytes) -> Iterator[tuple[ChatCompletionRequest, bytes]]:
-    """Each conversation by itself, and its JSON."""
+    """Each conversation as a separate request, with its JSON."""
     shared = msgspec.structs.asdict(body)
     fields = _fields_of(raw)
     for messages, messages_raw in zip(body.messages, _list_of(fields["messages"]), strict=True):

@@ -1,4 +1,4 @@
-"""The routes that generate, and those that pool: read, check, submit, answer; abort when no client waits any more."""
+"""The generating and pooling routes: read, check, submit, answer; abort when the client disconnects."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -20,7 +20,7 @@ from .messages import MESSAGES
 
 
 async def create_completion(service: Service, exchange: Exchange) -> None:
-    """Continue one prompt or several."""
+    """Continue one or more prompts."""
     await create_answer(service, exchange, COMPLETION)
 
 
@@ -35,17 +35,17 @@ async def create_chat_batch(service: Service, exchange: Exchange) -> None:
 
 
 async def create_message(service: Service, exchange: Exchange) -> None:
-    """Answer a conversation, in Anthropic's terms."""
+    """Answer a conversation, with Anthropic's API."""
     await create_answer(service, exchange, MESSAGES)
 
 
 async def generate_tokens(service: Service, exchange: Exchange) -> None:
-    """Continue a prompt of tokens, in tokens."""
+    """Continue a prompt given as tokens; the answer has tokens, no text."""
     await create_answer(service, exchange, TOKENS)
 
 
 async def invoke(service: Service, exchange: Exchange) -> None:
-    """Answer a conversation, or continue a prompt: SageMaker has one route for both."""
+    """Answer a conversation or continue a prompt; SageMaker uses one route for both."""
     service.admission.check(exchange.tenant.name, exchange.tenant.weight)
     raw = await exchange.peek()
     has_messages = await service.off_loop(len(raw), has_field, raw, "messages")
@@ -53,25 +53,25 @@ async def invoke(service: Service, exchange: Exchange) -> None:
 
 
 async def create_answer(service: Service, exchange: Exchange, endpoint: Endpoint) -> None:
-    """One answer, which ends with its connection unless it has a key."""
+    """Answer a request. Without an idempotency key, the request is aborted when its connection breaks."""
     if (key := idempotency_key(exchange.headers)) is not None:
         await create_once(service, exchange, endpoint, key)
         return
     if "last-event-id" in exchange.headers:
-        raise HttpError(400, "Last-Event-ID needs the Idempotency-Key that the request had.", "Idempotency-Key")
+        raise HttpError(400, "Last-Event-ID needs the Idempotency-Key of the original request.", "Idempotency-Key")
     tenant, admission = exchange.tenant, service.admission
-    admission.check(tenant.name, tenant.weight)  # a full server refuses it unread
+    admission.check(tenant.name, tenant.weight)  # a full server refuses the request before reading its body
     raw = await exchange.body()
     async with exchange.until_disconnect():
         with admission.entered(tenant.name, tenant.weight):
             answer = await _answer(service, exchange, endpoint, raw)
-        if answer:  # a slow reader holds memory, but no place
+        if answer:  # sent outside of admission: a slow reader does not count as a request in progress
             with admission.reading():
                 await exchange.send(200, answer, JSON)
 
 
 async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw: bytes) -> bytes:
-    """The whole answer; of a stream, which has been sent then, nothing."""
+    """The body of the answer; empty if the answer was streamed, because it is sent by then."""
     created = int(time.time())
     body, raw, model, warnings = await endpoint.decode(service, raw)
     check_patience(service, exchange, body)

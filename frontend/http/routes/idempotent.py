@@ -1,8 +1,8 @@
-"""Requests with an Idempotency-Key: one answer however often they come, which goes on when their connection breaks.
+"""Requests with an Idempotency-Key: a repeated request gets the same answer, which survives a broken connection.
 
-The answer is a function of the request and the answer's id: one token an event, choices in turn, nothing that shows
-of others. So a client that repeats the request with the id of its last event gets exactly the events after it, from
-this frontend's memory or made again.
+The answer depends only on the request and the answer's id: each event has one token, choices take turns, and nothing
+depends on other requests. So a client that repeats the request with the id of its last event gets exactly the events
+after it, from this frontend's memory or computed again.
 """
 
 import time
@@ -21,16 +21,16 @@ from ..service import Service
 
 
 async def create_once(service: Service, exchange: Exchange, endpoint: Endpoint, key: str) -> None:
-    """Answer, or go on with an answer. Raises HttpError 422 when the key was another request's."""
+    """Answer a request, or resume its answer. Raises HttpError 422 if the key belongs to another request."""
     after = last_event_id(exchange.headers)
     with service.admission.reading():
-        if not service.answers.has_key(exchange.caller, key):  # a full server refuses it unread
+        if not service.answers.has_key(exchange.caller, key):  # a full server refuses before reading the body
             service.admission.check(exchange.tenant.name, exchange.tenant.weight)
         raw = await exchange.body()
         async with exchange.until_disconnect():
             answer = await _found_or_begun(service, exchange, endpoint, key, raw, after)
             del raw
-            exchange.lease.resize(0)  # what is made has a lease of its own
+            exchange.lease.resize(0)  # the stored answer has its own lease
             await _send(service, exchange, answer, after)
 
 
@@ -48,7 +48,7 @@ async def _found_or_begun(
         head = _head(endpoint, request, model, warnings, after)
         prompts = await endpoint.prompts(service, body, raw, head.created)
         if (answer := service.answers.of_request(request, after)) is not None:
-            return answer  # another connection was quicker
+            return answer  # another connection began it meanwhile
         head.warnings.extend(prompts[0].warnings)
         lease = admitted.enter_context(service.buffers.lease(exchange.tenant.name))
         work = endpoint.begin(service, exchange, body, prompts, lease, in_turn=True)
@@ -61,7 +61,7 @@ async def _found_or_begun(
 
 
 async def get_stream(service: Service, exchange: Exchange) -> None:
-    """Go on behind `Last-Event-ID` with a stream that this frontend keeps."""
+    """Resume a stream that this frontend stores, after `Last-Event-ID`."""
     await exchange.body()
     answer, after = _kept(service, exchange)
     async with exchange.until_disconnect():
@@ -70,21 +70,21 @@ async def get_stream(service: Service, exchange: Exchange) -> None:
 
 
 async def head_stream(service: Service, exchange: Exchange) -> None:
-    """What `get_stream` would begin with. A safe method: it takes the stream from no reader and keeps it no longer."""
+    """The head of `get_stream`'s answer. HEAD is safe: it neither takes over the stream nor prolongs its storage."""
     answer, _ = _kept(service, exchange)
     await exchange.send_head(200, EVENTS if answer.streams else JSON)
 
 
 def _kept(service: Service, exchange: Exchange) -> tuple[StoredAnswer, EventId | None]:
-    """The stream that is asked for and the event to go on behind. Raises HttpError 400, 404 or 410."""
+    """The requested stream, and the event to resume after. Raises HttpError 400, 404 or 410."""
     answer_id, after = exchange.scope["path_params"]["id"], last_event_id(exchange.headers)
     if after is not None and after.answer_id != answer_id:
-        raise HttpError(400, f"Last-Event-ID is of the stream {after.answer_id}.", "Last-Event-ID")
+        raise HttpError(400, f"Last-Event-ID belongs to the stream {after.answer_id}.", "Last-Event-ID")
     return service.answers.of_id(exchange.caller, answer_id, 0 if after is None else after.number), after
 
 
 async def delete_stream(service: Service, exchange: Exchange) -> None:
-    """End it, as a closed connection ends a request without a key."""
+    """End the stream, as a broken connection ends a request without a key."""
     answer_id = exchange.scope["path_params"]["id"]
     answer = service.answers.of_id(exchange.caller, answer_id, None)
     service.answers.remove(answer, HttpError(410, f"The stream {answer_id} was deleted."))
@@ -95,12 +95,12 @@ def _check_event_id(endpoint: Endpoint, request: KeyedRequest, streams: bool | N
     if after is None:
         return
     if not streams:
-        raise HttpError(400, "Last-Event-ID is for streams; this request does not ask for one.", "Last-Event-ID")
+        raise HttpError(400, "Last-Event-ID applies only to streams; this request is not one.", "Last-Event-ID")
     if after.answer_id != request.answer_id(endpoint.prefix, after.created):
         raise HttpError(
             422,
-            "Last-Event-ID is not of this request: it had another body or Idempotency-Key, or the server another model "
-            "or other settings. Ask anew, without Last-Event-ID.",
+            "Last-Event-ID belongs to a request with another body or Idempotency-Key, or to a server with another "
+            "model or other settings. Send the request again without Last-Event-ID.",
             "Last-Event-ID",
         )
 
@@ -115,7 +115,7 @@ def _head(
 
 
 async def _events(work: Work, writer: Writer, head: AnswerHead, *, streams: bool) -> AsyncGenerator[list[bytes], None]:
-    """The whole answer; for an answer that is no stream one event, which is its body."""
+    """All events of the answer; an answer that is not streamed is one event, its body."""
     number = 0
     try:
         await work.submit()

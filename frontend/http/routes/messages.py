@@ -1,4 +1,4 @@
-"""POST /v1/messages and its count_tokens: Anthropic's interface over the chat endpoint; and models as it has them."""
+"""POST /v1/messages, its count_tokens, and the model list in Anthropic's form, on top of the chat endpoint."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
@@ -28,7 +28,7 @@ from ..service import Service
 
 
 class TranslatedRequest(ChatCompletionRequest, frozen=True, kw_only=True):
-    """What `chat_request` makes of a body: a chat, and what only the writer of messages reads."""
+    """A body translated by `chat_request`: a chat, and the fields that the writer of messages needs."""
 
     shows_thinking: bool
 
@@ -40,7 +40,7 @@ def _translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
 
 @contextlib.contextmanager
 def _in_their_words() -> Iterator[None]:
-    """Refusals of a chat, as clients of this interface know them: by its field's name, and by the text that has them
+    """Raise the errors of a chat in Anthropic's form: with its field names, and with the text on which clients
     summarize their conversation."""
     try:
         yield
@@ -54,7 +54,7 @@ def _in_their_words() -> Iterator[None]:
 
 
 async def _prompts(service: Service, body: TranslatedRequest, raw: bytes, moment: int) -> list[Prompt]:
-    """max_tokens may be more than fits: the answer then says that its context was full."""
+    """max_tokens may be more than fits; the stop reason is then that the context was full."""
     assert body.max_tokens is not None
     with _in_their_words():
         prompt = await chat_prompt(service, msgspec.structs.replace(body, max_tokens=None), raw, moment)
@@ -64,7 +64,7 @@ async def _prompts(service: Service, body: TranslatedRequest, raw: bytes, moment
 
 
 class _ChatSource:
-    """The one choice of a chat's generation, for the writer of messages."""
+    """The only choice of a chat's generation, for the writer of messages."""
 
     def __init__(self, body: TranslatedRequest, prompt: Prompt, generation: Generation):
         assert body.max_tokens is not None
@@ -99,7 +99,7 @@ MESSAGES = Endpoint("msg_", TranslatedRequest, _prompts, _writer, translate=_tra
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
-    """How long the prompt of a request would be."""
+    """The number of prompt tokens of a request."""
     raw, lenient = await exchange.body(), service.config.server.lenient
 
     def translated() -> tuple[ChatCompletionRequest, bytes]:
@@ -117,7 +117,7 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
 
 
 def model_page(service: Service) -> ModelPage:
-    """The names to put into `model`, for clients that list them."""
+    """The model names, in Anthropic's form."""
     names = service.model_names
     data = [model_info(service, name) for name in names]
     return ModelPage(data=data, has_more=False, first_id=names[0], last_id=names[-1])

@@ -1,4 +1,4 @@
-"""Builds the OpenAPI document from the route table and the Structs that serve the requests."""
+"""Builds the OpenAPI document from the route table and the Structs of bodies and answers."""
 
 import re
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from .route_spec import Kinds, RouteSpec
 
 _NULL = {"type": "null"}
 _PROBES = {
-    "/live": "The process runs",
-    "/health": "The engine runs",
-    "/ping": "The same, as SageMaker asks it",
+    "/live": "The process is running",
+    "/health": "The engine is running",
+    "/ping": "The same, for SageMaker",
     "/ready": "Send requests",
 }
 _REF = "#/components/schemas/{name}"
@@ -27,33 +27,33 @@ _STREAMED = (answers.ChatChunkChoice,)
 _PLAIN = {"/metrics": "text/plain", "/openapi.json": "application/json", "/": "text/html"}
 _OPEN = {"/live", "/health", "/", "/page/{file}"}
 _HEADERS = {
-    "Idempotency-Key": (KEY_PATTERN, "A request that comes again with its key gets the same answer, byte for byte"),
-    "Last-Event-ID": (EVENT_ID_PATTERN, "The stream goes on behind this event"),
+    "Idempotency-Key": (KEY_PATTERN, "A request repeated with its key gets the same answer, byte for byte"),
+    "Last-Event-ID": (EVENT_ID_PATTERN, "The stream resumes after this event"),
 }
 _OTHERS = {
-    "204": "Nothing comes after that",
+    "204": "There are no events after that",
     "409": "Another connection has taken over the answer",
-    "410": "The stream, or a part of it, is no longer kept",
-    "422": "The Idempotency-Key or Last-Event-ID is of another request",
+    "410": "The stream, or a part of it, is no longer stored",
+    "422": "The Idempotency-Key or Last-Event-ID belongs to another request",
 }
 _ERRORS = {
-    "400": "The request is wrong; the message names the field, its value and the limit",
+    "400": "The request is invalid; the message names the field, its value and the limit",
     "401": "A valid API key is missing",
-    "403": "Not from this host or page",
+    "403": "The host or the page's origin is not allowed",
     "404": "No such path, model or stream",
     "413": "The body is too long",
     "415": "The body is compressed",
-    "429": "Too much is waiting; see Retry-After",
+    "429": "Too many requests are waiting; see Retry-After",
     "500": "The server or the engine failed on this request",
-    "503": "Starting, shutting down, or the engine is away",
-    "504": "No token within the timeout that the request gave",
+    "503": "The server is starting or shutting down, or the engine is being replaced",
+    "504": "No token within the request's timeout",
 }
 
 
 def document(
     routes: Sequence[RouteSpec], max_logprobs: int, vocab_size: int, max_model_len: int, root_path: str = ""
 ) -> bytes:
-    """OpenAPI 3.1 as JSON, with this server's own limits."""
+    """OpenAPI 3.1 as JSON, with the limits of this server."""
     named = {kind for spec in routes for kind in (*spec.bodies, *spec.answers, *spec.errors)}
     kinds: list[type[msgspec.Struct]] = sorted({*named, ErrorAnswer, *_STREAMED}, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -86,12 +86,12 @@ def document(
 
 
 def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max_model_len: int) -> None:
-    """Add constraints that the types alone cannot express."""
+    """Add constraints that the types cannot express."""
     token = {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}
     tokens = {"type": "array", "items": token, "minItems": 1}
     text = {"type": "string", "minLength": 1}
     many = {"type": "array", "minItems": 1, "maxItems": fields.MAX_PROMPTS}
-    forms = [text, tokens, {**many, "items": text}, {**many, "items": tokens}]  # no mixing
+    forms = [text, tokens, {**many, "items": text}, {**many, "items": tokens}]  # texts and tokens cannot be mixed
     completion = components["CompletionRequest"]["properties"]
     chat = components["ChatCompletionRequest"]["properties"]
     completion["prompt"] = {"anyOf": forms}
@@ -119,7 +119,7 @@ def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max
     _tighten_messages(components["ChatMessage"])
     for component in components.values():
         if component.get("additionalProperties") is False:
-            component["additionalProperties"] = _NULL  # which is an absent field
+            component["additionalProperties"] = _NULL  # null means an absent field
     for name in ("ChatCompletionRequest", "TokenizeChatRequest", "ApplyTemplateRequest"):
         kwargs = components[name]["properties"]["chat_template_kwargs"]["anyOf"][0]
         kwargs["propertyNames"] = {
@@ -128,7 +128,7 @@ def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max
 
 
 def _tighten_messages(message: dict[str, Any]) -> None:
-    message["anyOf"] = [  # only what the assistant said may lack a content: it may have called tools
+    message["anyOf"] = [  # only an assistant message may have no content: it may have tool calls instead
         {"properties": {"role": {"const": "assistant"}}},
         {"properties": {"role": {"const": "function"}, "name": {"type": "string"}}, "required": ["name"]},
         {
@@ -147,7 +147,7 @@ def _operation(spec: RouteSpec) -> dict[str, Any]:
     if spec.streams:
         content["text/event-stream"] = {"schema": {"description": "Server-sent events"}}
     if spec.streams and not spec.answers:
-        content["application/json"] = {"schema": {"type": "object", "description": "An answer that is no stream"}}
+        content["application/json"] = {"schema": {"type": "object", "description": "An answer that is not streamed"}}
     if not spec.answers and spec.path in _PLAIN:
         content[_PLAIN[spec.path]] = {"schema": {"type": "object" if "json" in _PLAIN[spec.path] else "string"}}
     operation: dict[str, Any] = {

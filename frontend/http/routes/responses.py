@@ -1,4 +1,4 @@
-"""POST /v1/responses: OpenAI's newer interface over the chat endpoint."""
+"""POST /v1/responses: OpenAI's newer API, on top of the chat endpoint."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
@@ -27,15 +27,15 @@ _THEIR_NAMES = {"messages": "input", "max_completion_tokens": "max_output_tokens
 
 
 class TranslatedResponsesRequest(WithCustomTools, frozen=True, kw_only=True):
-    """What `chat_request` makes of a body: a chat, and what the response repeats."""
+    """A body translated by `chat_request`: a chat, and the fields that the response repeats."""
 
     asked: Asked
-    given: tuple[dict[str, Any], ...] = ()  # the items of its own input, where they are stored
+    given: tuple[dict[str, Any], ...] = ()  # the items of its own input, if responses are stored
     repeats_output: bool = True
 
 
 def translate(raw: bytes, lenient: bool, earlier: Earlier = NOTHING_EARLIER) -> tuple[bytes, list[str]]:
-    """To the JSON of a TranslatedResponsesRequest, and warnings. Raises InvalidRequest."""
+    """Translate a body to the JSON of a TranslatedResponsesRequest, and warnings. Raises InvalidRequest."""
     body, warnings = decode_body(ResponsesRequest, with_types(raw), lenient)
     given = given_items(body, earlier)
     fields = {**chat_request(body, given, earlier), "asked": asked_of(body, earlier)}
@@ -46,7 +46,7 @@ def translate(raw: bytes, lenient: bool, earlier: Earlier = NOTHING_EARLIER) -> 
 
 @contextlib.contextmanager
 def _in_their_words() -> Iterator[None]:
-    """Refusals of a chat name the fields that this interface has."""
+    """Raise the errors of a chat with the field names of this API."""
     try:
         yield
     except InvalidRequest as error:
@@ -63,7 +63,7 @@ async def _prompts(service: Service, body: TranslatedResponsesRequest, raw: byte
 
 
 class ChatSource:
-    """The one choice of a chat's generation, for the writer of responses."""
+    """The only choice of a chat's generation, for the writer of responses."""
 
     def __init__(self, service: Service, body: TranslatedResponsesRequest, prompt: Prompt, generation: Generation):
         self.temperature, self.top_p = prompt.params.temperature, prompt.params.top_p

@@ -11,7 +11,7 @@ from ..exchange.errors import ErrorAnswer
 from ..exchange.exchange import Exchange
 from ..service import Service
 
-Kinds = tuple[type[msgspec.Struct], ...]  # one of them
+Kinds = tuple[type[msgspec.Struct], ...]  # alternatives
 Tasks = tuple[Task, ...]
 Handler = Callable[[Service, Exchange], Awaitable[None]]
 
@@ -23,9 +23,9 @@ class RouteSpec:
     handler: Handler
     summary: str
     bodies: Kinds = ()
-    answers: Kinds = ()  # (): text or nothing
+    answers: Kinds = ()  # (): text or an empty body
     streams: bool = False
-    headers: tuple[str, ...] = ()  # that change what it does
-    statuses: tuple[int, ...] = ()  # beside those that any route may answer with
+    headers: tuple[str, ...] = ()  # request headers that it reads
+    statuses: tuple[int, ...] = ()  # in addition to those of every route
     errors: Kinds = (ErrorAnswer,)
-    tasks: Tasks = ()  # one of which the model can be asked for; (): it asks for none
+    tasks: Tasks = ()  # the model must serve one of these; (): the route needs no task

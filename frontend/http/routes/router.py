@@ -1,4 +1,4 @@
-"""Finds the handler of a path, or suggests the route that was probably meant."""
+"""Finds the handler for a path, or suggests the route that was probably meant."""
 
 import difflib
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from ..exchange.errors import DO_NOT_RETRY, HttpError
 from ..exchange.exchange import Exchange
 from ..service import Engine, Service, TextSide
 from .admin import ADMIN_ROUTES
-from .elsewhere import ELSEWHERE
 from .route_spec import RouteSpec
 from .stored.resume import resume_responses
 from .table import public_routes
+from .unsupported_routes import UNSUPPORTED_ROUTES
 
 MAX_COMPARED_CHARS = 64
-_NEAR = 0.7  # of difflib's ratio: a letter or a part is wrong, not all
-_METRICS = "figures are served on the admin socket; see --admin-port and --public-metrics."
+_NEAR = 0.7  # difflib's ratio: a letter or a part of the path may be wrong
+_METRICS = "metrics are served on the admin socket; see --admin-port and --public-metrics."
 
 
 class _Endpoint:
-    """What the path matcher finds: it only notes the match, so that handlers see our Exchange and nothing else."""
+    """The endpoint given to the path matcher. It only records the match; handlers get an Exchange."""
 
     def __init__(self) -> None:
         self.by_method: dict[str, RouteSpec] = {}
@@ -37,7 +37,7 @@ class _Endpoint:
 
 class Router:
     def __init__(self, service: Service, routes: Sequence[RouteSpec], other_paths: Sequence[str] = ()):
-        """`other_paths`: those that are answered elsewhere, as far as they may be meant by a wrong one."""
+        """`other_paths`: paths answered outside of this router that a hint may suggest."""
         self._service = service
         self._paths = sorted({*other_paths, *(spec.path for spec in routes if "{" not in spec.path)})
         endpoints: dict[str, _Endpoint] = {}
@@ -50,8 +50,8 @@ class Router:
         self._matcher = starlette.routing.Router(matched, redirect_slashes=False)
 
     async def handle(self, exchange: Exchange) -> None:
-        """Raises HttpError 404, 405 or 501 when no route fits, else what the handler raises."""
-        exchange.scope["app"] = self  # has the matcher raise instead of answering itself
+        """Raises HttpError 404, 405 or 501 if no route matches, else what the handler raises."""
+        exchange.scope["app"] = self  # makes the matcher raise instead of answering itself
         path = exchange.path[:200]
         try:
             await self._matcher(exchange.scope, exchange.receive, exchange.send_event)
@@ -60,11 +60,13 @@ class Router:
                 methods = (error.headers or {}).get("Allow", "")
                 raise HttpError(
                     405,
-                    f"{path} does not take {exchange.scope['method'][:MAX_COMPARED_CHARS]}; it takes {methods}.",
+                    f"{path} does not accept {exchange.scope['method'][:MAX_COMPARED_CHARS]}; it accepts {methods}.",
                     headers=[(b"allow", methods.encode())],
                 ) from None
-            if path in ELSEWHERE:
-                raise HttpError(501, f"{path} is not served here: {ELSEWHERE[path]}.", headers=DO_NOT_RETRY) from None
+            if path in UNSUPPORTED_ROUTES:
+                raise HttpError(
+                    501, f"{path} is not served here: {UNSUPPORTED_ROUTES[path]}.", headers=DO_NOT_RETRY
+                ) from None
             raise HttpError(404, f"There is no {path} here; {self._hint(path)}") from None
         spec: RouteSpec = exchange.scope["paged_serve.route"]
         self._service.check_task(path, spec.tasks)
@@ -74,10 +76,10 @@ class Router:
         if path == "/metrics":
             return _METRICS
         near = difflib.get_close_matches(path[:MAX_COMPARED_CHARS], self._paths, 1, _NEAR)
-        return f"did you mean {near[0]}?" if near else "/openapi.json lists what there is."
+        return f"did you mean {near[0]}?" if near else "/openapi.json lists all routes."
 
     async def resume_responses(self, tenants: Sequence[Tenant]) -> None:
-        """Make again what was accepted before, for no connection."""
+        """Resume the background responses that an earlier process accepted."""
         await resume_responses(self._service, tenants)
 
     def count_refusal(self, status: int) -> None:
@@ -92,10 +94,10 @@ def make_routers(
     run_dir: str = "",
     buffers: BufferBudget | None = None,
 ) -> tuple[Router, Router]:
-    """The public routes and the operator's, over one model and one engine.
+    """The public routes and the operator's routes, for one model and one engine.
 
-    `index` is this frontend's, whose figures join those of the others in `run_dir`. `buffers`: None is a budget of
-    the routes' own.
+    `index`: of this frontend, whose metrics are merged with those of the others in `run_dir`. `buffers`: None creates
+    a separate budget.
     """
     service = Service.of(text, engine, admission, index, run_dir, buffers)
     return Router(service, public_routes(text.config.server), PROBES), Router(service, ADMIN_ROUTES)

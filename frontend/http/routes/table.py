@@ -1,4 +1,4 @@
-"""Every route in one table: what it takes, what it answers, and the function that does it."""
+"""Every route in one table: its body, its answer, and its handler."""
 
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ServerConfig
@@ -54,7 +54,7 @@ async def version(service: Service, exchange: Exchange) -> None:
 
 
 async def load(service: Service, exchange: Exchange) -> None:
-    """How many requests are in progress in this frontend."""
+    """The number of requests in progress in this frontend."""
     await exchange.send_json(answers.Load(server_load=service.admission.num_active))
 
 
@@ -78,12 +78,12 @@ def _generating(
     answers: Kinds,
     errors: Kinds = (ErrorAnswer,),
 ) -> RouteSpec:
-    """A route whose answers may be streams, and are made once if the request has a key."""
+    """A route whose answer may be streamed, and is computed once if the request has an idempotency key."""
     headers, statuses = ("Idempotency-Key", "Last-Event-ID"), (204, 409, 410, 422)
     return RouteSpec("POST", path, handler, summary, bodies, answers, True, headers, statuses, errors, ("generate",))
 
 
-_OF_ANY_STREAM = (ErrorAnswer, MessagesErrorAnswer)  # as its id tells
+_OF_ANY_STREAM = (ErrorAnswer, MessagesErrorAnswer)  # which of them depends on the stream's id
 
 ROUTES = (
     _generating(
@@ -104,7 +104,7 @@ ROUTES = (
         "POST",
         "/v1/chat/completions/batch",
         create_chat_batch,
-        "Answer several conversations, each in a choice of its own",
+        "Answer several conversations, one choice each",
         (schemas.ChatBatchRequest,),
         (answers.ChatCompletion,),
         headers=("Idempotency-Key",),
@@ -114,7 +114,7 @@ ROUTES = (
     _generating(
         "/v1/responses",
         create_response,
-        "Answer a conversation, in items",
+        "Answer a conversation, with OpenAI's Responses API",
         (ResponsesRequest,),
         (Response,),
     ),
@@ -123,7 +123,7 @@ ROUTES = (
         "GET",
         "/v1/responses/{id}/input_items",
         list_input_items,
-        "What a stored response was asked",
+        "The input items of a stored response",
         answers=(InputItemList,),
     ),
     RouteSpec("GET", "/v1/responses/{id}", get_response, "A stored response", answers=(Response,), streams=True),
@@ -131,7 +131,7 @@ ROUTES = (
     _generating(
         "/v1/messages",
         create_message,
-        "Answer a conversation, for Anthropic's clients",
+        "Answer a conversation, with Anthropic's API",
         (MessagesRequest,),
         (MessageAnswer,),
         errors=(MessagesErrorAnswer,),
@@ -140,7 +140,7 @@ ROUTES = (
         "POST",
         "/v1/messages/count_tokens",
         count_tokens,
-        "How many tokens a prompt has",
+        "Count the tokens of a prompt",
         (CountTokensRequest,),
         (TokenCount,),
         errors=(MessagesErrorAnswer,),
@@ -148,7 +148,7 @@ ROUTES = (
     _generating(
         "/inference/v1/generate",
         generate_tokens,
-        "Continue a prompt of tokens, in tokens",
+        "Continue a prompt, tokens in and tokens out",
         (TokensRequest,),
         (TokensAnswer,),
     ),
@@ -157,7 +157,7 @@ ROUTES = (
         "GET",
         "/v1/streams/{id}",
         get_stream,
-        "Go on with a stream whose connection broke",
+        "Resume a stream whose connection broke",
         streams=True,
         headers=("Last-Event-ID",),
         statuses=(204, 409, 410),
@@ -167,27 +167,29 @@ ROUTES = (
         "HEAD",
         "/v1/streams/{id}",
         head_stream,
-        "Whether a stream is kept",
+        "Whether a stream is stored",
         headers=("Last-Event-ID",),
         statuses=(410,),
     ),
     RouteSpec("DELETE", "/v1/streams/{id}", delete_stream, "End a stream", statuses=(204, 410), errors=_OF_ANY_STREAM),
-    RouteSpec("GET", "/v1/models", list_models, "Names to put into `model`", answers=(answers.ModelList,)),
+    RouteSpec("GET", "/v1/models", list_models, "List the model names", answers=(answers.ModelList,)),
     RouteSpec("GET", "/v1/models/{model}", get_model, "One model", answers=(answers.Model,)),
     RouteSpec(
         "POST",
         "/tokenize",
         tokenize,
-        "Text or conversation to tokens",
+        "Turn a text or a conversation into tokens",
         (schemas.TokenizeTextRequest, schemas.TokenizeChatRequest),
         (answers.Tokens,),
     ),
-    RouteSpec("POST", "/detokenize", detokenize, "Tokens to text", (schemas.DetokenizeRequest,), (answers.Text,)),
+    RouteSpec(
+        "POST", "/detokenize", detokenize, "Turn tokens into text", (schemas.DetokenizeRequest,), (answers.Text,)
+    ),
     RouteSpec(
         "POST",
         "/apply-template",
         apply_template,
-        "Conversation to the prompt's text",
+        "Turn a conversation into the text of its prompt",
         (schemas.ApplyTemplateRequest,),
         (answers.Text,),
     ),
@@ -195,20 +197,20 @@ ROUTES = (
     _generating(
         "/invocations",
         invoke,
-        "One of the two, by its body, as SageMaker asks it",
+        "A completion or a chat completion, depending on the body, for SageMaker",
         (schemas.ChatCompletionRequest, schemas.CompletionRequest),
         (answers.ChatCompletion, answers.Completion),
     ),
     RouteSpec("GET", "/load", load, "Requests in progress", answers=(answers.Load,)),
     RouteSpec("GET", "/version", version, "Version of the server", answers=(answers.Version,)),
     RouteSpec("GET", "/openapi.json", openapi, "This document"),
-    RouteSpec("GET", "/", send_page_file, "A chat page"),
+    RouteSpec("GET", "/", send_page_file, "The chat page"),
     RouteSpec("GET", "/page/{file}", send_page_file, "The chat page's scripts and styles"),
 )
 
 
 def public_routes(server: ServerConfig) -> tuple[RouteSpec, ...]:
-    """What is served on the public port."""
+    """The routes of the public port."""
     return (*ROUTES, METRICS) if server.public_metrics else ROUTES
 
 

@@ -1,4 +1,4 @@
-"""The routes between text and tokens: what a model would see, without asking it."""
+"""The routes that convert between text and tokens, without the engine."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from ..openai.request.prompts import chat_text, chat_tokens
 from ..openai.request.truncation import limit_of
 from ..service import Service
 
-MAX_LISTED_TOKENS = 1 << 18  # or as many as the model takes
+MAX_LISTED_TOKENS = 1 << 18  # the model's context length if that is greater
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
-    """A text, or a conversation as the model would see it, to token ids."""
+    """Turn a text, or a conversation rendered by the chat template, into token ids."""
     raw, lenient = await exchange.body(), service.config.server.lenient
     if await service.off_loop(len(raw), has_field, raw, "messages"):
         raw = await service.off_loop(len(raw), without_custom_tools, raw)
@@ -59,7 +59,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
 
 
 async def apply_template(service: Service, exchange: Exchange) -> None:
-    """The text that the model's template makes of a conversation."""
+    """Render a conversation with the model's chat template."""
     raw, lenient = await exchange.body(), service.config.server.lenient
     raw = await service.off_loop(len(raw), without_custom_tools, raw)
     body, _ = await service.off_loop(len(raw), decode_body, schemas.ApplyTemplateRequest, raw, lenient)
@@ -80,7 +80,7 @@ def _check_number_of_tokens(service: Service, count: int, field: str) -> None:
 
 
 async def tokenizer_info(service: Service, exchange: Exchange) -> None:
-    """What the model's files say of its tokenizer, and the chat templates that are in use."""
+    """The configuration of the tokenizer, from the model's files, and the chat templates in use."""
     template = None if service.template is None else dict(service.template.templates.sources)
     path = Path(service.config.model.tokenizer or service.config.model.model) / "tokenizer_config.json"
     declared = await service.off_loop(LONG, read_json, path)

@@ -64,7 +64,7 @@ class AdminServer:
             if self.router is None:
                 raise HttpError(503, "The server is starting: it loads the model.")
             await self.router.handle(exchange)
-        except Exception as error:  # the border of one request
+        except Exception as error:  # the outermost handler of a request
             answer = http_error(error, exchange.request_id)
             if answer.status == 500:
                 log.error("failed request=%s: %s", exchange.request_id, error, exc_info=True)

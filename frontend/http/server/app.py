@@ -1,4 +1,4 @@
-"""The ASGI application. Answers /live from its first moment; the routes come when the model's text side has loaded."""
+"""The ASGI application. It answers /live at once, and other routes once the model's text side has loaded."""
 
 import asyncio
 import contextlib
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPEN_PROBES = ("/live", "/health", "/ping")  # reveal only that a server is there: a status without a body
+_OPEN_PROBES = ("/live", "/health", "/ping")  # answered with a status without a body, so they need no key
 _RETRY_SOON = [(b"retry-after", b"1")]
 
 
 class Application:
     """The application of one frontend.
 
-    `engine_ready`: whether the engine is connected and has sent something lately; `progresses`: whether requests are
-    computed now; `patience_s`: how long a request waits for the routes; `secret`: the run's secret.
+    `engine_ready`: whether the engine is connected and has recently sent a message; `progresses`: whether requests are
+    being computed; `patience_s`: how long a request waits for the routes; `secret`: the run's secret.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Application:
             exchange.tenant = self._guard.check(exchange.headers)
             exchange.lease.tenant = exchange.tenant.name
         if path in PROBES and exchange.scope["method"] not in ("GET", "HEAD"):
-            raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
+            raise HttpError(405, f"{path} accepts only GET.", headers=[(b"allow", b"GET, HEAD")])
         if path and path == self._root_path:  # the page's relative links need the trailing slash
             return await exchange.send(308, b"", [(b"location", f"{path}/".encode())])
         if path == "/live":

@@ -1,1 +1,1 @@
-"""Vectors from LLM and AsyncLLM: their methods, and what they give back."""
+"""The pooling methods of LLM and AsyncLLM, and their outputs."""

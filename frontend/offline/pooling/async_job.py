@@ -17,7 +17,7 @@ from .prompts import PoolingJob
 
 
 class AsyncPoolingJob:
-    """`output`, then `end` in any case. `abort` at any time."""
+    """Call `output`, then `end` whatever happens. `abort` may be called at any time."""
 
     def __init__(self, request_id: str, client: AsyncClient, limit: InFlightLimit):
         self.request_id = request_id
@@ -30,15 +30,17 @@ class AsyncPoolingJob:
     async def output(
         self, make: Callable[[], PoolingJob], threads: ThreadPoolExecutor, priority: int
     ) -> PoolingRequestOutput:
-        """`make` takes long, so it is called in a thread. Raises as AsyncPoolingRequest does, and what `make` raises;
-        RequestFailed when it was aborted."""
+        """Run the job that `make` builds; `make` is slow, so it is called in a thread.
+
+        Raises what AsyncPoolingRequest and `make` raise, and RequestFailed if the job was aborted.
+        """
         job = await off_loop(threads, LONG, make)
         if not await self._enter(priority):
             raise RequestFailed("the request was aborted")
         return pooling_output(await self._vector(job, priority), self.request_id)
 
     async def _enter(self, priority: int) -> bool:
-        """Wait until the engine can be given it; False when it was aborted before."""
+        """Wait until the job may be submitted to the engine. Returns False if it was aborted first."""
         self._entry = self._limit.entry(1, priority)
         if self._aborted.is_set() and not self._entry.done():
             self._entry.set_result(False)
@@ -53,7 +55,7 @@ class AsyncPoolingJob:
                 request.abort()
             try:
                 return Answered(job, await request, request.answer)
-            except Overloaded as full:  # the engine was full, of other clients' requests
+            except Overloaded as full:  # by other clients' requests
                 if full.draining:
                     raise
                 with contextlib.suppress(TimeoutError):
@@ -61,7 +63,7 @@ class AsyncPoolingJob:
                     await asyncio.wait_for(self._aborted.wait(), wait_s)
 
     def abort(self) -> None:
-        """Harmless when it has ended."""
+        """Has no effect on a job that has ended."""
         self._aborted.set()
         if self._entry is not None and not self._entry.done():
             self._entry.set_result(False)
@@ -69,7 +71,7 @@ class AsyncPoolingJob:
             self._request.abort()
 
     def end(self) -> None:
-        """Its caller has left or has its vector."""
+        """The caller has its vector or no longer wants it."""
         self.abort()
         entry = self._entry
         if entry is not None and not entry.cancelled() and entry.result():

@@ -1,4 +1,4 @@
-"""Many prompts to vectors through one client: bounded in flight, vectors in the order of the prompts."""
+"""Turns many prompts into vectors: a bounded number in flight, vectors in the order of the prompts."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ class _Running:
 
 
 class PoolingBatch:
-    """`max_in_flight` bounds what the engine holds at once; the rest is not even tokenized."""
+    """At most `max_in_flight` prompts are with the engine at once; the rest are not tokenized yet."""
 
     def __init__(self, client: Client, max_in_flight: int):
         self._client = client
@@ -29,7 +29,10 @@ class PoolingBatch:
         self._running: deque[_Running] = deque()
 
     def run(self, jobs: Iterable[PoolingJob]) -> Iterator[Answered]:
-        """One a job. Whatever ends it early, what runs is aborted. Raises as PoolingRequest.result does."""
+        """Yield one vector per job. If the iteration ends early, running requests are aborted.
+
+        Raises what PoolingRequest.result raises.
+        """
         source = iter(jobs)
         try:
             self._fill(source)

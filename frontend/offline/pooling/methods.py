@@ -1,4 +1,4 @@
-"""The methods of LLM for models that answer with vectors, in the field's names."""
+"""The pooling methods of LLM, with vLLM's names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -33,11 +33,11 @@ Params = PoolingParams | Sequence[PoolingParams] | None
 
 
 class PoolingMethods:
-    """Prompts are as `generate` takes them. Each method raises InvalidRequest for what cannot be served; then nothing
-    goes on running.
+    """Prompts have the forms that `generate` accepts. Each method raises InvalidRequest for input that cannot be
+    served, and leaves no request running.
 
-    `truncate_prompt_tokens`: a longer prompt is cut to so many tokens, -1: to as many as the model takes.
-    `prompt_name`: one of the model's prompts (config_sentence_transformers.json), which is put before texts.
+    `truncate_prompt_tokens`: the number of tokens that a longer prompt is cut to; -1 is the model's maximum.
+    `prompt_name`: a prompt of the model's config_sentence_transformers.json; it is put before each text.
     """
 
     config: Config
@@ -55,10 +55,11 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[PoolingRequestOutput]:
-        """The vectors of `pooling_task`; without one that of `pooling_params`, without these the model's richest."""
-        check_keywords(same_anyway, PoolingMethods.encode.__annotations__)
+        """The vectors of `pooling_task`. If it is None, `pooling_params` name the task; if these are None as well, it
+        is the task of the model that returns the most numbers."""
+        check_keywords(vllm_keywords, PoolingMethods.encode.__annotations__)
         options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
         answered = self._pooled(prompts, pooling_params, pooling_task, options, use_tqdm)
         return [pooling_output(each, number) for number, each in enumerate(answered)]
@@ -72,10 +73,10 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[EmbeddingRequestOutput]:
-        """One embedding a prompt."""
-        check_keywords(same_anyway, PoolingMethods.embed.__annotations__)
+        """One embedding per prompt."""
+        check_keywords(vllm_keywords, PoolingMethods.embed.__annotations__)
         options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
         return [
             EmbeddingRequestOutput(outputs=EmbeddingOutput.of(each.pooled), **each.facts(number))
@@ -91,10 +92,10 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[ClassificationRequestOutput]:
-        """How likely each class is, for each prompt."""
-        check_keywords(same_anyway, PoolingMethods.classify.__annotations__)
+        """The probability of each class, for each prompt."""
+        check_keywords(vllm_keywords, PoolingMethods.classify.__annotations__)
         options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
         return [
             ClassificationRequestOutput(outputs=ClassificationOutput.of(each.pooled), **each.facts(number))
@@ -109,10 +110,10 @@ class PoolingMethods:
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[PoolingRequestOutput]:
-        """Scores of each token, of a reward model."""
-        check_keywords(same_anyway, PoolingMethods.reward.__annotations__)
+        """A reward model's scores for each token."""
+        check_keywords(vllm_keywords, PoolingMethods.reward.__annotations__)
         return self.encode(
             prompts,
             pooling_params,
@@ -132,13 +133,13 @@ class PoolingMethods:
         pooling_params: PoolingParams | None = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **same_anyway: Any,
+        **vllm_keywords: Any,
     ) -> list[ScoringRequestOutput]:
-        """How well each text of `data_2` goes with that of `data_1`, of which there may be one for all.
+        """How well each text of `data_2` matches the corresponding text of `data_1`, or its only text.
 
-        A model of embeddings compares two of them, by their cosine; a cross-encoder reads both texts at once.
+        With an embedding model the score is the cosine of two embeddings; a cross-encoder reads both texts at once.
         """
-        check_keywords(same_anyway, PoolingMethods.score.__annotations__)
+        check_keywords(vllm_keywords, PoolingMethods.score.__annotations__)
         limits, options = self._client.limits, PoolingOptions(truncate_prompt_tokens, tokenization_kwargs)
         first, second = pairs_of(data_1, data_2)
         if "embed" in limits.tasks:
@@ -151,8 +152,8 @@ class PoolingMethods:
         check_task("classify", limits)
         if limits.num_labels != 1:
             raise InvalidRequest(
-                f"this model tells {limits.num_labels} classes apart; a score needs a model of one class, or of "
-                "embeddings: use classify",
+                f"this model has {limits.num_labels} classes; score needs a model with one class or an embedding "
+                "model: use classify",
                 "data_1",
             )
         [params] = params_for(pooling_params, 1, "classify")

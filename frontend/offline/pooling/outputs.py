@@ -1,4 +1,4 @@
-"""What the methods that pool give back, in the field's names."""
+"""The outputs of the pooling methods, with vLLM's names."""
 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -15,9 +15,9 @@ Output = TypeVar("Output")
 
 @dataclass(slots=True)
 class PoolingOutput:
-    """`data`: float32 of the shape [tokens, columns] for a task that begins with token_, else [columns].
+    """`data`: float32, of shape [tokens, columns] for a task whose name begins with token_, else [columns].
 
-    It is a buffer: `data.tolist()`, `numpy.asarray(data)`, `torch.tensor(data.tolist())`.
+    It is a memoryview: use `data.tolist()`, `numpy.asarray(data)` or `torch.tensor(data.tolist())`.
     """
 
     data: "memoryview[float]"
@@ -61,7 +61,7 @@ class ScoringOutput:
 
 @dataclass(slots=True)
 class _RequestOutput(Generic[Output]):
-    """One prompt and what came of it."""
+    """One prompt and its output."""
 
     request_id: str
     outputs: Output
@@ -84,19 +84,19 @@ class ClassificationRequestOutput(_RequestOutput[ClassificationOutput]):
 
 
 class ScoringRequestOutput(_RequestOutput[ScoringOutput]):
-    """Of a score of two embeddings: the tokens of both texts."""
+    """For a score of two embeddings, `prompt_token_ids` holds the tokens of both texts."""
 
 
 @dataclass(slots=True)
 class Answered:
-    """One prompt, and the vector that came of it."""
+    """One prompt and its vector."""
 
     job: PoolingJob
     pooled: Pooled
     answer: PoolingAnswer
 
     def facts(self, number: int | str) -> dict[str, Any]:
-        """What every kind of output has beside its `outputs`."""
+        """The fields that all outputs share, apart from `outputs`."""
         return {
             "request_id": str(number),
             "prompt_token_ids": self.job.token_ids,

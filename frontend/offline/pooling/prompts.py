@@ -1,4 +1,4 @@
-"""What people pass to the methods that pool, as prompts of tokens and parameters for each."""
+"""Turns the arguments of the pooling methods into token prompts with their parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ class PoolingJob:
 
 @dataclass(frozen=True, slots=True)
 class PoolingOptions:
-    """How texts become tokens; the names are those of the methods' arguments."""
+    """How texts become tokens; the names are those of the methods' parameters."""
 
-    truncate_prompt_tokens: int | None = None  # -1: as many as the model takes
+    truncate_prompt_tokens: int | None = None  # -1: the model's maximum
     tokenization_kwargs: Mapping[str, Any] | None = None
     prompt_name: str | None = None
 
@@ -45,11 +45,11 @@ class PoolingOptions:
 
 
 def default_task(limits: Welcome) -> PoolingTask:
-    """What is asked for when nothing is said: as much as the model gives. Raises InvalidRequest."""
+    """The task when the caller names none: the first of BY_TOKEN that the model has. Raises InvalidRequest."""
     found = next((task for task in BY_TOKEN if task in limits.tasks), None)
     if found is None:
         raise InvalidRequest(
-            f"this model can be asked for {', '.join(limits.tasks)}; vectors need a model for one of "
+            f"this model serves {', '.join(limits.tasks)}; pooling needs a model that serves one of "
             f"{', '.join(BY_TOKEN)}",
             "pooling_task",
         )
@@ -57,18 +57,18 @@ def default_task(limits: Welcome) -> PoolingTask:
 
 
 def check_task(task: str, limits: Welcome) -> None:
-    """Before anything is tokenized. Raises InvalidRequest."""
+    """Called before anything is tokenized. Raises InvalidRequest."""
     if task not in limits.tasks:
         raise InvalidRequest(
-            f"pooling_task is {task!r:.40}; this model can be asked for {', '.join(limits.tasks)}", "pooling_task"
+            f"pooling_task is {task!r:.40}; this model serves {', '.join(limits.tasks)}", "pooling_task"
         )
 
 
 def params_for(pooling_params: Any, count: int, task: PoolingTask | None) -> list[PoolingParams]:
-    """One each; `task`: in place of theirs. Raises InvalidRequest."""
+    """The parameters of each of `count` prompts; `task`, if given, replaces theirs. Raises InvalidRequest."""
     found = one_each(pooling_params or PoolingParams(), count, "pooling_params")
     if wrong := next((each for each in found if not isinstance(each, PoolingParams)), None):
-        raise InvalidRequest(f"pooling_params is a {type(wrong).__name__}; give PoolingParams", "pooling_params")
+        raise InvalidRequest(f"pooling_params is a {type(wrong).__name__}; pass PoolingParams", "pooling_params")
     return found if task is None else [msgspec.structs.replace(params, task=task) for params in found]
 
 
@@ -80,7 +80,7 @@ def jobs_of(
     task: PoolingTask | None,
     options: PoolingOptions,
 ) -> tuple[int, Iterator[PoolingJob]]:
-    """(how many there are, each, made when it is asked for). Raises InvalidRequest."""
+    """The number of jobs and an iterator that makes each job when it is needed. Raises InvalidRequest."""
     parsed = parse_prompts(prompts, options.tokenization())
     if task is None and pooling_params is None:
         task = default_task(limits)
@@ -110,19 +110,19 @@ def one_job(
     task: PoolingTask | None,
     options: PoolingOptions,
 ) -> PoolingJob:
-    """Of the only prompt. Raises InvalidRequest."""
+    """The job of a single prompt. Raises InvalidRequest."""
     count, jobs = jobs_of(texts, limits, prompt, pooling_params, task, options)
     if count != 1:
-        raise InvalidRequest(f"prompt is a list of {count} prompts; AsyncLLM takes one: call encode for each", "prompt")
+        raise InvalidRequest(f"prompt is a list of {count} prompts; call encode once for each prompt", "prompt")
     return next(jobs)
 
 
 def pairs_of(first: Any, second: Any) -> tuple[list[str], list[str]]:
-    """Equal numbers of texts, or one and any number. Raises InvalidRequest."""
+    """Both sides as lists: `first` has one text or as many as `second`. Raises InvalidRequest."""
     a, b = _texts(first, "data_1"), _texts(second, "data_2")
     if len(a) not in (1, len(b)) or not b:
         raise InvalidRequest(
-            f"data_1 has {len(a)} texts and data_2 {len(b)}; give one and any number, or equal numbers", "data_1"
+            f"data_1 has {len(a)} texts and data_2 {len(b)}; pass one text in data_1, or equal numbers", "data_1"
         )
     return a, b
 

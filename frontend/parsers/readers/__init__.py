@@ -1,1 +1,1 @@
-"""Readers of one kind of text each, of which a format is made."""
+"""Readers, each for one kind of text; a format combines them."""

@@ -1,4 +1,4 @@
-"""Collects the findings of readers as events, and decides which white space belongs to them."""
+"""Collects the events of readers, and drops white space around reasoning and before calls."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,27 +12,27 @@ Tools = Mapping[str, Mapping[str, Any]]  # parameters' JSON schemas, by name
 
 
 class Collector:
-    """White space at either edge of reasoning is dropped, and so is what stands before a call."""
+    """Drops white space at both ends of reasoning and before calls."""
 
     def __init__(self, tools: Tools):
         self.tools = tools
         self.num_calls = 0
         self._name = ""  # of the last call
         self._events: list[Event] = []
-        self._content_space: list[str] = []  # behind content: it belongs to a call if one follows
+        self._content_space: list[str] = []  # white space after content; dropped if a call follows
         self._reasoning_space: list[str] = []
         self._reasoning_begun = False
         self.schema: Mapping[str, Any] | None = None  # of the last parameter, if its tool declares it
         self._num_parameters = 0  # of the last call
-        self._ending = ""  # what the last call's JSON lacks, unless more of it comes
+        self._ending = ""  # what completes the last call's JSON if no more of it follows
 
     def take(self) -> list[Event]:
-        """What has come since the last time."""
+        """The events since the last call of `take`."""
         events, self._events = self._events, []
         return joined(events) if len(events) > 1 else events
 
     def content(self, text: str) -> None:
-        if text and not self._content_space and not text[-1].isspace():  # most text is so
+        if text and not self._content_space and not text[-1].isspace():  # the common case
             self._events.append(Content(text))
             return
         if shown := text.rstrip():
@@ -42,7 +42,7 @@ class Collector:
             self._content_space.append(space)
 
     def drop_space(self) -> None:
-        """The white space behind the content is none of it."""
+        """Drop the white space after the content."""
         self._content_space = []
 
     def reasoning(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Collector:
         self._reasoning_begun, self._reasoning_space = False, []
 
     def end(self) -> None:
-        """No text follows."""
+        """The output has ended."""
         if self._content_space:
             self._events.append(Content("".join(self._content_space)))
             self._content_space = []
@@ -74,13 +74,13 @@ class Collector:
         self._ending = "{}"
 
     def arguments(self, text: str) -> None:
-        """A piece of their JSON, or all of it."""
+        """Add a piece of the arguments' JSON."""
         if text:
             self._events.append(Arguments(self.num_calls - 1, text))
             self._ending = ""
 
     def start_parameter(self, name: str) -> None:
-        """One of the call's arguments, which come one by one; its value follows."""
+        """Begin one of the call's arguments, if they are written one by one."""
         is_first = self._ending == "{}"
         self.arguments(f"{'{' if is_first else ', '}{json.dumps(name, ensure_ascii=False)}: ")
         self._num_parameters = 1 if is_first else self._num_parameters + 1
@@ -88,18 +88,18 @@ class Collector:
         self.schema = schema if isinstance(schema, Mapping) else None
 
     def value(self, text: str) -> None:
-        """The end of the value of a parameter."""
+        """Add the last piece of a parameter's value."""
         self.arguments(text)
         self._ending = "}"
 
     def next_parameter(self) -> str:
-        """The name of an argument that stands there without one."""
+        """The name of a positional argument."""
         declared = list(self._declared())
         number = 0 if self._ending == "{}" else self._num_parameters
         return str(declared[number]) if number < len(declared) else f"argument{number}"
 
     def end_call(self) -> None:
-        """No more of the last call follows."""
+        """The last call has ended."""
         self.arguments(self._ending)
 
     def _declared(self) -> Mapping[str, Any]:
@@ -108,7 +108,7 @@ class Collector:
 
 
 def joined(events: Sequence[Event]) -> list[Event]:
-    """Neighbours of one kind as one event."""
+    """Join consecutive events of one kind."""
     return [_one([*run]) for _, run in groupby(events, _kind)]
 
 

@@ -1,7 +1,7 @@
-"""Reads JSON in generated text incrementally: the end of a value, and the name and the arguments of a call.
+"""Reads JSON in generated text incrementally: the end of a value, and the name and arguments of a call.
 
-The JSON determines where a call ends, as its strings may contain the tags of the format. A control character within a
-string, which models write and JSON forbids, becomes an escape.
+The JSON determines where a call ends, because its strings may contain the tags of the format. A control character
+within a string, which models write although JSON forbids it, becomes an escape.
 """
 
 import json
@@ -12,7 +12,7 @@ import msgspec
 from .collector import Collector
 from .states import FAIL, JsonArguments, JsonCall
 
-# What matters outside and inside of a string; a control character cannot be in one.
+# The characters that matter outside and inside a string; a control character must be escaped in one.
 _OUTSIDE, _INSIDE = re.compile(r'[{}\[\]"]'), re.compile(r'["\\\x00-\x1f]')
 _SCALAR_END = re.compile(r"[,}\]\s]")
 _SPACE = " \t\n\r"
@@ -69,7 +69,7 @@ class JsonValue:
 
 
 class JsonArgumentsReader:
-    """The object that is a call's arguments; anything else stands for none."""
+    """Reads the object with a call's arguments; any other value counts as no arguments."""
 
     def __init__(self, state: JsonArguments, collector: Collector):
         self._state, self._collector = state, collector
@@ -89,15 +89,15 @@ class JsonArgumentsReader:
 
 
 class JsonCallReader:
-    """{"name": …, "arguments": …} with its members in any order; Llama's models write `parameters`."""
+    """Reads {"name": …, "arguments": …} with members in any order; Llama's models write `parameters`."""
 
     def __init__(self, state: JsonCall, collector: Collector):
         self._state, self._collector = state, collector
-        self._due = "{"  # or a key, ":", a value, ","
+        self._due = "{"  # what comes next: "{", a key, ":", a value or ","
         self._value: JsonValue | None = None
-        self._key, self._pieces = "", list[str]()  # of the value or key that is being read
+        self._key, self._pieces = "", list[str]()  # pieces of the current key or value
         self._name = self._id = ""
-        self._arguments: str | None = None  # that came before the name
+        self._arguments: str | None = None  # arguments that came before the name
         self._num_held = 0
         self._is_committed = self._streams = self._failed = False
 
@@ -128,7 +128,7 @@ class JsonCallReader:
         self._value = JsonValue()
         if self._key not in ("arguments", "parameters") or self._is_committed:
             return
-        self._failed = first not in '{"n'  # an object, the text of one, or null
+        self._failed = first not in '{"n'  # an object, a string with one, or null
         if self._name and first == "{":
             self._commit()
             self._streams = True

@@ -1,4 +1,4 @@
-"""Parameters that a format writes one by one, as plain text, and what JSON they stand for."""
+"""Reads parameters that a format writes one by one as plain text, and converts them to JSON."""
 
 import ast
 import json
@@ -14,7 +14,7 @@ from .tags import tags_of
 
 
 def takes_text(schema: Mapping[str, Any] | None) -> bool:
-    """Whether a value is always text, even if it looks like another type."""
+    """Whether a value is text even if it looks like another type."""
     if schema is None:
         return False
     variants = schema.get("anyOf") or schema.get("oneOf")
@@ -29,7 +29,7 @@ def takes_text(schema: Mapping[str, Any] | None) -> bool:
 
 
 def value_json(text: str) -> str:
-    """The text as JSON, if it is JSON or a literal of Python; else a JSON string of it."""
+    """The text itself if it is JSON; a Python literal converted to JSON; otherwise the text as a JSON string."""
     text = text.strip()
     try:
         msgspec.json.decode(text)
@@ -60,14 +60,14 @@ class KeyReader:
 
 
 class ValueReader:
-    """A text is passed on as it comes; any other value once it is whole."""
+    """Passes on text in pieces, and any other value when it is complete."""
 
     def __init__(self, state: Value, collector: Collector):
         self._state, self._collector = state, collector
         self._tags = tags_of(state.end)
         self._is_text = takes_text(collector.schema)
         self._begun = False
-        self._held = ""  # a line break that may be the last
+        self._held = ""  # a line break that may be the last character
         self._pieces: list[str] = []
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:

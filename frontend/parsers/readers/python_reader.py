@@ -1,4 +1,4 @@
-"""Calls as Python writes them: name(key="value", other=[1, 2])."""
+"""Reads calls in Python's syntax: name(key="value", other=[1, 2])."""
 
 import re
 
@@ -39,7 +39,7 @@ class PythonCallsReader:
             at = after + 1
         return after
 
-    # Both: (how far they read, the next state if it is another's turn); no further where more text must come first.
+    # Both return (where reading stops, the next state if this one is done); they stop early if more text is needed.
 
     def _read_name(self, text: str, at: int) -> tuple[int, str | None]:
         end = self._state.end
@@ -72,7 +72,7 @@ class PythonCallsReader:
 
 
 class _Literal:
-    """A literal up to the comma or bracket behind it."""
+    """Reads a literal up to the comma or bracket that ends it."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []

@@ -1,7 +1,7 @@
-"""The states of a format of tool calls and reasoning: a table of states of a few kinds.
+"""The kinds of states that make up the table of a format of tool calls and reasoning.
 
-A state reads text as far as its kind defines, then the next state continues. `FAIL` as the next state means that the
-text is not a call after all: it is content.
+A state reads text as its kind defines, then the next state continues. The next state `FAIL` means that the text turned
+out not to be a call: it is content.
 """
 
 import re
@@ -15,27 +15,27 @@ CONTENT = "content"
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text of one kind, up to one of the tags, each with the state that follows it."""
+    """Text of one kind, up to one of the tags; each tag has a next state."""
 
     kind: Literal["content", "reasoning", "nothing"]
     tags: Mapping[str, str] = field(default_factory=dict)
-    may_return: bool = True  # a tag of content may turn out to be content, with what follows it
+    may_return: bool = True  # a tag and the text after it may turn out to be content
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """White space, then perhaps one of the tags; `begins`: texts that the state which follows reads itself."""
+    """White space, then optionally one of the tags; `begins`: texts that the next state reads itself."""
 
     tags: Mapping[str, str]
     otherwise: str
     begins: Mapping[str, str] = field(default_factory=dict)
-    keeps_space: bool = False  # the state of `otherwise` reads the white space
-    ends_call: bool = False  # all parameters of the call are there
+    keeps_space: bool = False  # the state `otherwise` reads the white space
+    ends_call: bool = False  # all parameters of the call have been read
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderEnd:
-    """The header ends with `tag` and its text before has `pattern`, whose groups `name` and `id` begin a call."""
+    """A header that ends with `tag` and matches `pattern`, whose groups `name` and `id` begin a call."""
 
     tag: str
     pattern: re.Pattern[str]
@@ -44,21 +44,21 @@ class HeaderEnd:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Text that says what follows: the first of `ends` that holds counts; none: no call."""
+    """Text that determines what follows. The first of `ends` that matches counts; if none does, it is not a call."""
 
     ends: tuple[HeaderEnd, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonArguments:
-    """A JSON object: the arguments of the call that a header began."""
+    """A JSON object with the arguments of the call that a header began."""
 
     next: str
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCall:
-    """A JSON object of a name and arguments, in any order; `is_known`: no call unless the request has such a tool."""
+    """A JSON object with a name and arguments, in any order; `is_known`: a call only if the request has that tool."""
 
     next: str
     is_known: bool = False
@@ -66,7 +66,7 @@ class JsonCall:
 
 @dataclass(frozen=True, slots=True)
 class PythonCalls:
-    """Calls as Python writes them, with keyword arguments that are literals, up to `end`; of known tools alone."""
+    """Calls of known tools in Python's syntax, up to `end`; keyword arguments are literals."""
 
     next: str
     end: str
@@ -82,7 +82,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A parameter's value as plain text, up to `end`; a line break at either edge is none of it if `trims`."""
+    """A parameter's value as plain text, up to `end`; `trims`: drop a line break at each end."""
 
     end: str
     next: str
@@ -94,7 +94,7 @@ State = Text | Skip | Header | JsonArguments | JsonCall | PythonCalls | Key | Va
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How outputs of a model are written: states by name, and the one that begins."""
+    """The format of a model's outputs: states by name, and the first state."""
 
     states: Mapping[str, State]
     start: str = CONTENT

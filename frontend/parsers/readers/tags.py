@@ -14,7 +14,7 @@ class Tags:
         self._longest = max(map(len, tags), default=1) - 1
 
     def find(self, text: str, at: int, final: bool) -> tuple[int, str]:
-        """(where the first tag begins, the tag); without a tag, where the text ends that can be none of one, and ""."""
+        """(position of the first tag, the tag). Without a tag: (end of the text that cannot belong to a tag, "")."""
         if (found := self._pattern.search(text, at)) is not None:
             return found.start(), found[0]
         if not final:
@@ -24,7 +24,7 @@ class Tags:
         return len(text), ""
 
     def at(self, text: str, at: int) -> str:
-        """The tag that stands there, or ""."""
+        """The tag at this position, or ""."""
         found = self._pattern.match(text, at)
         return "" if found is None else found[0]
 
@@ -33,4 +33,4 @@ class Tags:
         return len(text) - at <= self._longest and text[at:] in self._beginnings
 
 
-tags_of = lru_cache(maxsize=1024)(Tags)  # states are entered often, and are few
+tags_of = lru_cache(maxsize=1024)(Tags)  # there are few states, and they are entered often

@@ -1,4 +1,4 @@
-"""Text between calls, the tags that end it, and headers of calls."""
+"""Reads text between calls, the tags that end it, and the headers of calls."""
 
 from .collector import Collector
 from .json_readers import behind_space
@@ -12,7 +12,7 @@ class TextReader:
     def __init__(self, state: Text, collector: Collector):
         self._state, self._collector = state, collector
         self._tags = tags_of(*state.tags)
-        self.tag_at: int | None = None  # where a tag stands that may turn out to be content
+        self.tag_at: int | None = None  # position of a tag that may turn out to be content
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
         end, tag = self._tags.find(text, at, final)

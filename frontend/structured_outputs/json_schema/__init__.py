@@ -1,1 +1,1 @@
-"""JSON Schema, rewritten in the keywords that grammars are made of."""
+"""Rewrites JSON Schema with the keywords that grammars support."""

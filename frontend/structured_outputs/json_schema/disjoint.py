@@ -1,4 +1,4 @@
-"""Whether two schemas can have no instance in common; `oneOf` of such branches is `anyOf`."""
+"""Decides whether two schemas have no instance in common; a `oneOf` of such branches is equivalent to `anyOf`."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ _RANGES = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties
 
 
 def disjoint(root: Schema, first: Schema, second: Schema, depth: int = 0) -> bool:
-    """True only when it is certain."""
+    """True only if it is certain."""
     first, second = resolved(root, first), resolved(root, second)
     if first is False or second is False:
         return True
@@ -34,18 +34,18 @@ def disjoint(root: Schema, first: Schema, second: Schema, depth: int = 0) -> boo
 
 
 def _values(schema: dict[str, Any]) -> set[str] | None:
-    """What `const` or `enum` allows, comparable; 1 and 1.0 are equal."""
+    """The values of `const` or `enum`, made comparable; 1 and 1.0 are equal."""
     found = [schema["const"]] if "const" in schema else schema.get("enum")
     return {comparable(value) for value in found} if isinstance(found, list) else None
 
 
 def comparable(value: Any) -> str:
-    """Equal for values that JSON Schema has as equal."""
+    """A string that is equal for values that are equal in JSON Schema."""
     return json.dumps(_with_integers(value), sort_keys=True)
 
 
 def _with_integers(value: Any) -> Any:
-    """1.0 is 1, wherever it stands."""
+    """The value with 1 in place of 1.0, at any depth."""
     if isinstance(value, dict):
         return {name: _with_integers(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -99,7 +99,7 @@ def _may_match(pattern: str, name: str) -> bool:
 
 
 def _apart(first: dict[str, Any], second: dict[str, Any], low: str, high: str) -> bool:
-    """One's highest lies below the other's lowest."""
+    """Whether the maximum of one is below the minimum of the other."""
     for one, other in ((first, second), (second, first)):
         least, most = one.get(low), other.get(high)
         if isinstance(least, int | float) and isinstance(most, int | float) and most < least:
@@ -108,7 +108,7 @@ def _apart(first: dict[str, Any], second: dict[str, Any], low: str, high: str) -
 
 
 def _by_parts(root: Schema, schema: dict[str, Any], other: dict[str, Any], depth: int) -> bool:
-    """Apart from `other` is a union of which each part is, and an intersection of which one part is."""
+    """A union is disjoint from `other` if every part is; an intersection is if any part is."""
     for name in ("anyOf", "oneOf"):
         parts = schema.get(name)
         if isinstance(parts, list) and parts and all(disjoint(root, part, other, depth + 1) for part in parts):

@@ -1,4 +1,4 @@
-"""Finite sets spelled out in keywords that a grammar can follow; None where they would be too many."""
+"""Writes finite sets with keywords that a grammar supports; returns None for sets that are too large."""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
@@ -12,7 +12,7 @@ _ANYTHING = r"[\s\S]*"
 
 
 def other_texts(texts: Iterable[str]) -> str:
-    """A regular expression of every text but these."""
+    """A regular expression for every text except these."""
     tree: dict[str, Any] = {}
     for text in texts:
         node = tree
@@ -23,7 +23,7 @@ def other_texts(texts: Iterable[str]) -> str:
 
 
 def _outside(node: dict[str, Any]) -> str:
-    """What does not lead from `node` to an end."""
+    """A regular expression for texts that do not lead from `node` to the end of an excluded text."""
     following = [char for char in node if char]
     branches = [_char(char) + _outside(node[char]) for char in following]
     excluded = "".join(map(_char, following))
@@ -37,7 +37,7 @@ def _char(char: str) -> str:
 
 
 def arrays_without_repetition(values: Sequence[Any], least: int, most: int | None) -> list[Schema] | None:
-    """Every array of distinct `values`, of which there are `least` to `most`."""
+    """Schemas of all arrays of `least` to `most` distinct values."""
     lengths = range(least, min(len(values), len(values) if most is None else most) + 1)
     if sum(perm(len(values), length) for length in lengths) > MAX_BRANCHES:
         return None
@@ -54,7 +54,7 @@ def arrays_without_repetition(values: Sequence[Any], least: int, most: int | Non
 
 
 def objects_of_size(names: Sequence[str], required: Sequence[str], least: int, most: int | None) -> list[Schema] | None:
-    """Which of the properties `names` are there, for every way in which `least` to `most` are."""
+    """Schemas of all objects with `least` to `most` of the properties `names`."""
     optional = [name for name in names if name not in required]
     longest = len(optional) if most is None else min(len(optional), most - len(required))
     sizes = range(max(0, least - len(required)), longest + 1)

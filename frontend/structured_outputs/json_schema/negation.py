@@ -1,4 +1,4 @@
-"""The schema of everything that another schema refuses, if it can be written without `not`."""
+"""Negates a schema, if the negation can be written without `not`."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,7 +12,7 @@ ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$id", "$schema")
 )
 MAX_DEPTH = 16
-# keyword -> (the type that it is about, the keyword that says the opposite, what is added to the number)
+# keyword -> (the type that it constrains, the opposite keyword, the offset of the number)
 _OPPOSITES = {
     "minimum": ("number", "exclusiveMaximum", 0),
     "maximum": ("number", "exclusiveMinimum", 0),
@@ -26,7 +26,7 @@ _OPPOSITES = {
 
 
 def negated(root: Schema, schema: Schema, depth: int = 0) -> Schema | None:
-    """What `schema` refuses; None when these keywords cannot say it."""
+    """The schema of all values that `schema` refuses; None if it cannot be expressed."""
     schema = resolved(root, schema)
     if isinstance(schema, bool):
         return not schema
@@ -45,7 +45,7 @@ def negated(root: Schema, schema: Schema, depth: int = 0) -> Schema | None:
 
 
 def _without(root: Schema, name: str, value: Any, depth: int) -> Schema | None:
-    """What one keyword refuses."""
+    """The schema of the values that one keyword refuses."""
     if name in _OPPOSITES:
         return _number(name, value)
     if name in _KEYWORDS:
@@ -91,13 +91,13 @@ def _required(names: Any) -> Schema | None:
 def _type(value: Any) -> Schema | None:
     named = {value} if isinstance(value, str) else set(value)
     if "integer" in named and "number" not in named:
-        return None  # numbers that are no integers
+        return None  # no keyword expresses non-integer numbers
     left = [name for name in TYPES if name not in named]
     return {"type": left} if left else False
 
 
 def _enum(values: Any) -> Schema | None:
-    """Type by type: all values of the types that are not named, and the others of those that are."""
+    """All values of the types that do not occur, and the other values of the types that do."""
     if not isinstance(values, list):
         return None
     by_type: dict[str, list[Any]] = {}
@@ -127,7 +127,7 @@ _KEYWORDS: dict[str, Callable[[Any], Schema | None]] = {
 
 
 def json_type(value: Any) -> str:
-    """As `type` names it; integers are numbers."""
+    """The value's type in JSON Schema; integers are numbers."""
     match value:
         case None:
             return "null"

@@ -1,4 +1,4 @@
-"""Regular expressions of texts and of properties' names."""
+"""Regular expressions for texts and for property names."""
 
 import re
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import Any
 from .schema_walk import Schema, children, compiled_pattern, put
 
 _NULL_CHARACTER = r"\x00"
-# What stands for a character, and may be one of all control characters without being a quotation mark or backslash.
+# Parts of a pattern that match one character, and that may match all control characters.
 _PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
 _WITH_CONTROLS = re.compile(r"\[\^|\[:|\\[pPxu0c]|\x00")
 
 
 def with_mended_patterns(schema: Schema) -> Schema:
-    """The same, all of whose patterns are `without_null`."""
+    """The schema with all its patterns changed by `without_null`."""
     if isinstance(schema, bool):
         return schema
     found = dict(schema)
@@ -24,7 +24,7 @@ def with_mended_patterns(schema: Schema) -> Schema:
 
 
 def mend_patterns(schema: dict[str, Any]) -> None:
-    """Mend the schema's own patterns, in place, but not those of its parts."""
+    """Change the patterns of this schema in place, but not those of its subschemas."""
     if "pattern" in schema:
         schema["pattern"] = without_null(schema["pattern"])
     if "patternProperties" in schema:
@@ -34,10 +34,10 @@ def mend_patterns(schema: dict[str, Any]) -> None:
 
 
 def without_null(pattern: str) -> str:
-    r"""The same, but classes of characters do not have U+0000.
+    r"""The pattern with U+0000 removed from its character classes.
 
-    A class that has all control characters, as `[^"]` has, would let llguidance (1.9.1) write `\"` and `\\` for them,
-    whether these two are in the class or not. Its expressions are those of Rust, with nested classes and `--`.
+    For a class that has all control characters, like `[^"]`, llguidance (1.9.1) would also allow `\"` and `\\`, whether
+    the class has these two or not. The syntax is that of Rust's regex, with nested classes and `--`.
     """
     parts, at = list[str](), 0
     while at < len(pattern):
@@ -56,7 +56,7 @@ def without_null(pattern: str) -> str:
 
 
 def _end_of_class(pattern: str, start: int) -> int:
-    """The position after the bracket that closes the class at `start`; a bracket that comes first is a character."""
+    """The position after the bracket that closes the class at `start`; a leading bracket is an ordinary character."""
     at, depth = start, 0
     while at < len(pattern):
         if pattern[at] == "[":
@@ -72,7 +72,7 @@ def _end_of_class(pattern: str, start: int) -> int:
 
 
 def name_pattern(names: Schema) -> tuple[str, Callable[[str], bool]] | None:
-    """A regular expression of the names that a schema of names allows, and the same as a test."""
+    """A regular expression for the names that a schema of names allows, and the same as a predicate."""
     if not isinstance(names, dict) or not set(names) <= {"type", "enum", "const", "pattern", "minLength", "maxLength"}:
         return None
     given = [name for name in ("enum", "const", "pattern") if name in names]

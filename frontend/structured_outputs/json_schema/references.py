@@ -1,4 +1,4 @@
-"""Local references of a JSON schema: moved to `$defs`, where rewriting leaves them valid, and checked for circles."""
+"""Moves the targets of local references to `$defs`, where rewriting leaves them valid, and finds circular ones."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ from .schema_walk import Schema, look_up
 
 
 def with_named_targets(root: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which every local reference leads to `$defs` or the root: rewriting moves everything else."""
+    """A copy in which every local reference leads to `$defs` or the root, because rewriting moves everything else."""
     targets: dict[str, str] = {}
 
     def copied(value: Any) -> Any:
@@ -36,7 +36,7 @@ def _moves(ref: str) -> bool:
 
 
 def leads_back(root: Schema, ref: str) -> bool:
-    """Whether a chain of bare references from `ref` on is a circle."""
+    """Whether a chain of bare references from `ref` is circular."""
     seen: set[str] = set()
     target: Schema | None = {"$ref": ref}
     while isinstance(target, dict) and isinstance(following := target.get("$ref"), str):

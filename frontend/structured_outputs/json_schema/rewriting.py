@@ -1,4 +1,4 @@
-"""Rewrites JSON Schema in the keywords that llguidance supports, without weakening it.
+"""Rewrites JSON Schema with the keywords that llguidance supports, without weakening it.
 
 llguidance refuses unknown keywords (`not`, `if`, `uniqueItems`, `dependentRequired`, most of `oneOf` …). Many of their
 uses can be expressed with `anyOf`, `properties: {name: false}`, `pattern` and bounds; the others are refused, with JSON
@@ -24,9 +24,9 @@ FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
 )
 REFUSED = {
-    "contains": "that some item fits cannot be said of an array of any length",
-    "minContains": "it goes with contains, which is not supported",
-    "maxContains": "it goes with contains, which is not supported",
+    "contains": "it cannot be enforced for arrays of any length",
+    "minContains": "it depends on contains, which is not supported",
+    "maxContains": "it depends on contains, which is not supported",
     "unevaluatedItems": "use items",
     "$dynamicRef": "use $ref",
     "$recursiveRef": "use $ref",
@@ -59,7 +59,7 @@ class Rewriting:
         if depth > MAX_DEPTH:
             raise Unsupported(where, f"it is nested deeper than {MAX_DEPTH} levels")
         if self._num_subschemas > MAX_SUBSCHEMAS:
-            raise Unsupported("", f"with its alternatives spelled out it has over {MAX_SUBSCHEMAS} parts")
+            raise Unsupported("", f"written out, its alternatives have more than {MAX_SUBSCHEMAS} parts")
         if isinstance(schema, bool):
             return schema
         for name, why in REFUSED.items():
@@ -83,7 +83,7 @@ class Rewriting:
 
     def _negated(self, schema: Schema, where: str, keyword: str) -> Schema:
         if (other := negated(self._root, schema)) is None:
-            raise Unsupported(where, f"{keyword} is supported for schemas that are easily said the other way round")
+            raise Unsupported(where, f"{keyword} is supported only for schemas that are simple to negate")
         return other
 
     def _if(self, found: dict[str, Any], where: str) -> list[Schema]:
@@ -94,7 +94,7 @@ class Rewriting:
         return [{"anyOf": [{"allOf": [condition, then]}, {"allOf": [refused, otherwise]}]}]
 
     def _then(self, found: dict[str, Any], where: str) -> list[Schema]:
-        del found["then"]  # without `if` it says nothing
+        del found["then"]  # without `if` it has no effect
         return []
 
     def _else(self, found: dict[str, Any], where: str) -> list[Schema]:
@@ -129,7 +129,7 @@ class Rewriting:
                 return [{"anyOf": arrays}] if arrays else [False]
         raise Unsupported(
             pointer(where, "uniqueItems"),
-            "uniqueItems is supported for items of a few enum values; leave it out, or list the values",
+            "uniqueItems is supported only for items with few enum values; leave it out, or list the values",
         )
 
     def _one_of(self, found: dict[str, Any], where: str) -> list[Schema]:
@@ -150,8 +150,8 @@ class Rewriting:
             if None in others or len(branches) > MAX_EXACT_BRANCHES:
                 raise Unsupported(
                     pointer(where, "oneOf"),
-                    "oneOf is supported for branches that clearly exclude each other; give each a required property "
-                    "with a const of its own, or use anyOf",
+                    "oneOf is supported only for branches that clearly exclude each other; add a required property "
+                    "with a different const to each, or use anyOf",
                 )
             exact.append({"allOf": [branch, *(other for other in others if other is not None)]})
         return [{"anyOf": exact}]
@@ -182,7 +182,7 @@ class Rewriting:
         if matches is None or found.get("patternProperties") or not (is_open or additional is False):
             raise Unsupported(
                 pointer(where, "propertyNames"),
-                "propertyNames is supported with enum, pattern, minLength and maxLength",
+                "propertyNames is supported only with enum, pattern, minLength and maxLength",
             )
         pattern, allows = matches
         found["properties"] = {
@@ -198,7 +198,7 @@ class Rewriting:
         if value is not True and any(name in found for name in _APPLICATORS):
             raise Unsupported(
                 pointer(where, "unevaluatedProperties"),
-                "unevaluatedProperties is supported where no allOf, anyOf, oneOf, if or $ref stands beside it",
+                "unevaluatedProperties is supported only without allOf, anyOf, oneOf, if or $ref in the same schema",
             )
         found.setdefault("additionalProperties", value)
         return []
@@ -222,7 +222,7 @@ class Rewriting:
         ref = found["$ref"]
         if not isinstance(ref, str) or not ref.startswith("#"):
             raise Unsupported(
-                pointer(where, "$ref"), f"$ref {ref!r:.100} is not within this schema; copy what it names"
+                pointer(where, "$ref"), f"$ref {ref!r:.100} is not within this schema; include its target"
             )
         if leads_back(self._root, ref):
             raise Unsupported(pointer(where, "$ref"), f"$ref {ref!r:.100} leads back to itself")
@@ -252,7 +252,7 @@ _REWRITES: dict[str, Callable[[Rewriting, dict[str, Any], str], list[Schema]]] =
 
 
 def _depends(name: str, schema: Schema) -> Schema:
-    """If the property is there, `schema` holds."""
+    """A schema that requires `schema` if the property is present."""
     return {"anyOf": [{"properties": {name: False}}, {"allOf": [{"required": [name]}, schema]}]}
 
 
@@ -262,7 +262,7 @@ def _types(schema: dict[str, Any]) -> list[str]:
 
 
 def _within(around: dict[str, Any], branch: Schema) -> Schema:
-    """The branch with those keywords beside it that help to distinguish branches."""
+    """The branch with the keywords of its surrounding schema that help to distinguish branches."""
     if isinstance(branch, bool):
         return branch
     together = dict(branch)

@@ -1,4 +1,4 @@
-"""JSON schemas as trees: where subschemas lie, JSON Pointers to them, local references."""
+"""JSON schemas as trees: subschemas, JSON Pointers to them, local references."""
 
 import re
 import warnings
@@ -12,7 +12,7 @@ MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSch
 
 
 def pointer(parent: str, *keys: str | int) -> str:
-    """RFC 6901: the JSON Pointer of a part of what `parent` points to."""
+    """The JSON Pointer (RFC 6901) of a part of the value at `parent`."""
     return parent + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
@@ -36,7 +36,7 @@ def children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Sc
 
 
 def put(found: dict[str, Any], keys: tuple[str | int, ...], part: Schema) -> None:
-    """Replace a direct subschema, in copies of what held it."""
+    """Replace a direct subschema, copying the containers on the way to it."""
     name = str(keys[0])
     if len(keys) == 1:
         found[name] = part
@@ -47,7 +47,7 @@ def put(found: dict[str, Any], keys: tuple[str | int, ...], part: Schema) -> Non
 
 
 def resolved(root: Schema, schema: Schema) -> Schema:
-    """The target of a local reference that stands alone; the schema itself if it is none, or leads nowhere."""
+    """The target of a schema that is only a local reference; the schema itself if it is not, or has no target."""
     seen = set()
     while isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
         if len(schema) > 1 or ref in seen or (found := look_up(root, ref)) is None:
@@ -74,7 +74,7 @@ def look_up(root: Schema, ref: str) -> Schema | None:
 
 
 def compiled_pattern(pattern: str) -> re.Pattern[str] | None:
-    """The compiled pattern; None when Python does not support it, or gives it another meaning."""
+    """The compiled pattern; None if Python does not support it or interprets it differently."""
     try:
         with warnings.catch_warnings(action="error"):
             return re.compile(pattern)

@@ -21,7 +21,7 @@ _STATES = {
 
 
 def diagnosis(bundle: Bundle) -> list[str]:
-    """A summary for people: the reason, each process, the steps, the blocks, the events before."""
+    """A readable summary: the reason, each process, the steps, the blocks, the preceding events."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(bundle.written_at))
     lines = [f"{when}: {bundle.reason}", f"paged-serve {bundle.version}, {bundle.platform}", "", "Processes"]
     for process in bundle.processes:
@@ -80,7 +80,7 @@ def _frames(process: ProcessReport) -> list[str]:
 
 
 def _steps(bundle: Bundle) -> list[str]:
-    """From the core's lines: the steps under way, and how long earlier steps took."""
+    """The steps in flight and the durations of earlier steps, from the core's lines."""
     sent, answered = _step_lines(bundle, "sent"), _step_lines(bundle, "answered")
     if not sent:
         return ["the core had sent none"]

@@ -18,7 +18,7 @@ def by_cause(lost: list[Child]) -> list[Child]:
 
 
 class ProcessTable:
-    """Tracks children; when to replace one is decided elsewhere."""
+    """Tracks children; Recovery decides when to replace one."""
 
     def __init__(self, start: StartInfo):
         self.living: dict[Slot, Child] = {}  # includes a child that ended until it is replaced

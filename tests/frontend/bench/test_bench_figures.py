@@ -50,7 +50,7 @@ class TestLoad:
         assert max(token for request in small for token in request.prompt) < 256
         assert len({tuple(request.prompt[:5]) for request in small}) == 1
 
-    def test_a_text_has_a_word_for_each_token(self):
+    def test_a_text_has_one_word_per_token(self):
         (request,) = random_load(1, Lengths(40, 40), Lengths(1, 1), seed=0, vocab_size=1000)
         assert len(as_text(request).prompt.split()) == 40
 
@@ -136,11 +136,11 @@ class TestFigures:
         text = load_table(LoadResult.of(HAND_MADE, {"ttft": 0.25}), {"ttft": 0.25}, max_concurrency=0)
         words = [row.split() for row in text.splitlines()]
         assert ["requests", "answered", "3", "0.33"] in words
-        assert ["good", "(ttft", "≤", "250", "ms)", "2", "0.22"] in words
+        assert ["goodput", "(ttft", "≤", "250", "ms)", "2", "0.22"] in words
         assert ["time", "to", "first", "token", "200", "200", "280", "298", "300"] in words
         assert "FAILED 1 of 4, HTTP 429: full" in text
         assert "4 of the prompt tokens came from the server's prefix cache" in text
-        assert "behind schedule" in text
+        assert "after schedule" in text
 
     def test_a_load_without_any_answer_has_a_table(self):
         assert "FAILED 1 of 1" in load_table(LoadResult.of(HAND_MADE[3:], {}), {}, 0)

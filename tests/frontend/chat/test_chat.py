@@ -66,7 +66,7 @@ def test_a_call_without_a_result_leaves_no_trace(server):
     assert len(server.asked) == 1
 
 
-def test_reasoning_is_shown_apart_and_sent_back(server):
+def test_reasoning_is_shown_separately_and_sent_back(server):
     thinks = [{"reasoning_content": "Hm. "}, {"content": "Yes."}]
     server.answers = [thinks, thinks, thinks]
     done = chat(server, "a", "/reasoning off", "b", "/reasoning", "c")
@@ -74,7 +74,7 @@ def test_reasoning_is_shown_apart_and_sent_back(server):
     assert messages(server)[1][1] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm. "}
 
 
-def test_a_question_is_taken_back_or_answered_again(server):
+def test_a_question_is_undone_or_answered_again(server):
     chat(server, "one", "two", "/undo", "three", "/retry", "/undo", "/undo", "/undo")
     contents = [[message["content"] for message in asked] for asked in messages(server)]
     assert contents == [
@@ -140,10 +140,10 @@ def test_an_unknown_command_is_refused_with_the_nearest(server):
         assert name in done.stdout
 
 
-def test_figures_are_shown_where_they_are_wanted(server):
+def test_figures_are_shown_on_request(server):
     server.answers = [[{"content": "a"}], [{"content": "b"}]]
     done = chat(server, "one", "/stats", "two", options=("--stats",))
-    assert len(re.findall(r"\[3 tokens, [\d.]+ tok/s, first after [\d.]+ s, [\d.]+ s\]", done.stderr)) == 1
+    assert len(re.findall(r"\[3 tokens, [\d.]+ tok/s, first token after [\d.]+ s, [\d.]+ s\]", done.stderr)) == 1
     assert "> off\n" in done.stdout
 
 
@@ -158,7 +158,7 @@ def test_figures_are_shown_where_they_are_wanted(server):
         ([], None),
     ],
 )
-def test_several_lines_stand_between_triple_quotes(lines, text):
+def test_several_lines_are_entered_between_triple_quotes(lines, text):
     given = iter(lines)
 
     def read_line(_: str) -> str:

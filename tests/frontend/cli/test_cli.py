@@ -185,7 +185,7 @@ class TestBanner:
         assert "quantization" not in text
 
     @pytest.mark.parametrize(("tasks", "path"), [("embed, token_embed", "/v1/embeddings"), ("classify", "/classify")])
-    def test_the_banner_of_a_model_of_vectors_names_its_tasks_and_asks_for_one(self, tasks, path):
+    def test_the_banner_of_a_pooling_model_names_its_tasks_and_requests_one(self, tasks, path):
         facts = {"tasks": tasks, "chat template": "yes", "tool calls": "none", "reasoning": "none"}
         *box, hint = self.text_of(facts).splitlines()
         assert any(line.startswith("│ tasks ") and tasks in line for line in box)

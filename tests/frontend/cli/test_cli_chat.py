@@ -19,7 +19,7 @@ def server() -> Iterator[FakeServer]:
         yield server
 
 
-def test_complete_prints_the_continuation_as_it_comes(server):
+def test_complete_prints_the_continuation_as_it_arrives(server):
     result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Hello", "--temperature", "0"])
     assert result.stdout == "Good day.\n"
     [(path, _, body)] = server.asked
@@ -70,7 +70,7 @@ def test_closing_a_stream_deletes_it_at_the_server(server):
 
 @pytest.mark.parametrize("option", ["--url", "--base-url"])
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
-def test_an_address_is_accepted_as_other_clients_write_it(server, option, path):
+def test_an_address_is_accepted_in_the_form_of_other_clients(server, option, path):
     done = CliRunner().invoke(cli, ["complete", option, server.url + path, "-p", "Count"])
     assert (done.exit_code, server.asked[0][0]) == (0, "/v1/completions")
 

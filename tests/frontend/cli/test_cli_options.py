@@ -156,7 +156,7 @@ def test_a_list_of_words_is_repeated_or_written_in_one(tmp_path, given):
         *(("root-path", path, "a path like /llm") for path in ("llm", "/llm/", "/v1", "/v1/llm", "/a b", "/a?b")),
     ],
 )
-def test_what_no_page_or_proxy_sends_is_refused_with_an_example(name, wrong, reason):
+def test_an_impossible_origin_host_or_path_is_refused_with_an_example(name, wrong, reason):
     with pytest.raises(ConfigError) as refusal:
         resolve({name.replace("-", "_"): wrong if name == "root-path" else [wrong]}, {})
     assert reason in str(refusal.value)

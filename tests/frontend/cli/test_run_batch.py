@@ -105,7 +105,7 @@ def test_every_request_is_answered_with_limited_concurrency(server, tmp_path):
     assert "50 answered, 0 failed, 0 skipped" in done.stderr
 
 
-def test_a_later_run_continues_behind_a_torn_line(server, tmp_path):
+def test_a_later_run_continues_after_a_torn_line(server, tmp_path):
     write(tmp_path / "in.jsonl", map(line, range(6)))
     run(server, tmp_path)
     lines = (tmp_path / "out.jsonl").read_bytes().splitlines(keepends=True)
@@ -143,7 +143,7 @@ def test_a_refusal_is_an_answer_and_the_run_fails(server, tmp_path):
     assert results(tmp_path)["c1"]["response"]["status_code"] == 400
 
 
-def test_a_busy_server_and_a_broken_connection_are_asked_again_with_the_same_key(server, tmp_path):
+def test_requests_to_a_busy_server_or_over_a_broken_connection_are_repeated_with_the_same_key(server, tmp_path):
     server.statuses = [503, 429, 0]
     write(tmp_path / "in.jsonl", [line(1)])
     assert run(server, tmp_path).return_value == 0

@@ -73,7 +73,7 @@ def test_leaving_the_plain_loop_early_aborts(run_dir, start_core):
         assert aborted_ids(core) == [request.request_id]
 
 
-def test_closing_the_client_aborts_what_runs(run_dir, start_core):
+def test_closing_the_client_aborts_running_requests(run_dir, start_core):
     core = start_core(script=start_one_token)
     with Client.connect(run_dir, timeout_s=60) as client:
         requests = [client.submit(PROMPT, SamplingParams(n=2)) for _ in range(3)]
@@ -103,7 +103,7 @@ def test_an_aborted_sequence_ends_with_the_reason_given_and_no_more_tokens(run_d
         assert len(core.all(AbortRequests)) == 1
 
 
-def test_one_sequence_can_be_aborted_while_the_others_go_on(run_dir, start_core):
+def test_one_sequence_can_be_aborted_while_the_others_continue(run_dir, start_core):
     def script(core, peer, message):
         finish_aborted(core, peer, message)
         if isinstance(message, AbortRequests):

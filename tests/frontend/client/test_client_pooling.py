@@ -19,7 +19,7 @@ PROMPTS = [[i + 1, 7, 900 - i] for i in range(40)]
 EMBED, CLASSIFY = PoolingParams(), PoolingParams(task="classify")
 
 
-def test_many_prompts_are_under_way_at_once(run_dir, start_core):
+def test_many_prompts_are_in_flight_at_once(run_dir, start_core):
     core = start_core(script=pool, **POOLING)
 
     async def body(client):
@@ -58,7 +58,7 @@ def test_terms_reach_the_core(run_dir, start_core):
     assert 0 < sent.ttl_s <= 9.0
 
 
-def test_a_vector_comes_again_from_the_next_core(run_dir, start_core):
+def test_a_vector_is_computed_again_by_the_next_core(run_dir, start_core):
     first = start_core(**POOLING)
 
     async def body(client):
@@ -72,7 +72,7 @@ def test_a_vector_comes_again_from_the_next_core(run_dir, start_core):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "dropped", "aborted", "timed out"])
-def test_what_is_left_is_aborted(run_dir, start_core, how):
+def test_dropped_requests_are_aborted(run_dir, start_core, how):
     core = start_core(**POOLING)
 
     async def body(client):
@@ -105,13 +105,13 @@ def test_what_is_left_is_aborted(run_dir, start_core, how):
         ([1] * 4097, EMBED, "the prompt has 4097 tokens; this server's context holds 4096 (max_model_len=4096)"),
         ([1000], EMBED, "the prompt has token 1000"),
         ([1], PoolingParams(dimensions=9), "dimensions is 9; this model's embeddings have 8"),
-        ([1], PoolingParams(task="classify", dimensions=2), "dimensions is 2; it is for embeddings"),
-        ([1], PoolingParams(task="token_classify"), "task is token_classify; this model can be asked for embed, class"),
+        ([1], PoolingParams(task="classify", dimensions=2), "dimensions is 2; only embeddings take it"),
+        ([1], PoolingParams(task="token_classify"), "task is token_classify; this model serves embed, class"),
         ([1], PoolingParams(task="rank"), "pooling_params: Invalid enum value 'rank'"),
         ([1], PoolingParams(dimensions=0), "pooling_params: Expected `int` >= 1"),
     ],
 )
-def test_what_cannot_be_pooled_is_refused_before_it_is_sent(run_dir, start_core, prompt, params, says):
+def test_invalid_pooling_requests_are_refused_before_they_are_sent(run_dir, start_core, prompt, params, says):
     core = start_core(script=pool, **POOLING | {"tasks": ("embed", "classify")})
 
     async def body(client):
@@ -125,21 +125,21 @@ def test_what_cannot_be_pooled_is_refused_before_it_is_sent(run_dir, start_core,
     assert len(core.all(EngineCoreRequest)) == 1
 
 
-def test_a_model_of_one_kind_is_not_asked_for_the_other(run_dir, start_core):
+def test_a_task_that_the_model_does_not_serve_is_refused(run_dir, start_core):
     start_core(**POOLING)
 
     async def generates(client):
-        with pytest.raises(InvalidRequest, match="task is generate; this model can be asked for embed, classify"):
+        with pytest.raises(InvalidRequest, match="task is generate; this model serves embed, classify"):
             await anext(client.submit(PROMPT, SamplingParams(max_tokens=3)))
 
     with_client(run_dir, generates)
 
 
-def test_a_model_that_generates_gives_no_vector(run_dir, start_core):
+def test_a_generating_model_gives_no_vector(run_dir, start_core):
     start_core()
 
     async def pools(client):
-        with pytest.raises(InvalidRequest, match="task is embed; this model can be asked for generate"):
+        with pytest.raises(InvalidRequest, match="task is embed; this model serves generate"):
             await client.pool(PROMPT, EMBED)
 
     with_client(run_dir, pools)
@@ -154,7 +154,7 @@ def test_a_model_that_generates_gives_no_vector(run_dir, start_core):
         (None, RequestFailed),
     ],
 )
-def test_a_refusal_is_that_of_generations(run_dir, start_core, reason, kind):
+def test_a_refusal_raises_the_exceptions_of_generations(run_dir, start_core, reason, kind):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest) and reason is not None:
             core.send(RequestRejected(message.request_id, reason, "because"), peer)

@@ -54,7 +54,7 @@ def test_repeated_and_stale_tokens_are_dropped(run_dir, start_core):
     assert tokens_of(deltas) == [10, 11, 12, 13, 14]
 
 
-def test_a_missing_token_makes_the_client_ask_again_from_there(run_dir, start_core):
+def test_a_missing_token_makes_the_client_resend_the_request_from_there(run_dir, start_core):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest) and not message.resume_token_ids:
             core.send(output(1, message.request_id, 0, [token(PROMPT, 0, 0)]), peer)
@@ -205,7 +205,7 @@ def test_a_client_leaves_no_thread_behind(run_dir, start_core):
     assert threading.active_count() == before
 
 
-def test_garbage_from_the_engine_is_dropped_and_the_stream_goes_on(run_dir, start_core):
+def test_garbage_from_the_engine_is_dropped_and_the_stream_continues(run_dir, start_core):
     rng = random.Random(0)
 
     def script(core, peer, message):

@@ -175,7 +175,7 @@ def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
     assert abort == AbortRequests((2,))  # that one has ended; only its sister needs more
 
 
-def test_requests_taken_while_the_core_is_away_are_sent_to_the_next():
+def test_requests_submitted_while_the_core_is_away_are_sent_to_the_next():
     link = Link()
     link.receive(EngineFailed("gone"))
     link.session.submit([1], PARAMS)
@@ -228,7 +228,7 @@ def test_calls_fail_with_the_core_that_they_were_sent_to():
     assert UtilityCall not in link.kinds()
 
 
-def test_a_message_that_cannot_be_sent_now_keeps_its_place():
+def test_a_message_that_cannot_be_sent_yet_keeps_its_order():
     link = Link()
     for prompt in ([1], [2]):
         link.session.submit(prompt, PARAMS)
@@ -303,7 +303,7 @@ def test_a_core_that_knows_the_client_continues_its_streams(side, seconds):
     assert request.take().token_ids == [5, 6]
 
 
-def test_a_request_that_the_core_failed_to_take_raises_engine_dead():
+def test_a_request_that_the_core_failed_to_accept_raises_engine_dead():
     link = Link()
     request = link.session.submit([1], PARAMS)
     link.receive(RequestRejected(1, RejectReason.FAILED, "the engine failed to take this request; its log says why"))

@@ -76,7 +76,7 @@ def test_after_a_core_crash_its_requests_wait_for_their_turns_and_new_ones_do_no
     assert not link.session.is_awaited
 
 
-def test_the_isolated_request_of_a_core_that_dies_ends_with_an_error_and_the_others_go_on():
+def test_the_isolated_request_of_a_core_that_dies_ends_with_an_error_and_the_others_continue():
     link, (poison, cleared, waiting) = start(3)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)

@@ -103,7 +103,7 @@ S, U, A, TOOL = said("system", "s"), said("user", "u"), said("assistant", "a"), 
         ([U, A, TOOL, S], "<user>u<assistant>a<tool>t<user>s"),
     ],
 )
-def test_late_system_messages_are_in_the_users_where_the_template_has_no_place_for_them(source, messages, expected):
+def test_late_system_messages_join_user_messages_if_the_template_does_not_render_them(source, messages, expected):
     assert ChatTemplate(source).render(messages) == expected
     assert ChatTemplate(SHOWN).render(messages) == "".join(f"<{each['role']}>{each['content']}" for each in messages)
 

@@ -191,7 +191,7 @@ def test_a_halted_helper_is_replaced(renderer):
 
 def test_helpers_that_cannot_start_are_a_server_error(renderer, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(PagedServeError, match="again and again"):
+    with pytest.raises(PagedServeError, match="repeatedly"):
         ask(renderer, "hi")
 
 

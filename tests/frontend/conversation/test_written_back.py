@@ -25,7 +25,7 @@ def prompt_of(server: Server, **fields: object) -> str:
 
 
 @pytest.mark.parametrize("row", RECORDED, ids=[row["library"] for row in RECORDED])
-def test_an_answer_is_taken_back_as_each_library_sends_it(folder, row):
+def test_an_answer_sent_back_by_each_library_is_accepted(folder, row):
     assert prompt_of(Server(folder), **row["body"]) == row["prompt"]
     msgspec.convert(row["body"], ChatCompletionRequest)  # without a second look for what may be left out
 
@@ -35,7 +35,7 @@ NUM_TURNS = 20
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_twenty_turns_of_answers_and_results_are_taken_back_as_they_came(folder, stream):
+def test_twenty_turns_of_answers_and_results_are_accepted_unchanged(folder, stream):
     server = Server(folder, CALLS, options={"tool_call_parser": "hermes", "reasoning_parser": "qwen3"})
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=1 << 16)
     tools = [{"type": "function", "function": {"name": "sum"}, "cache_control": {"type": "ephemeral"}}]
@@ -83,7 +83,7 @@ def tables() -> list[tuple[type[WrittenBack], str]]:
 
 
 @pytest.mark.parametrize(("struct", "name"), tables(), ids=lambda value: getattr(value, "__name__", value))
-def test_a_field_of_the_table_is_dropped_whatever_it_holds(folder, struct, name):
+def test_a_field_of_the_table_is_dropped_whatever_its_value(folder, struct, name):
     """Else a template that prints a message as JSON would show it to the model."""
     part, refusal, called, call, message, function, tool = ({} for _ in range(7))
     places = {
@@ -109,7 +109,7 @@ def test_a_field_of_the_table_is_dropped_whatever_it_holds(folder, struct, name)
     assert name not in prompts[0] or name == "id"  # of the call
 
 
-def test_calls_of_functions_become_calls_of_tools(folder):
+def test_function_calls_become_tool_calls(folder):
     legacy = [
         USER,
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": 1}'}},
@@ -143,9 +143,9 @@ def test_calls_of_functions_become_calls_of_tools(folder):
         (
             {"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [{"function": {"name": "f"}}]},
             "messages",
-            "give one",
+            "send only one",
         ),
-        ({"role": "assistant", "audio": {"id": "audio_1"}}, "messages[0].audio", "reads and writes text alone"),
+        ({"role": "assistant", "audio": {"id": "audio_1"}}, "messages[0].audio", "only text models"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages[0].content[0].type",
@@ -169,13 +169,13 @@ def test_calls_of_functions_become_calls_of_tools(folder):
         ),
     ],
 )
-def test_what_means_something_is_refused_by_name(folder, message, param, reason):
+def test_unsupported_fields_of_messages_are_refused_by_name(folder, message, param, reason):
     error = Server(folder).ask("POST", CHAT, {"messages": [message]}).json()["error"]
     assert (error["code"], error["param"]) == (400, param)
     assert reason in error["message"]
 
 
-def test_a_refusal_is_what_the_assistant_said(folder):
+def test_a_refusal_is_the_content_of_the_assistant(folder):
     refused = [USER, {"role": "assistant", "content": None, "refusal": "I cannot."}]
     parts = [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}]
     both = [USER, {"role": "assistant", "content": "I can.", "refusal": "I cannot."}]
@@ -222,7 +222,7 @@ def test_a_null_is_an_absent_field_at_any_depth(folder):
         {"documents": [], "logits_processors": [], "vllm_xargs": {}, "use_beam_search": False},
     ],
 )
-def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields):
+def test_fields_without_an_effect_are_accepted(folder, fields):
     server = Server(folder)
     answer = server.ask("POST", CHAT, {"messages": [USER], **fields})
     assert answer.status_code == 200, answer.text
@@ -232,25 +232,25 @@ def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("store", True, "no answer is kept"),
-        ("modalities", ["text", "audio"], "text alone"),
-        ("audio", {"voice": "alloy", "format": "wav"}, "text alone"),
-        ("moderation", {"model": "omni-moderation-latest"}, "no model that moderates"),
-        ("web_search_options", {}, "reaches no web"),
+        ("store", True, "answers are not stored"),
+        ("modalities", ["text", "audio"], "only text models"),
+        ("audio", {"voice": "alloy", "format": "wav"}, "only text models"),
+        ("moderation", {"model": "omni-moderation-latest"}, "no moderation model"),
+        ("web_search_options", {}, "no access to the web"),
         ("enable_thinking", False, 'use chat_template_kwargs: {"enable_thinking": …}'),
-        ("extra_body", {"top_k": 1}, "beside the others"),
+        ("extra_body", {"top_k": 1}, "as top-level fields"),
         ("max_new_tokens", 5, "use max_tokens"),
         ("include_usage", True, "use stream_options"),
     ],
 )
-def test_what_would_change_the_answer_is_refused_with_the_reason(folder, field, value, reason):
+def test_fields_that_would_change_the_answer_are_refused_with_the_reason(folder, field, value, reason):
     error = Server(folder).ask("POST", CHAT, {"messages": [USER], field: value}).json()["error"]
     assert (error["code"], error["param"]) == (400, field)
-    assert error["message"].startswith(f"{field} is not supported here")
+    assert error["message"].startswith(f"{field} is not supported")
     assert reason in error["message"]
 
 
-def test_padding_of_a_stream_is_refused_where_it_is_asked_for(folder):
+def test_padding_of_a_stream_is_refused(folder):
     body = {"messages": [USER], "stream": True, "stream_options": {"include_obfuscation": True}}
     error = Server(folder).ask("POST", CHAT, body).json()["error"]
     assert (error["param"], "not padded" in error["message"]) == ("stream_options.include_obfuscation", True)

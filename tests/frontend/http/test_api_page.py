@@ -50,7 +50,7 @@ def test_every_field_of_an_output_is_named(output):
     assert {field.name for field in fields(output)} <= set(re.findall(r"`(\w+)`", table))
 
 
-def test_every_first_cell_of_the_field_tables_is_a_field():
+def test_every_first_cell_of_the_field_tables_names_a_field():
     known = {field for body in BODIES for field in body.__struct_fields__}
     rows = re.findall(r"^\| (`.*?) \|", section("Request fields"), re.M)
     assert len(rows) > 30
@@ -72,7 +72,7 @@ def test_every_metric_is_listed_and_none_that_is_not():
     assert set(re.findall(r"paged:\w+", section("Metrics"))) == there
 
 
-def test_the_examples_are_requests_that_the_schemas_take():
+def test_the_examples_match_the_schemas():
     found = re.findall(r"curl http://127.0.0.1:8000(/\S+) [^{]*?-d '(\{.*?\})'", PAGE, re.DOTALL)
     kinds = {"/v1/completions": schemas.CompletionRequest, "/v1/chat/completions": schemas.ChatCompletionRequest}
     kinds |= {"/tokenize": schemas.TokenizeTextRequest, "/inference/v1/generate": TokensRequest}

@@ -10,7 +10,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from ..http_server import Server, joined
 
 
-def test_a_completion_has_the_openai_shape(folder):
+def test_a_completion_has_openais_form(folder):
     server = Server(folder, "hello")
     answer = server.complete(request_id="r1")
     assert answer.pop("created") > 1e9
@@ -109,7 +109,7 @@ def test_completion_logprobs_carry_offsets(folder):
     assert [t for part in parts for t in part["text_offset"]] == whole["text_offset"]
 
 
-def test_echo_brings_the_prompt_and_its_logprobs(folder):
+def test_echo_returns_the_prompt_and_its_logprobs(folder):
     server = Server(folder, "xy", ends=False)
     choice = server.complete(echo=True, logprobs=1)["choices"][0]
     assert choice["text"] == "abcxy"
@@ -120,7 +120,7 @@ def test_echo_brings_the_prompt_and_its_logprobs(folder):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_offsets_point_into_the_text_behind_special_tokens_and_long_characters(folder, n):
+def test_offsets_are_right_after_special_tokens_and_long_characters(folder, n):
     server = Server(folder, "é!", ends=False)
     for choice in server.complete(prompt="<|end|>a🚀b", echo=True, logprobs=0, n=n, max_tokens=9)["choices"]:
         assert choice["text"] == "<|end|>a🚀bé!"
@@ -130,7 +130,7 @@ def test_offsets_point_into_the_text_behind_special_tokens_and_long_characters(f
                 assert choice["text"][offset] == token
 
 
-def test_echo_without_output_scores_the_prompt_alone(folder):
+def test_echo_without_output_scores_only_the_prompt(folder):
     answer = Server(folder, "xy").complete(echo=True, logprobs=1, max_tokens=0)
     choice = answer["choices"][0]
     assert (choice["text"], choice["finish_reason"], choice["logprobs"]["tokens"]) == ("abc", "length", list("abc"))
@@ -240,7 +240,7 @@ def test_a_lenient_server_warns_of_unknown_fields(folder):
     answer = server.complete(temprature=1, guided_json={})
     assert answer["warnings"] == [
         "ignored: \"temprature\" is not a known field; did you mean 'temperature'?",
-        'ignored: guided_json is not supported here; use structured_outputs: {"json": …}',
+        'ignored: guided_json is not supported; use structured_outputs: {"json": …}',
     ]
     assert "warnings" not in server.complete(new=None, suffix=None)
     chunks = server.stream("/v1/completions", {"prompt": "a", "temprature": 1})

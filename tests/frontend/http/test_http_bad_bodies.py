@@ -131,7 +131,7 @@ BAD = [
     (C, completion(allowed_token_ids=[]), "allowed_token_ids", "length >= 1"),
     (C, completion(allowed_token_ids=[400]), "allowed_token_ids", "token 400"),
     (C, completion(logprobs=-2), "logprobs", "expected int >= -1"),
-    (C, completion(logprobs=21), "logprobs", "logprobs is 21; this server gives at most 20"),
+    (C, completion(logprobs=21), "logprobs", "logprobs is 21; this server returns at most 20"),
     (C, completion(logprobs=True), "logprobs", "got bool"),
     (C, completion(prompt_logprobs=21), "prompt_logprobs", "at most 20"),
     (C, completion(prompt_logprobs=1, stream=True), "prompt_logprobs", "cannot be streamed"),
@@ -149,10 +149,10 @@ BAD = [
     (C, completion(user=5), "user", "expected str"),
     (C, completion(temprature=1), "temprature", "did you mean 'temperature'?"),
     (C, completion(max_token=1), "max_token", "did you mean 'max_tokens'?"),
-    (C, completion(messages=[USER]), "messages", "not supported here; use /v1/chat/completions"),
+    (C, completion(messages=[USER]), "messages", "not supported; use /v1/chat/completions"),
     (C, completion(xyzzy=1), "xyzzy", "not a known field"),
     (C, completion(best_of=2), "best_of", "not supported"),
-    (C, completion(suffix="s"), "suffix", "no tokens for text that is filled in"),
+    (C, completion(suffix="s"), "suffix", "no fill-in-the-middle tokens"),
     (C, completion(prompt_embeds="AA"), "prompt_embeds", "not supported"),
     (C, completion(use_beam_search=True), "use_beam_search", "not supported"),
     (C, completion(guided_json={}), "guided_json", "not supported"),
@@ -206,13 +206,13 @@ BAD = [
     (H, chat(structured_outputs={"regex": "a"}, min_tokens=3), "min_tokens", "contradicts"),
     (H, chat(tool_choice="required"), "tool_choice", "no tools"),
     (C, {"prompt": "x", "guided_regex": "a"}, "guided_regex", 'use structured_outputs: {"regex": …}'),
-    (H, chat(tool_choice="must"), "tool_choice", "can be 'none'"),
+    (H, chat(tool_choice="must"), "tool_choice", "must be 'none'"),
     (H, chat(tool_choice={"type": "function", "function": {"name": "f"}}), "tool_choice", "tools has none"),
     (H, chat(tool_choice={"type": "function"}), "tool_choice", "an object is"),
     (H, chat(tool_choice="auto"), "tool_choice", "no tools"),
     (H, chat(tools=[{"type": "function"}]), "tools[0].function", "is required"),
     (H, chat(tools=[{"type": "function", "function": {"name": ""}}]), "tools[0].function.name", "length >= 1"),
-    (H, chat(functions=[{"name": "f"}], function_call="g"), "function_call", "can be 'none', 'auto'"),
+    (H, chat(functions=[{"name": "f"}], function_call="g"), "function_call", "must be 'none', 'auto'"),
     (H, chat(chat_template="{{ 1 }}"), "chat_template", "not supported"),
     (H, chat(chat_template_kwargs={"tokenize": True}), "chat_template_kwargs", "cannot set 'tokenize'"),
     (H, chat(chat_template_kwargs={"messages": "x"}), "chat_template_kwargs", "cannot set 'messages'"),
@@ -265,7 +265,7 @@ def test_a_bad_body_is_refused_by_name(server, path, body, param, part):
         ("POST", C, b"x" * ((4 << 20) + 1), 413, None),
     ],
 )
-def test_other_refusals_have_the_same_shape(server, method, path, body, status, param):
+def test_other_refusals_have_the_same_form(server, method, path, body, status, param):
     response = server.ask(method, path, body)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (status, status, param)
@@ -346,7 +346,7 @@ HARMLESS = {
 }
 
 
-def test_a_whole_number_may_be_written_with_a_point(server):
+def test_an_integer_may_be_written_with_a_decimal_point(server):
     fresh = Server(server.folder)
     fresh.complete(prompt=[65.0, 66], max_tokens=2.0, n=1e0, stop_token_ids=[7.0], stream_options=None, best_of=1)
     request = fresh.engine.requests[0]

@@ -8,7 +8,7 @@ import pytest
 from ..http_server import Server
 
 
-def test_a_chat_has_the_openai_shape(folder):
+def test_a_chat_has_openais_form(folder):
     server = Server(folder, "hello")
     answer = server.chat(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], request_id="r")
     assert answer["id"] == "chatcmpl-r"
@@ -69,7 +69,7 @@ def test_the_last_message_is_continued(folder, tmp_path):
     assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids).endswith("He</><go>")
 
 
-def test_the_text_that_a_template_makes_is_shown(folder):
+def test_the_rendered_text_of_a_template_is_returned(folder):
     server = Server(folder)
     body = {"messages": [{"role": "user", "content": "hi<|end|>"}], "chat_template_kwargs": {"shout": True}}
     assert server.good("/apply-template", body) == {"prompt": "<user>hi<|end|>!<assistant>"}
@@ -90,14 +90,14 @@ def test_an_answer_repeats_the_text_that_it_continues(folder, tmp_path):
     assert server.chat(**body | {"messages": parts})["choices"][0]["message"]["content"] == "Hello"
 
 
-def test_a_chat_repeats_nothing_where_nothing_is_continued(folder):
+def test_echo_without_a_continued_message_is_refused(folder):
     body = {"messages": TALK[:1], "echo": True}
     error = Server(folder).ask("POST", "/v1/chat/completions", body).json()["error"]
     assert (error["code"], error["param"]) == (400, "echo")
     assert "continue_final_message" in error["message"]
 
 
-def test_a_chat_names_the_tier_that_it_is_served_in(folder):
+def test_a_chat_names_its_service_tier(folder):
     server = Server(folder)
     assert "service_tier" not in server.chat()
     assert server.chat(service_tier="auto")["service_tier"] == "default"
@@ -168,7 +168,7 @@ def test_earlier_calls_go_into_the_prompt_as_objects(folder):
     assert '[f{"x": 1}]' in server.tokenizer.decode(server.engine.requests[0].prompt_token_ids)
 
 
-def test_a_call_that_was_cut_off_is_taken_back(folder):
+def test_a_call_that_was_cut_off_is_accepted_back(folder):
     begun = CALL[: CALL.index("é")]
     server = Server(folder, begun, ends=False)
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
@@ -186,7 +186,7 @@ def tokenized(server: Server, **body: object) -> str:
     return server.good("/detokenize", {"tokens": tokens})["prompt"]
 
 
-def test_templates_see_tools_as_the_client_wrote_them(folder, tmp_path):
+def test_templates_get_tools_as_the_client_wrote_them(folder, tmp_path):
     (tmp_path / "prints.jinja").write_text("{% for t in tools %}{{ t | tojson }}{% endfor %}")
     server = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja")})
     for tool in (

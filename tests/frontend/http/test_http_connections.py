@@ -90,7 +90,7 @@ def test_the_connection_idle_for_longest_is_closed():
     run(body)
 
 
-def test_a_connection_accepted_while_the_server_ends_is_left_to_its_successor():
+def test_a_connection_accepted_while_the_server_ends_is_answered_by_its_successor():
     connection_limit = ConnectionLimit()
 
     async def body(application, server, connect):

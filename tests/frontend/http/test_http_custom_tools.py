@@ -57,7 +57,7 @@ def test_a_call_has_its_text(start):
 
 
 @pytest.mark.parametrize("output", [OUTPUT, OUTPUT[:60], call("run", {"code": "1"}), call("run", {})])
-def test_its_text_is_streamed_as_it_is_whole(start, output):
+def test_the_streamed_input_equals_the_whole_input(start, output):
     whole = ChatCompletion.model_validate(start(output).chat(**BODY)).choices[0].message
     found: dict[int, dict] = {}
     num_pieces = 0
@@ -74,13 +74,13 @@ def test_its_text_is_streamed_as_it_is_whole(start, output):
     assert num_pieces > (20 if output == OUTPUT else 1)
 
 
-def test_what_the_model_wrote_otherwise_is_its_text_whole(start):
+def test_arguments_in_another_form_are_the_input_unchanged(start):
     written = '{"code": "1"}'
     message = start(f'<tool_call>{{"name": "run", "arguments": {written}}}</tool_call>').chat(**BODY)["choices"][0]
     assert message["message"]["tool_calls"][0]["custom"] == {"name": "run", "input": written}
 
 
-def test_a_call_is_sent_back_as_it_came(start):
+def test_a_call_can_be_sent_back_unchanged(start):
     server = start()
     answered = server.chat(**BODY)["choices"][0]["message"]
     results = [{"role": "tool", "tool_call_id": each["id"], "content": "ok"} for each in answered["tool_calls"]]
@@ -95,7 +95,7 @@ def test_a_call_is_sent_back_as_it_came(start):
     assert prompt(server) == sent_back
 
 
-def test_the_routes_of_tokens_and_templates_show_what_a_chat_has(start):
+def test_the_token_and_template_routes_render_the_prompt_of_a_chat(start):
     server = start()
     answered = server.chat(**BODY)["choices"][0]["message"]
     results = [{"role": "tool", "tool_call_id": each["id"], "content": "ok"} for each in answered["tool_calls"]]
@@ -114,7 +114,7 @@ def test_the_routes_of_tokens_and_templates_show_what_a_chat_has(start):
         ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TOOL]}}, False),
     ],
 )
-def test_one_can_be_chosen(start, choice, is_named):
+def test_a_custom_tool_can_be_chosen(start, choice, is_named):
     server = start(call("run", {"input": "1"}))
     answer = server.chat(**BODY, tool_choice=choice)["choices"][0]
     assert answer["finish_reason"] == ("stop" if is_named else "tool_calls")
@@ -123,7 +123,7 @@ def test_one_can_be_chosen(start, choice, is_named):
 
 
 @pytest.mark.parametrize("form", [{"type": "grammar", **REGEX}, {"type": "grammar", "grammar": REGEX}])
-def test_a_regular_expression_binds(start, form):
+def test_a_regular_expression_constrains_the_input(start, form):
     server = start(call("run", {"input": "abc"}))
     tools = [{"type": "custom", "custom": {**RUN, "format": form}}]
     assert server.chat(tools=tools)["choices"][0]["message"]["tool_calls"][0]["custom"]["input"] == "abc"
@@ -139,21 +139,21 @@ def test_a_regular_expression_binds(start, form):
         ({"tools": [{"type": "custom", "custom": {"name": "x", "code": 1}}]}, "tools[0].custom", "code"),
         ({"tools": [{"type": "custom", "custom": {"name": "x", "format": {"type": "x"}}}]}, "tools[0].custom", "type"),
         ({"tools": [{"type": "custom", "custom": {**RUN, "format": {"type": "grammar", **REGEX, "syntax": "lark"}}}]},
-         "tools[0].custom.format", "'regex' alone"),
+         "tools[0].custom.format", "only 'regex'"),
         ({"tool_choice": {"type": "custom", "custom": {"name": "other"}}}, "tool_choice", "tools has add, run"),
         ({"custom_tools": ["add"]}, "custom_tools", "did you mean tools"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "run"}}]}]},
          "messages[0].tool_calls[0].custom", "input"),
     ],
 )  # fmt: skip
-def test_what_contradicts_itself_is_refused(start, fields, param, words):
+def test_contradictory_fields_are_refused(start, fields, param, words):
     response = start().ask("POST", "/v1/chat/completions", BODY | fields)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param), error
     assert words in error["message"], error
 
 
-def test_no_body_names_custom_tools_itself(start):
+def test_the_internal_field_is_refused_in_a_body(start):
     body = {key: value for key, value in BODY.items() if key != "tools"} | {"tools": [ADD]}
     response = start().ask("POST", "/v1/chat/completions", body | {"custom_tools": ["add"]})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "custom_tools")
@@ -213,7 +213,7 @@ def test_a_response_streams_the_text(start):
         {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "run"}]},
     ],
 )
-def test_a_response_can_be_made_to_call_one(start, choice):
+def test_a_response_can_be_forced_to_call_a_custom_tool(start, choice):
     server = start(call("run", {"input": "1"}))
     respond(server, tools=FLAT, tool_choice=choice)
     assert '"add"' not in schema_of(server).replace("\\", "")
@@ -224,12 +224,12 @@ def test_a_response_can_be_made_to_call_one(start, choice):
     [
         ({"tools": [FLAT[0], FLAT[0]]}, "tools", "twice"),
         ({"tools": [{**FLAT[0], "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}]},
-         "tools[0].format", "'regex' alone"),
+         "tools[0].format", "only 'regex'"),
         ({"input": [{"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]},
          "input[0].call_id", "custom_tool_call"),
     ],
 )  # fmt: skip
-def test_a_response_refuses_what_cannot_be(start, fields, param, words):
+def test_a_response_refuses_invalid_custom_tools(start, fields, param, words):
     error = refusal(start(), **fields)
     assert error["param"] == param, error
     assert words in error["message"]

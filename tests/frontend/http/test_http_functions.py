@@ -34,7 +34,7 @@ def test_its_arguments_are_streamed(folder):
     assert not any("tool_calls" in delta for delta in deltas)
 
 
-def test_the_template_sees_functions_as_tools_as_they_were_written(folder, tmp_path):
+def test_the_template_gets_functions_as_tools_unchanged(folder, tmp_path):
     (tmp_path / "prints.jinja").write_text("{% for t in tools %}{{ t | tojson }}{% endfor %}")
     server = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja")})
     odd = {"parameters": {"type": "object"}, "name": "f"}
@@ -45,7 +45,7 @@ def test_the_template_sees_functions_as_tools_as_they_were_written(folder, tmp_p
 
 
 @pytest.mark.parametrize(("choice", "is_free"), [("auto", True), ({"name": "sum"}, False), ("none", None)])
-def test_an_output_is_held_to_at_most_one_call(folder, choice, is_free):
+def test_an_output_has_at_most_one_call(folder, choice, is_free):
     """The grammar is the proof; the fake engine does not obey it."""
     server = Server(folder, CALL)
     answer = server.chat(**BODY, function_call=choice)["choices"][0]
@@ -70,7 +70,7 @@ def test_an_output_is_held_to_at_most_one_call(folder, choice, is_free):
         ({"functions": [{"name": "sum", "code": "x"}]}, "functions[0].code", "code"),
     ],
 )
-def test_what_contradicts_itself_is_refused(folder, fields, param, words):
+def test_contradictory_fields_are_refused(folder, fields, param, words):
     response = Server(folder).ask("POST", "/v1/chat/completions", BODY | fields)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param), error

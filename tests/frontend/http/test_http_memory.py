@@ -41,7 +41,7 @@ class Sender:
 
 
 @pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}])
-def test_a_request_without_its_body_holds_no_slot(folder, headers):
+def test_a_request_without_its_body_is_not_in_progress(folder, headers):
     server, body = Server(folder), b'{"prompt": "x"}'  # answers eight at a time
 
     async def talk() -> None:
@@ -64,7 +64,7 @@ def test_a_request_without_its_body_holds_no_slot(folder, headers):
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
 @pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}])
-def test_the_request_of_a_client_that_has_gone_is_neither_rendered_nor_tokenized(folder, path, headers):
+def test_the_request_of_a_disconnected_client_is_neither_rendered_nor_tokenized(folder, path, headers):
     server = Server(folder)
     service = server.app.router._service
     texts: list[str] = []
@@ -108,7 +108,7 @@ def test_a_whole_answer_ends_when_it_has_grown_too_large(folder, headers):
     refused = server.ask("POST", "/v1/completions", LARGE, **headers)
     assert refused.status_code == 400
     message = refused.json()["error"]["message"]
-    assert "This answer, which is no stream, needs" in message
+    assert "This answer, which is not streamed, needs" in message
     assert "a quarter of --max-buffered-bytes" in message
     assert all(request.aborted for request in server.engine.requests)
     buffers = server.app.router._service.buffers

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from paged_serve.frontend.http.routes.elsewhere import ELSEWHERE
 from paged_serve.frontend.http.routes.table import ROUTES
+from paged_serve.frontend.http.routes.unsupported_routes import UNSUPPORTED_ROUTES
 
 from ..http_server import TEMPLATE, Server
 
 
-def test_sagemaker_has_one_route_for_both(folder):
+def test_sagemakers_route_serves_completions_and_chats(folder):
     server = Server(folder, "hello")
     chat = server.good("/invocations", {"messages": [{"role": "user", "content": "x"}]})
     text = server.good("/invocations", {"prompt": "x"})
@@ -20,12 +20,12 @@ def test_sagemaker_has_one_route_for_both(folder):
 
 
 @pytest.mark.parametrize(("body", "param"), [({}, "prompt"), ({"messages": []}, "messages"), (b"no JSON", None)])
-def test_a_body_of_neither_kind_is_refused(folder, body, param):
+def test_a_body_with_neither_prompt_nor_messages_is_refused(folder, body, param):
     response = Server(folder).ask("POST", "/invocations", body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
-def test_an_invocation_with_a_key_is_made_once(folder):
+def test_an_invocation_with_a_key_is_computed_once(folder):
     server = Server(folder)
     for _ in range(2):
         assert server.ask("POST", "/invocations", {"prompt": "x"}, **{"Idempotency-Key": "k" * 16}).status_code == 200
@@ -46,13 +46,13 @@ def test_the_tokenizers_configuration_names_no_path(folder, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/embeddings", "/reranking", "/v1/audio/transcriptions", "/sleep", "/start_profile"])
-def test_what_is_not_served_is_refused_with_the_reason(folder, path):
+def test_an_unsupported_route_is_refused_with_the_reason(folder, path):
     response = Server(folder).ask("POST", path, {})
     error = response.json()["error"]
     assert (response.status_code, error["type"]) == (501, "NotImplementedError")
-    assert error["message"] == f"{path} is not served here: {ELSEWHERE[path]}."
+    assert error["message"] == f"{path} is not served here: {UNSUPPORTED_ROUTES[path]}."
     assert response.headers["x-should-retry"] == "false"
 
 
 def test_no_route_is_both_served_and_refused():
-    assert not set(ELSEWHERE) & {spec.path for spec in ROUTES}
+    assert not set(UNSUPPORTED_ROUTES) & {spec.path for spec in ROUTES}

@@ -100,7 +100,7 @@ def test_only_an_allowed_page_can_read_an_answer(folder, refusal, body, status):
     "origin",
     ["https://evil.example", f"{APP}.evil", "http://app.example", f"{APP}:1", "null", f"{APP}, x"],
 )
-def test_other_pages_stay_outside(folder, origin):
+def test_other_pages_are_refused(folder, origin):
     server = open_server(folder)
     for method, wish in (("POST", {}), ("OPTIONS", PREFLIGHT), ("GET", {})):
         answer = server.ask(method, COMPLETIONS, {"prompt": "x"}, origin=origin, authorization="Bearer one", **wish)
@@ -110,7 +110,7 @@ def test_other_pages_stay_outside(folder, origin):
     assert not server.engine.requests
 
 
-def test_without_allowed_origins_no_answer_speaks_of_any(folder):
+def test_without_allowed_origins_no_answer_has_cors_headers(folder):
     server = Server(folder)
     for answer in (server.ask("GET", "/v1/models"), server.ask("GET", "/v1/models", origin="http://localhost")):
         assert answer.status_code == 200
@@ -118,7 +118,7 @@ def test_without_allowed_origins_no_answer_speaks_of_any(folder):
         assert "vary" not in answer.headers
 
 
-def test_any_origin_is_one_answer_for_all(folder):
+def test_with_any_origin_all_pages_get_the_same_headers(folder):
     server = open_server(folder, "*")
     for origin in ({"origin": APP}, {"origin": "null"}, {}):
         answer = server.ask("GET", "/v1/models", authorization="Bearer one", **origin)
@@ -129,7 +129,7 @@ def test_any_origin_is_one_answer_for_all(folder):
 @pytest.mark.parametrize(
     ("written", "sent"), [("https://APP.example:443", APP), ("http://a:80", "http://a"), ("null", "null")]
 )
-def test_an_origin_is_compared_as_browsers_write_it(folder, written, sent):
+def test_an_origin_is_compared_in_the_form_that_browsers_send(folder, written, sent):
     answer = open_server(folder, written).ask("GET", "/v1/models", origin=sent, authorization="Bearer one")
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, sent)
 
@@ -171,7 +171,7 @@ def test_refusals_of_the_connection_itself_can_be_read_by_the_page(folder):
         (("one",), ("llm.example",), "llm.example", "evil.example"),
     ],
 )
-def test_hosts_are_widened_by_name(folder, keys, allowed, good, bad):
+def test_hosts_are_allowed_by_name(folder, keys, allowed, good, bad):
     server = Server(folder, options={"api_keys": keys, "allowed_hosts": allowed})
     assert server.ask("GET", "/v1/models", host=good, authorization="Bearer one").status_code == 200
     if bad is not None:
@@ -186,7 +186,7 @@ def test_a_preflight_needs_the_right_host_too(folder):
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
-def test_a_root_path_may_be_taken_away_by_the_proxy_or_not(folder, prefix):
+def test_a_proxy_may_strip_the_root_path_or_not(folder, prefix):
     server = Server(folder, options={"root_path": "/llm"})
     for path in ("/live", "/ready", "/v1/models", "/v1/models/tiny", "/"):
         assert server.ask("GET", prefix + path).status_code == 200, path
@@ -222,10 +222,10 @@ def test_a_404_names_the_nearest_route(folder, wrong, meant):
     assert (error["code"], error["message"]) == (404, f"There is no {wrong} here; did you mean {meant}?")
 
 
-def test_a_404_guesses_nothing_where_nothing_is_near(folder):
+def test_a_404_suggests_nothing_if_no_route_is_near(folder):
     server = Server(folder)
     for path in ("/v1/nothing", "/admin", "/v1/" + "x" * 5000):
-        assert server.ask("GET", path).json()["error"]["message"].endswith("; /openapi.json lists what there is.")
+        assert server.ask("GET", path).json()["error"]["message"].endswith("; /openapi.json lists all routes.")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ async def status_of(application, headers: list[tuple[bytes, bytes]]) -> int:
     return sent[0]["status"]
 
 
-def test_the_operators_port_is_opened_to_no_page(run_dir):
+def test_no_page_may_use_the_operators_port(run_dir):
     admin = AdminServer(ServerConfig(admin_port=0, allowed_origins=("*",), allowed_hosts=("*",)), run_dir, 1)
     local, evil, page = (b"host", b"localhost"), (b"host", b"evil.example"), (b"origin", APP.encode())
     for headers, status in (([local], 503), ([local, page], 403), ([evil], 403)):  # 503: nothing is loaded here

@@ -22,7 +22,7 @@ def sent(server: Server) -> list[str]:
     return [server.tokenizer.decode(each.prompt_token_ids, skip_special_tokens=False) for each in server.engine.pooled]
 
 
-def test_an_embedding_has_the_openai_shape(folder):
+def test_an_embedding_has_openais_form(folder):
     server = pooling_server(folder)
     answer = server.good(E, {"input": "abc", "model": "tiny", "user": "u", "request_id": "r"})
     ids = server.tokenizer.encode("abc")
@@ -38,7 +38,7 @@ def test_an_embedding_has_the_openai_shape(folder):
 
 @pytest.mark.parametrize("kind", [str, list])
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_many_inputs_are_answered_in_their_order_and_each_as_alone(folder, kind, count):
+def test_many_inputs_are_answered_in_order_with_the_bits_of_each_alone(folder, kind, count):
     server = pooling_server(folder)
     texts = [chr(97 + i % 26) * (1 + i % 7) for i in range(count)]
     inputs = texts if kind is str else [server.tokenizer.encode(text) for text in texts]
@@ -71,7 +71,7 @@ def test_fields_reach_the_engine(folder):
     assert server.engine.pooled[-1].terms["timeout_s"] == 0.0
 
 
-def test_a_conversation_is_embedded_as_the_template_writes_it(folder):
+def test_a_conversation_is_embedded_as_rendered_by_the_template(folder):
     server = pooling_server(folder)
     messages = [{"role": "user", "content": "hi"}]
     server.good(E, {"messages": messages})
@@ -88,11 +88,11 @@ def test_a_prompt_may_be_as_long_as_the_context(folder):
         assert (error["code"], error["param"]) == (400, "input")
         place = "input[1]" if len(given) == 2 else "input"
         assert error["message"] == (
-            f"This model takes 64 tokens; {place} has 65. Shorten it, or have its first 64 used with "
-            "truncate_prompt_tokens: -1"
+            f"This model accepts at most 64 tokens; {place} has 65. Shorten it, or send truncate_prompt_tokens: -1 "
+            "to use only its first 64 tokens"
         )
     error = server.ask("POST", E, {"messages": [{"role": "user", "content": "a" * 60}]}).json()["error"]
-    assert error["message"].startswith("This model takes 64 tokens; messages has 66.")
+    assert error["message"].startswith("This model accepts at most 64 tokens; messages has 66.")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_prompt_may_be_as_long_as_the_context(folder):
         ({"truncate_prompt_tokens": -1}, None),
     ],
 )
-def test_what_is_longer_is_cut_on_request(folder, fields, kept):
+def test_longer_prompts_are_cut_on_request(folder, fields, kept):
     server = pooling_server(folder)
     text = "abcdefghijklmnopqrstuvwxyz" * 3 + "VWXYZ"
     for given in (text, server.tokenizer.encode(text)):
@@ -144,14 +144,14 @@ def test_sentence_transformers_files_are_followed(folder, tmp_path):
     ]
     for fields, says in (
         ({"prompt_name": "other"}, "prompt_name is 'other'; this model has document, query"),
-        ({"input": "abcdefghijk"}, "This model takes 12 tokens; input has 16."),
-        ({"dimensions": 5}, "dimensions is 5; this model was trained for 4, 8 (matryoshka_dimensions)"),
+        ({"input": "abcdefghijk"}, "This model accepts at most 12 tokens; input has 16."),
+        ({"dimensions": 5}, "dimensions is 5; this model supports 4, 8 (matryoshka_dimensions)"),
         ({"dimensions": 9}, "dimensions is 9; this model's embeddings have 8"),
     ):
         assert says in server.ask("POST", E, {"input": "abc"} | fields).json()["error"]["message"]
 
 
-def test_a_pooling_has_what_its_task_gives(folder):
+def test_each_task_has_its_form(folder):
     server = pooling_server(folder, (*EMBEDS, *CLASSIFIES))
     ids, width = server.tokenizer.encode("abc"), {"embed": 8, "classify": 3, "token_embed": 8, "token_classify": 3}
     for task, columns in width.items():
@@ -166,7 +166,7 @@ def test_a_pooling_has_what_its_task_gives(folder):
     assert answer["id"].startswith("pool-")
 
 
-def test_a_classification_names_the_likeliest_class(folder, tmp_path):
+def test_a_classification_names_the_most_likely_class(folder, tmp_path):
     bert_folder(folder, tmp_path, config={"id2label": {"0": "sad", "1": "glad"}})
     server = pooling_server(tmp_path, CLASSIFIES)
     answer = server.good(C, {"input": ["abc", "d"]})
@@ -188,32 +188,32 @@ def test_a_classification_names_the_likeliest_class(folder, tmp_path):
         (E, {"input": ""}, "input", "input is empty"),
         (E, {"input": ["a", ""]}, "input", "input[1] is empty"),
         (E, {"input": [[]]}, "input", "input is empty"),
-        (E, {"input": ["a", 1]}, "input", "mixes texts and tokens"),
+        (E, {"input": ["a", 1]}, "input", "mixes types"),
         (E, {"input": [400]}, "input", "token 400; the vocabulary is 0..399"),
         (E, {"input": [-1]}, "input[0]", "-1"),
         (E, {"input": 5}, "input", "expected"),
         (E, {"input": ["a"] * 2049}, "input", "2049 entries; at most 2048"),
         (E, {"input": "a", "messages": [{"role": "user", "content": "b"}]}, "input", "both input and messages"),
-        (E, {"input": "a", "add_generation_prompt": True}, "add_generation_prompt", "for messages"),
-        (E, {"messages": [{"role": "user", "content": "b"}], "prompt_name": "q"}, "prompt_name", "for input"),
+        (E, {"input": "a", "add_generation_prompt": True}, "add_generation_prompt", "only to messages"),
+        (E, {"messages": [{"role": "user", "content": "b"}], "prompt_name": "q"}, "prompt_name", "only to input"),
         (E, {"input": "a", "prompt_name": "q"}, "prompt_name", "this model has no prompts"),
         (E, {"input": "a", "encoding_format": "int8"}, "encoding_format", "float, base64"),
         (E, {"input": "a", "embed_dtype": "float16"}, "embed_dtype", "float32"),
         (E, {"input": "a", "endianness": "big"}, "endianness", "native, little"),
         (E, {"input": "a", "dimensions": 0}, "dimensions", ">= 1"),
-        (E, {"input": "a", "truncate_prompt_tokens": 65}, "truncate_prompt_tokens", "it can be 1 to 64"),
-        (E, {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "it can be 1 to 64"),
+        (E, {"input": "a", "truncate_prompt_tokens": 65}, "truncate_prompt_tokens", "it must be from 1 to 64"),
+        (E, {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "it must be from 1 to 64"),
         (E, {"input": "a", "truncation_side": "left"}, "truncation_side", "needs truncate_prompt_tokens"),
-        (E, {"input": "a", "stream": True}, "stream", "this answer comes whole"),
+        (E, {"input": "a", "stream": True}, "stream", "this answer is not streamed"),
         (E, {"input": "a", "normalize": True}, "normalize", "use use_activation"),
         (E, {"input": "a", "n": 2}, "n", "not a known field"),
         (E, {"input": "a", "max_tokens": 2}, "max_tokens", "not a known field"),
         (E, {"input": "a" * 600_000, "truncate_prompt_tokens": 5}, "input", "at least"),
-        (P, {"input": "a", "task": "classify"}, "task", "task is classify; tiny can be asked for embed, token_embed"),
+        (P, {"input": "a", "task": "classify"}, "task", "task is classify; tiny serves embed, token_embed"),
         (P, {"input": "a", "task": "rank"}, "task", "expected one of"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
+def test_invalid_fields_are_refused_by_name(folder, path, body, param, says):
     server = pooling_server(folder)
     response = server.ask("POST", path, body)
     error = response.json()["error"]
@@ -222,7 +222,7 @@ def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
     assert not server.engine.pooled
 
 
-def test_harmless_fields_and_nulls_are_taken(folder):
+def test_harmless_fields_and_nulls_are_accepted(folder):
     server = pooling_server(folder)
     server.good(E, {"input": "a", "stream": False, "encoding_format": None, "dimensions": None, "user": None})
 
@@ -230,26 +230,38 @@ def test_harmless_fields_and_nulls_are_taken(folder):
 @pytest.mark.parametrize(
     ("path", "tasks", "says"),
     [
-        (E, ("generate",), "/v1/embeddings needs a model for embed; tiny is one for generate: use /v1/chat/comp"),
-        (C, EMBEDS, "/classify needs a model for classify; tiny is one for embed, token_embed: use /v1/embeddings, /p"),
-        ("/rerank", ("generate",), "/rerank needs a model for embed or classify; tiny is one for generate"),
-        ("/v1/completions", EMBEDS, "/v1/completions needs a model for generate; tiny is one for embed, token_embed"),
-        ("/v1/chat/completions", CLASSIFIES, "/v1/chat/completions needs a model for generate; tiny is one for class"),
-        ("/v1/chat/completions/batch", EMBEDS, "/v1/chat/completions/batch needs a model for generate"),
-        ("/v1/responses", EMBEDS, "/v1/responses needs a model for generate"),
-        ("/v1/messages", EMBEDS, "/v1/messages needs a model for generate"),
-        ("/inference/v1/generate", EMBEDS, "/inference/v1/generate needs a model for generate"),
-        ("/invocations", EMBEDS, "/invocations needs a model for generate"),
+        (E, ("generate",), "/v1/embeddings needs a model that serves embed; tiny serves generate: use /v1/chat/comp"),
+        (
+            C,
+            EMBEDS,
+            "/classify needs a model that serves classify; tiny serves embed, token_embed: use /v1/embeddings, /p",
+        ),
+        ("/rerank", ("generate",), "/rerank needs a model that serves embed or classify; tiny serves generate"),
+        (
+            "/v1/completions",
+            EMBEDS,
+            "/v1/completions needs a model that serves generate; tiny serves embed, token_embed",
+        ),
+        (
+            "/v1/chat/completions",
+            CLASSIFIES,
+            "/v1/chat/completions needs a model that serves generate; tiny serves class",
+        ),
+        ("/v1/chat/completions/batch", EMBEDS, "/v1/chat/completions/batch needs a model that serves generate"),
+        ("/v1/responses", EMBEDS, "/v1/responses needs a model that serves generate"),
+        ("/v1/messages", EMBEDS, "/v1/messages needs a model that serves generate"),
+        ("/inference/v1/generate", EMBEDS, "/inference/v1/generate needs a model that serves generate"),
+        ("/invocations", EMBEDS, "/invocations needs a model that serves generate"),
     ],
 )
-def test_a_model_is_asked_only_for_what_it_can(folder, path, tasks, says):
+def test_a_route_is_refused_if_the_model_does_not_serve_its_task(folder, path, tasks, says):
     server = pooling_server(folder, tasks)
     response = server.ask("POST", path, {"whatever": 1}, **{"Idempotency-Key": "k" * 16})
     assert response.status_code == 400
     assert response.json()["error"]["message"].startswith(says)
 
 
-def test_a_model_that_does_both_is_asked_for_both(folder):
+def test_a_model_that_serves_both_tasks_answers_both_routes(folder):
     server = pooling_server(folder, ("generate", "embed"))
     assert server.complete()["choices"][0]["text"] == "hello"
     assert server.good(E, {"input": "abc"})["data"]
@@ -266,7 +278,7 @@ def test_a_model_that_does_both_is_asked_for_both(folder):
         (EngineDead("gone"), 500),
     ],
 )
-def test_a_refusal_has_its_status_and_ends_what_runs(folder, refusal, status):
+def test_a_refusal_has_its_status_and_aborts_running_prompts(folder, refusal, status):
     server = pooling_server(folder)
     server.engine.refusals = [refusal]
     response = server.ask("POST", E, {"input": ["a", "b", "c"]})
@@ -275,7 +287,7 @@ def test_a_refusal_has_its_status_and_ends_what_runs(folder, refusal, status):
     assert server.admission.num_active == 0
 
 
-def test_an_engine_that_is_full_for_a_while_is_asked_again_for_what_is_left(folder):
+def test_prompts_refused_by_a_full_engine_are_submitted_again(folder):
     server = pooling_server(folder)
     texts = [chr(97 + i) for i in range(20)]
     data, asked = [], len(texts)
@@ -296,7 +308,7 @@ def _full_in_between(server: Server, full: Overloaded):
     return asked
 
 
-def test_few_prompts_of_one_request_are_under_way_at_once(folder):
+def test_few_prompts_of_one_request_are_in_flight_at_once(folder):
     server = pooling_server(folder)
     most, num_asked, pool = 2 * server.engine.limits.max_num_seqs, [], server.engine.pool
 
@@ -310,7 +322,7 @@ def test_few_prompts_of_one_request_are_under_way_at_once(folder):
     assert len(num_asked) == 100
 
 
-def test_a_key_makes_it_once(folder):
+def test_a_request_with_a_key_is_computed_once(folder):
     server = pooling_server(folder)
     key = {"Idempotency-Key": "k" * 16}
     first, second = (server.ask("POST", E, {"input": "abc"}, **key) for _ in range(2))
@@ -321,7 +333,7 @@ def test_a_key_makes_it_once(folder):
     assert other.status_code == 422
 
 
-def test_request_ids_logs_and_metrics_are_as_everywhere(folder, caplog):
+def test_request_ids_logs_and_metrics_are_those_of_generations(folder, caplog):
     server = pooling_server(folder)
     with caplog.at_level("INFO", "http.access"):
         response = server.ask("POST", E, {"input": ["abc", "d"]}, **{"X-Request-Id": "mine"})
@@ -334,7 +346,7 @@ def test_request_ids_logs_and_metrics_are_as_everywhere(folder, caplog):
     assert f"paged:request_success_total{{{ended}}} 2.0" in metrics
 
 
-def test_each_key_has_prefixes_of_its_own(folder):
+def test_each_key_has_separate_prefixes(folder):
     server = pooling_server(folder, api_keys=("key-of-one", "key-of-another"))
     for key in ("key-of-one", "key-of-another"):
         assert server.ask("POST", E, {"input": "abc"}, Authorization=f"Bearer {key}").status_code == 200
@@ -344,7 +356,7 @@ def test_each_key_has_prefixes_of_its_own(folder):
     assert server.ask("POST", E, {"input": "abc"}).status_code == 401
 
 
-def test_a_proxys_prefix_is_left_out(folder):
+def test_a_proxys_prefix_is_stripped(folder):
     server = pooling_server(folder, root_path="/api")
     assert server.ask("POST", "/api/v1/embeddings", {"input": "abc"}).status_code == 200
 
@@ -382,5 +394,5 @@ def test_the_page_names_every_route_and_field_and_its_examples_are_requests():
         msgspec.json.decode(body, type=bodies[path])
 
 
-def test_a_batch_file_takes_every_route_that_pools():
+def test_a_batch_file_accepts_every_pooling_route():
     assert {*POOLING_URLS} == {spec.path for spec in POOLING_ROUTES}

@@ -62,7 +62,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-def test_bodies_of_other_libraries_are_taken(folder, body):
+def test_bodies_of_other_libraries_are_accepted(folder, body):
     server = pooling_server(folder)
     data = server.good(E, body)["data"]
     vectors = [
@@ -72,7 +72,7 @@ def test_bodies_of_other_libraries_are_taken(folder, body):
     assert vectors == [numbers(server, each.prompt_token_ids, **params) for each in server.engine.pooled]
 
 
-def test_tokens_of_another_tokenizer_that_the_model_has_not_are_refused_with_the_number(folder):
+def test_tokens_outside_the_vocabulary_are_refused_with_their_id(folder):
     error = pooling_server(folder).ask("POST", E, {"input": [[15496, 2159]], "encoding_format": "base64"}).json()
     assert error["error"]["message"] == "input has token 15496; the vocabulary is 0..399"
 
@@ -100,7 +100,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("path", [E, "/pooling", "/score", "/rerank", "/v2/embed"])
-def test_hostile_bodies_are_refused_and_the_server_goes_on(folder, path):
+def test_hostile_bodies_are_refused_and_the_server_continues(folder, path):
     server = pooling_server(folder)
     for body in HOSTILE:
         response = server.ask("POST", path, body)
@@ -111,7 +111,7 @@ def test_hostile_bodies_are_refused_and_the_server_goes_on(folder, path):
     assert server.admission.num_active == 0
 
 
-def test_texts_that_spell_special_tokens_are_text_where_the_server_says_so(folder, tmp_path):
+def test_texts_that_spell_special_tokens_are_text_if_the_server_is_set_so(folder, tmp_path):
     bert_folder(folder, tmp_path)
     trusting, strict = pooling_server(tmp_path), pooling_server(tmp_path, allow_special_tokens=False)
     spelled = trusting.tokenizer.token_id("[SEP]")

@@ -126,7 +126,7 @@ def test_a_pipelined_request_is_not_begun_and_the_connection_is_closed(parts):
 
 
 @pytest.mark.parametrize("parts", [[GET % 1 + GET % 2], [GET % 1, GET % 2]], ids=["together", "one after the other"])
-def test_a_disconnect_is_noticed_behind_a_pipelined_request(parts):
+def test_a_disconnect_is_noticed_after_a_pipelined_request(parts):
     application = Application(delay_s=5.0)
     assert exchange(*parts, application=application, leave_after_s=0.1) == b""
     assert application.left == 1

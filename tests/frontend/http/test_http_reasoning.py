@@ -38,7 +38,7 @@ def start(tmp_path):
     return start
 
 
-def test_reasoning_content_and_calls_are_apart(start):
+def test_reasoning_content_and_calls_are_separate(start):
     choice = start().chat(tools=[TOOL])["choices"][0]
     message = choice["message"]
     assert message["reasoning"] == message["reasoning_content"] == "Two and\ntwo."
@@ -73,7 +73,7 @@ def test_reasoning_can_be_left_out(start):
         ({}, "<think>a", "a", None),
     ],
 )
-def test_reasoning_begins_where_the_prompt_says(start, fields, output, reasoning, content):
+def test_the_prompt_determines_where_reasoning_begins(start, fields, output, reasoning, content):
     message = start(output).chat(**fields)["choices"][0]["message"]
     assert (message.get("reasoning"), message["content"]) == (reasoning, content)
 
@@ -89,7 +89,7 @@ def test_effort_and_verbosity_reach_the_template(start):
 
 
 @pytest.mark.parametrize("parser", ["tool_call_parser", "reasoning_parser"])
-def test_none_leaves_everything_content(start, parser):
+def test_parser_none_leaves_everything_content(start, parser):
     message = start(**{parser: "none"}).chat(tools=[TOOL])["choices"][0]["message"]
     assert ("tool_calls" in message, "reasoning" in message) == (
         parser != "tool_call_parser",
@@ -116,7 +116,7 @@ FORM = {"response_format": {"type": "json_object"}}
         ({"reasoning_effort": "none"}, "", ""),
     ],
 )
-def test_a_form_binds_behind_the_reasoning(start, fields, after, opens):
+def test_a_form_constrains_the_text_after_the_reasoning(start, fields, after, opens):
     server = start("{}")
     server.chat(**FORM, **fields)
     grammar = server.engine.requests[0].params.grammar
@@ -124,7 +124,7 @@ def test_a_form_binds_behind_the_reasoning(start, fields, after, opens):
     assert grammar.opens == ((server.tokenizer.token_id(opens),) if opens else ())
 
 
-def test_without_tokens_for_the_tags_a_form_comes_without_reasoning(start):
+def test_without_tokens_for_the_tags_a_constrained_answer_has_no_reasoning(start):
     server = start("{}", own_tags=False)
     server.chat(**FORM)
     grammar = server.engine.requests[0].params.grammar
@@ -152,7 +152,7 @@ def test_a_budget_of_reasoning_reaches_the_engine_in_tokens(start, fields, num_p
     assert server.engine.requests[1].params.thinking is None
 
 
-def test_the_tokens_of_a_prompt_say_whether_it_ends_in_reasoning(start):
+def test_the_tokens_of_a_prompt_determine_whether_it_ends_in_reasoning(start):
     server = start()
     begin, end = (server.tokenizer.token_id(tag) for tag in ("<think>", "</think>"))
     prompts = ["ab", "<think>ab", "<think>a</think>b", "<think>a</think><think>bcd"]
@@ -170,7 +170,7 @@ def test_the_tokens_of_a_prompt_say_whether_it_ends_in_reasoning(start):
     ("options", "remedy"),
     [({"reasoning_parser": "none"}, "--reasoning-parser"), ({"own_tags": False}, "single tokens")],
 )
-def test_a_budget_is_refused_where_the_tags_are_not_known(start, options, remedy):
+def test_a_budget_is_refused_if_the_tags_are_unknown(start, options, remedy):
     server = start(**options)
     for path, body in ((CHAT, ASK), ("/v1/completions", {"prompt": "x"})):
         refused = server.ask("POST", path, {**body, **BUDGET})
@@ -219,7 +219,7 @@ CHANNELS = {
         ({"tools": [TOOL]}, "call"),
     ],
 )
-def test_outputs_in_channels_are_held_to_a_form_and_read(start, fields, output):
+def test_outputs_in_channels_are_constrained_and_parsed(start, fields, output):
     server = start(CHANNELS[output], tool_call_parser="openai")
     choice = server.chat(**fields)["choices"][0]
     grammar = server.engine.requests[0].params.grammar

@@ -210,8 +210,8 @@ EVENT = f"cmpl-{'0' * 32}:1"
         ({"Idempotency-Key": "x" * 256}, COMPLETION, 400, "1 to 255 visible"),
         ({"Last-Event-ID": EVENT}, COMPLETION, 400, "needs the Idempotency-Key"),
         ({"Idempotency-Key": "k", "Last-Event-ID": "7"}, COMPLETION, 400, "id of an event"),
-        ({"Idempotency-Key": "k", "Last-Event-ID": EVENT}, {"prompt": "abc"}, 400, "is for streams"),
-        ({"Idempotency-Key": "k", "Last-Event-ID": EVENT}, COMPLETION, 422, "not of this request"),
+        ({"Idempotency-Key": "k", "Last-Event-ID": EVENT}, {"prompt": "abc"}, 400, "applies only to streams"),
+        ({"Idempotency-Key": "k", "Last-Event-ID": EVENT}, COMPLETION, 422, "belongs to a request with another body"),
         ({"Idempotency-Key": "k"}, {"prompt": ""}, 400, "prompt"),
         ({"Idempotency-Key": "k"}, {"prompt": "x", "stream_options": {"include_usage": True}}, 400, "stream_options"),
     ],
@@ -250,7 +250,7 @@ def test_a_missing_stream_is_answered_with_404(folder):
     assert set(server.ask("POST", "/v1/streams/nothing").headers["allow"].split(", ")) == {"DELETE", "GET", "HEAD"}
 
 
-def test_an_engine_failure_is_reported_and_the_next_try_starts_anew(folder):
+def test_an_engine_failure_is_reported_and_the_next_try_starts_again(folder):
     server = Server(folder, "hello")
     server.engine.fails_after = 3
 

@@ -71,7 +71,7 @@ def test_a_cross_encoder_reads_pairs(reader):
     assert not reader.engine.pooled[-1].params.use_activation
 
 
-def test_the_second_text_is_marked_only_where_the_model_has_types(folder, tmp_path):
+def test_the_second_text_has_its_type_only_if_the_model_has_types(folder, tmp_path):
     server = pooling_server(bert_folder(folder, tmp_path, config={"type_vocab_size": 1}), CLASSIFIES, num_labels=1)
     server.good(S, {"text_1": "a", "text_2": "b"})
     assert server.engine.pooled[0].params.second_text is None
@@ -81,13 +81,13 @@ def test_the_second_text_is_marked_only_where_the_model_has_types(folder, tmp_pa
     ("kept", "query", "document"),
     [(-1, "q" * 30, "d" * 31), (10, "q" * 3, "d" * 4), (20, "q" * 8, "d" * 9), (3, "", ""), (12, "qqqq", "ddddd")],
 )
-def test_a_pair_that_is_too_long_loses_of_its_longer_text(reader, kept, query, document):
+def test_the_longer_text_of_a_pair_is_cut_first(reader, kept, query, document):
     reader.good(S, {"text_1": "q" * 60, "text_2": "d" * 60, "truncate_prompt_tokens": kept})
     assert reader.engine.pooled[0].prompt_token_ids == pair(reader, query, document)[0]
     assert len(reader.engine.pooled[0].prompt_token_ids) == (64 if kept == -1 else kept)
 
 
-def test_of_a_pair_only_the_longer_text_is_cut_if_that_is_enough(reader):
+def test_only_the_longer_text_of_a_pair_is_cut_if_that_is_enough(reader):
     reader.good(S, {"text_1": "qqq", "text_2": "d" * 60, "truncate_prompt_tokens": 20})
     reader.good(S, {"text_1": "q" * 60, "text_2": "dd", "truncate_prompt_tokens": 20, "truncation_side": "left"})
     assert [each.prompt_token_ids for each in reader.engine.pooled] == [
@@ -96,11 +96,11 @@ def test_of_a_pair_only_the_longer_text_is_cut_if_that_is_enough(reader):
     ]
     error = reader.ask("POST", S, {"text_1": "qqq", "text_2": ["a", "d" * 60]}).json()["error"]
     assert (error["code"], error["param"]) == (400, "text_2")
-    assert "This model takes 64 tokens; text_2 has 66." in error["message"]
+    assert "This model accepts at most 64 tokens; text_2 has 66." in error["message"]
 
 
 @pytest.mark.parametrize("path", [R, "/v1/rerank", "/v2/rerank"])
-def test_documents_are_sorted_by_their_scores_and_equal_ones_as_they_came(folder, path):
+def test_documents_are_sorted_by_score_and_equal_ones_keep_their_order(folder, path):
     server = pooling_server(folder)
     documents = [TEXTS[1], TEXTS[3], {"text": TEXTS[0]}, TEXTS[2], TEXTS[1], TEXTS[0]]
     answer = server.good(path, {"query": TEXTS[0], "documents": documents, "request_id": "r"})
@@ -136,7 +136,7 @@ COHERE = {  # from the example of Cohere's API, versions 1 and 2
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/rerank", JINA), ("/v1/rerank", COHERE), ("/v2/rerank", COHERE)])
-def test_bodies_of_jina_and_cohere_are_taken(reader, path, body):
+def test_bodies_of_jina_and_cohere_are_accepted(reader, path, body):
     answer = reader.good(path, body)
     assert len(answer["results"]) == 3
     assert {each["index"] for each in answer["results"]} <= set(range(4))
@@ -148,7 +148,7 @@ def test_bodies_of_jina_and_cohere_are_taken(reader, path, body):
     ]
 
 
-def test_coheres_embeddings_have_its_shape(folder, tmp_path):
+def test_embeddings_for_cohere_have_its_form(folder, tmp_path):
     prompts = {"prompts": {"query": "Q:", "passage": "P:"}}
     server = pooling_server(bert_folder(folder, tmp_path, config_sentence_transformers=prompts))
     body = {"texts": ["abc", "de"], "input_type": "search_document"}
@@ -170,17 +170,17 @@ def test_coheres_embeddings_have_its_shape(folder, tmp_path):
 @pytest.mark.parametrize(
     ("path", "body", "param", "says"),
     [
-        (S, {}, "text_1", "give one pair of fields"),
-        (S, {"text_1": "a"}, "text_1", "give one pair of fields"),
-        (S, {"text_1": "a", "documents": "b"}, "text_1", "give one pair of fields"),
-        (S, {"text_1": "a", "text_2": "b", "queries": "c"}, "text_1", "give one pair of fields"),
+        (S, {}, "text_1", "send one pair of fields"),
+        (S, {"text_1": "a"}, "text_1", "send one pair of fields"),
+        (S, {"text_1": "a", "documents": "b"}, "text_1", "send one pair of fields"),
+        (S, {"text_1": "a", "text_2": "b", "queries": "c"}, "text_1", "send one pair of fields"),
         (S, {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1", "text_1 has 2 texts and text_2 3"),
         (S, {"text_1": ["a", "b"], "text_2": "a"}, "text_1", "text_1 has 2 texts and text_2 1"),
         (S, {"text_1": "a", "text_2": []}, "text_2", "length >= 1"),
         (S, {"text_1": "a", "text_2": ["a"] * 2049}, "text_2", "length <= 2048"),
         (S, {"text_1": "a", "text_2": [1]}, "text_2[0]", "expected str"),
         (S, {"text_1": "a", "text_2": ["", "b"]}, "text_2", "text_2[0] is empty"),
-        (S, {"text_1": "a", "text_2": "b", "stream": True}, "stream", "this answer comes whole"),
+        (S, {"text_1": "a", "text_2": "b", "stream": True}, "stream", "this answer is not streamed"),
         (R, {"query": "a"}, "documents", "documents is required"),
         (R, {"documents": ["a"]}, "query", "query is required"),
         (R, {"query": "a", "documents": []}, "documents", "length >= 1"),
@@ -197,13 +197,18 @@ def test_coheres_embeddings_have_its_shape(folder, tmp_path):
         ("/v2/embed", {"texts": []}, "texts", "length >= 1"),
         ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types[0]", "float, base64"),
         ("/v2/embed", {"texts": ["a"], "input_type": "image"}, "input_type", "search_query"),
-        ("/v2/embed", {"texts": ["a" * 65], "truncate": "NONE"}, "texts", "This model takes 64 tokens; texts has 65"),
+        (
+            "/v2/embed",
+            {"texts": ["a" * 65], "truncate": "NONE"},
+            "texts",
+            "This model accepts at most 64 tokens; texts has 65",
+        ),
         ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension", "output_dimension is 9"),
-        ("/v2/embed", {"texts": ["a"], "truncate_prompt_tokens": 3}, "truncate", "as truncate says"),
+        ("/v2/embed", {"texts": ["a"], "truncate_prompt_tokens": 3}, "truncate", "by truncate"),
         ("/v2/embed", {"texts": ["a"], "images": ["x"]}, "images", "not a known field"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
+def test_invalid_fields_are_refused_by_name(folder, path, body, param, says):
     server = pooling_server(folder)
     response = server.ask("POST", path, body)
     error = response.json()["error"]
@@ -215,11 +220,11 @@ def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
 def test_a_model_of_several_classes_gives_no_score(folder):
     error = pooling_server(folder, CLASSIFIES).ask("POST", S, {"text_1": "a", "text_2": "b"}).json()["error"]
     assert error["message"] == (
-        "tiny tells 3 classes apart; a score needs a model of one class, or of embeddings: use /classify."
+        "tiny has 3 classes; a score needs a model with one class or an embedding model: use /classify."
     )
 
 
-def test_a_key_makes_a_ranking_once(reader):
+def test_a_ranking_with_a_key_is_computed_once(reader):
     key = {"Idempotency-Key": "k" * 16}
     first, second = (reader.ask("POST", R, {"query": "a", "documents": TEXTS}, **key) for _ in range(2))
     assert first.content == second.content

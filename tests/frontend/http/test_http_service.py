@@ -147,7 +147,7 @@ def test_an_expired_request_is_answered_with_x_should_retry_false(folder):
     assert 'reason="expired"} 1.0' in server.metrics()
 
 
-def test_each_key_has_prefixes_of_its_own_unless_they_are_shared(folder):
+def test_each_key_has_separate_prefixes_unless_they_are_shared(folder):
     def salts(share=False, **options):
         server = Server(folder, options=options, cache=CacheConfig(share_prefixes=share))
         for key, salt in (("one", ""), ("one", ""), ("two", ""), ("one", "s"), ("two", "s")):
@@ -238,7 +238,7 @@ def test_a_silent_stream_gets_comments_that_readers_skip(folder):
     assert ": ping" not in server.ask("POST", "/v1/completions", body).text
 
 
-def test_a_refusal_keeps_its_status_beside_the_pings(folder):
+def test_a_refusal_keeps_its_status_despite_pings(folder):
     server = Server(folder, options={"sse_keep_alive_interval_s": 0.01})
     server.engine.refusal = Overloaded("full", 3.0)
     assert server.ask("POST", "/v1/completions", {"prompt": "abc", "stream": True}).status_code == 429
@@ -249,7 +249,7 @@ def test_a_refusal_keeps_its_status_beside_the_pings(folder):
     assert text.endswith("data: [DONE]\n\n")
 
 
-def test_keys_guard_everything_but_liveness(folder):
+def test_keys_protect_everything_except_liveness(folder):
     server = Server(folder, options={"api_keys": ("one", "two")})
     for path in ("/v1/models", "//v1/models", "/metrics", "/openapi.json", "/ready", "/nothing", "/LIVE", "/live/"):
         for authorization in ("", "Bearer wrong", "Bearer ", "Basic one", "one", "Bearer one two"):
@@ -325,7 +325,7 @@ def test_a_client_that_leaves_frees_every_sequence(folder, stream, prompt):
     assert server.admission.num_active == 0
 
 
-def test_the_pages_files_are_served_and_load_from_no_other_host(folder):
+def test_the_files_of_the_page_are_served_and_load_from_no_other_host(folder):
     server, served = Server(folder), set[str]()
     for path, name in FILES_BY_PATH.items():
         response = server.ask("GET", path)

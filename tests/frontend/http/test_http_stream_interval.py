@@ -22,7 +22,7 @@ def sizes(chunks: list[dict], index: int = 0) -> list[int]:
 @pytest.mark.parametrize(
     ("interval", "expected"), [(None, [1] * 21), (1, [1] * 21), (8, [1, 8, 8, 4]), (1000, [1, 20])]
 )
-def test_events_have_so_many_tokens_but_the_first_and_the_last(folder, interval, expected):
+def test_events_have_the_requested_number_of_tokens_except_the_first_and_last(folder, interval, expected):
     server = Server(folder, TEXT)
     body = {"prompt": "a", "max_tokens": 60, "return_token_ids": True, "logprobs": 1, "stream_interval": interval}
     chunks = server.stream("/v1/completions", body)
@@ -32,7 +32,7 @@ def test_events_have_so_many_tokens_but_the_first_and_the_last(folder, interval,
     assert "".join(tokens[:-1]) == TEXT
 
 
-def test_a_chat_has_them_too_and_each_choice_its_own(folder):
+def test_a_chat_has_an_interval_per_choice(folder):
     server = Server(folder, TEXT)
     body = {"messages": [{"role": "user", "content": "x"}], "n": 2, "stream_interval": 8, "return_token_ids": True}
     chunks = server.stream("/v1/chat/completions", body)
@@ -49,7 +49,7 @@ def test_an_interval_out_of_bounds_is_refused(folder, interval):
     assert (response.status_code, response.json()["error"]["param"]) == (400, "stream_interval")
 
 
-def test_no_token_is_lost_whatever_comes_together():
+def test_no_token_is_lost_whatever_arrives_together():
     rng = random.Random(7)
     for _ in range(200):
         interval, lengths = rng.randint(1, 9), [rng.randint(1, 40) for _ in range(3)]

@@ -34,7 +34,7 @@ def shown(server: Server) -> str:
         (["[SUFFIX]", "[PREFIX]"], "[SUFFIX]): pass[PREFIX]def f("),
     ],
 )
-def test_the_prompt_has_the_order_that_the_model_knows(folder, tmp_path, spellings, expected):
+def test_the_prompt_has_the_models_order(folder, tmp_path, spellings, expected):
     server = with_tokens(folder, tmp_path, spellings)
     for prompt in ("def f(", server.tokenizer.encode("def f(")):
         answer = server.complete(prompt=prompt, suffix="): pass", max_tokens=10)
@@ -42,7 +42,7 @@ def test_the_prompt_has_the_order_that_the_model_knows(folder, tmp_path, spellin
         assert answer["choices"][0]["text"] == "hello"
 
 
-def test_an_output_ends_where_the_model_ends_what_it_fills_in(folder, tmp_path):
+def test_an_output_ends_at_the_models_end_of_infill_tokens(folder, tmp_path):
     server = with_tokens(folder, tmp_path, PSM)
     server.complete(prompt=["a", "b"], suffix="c", stop_token_ids=[7], max_tokens=10)
     assert len(server.engine.requests) == 2
@@ -50,7 +50,7 @@ def test_an_output_ends_where_the_model_ends_what_it_fills_in(folder, tmp_path):
     assert [request.params.stop_token_ids for request in server.engine.requests] == [(7, pad)] * 2
 
 
-def test_an_empty_suffix_is_none(folder):
+def test_an_empty_suffix_has_no_effect(folder):
     server = Server(folder)
     assert server.complete(suffix="")["choices"][0]["text"] == "hello"
     assert shown(server) == "abc"
@@ -65,7 +65,7 @@ def test_an_empty_suffix_is_none(folder):
         ({"prompt": "x" * 40, "suffix": "x" * 40}, "prompt", "maximum context length"),
     ],
 )
-def test_what_cannot_be_filled_in_is_refused(folder, tmp_path, fields, param, words):
+def test_invalid_infill_requests_are_refused(folder, tmp_path, fields, param, words):
     server = with_tokens(folder, tmp_path, PSM)
     response = server.ask("POST", "/v1/completions", {"prompt": "a", "suffix": "b"} | fields)
     error = response.json()["error"]
@@ -73,6 +73,6 @@ def test_what_cannot_be_filled_in_is_refused(folder, tmp_path, fields, param, wo
     assert words in error["message"]
 
 
-def test_a_model_without_such_tokens_refuses_by_name(folder):
+def test_a_model_without_infill_tokens_refuses_a_suffix_by_name(folder):
     error = Server(folder).ask("POST", "/v1/completions", {"prompt": "a", "suffix": "b"}).json()["error"]
-    assert (error["param"], "no tokens for text that is filled in" in error["message"]) == ("suffix", True)
+    assert (error["param"], "no fill-in-the-middle tokens" in error["message"]) == ("suffix", True)

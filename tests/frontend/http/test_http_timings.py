@@ -19,13 +19,13 @@ def check(timings: dict, num_generated: int) -> None:
             assert abs(timings[f"{kind}_per_second"] / (1000 * count / milliseconds) - 1) < 0.01
 
 
-def test_an_answer_shows_its_times(folder):
+def test_an_answer_has_its_timings(folder):
     for path, body in BODIES.items():
         answer = Server(folder, "hello").good(path, body | {"timings_per_token": True})
         check(answer["timings"], 6)
 
 
-def test_so_does_each_event(folder):
+def test_each_event_has_its_timings(folder):
     for path, body in BODIES.items():
         chunks = Server(folder, "hello").stream(path, body | {"timings_per_token": True})
         generated = [chunk["timings"]["predicted_n"] for chunk in chunks]
@@ -34,13 +34,13 @@ def test_so_does_each_event(folder):
         check(chunks[-1]["timings"], 6)
 
 
-def test_without_being_asked_none_does(folder):
+def test_timings_are_sent_only_on_request(folder):
     for path, body in BODIES.items():
         assert "timings" not in Server(folder).good(path, body)
         assert not any("timings" in chunk for chunk in Server(folder).stream(path, body))
 
 
-def test_an_answer_that_can_be_made_again_has_none(folder):
+def test_an_answer_with_a_key_has_no_timings(folder):
     body = BODIES["/v1/completions"] | {"timings_per_token": True}
     response = Server(folder).ask("POST", "/v1/completions", body, **{"Idempotency-Key": "k" * 16})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "timings_per_token")

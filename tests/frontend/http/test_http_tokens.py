@@ -38,14 +38,14 @@ def test_a_stream_has_the_same_tokens(folder):
     assert chunks[-1]["usage"] == whole["usage"]
 
 
-def test_outputs_go_on_until_the_context_is_full(folder):
+def test_outputs_continue_until_the_context_is_full(folder):
     server = Server(folder, "x" * 100)
     (choice,) = server.good(PATH, body(server))["choices"]
     assert server.engine.requests[0].params.max_tokens is None
     assert server.good(PATH, body(server, max_tokens=5))["choices"][0]["token_ids"] == choice["token_ids"][:5]
 
 
-def test_the_models_recommendations_do_not_count(folder, tmp_path):
+def test_the_models_recommended_values_do_not_apply(folder, tmp_path):
     for each in folder.iterdir():
         (tmp_path / each.name).write_bytes(each.read_bytes())
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.5, "top_k": 3}')
@@ -57,7 +57,7 @@ def test_the_models_recommendations_do_not_count(folder, tmp_path):
     assert (plain.temperature, plain.top_k, plain.seed) == (1.0, 0, 1)
 
 
-def test_prompt_logprobs_and_forms_are_as_of_completions(folder):
+def test_prompt_logprobs_and_forms_are_those_of_completions(folder):
     server = Server(folder)
     given = body(server, prompt_logprobs=1, structured_outputs={"choice": ["hello"]})
     assert len(server.good(PATH, given)["prompt_logprobs"]) == 3
@@ -87,7 +87,7 @@ def test_an_invalid_field_is_refused_by_name(folder, fields, param):
     assert (response.status_code, response.json()["error"]["param"]) == (400, param), response.text
 
 
-def test_a_key_makes_it_once(folder):
+def test_a_request_with_a_key_is_computed_once(folder):
     server = Server(folder)
     first, second = (server.ask("POST", PATH, body(server), **{"Idempotency-Key": "k" * 16}).content for _ in range(2))
     assert first == second

@@ -21,7 +21,7 @@ def sent(server: Server) -> str:
         ({"truncate_prompt_tokens": 64 - 4}, LONG[-60:]),
     ],
 )
-def test_a_prompt_is_cut_to_what_the_request_says(folder, fields, kept):
+def test_a_prompt_is_cut_to_the_requested_length(folder, fields, kept):
     server = Server(folder)
     for prompt in (LONG, server.tokenizer.encode(LONG)):
         answer = server.complete(prompt=prompt, **{"max_tokens": 4, "echo": True} | fields)
@@ -30,7 +30,7 @@ def test_a_prompt_is_cut_to_what_the_request_says(folder, fields, kept):
         assert answer["usage"]["prompt_tokens"] == len(kept)
 
 
-def test_a_prompt_that_is_short_enough_is_left_alone(folder):
+def test_a_prompt_that_is_short_enough_is_not_cut(folder):
     server = Server(folder)
     server.complete(prompt="abc", truncate_prompt_tokens=5)
     assert sent(server) == "abc"
@@ -44,7 +44,7 @@ def test_a_conversation_is_cut_too(folder):
     assert sent(server) == f"<user>{LONG}"[:9]
 
 
-def test_tokens_are_shown_as_they_would_be_sent(folder):
+def test_tokenize_returns_the_tokens_of_the_cut_prompt(folder):
     server = Server(folder)
     shown = server.good("/tokenize", {"prompt": LONG, "truncate_prompt_tokens": 3})
     assert server.tokenizer.decode(shown["tokens"]) == LONG[-3:]
@@ -64,7 +64,7 @@ def test_tokens_are_shown_as_they_would_be_sent(folder):
         ({"truncate_prompt_tokens": 5, "prompt": [1] * (1 << 19)}, "prompt"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(folder, fields, param):
+def test_invalid_truncation_is_refused(folder, fields, param):
     response = Server(folder).ask("POST", "/v1/completions", {"prompt": "a"} | fields)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param), response.text
 
@@ -81,7 +81,7 @@ def test_tokens_are_named_by_their_ids(folder):
     assert first["top_logprobs"][0]["token"] == f"token_id:{ids[1]}"
 
 
-def test_minus_one_asks_for_the_logprobs_of_the_whole_vocabulary(folder):
+def test_minus_one_requests_the_logprobs_of_the_whole_vocabulary(folder):
     server = Server(folder, "hi", {"max_logprobs": 1024})
     size = server.engine.limits.vocab_size
     server.complete(logprobs=-1)
@@ -96,4 +96,4 @@ def test_minus_one_asks_for_the_logprobs_of_the_whole_vocabulary(folder):
         fields |= {"messages": [{"role": "user", "content": "a"}]} if "messages" in fields else {}
         error = Server(folder).ask("POST", path, fields).json()["error"]
         assert error["code"] == 400
-        assert f"is {size}; this server gives at most 20 (--max-logprobs)" in error["message"]
+        assert f"is {size}; this server returns at most 20 (--max-logprobs)" in error["message"]

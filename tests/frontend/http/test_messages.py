@@ -9,7 +9,7 @@ from .anthropic_messages import ASK, CALL, TOOL, collected, message, prompt, roo
 from .test_http_resume import after, client_of, ids
 
 
-def test_a_message_has_its_shape(folder):
+def test_a_message_has_its_form(folder):
     server = Server(folder, "hello")
     answer = server.ask("POST", "/v1/messages", ASK, **{"x-request-id": "r"})
     assert answer.json() == {
@@ -32,7 +32,7 @@ def test_a_message_has_its_shape(folder):
     assert server.engine.requests[0].params.max_tokens == 40
 
 
-def test_a_stream_amounts_to_the_whole_message(folder):
+def test_a_stream_adds_up_to_the_whole_message(folder):
     server = Server(folder, "naïve 🚀 café")
     events = stream(server)
     assert events[0]["message"]["usage"]["output_tokens"] == 0
@@ -51,7 +51,7 @@ def test_a_stream_amounts_to_the_whole_message(folder):
         ({}, ("end_turn", None)),
     ],
 )
-def test_the_stop_reason_says_what_ended_the_message(folder, fields, reason):
+def test_the_stop_reason_names_the_end_of_the_message(folder, fields, reason):
     text = "abcdef" if reason[0] != "model_context_window_exceeded" else "x" * 100
     server = Server(folder, text)
     for answer in (message(server, **fields), collected(stream(server, **fields))):
@@ -80,7 +80,7 @@ def test_a_call_that_the_length_cuts_off_keeps_its_text(folder):
     assert answer["content"][0]["input"] == {"INVALID_JSON": '{"a": 1, '}
 
 
-def test_an_input_is_what_the_model_wrote_whatever_numbers_it_has(folder):
+def test_an_input_has_the_numbers_as_the_model_wrote_them(folder):
     written = '{"a":  123456789012345678901234567890, "b": 1.50}'
     server = roomy(Server(folder, CALL.replace('{"a": 1,  "b": "é"}', written)))
     answer = server.ask("POST", "/v1/messages", {**ASK, "tools": [TOOL], "max_tokens": 200})
@@ -96,7 +96,7 @@ def test_an_input_is_what_the_model_wrote_whatever_numbers_it_has(folder):
         ({"type": "auto", "disable_parallel_tool_use": True}, True),
     ],
 )
-def test_a_tool_choice_holds_the_output_to_its_form(folder, chosen, expected):
+def test_a_tool_choice_constrains_the_output(folder, chosen, expected):
     server = roomy(Server(folder, CALL))
     answer = message(server, tools=[TOOL], tool_choice=chosen, max_tokens=200)
     assert (server.engine.requests[0].params.grammar is not None) == bool(expected)
@@ -110,7 +110,7 @@ def test_with_tool_choice_none_the_model_sees_no_tools(folder):
     assert prompt(server) == "<user>hi<assistant>"
 
 
-def test_errors_of_every_kind_have_the_shape(folder):
+def test_errors_of_every_kind_have_the_form(folder):
     server = Server(folder, options={"api_keys": ("secret",)})
     key = {"x-api-key": "secret"}
     refused = [
@@ -132,7 +132,7 @@ def test_errors_of_every_kind_have_the_shape(folder):
     assert "code" in server.ask("GET", "/v1/models").json()["error"]
 
 
-def test_models_have_the_shape_of_the_interface_that_the_version_names(folder):
+def test_models_have_the_form_of_the_api_that_the_version_header_names(folder):
     server = Server(folder)
     version = {"anthropic-version": "2023-06-01"}
     page = server.ask("GET", "/v1/models", **version).json()
@@ -187,7 +187,7 @@ def test_another_frontend_continues_a_message_for_any_portions_of_the_engine(fol
         assert rest.text == after(begun.text, number)
 
 
-def test_a_message_with_a_key_is_made_once_and_shows_nothing_of_other_requests(folder):
+def test_a_message_with_a_key_is_computed_once_and_does_not_depend_on_other_requests(folder):
     server = Server(folder, "hello")
 
     async def talk() -> None:

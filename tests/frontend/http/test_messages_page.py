@@ -25,7 +25,7 @@ def test_every_block_stop_reason_and_error_is_named():
     assert tags | types | {*get_args(answers.StopReason)} <= NAMED
 
 
-def test_the_examples_are_requests_that_the_schemas_take():
+def test_the_examples_match_the_schemas():
     found = re.findall(r"curl http://127.0.0.1:8000(/\S+) [^{]*?-d '(\{.*?\})'", PAGE, re.DOTALL)
     kinds = {"/v1/messages": schemas.MessagesRequest, "/v1/messages/count_tokens": schemas.CountTokensRequest}
     assert len(found) == 3

@@ -44,7 +44,7 @@ def test_a_history_becomes_a_chat(folder):
     )
 
 
-def test_templates_see_thinking_names_and_ids(folder, tmp_path):
+def test_templates_get_thinking_names_and_ids(folder, tmp_path):
     (tmp_path / "prints.jinja").write_text("{% for m in messages %}{{ m | tojson }}{% endfor %}")
     server = roomy(Server(folder, options={"chat_template": str(tmp_path / "prints.jinja")}))
     message(server, messages=HISTORY[1:4])
@@ -66,7 +66,7 @@ def test_templates_see_thinking_names_and_ids(folder, tmp_path):
     assert json.loads(f"[{given}]") == expected
 
 
-def test_a_message_without_blocks_is_an_empty_one(folder):
+def test_a_message_without_blocks_is_empty(folder):
     server = Server(folder)
     message(server, messages=[{"role": "user", "content": []}])
     assert prompt(server) == "<user><assistant>"
@@ -95,7 +95,7 @@ THINKS = (
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, "True True ", ""),
     ],
 )
-def test_thinking_reaches_the_template_and_is_shown_as_asked(folder, tmp_path, fields, arguments, shown):
+def test_thinking_reaches_the_template_and_is_returned_on_request(folder, tmp_path, fields, arguments, shown):
     (tmp_path / "thinks.jinja").write_text(THINKS)
     server = Server(folder, "hm</think>yes", {"chat_template": str(tmp_path / "thinks.jinja")})
     text = {"type": "text", "text": "yes"}
@@ -105,7 +105,7 @@ def test_thinking_reaches_the_template_and_is_shown_as_asked(folder, tmp_path, f
         assert prompt(server) == f"hi{arguments}<think>"
 
 
-def test_a_json_schema_holds_the_output(folder):
+def test_a_json_schema_constrains_the_output(folder):
     server = Server(folder, '{"a": 1}')
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     message(server, output_config={"format": {"type": "json_schema", "schema": schema}})
@@ -114,7 +114,7 @@ def test_a_json_schema_holds_the_output(folder):
     assert refused["message"].startswith("output_config.format: ")
 
 
-def test_what_clients_of_the_service_send_along_is_taken(folder):
+def test_fields_that_clients_of_the_service_send_are_accepted(folder):
     server = Server(folder, "hello")
     answer = server.ask(
         "POST",
@@ -162,11 +162,11 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ),
         (
             {"messages": blocks({"type": "text", "text": "a"}, IMAGE)},
-            "messages[0].content[1] is of the type 'image'; images",
+            "messages[0].content[1] has the type 'image'; images",
         ),
         (
             {"messages": blocks({"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]})},
-            "messages[0].content[0].content[0] is of the type 'image'",
+            "messages[0].content[0].content[0] has the type 'image'",
         ),
         ({"messages": blocks({"type": "video"})}, "expected one of text, "),
         ({"system": [{"text": "a"}]}, "system[0].type is required"),
@@ -188,7 +188,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "auto", "name": "sum"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice"),
-        ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers is not supported here"),
+        ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers is not supported"),
         ({"speed": "fast"}, 'speed is "fast"'),
         ({"tools": [{**TOOL, "input_schema": NESTED}]}, "tools[0].input_schema is nested more than 64 levels deep"),
         (
@@ -204,14 +204,14 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": blocks({"type": "text", "text": "x" * 500})}, " tokens > 64 maximum"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(folder, fields, words):
+def test_invalid_values_are_refused_by_name(folder, fields, words):
     server = Server(folder)
     assert words in refusal(server, **fields)["message"]
     assert not server.engine.requests
 
 
 @pytest.mark.parametrize("depth", range(970, 1010, 4))
-def test_no_depth_of_a_value_is_the_servers_failure(folder, depth):
+def test_no_depth_of_a_value_fails_the_server(folder, depth):
     """What can just be decoded could no longer be encoded a level deeper."""
     nested = b'{"a":' * depth + b"1" + b"}" * depth
     call = b'{"type":"tool_use","id":"a","name":"b","input":%s}' % nested
@@ -219,7 +219,7 @@ def test_no_depth_of_a_value_is_the_servers_failure(folder, depth):
     assert Server(folder).ask("POST", "/v1/messages", body).status_code == 400
 
 
-def test_tokens_are_counted_as_the_prompt_has_them(folder):
+def test_the_token_count_is_that_of_the_prompt(folder):
     server = roomy(Server(folder))
     asked = {
         "model": "tiny",
@@ -234,6 +234,6 @@ def test_tokens_are_counted_as_the_prompt_has_them(folder):
     assert "max_tokens" in server.ask("POST", "/v1/messages/count_tokens", ASK).json()["error"]["message"]
 
 
-def test_a_lenient_server_names_what_it_left_out(folder):
+def test_a_lenient_server_names_ignored_fields(folder):
     server = Server(folder, "hello", {"lenient": True})
     assert "ignored" in message(server, fallbacks=["x"])["warnings"][0]

@@ -122,7 +122,7 @@ def test_output_items_can_be_sent_back_unchanged(start):
     assert prompt(server) == '<system>Add.<user>2 + 2<assistant>(Hm.)It is[add{"a": [2, 2]}]<tool>4<assistant>low'
 
 
-def test_an_input_of_a_text_is_a_message_of_the_user(start):
+def test_a_text_input_is_a_user_message(start):
     server = start("x")
     respond(server, "hi")
     assert prompt(server) == "<user>hi<assistant>"
@@ -173,16 +173,16 @@ def test_logprobs_are_of_the_text(start):
         ({"input": "x" * 3000}, "input", "input"),
         ({"max_tokens": 5}, "max_tokens", "max_output_tokens"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id", "the call"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "not stored here"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "not stored by this server"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_the_interfaces_words(start, fields, param, words):
+def test_invalid_fields_are_refused_with_the_names_of_the_api(start, fields, param, words):
     error = refusal(start(), **fields)
     assert error["param"].startswith(param), error
     assert words in error["message"], error
 
 
-def test_storing_is_not_promised(start):
+def test_store_gives_a_warning_if_nothing_is_stored(start):
     assert "store" in respond(start("x"), store=True)["warnings"][0]
     assert "warnings" not in respond(start("x"), store=False)
 

@@ -111,7 +111,7 @@ def test_a_stream_is_stored_before_its_last_event_is_sent(start):
     asyncio.run(run())
 
 
-def test_a_conversation_goes_on_behind_a_stored_response(start):
+def test_a_conversation_continues_after_a_stored_response(start):
     """The prompt is that of the whole conversation sent in one."""
     server = start()
 
@@ -138,7 +138,7 @@ def test_a_conversation_goes_on_behind_a_stored_response(start):
     asyncio.run(run())
 
 
-def test_what_a_conversation_lacks_is_named(start):
+def test_a_missing_part_of_a_conversation_is_named(start):
     async def run():
         async with client_of(start(), "") as client:
             first = await created(client)
@@ -146,7 +146,7 @@ def test_what_a_conversation_lacks_is_named(start):
             unfinished = await client.post(PATH, json={"input": "hi", **BEHIND})
             await client.delete(f"{PATH}/{first['id']}")
             for fields, param, words in (
-                ({"previous_response_id": "resp_1"}, "previous_response_id", "none was stored"),
+                ({"previous_response_id": "resp_1"}, "previous_response_id", "it was never stored"),
                 ({"previous_response_id": second["id"]}, "previous_response_id", f"before {second['id']!r}"),
                 ({"previous_response_id": 5}, "previous_response_id", "str"),
                 ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "no stored response has"),
@@ -181,7 +181,7 @@ def test_each_key_finds_its_own_responses_in_every_run(start):
     asyncio.run(run())
 
 
-def test_input_items_are_listed_as_the_client_reads_them(start):
+def test_input_items_are_listed_in_the_clients_form(start):
     async def run():
         async with client_of(start()) as client:
             given = [{"role": role, "content": f"{role} {i}"} for i in range(4) for role in ("user", "assistant")]
@@ -204,7 +204,7 @@ def test_input_items_are_listed_as_the_client_reads_them(start):
     asyncio.run(run())
 
 
-def test_a_background_response_is_made_without_a_connection(start):
+def test_a_background_response_is_computed_without_a_connection(start):
     async def run():
         async with client_of(start()) as client:
             begun = await created(client, tools=[TOOL], **BEHIND)
@@ -220,7 +220,7 @@ def test_a_background_response_is_made_without_a_connection(start):
     asyncio.run(run())
 
 
-def test_a_background_stream_is_read_from_any_event_while_it_is_made_and_later(start):
+def test_a_background_stream_is_read_from_any_event_during_and_after_its_computation(start):
     async def run():
         server = start(OUTPUT * 3)
         async with client_of(server) as client:
@@ -245,7 +245,7 @@ def test_a_background_stream_is_read_from_any_event_while_it_is_made_and_later(s
     asyncio.run(run())
 
 
-def test_a_process_that_ends_in_the_midst_is_followed_by_one_that_gives_the_same_bytes(start, monkeypatch):
+def test_a_response_interrupted_by_the_end_of_its_process_is_resumed_with_the_same_bytes(start, monkeypatch):
     """`asyncio.run` ends the tasks of its loop, as the end of a process does."""
     monkeypatch.setattr("paged_serve.frontend.http.stored_responses.background_run.FLUSH_BYTES", 3000)
 
@@ -287,7 +287,7 @@ def test_a_process_that_ends_in_the_midst_is_followed_by_one_that_gives_the_same
         assert start().app  # the file can be opened by another process meanwhile
 
 
-def test_a_process_that_resumes_is_asked_for_what_it_has_not_begun_yet(start):
+def test_a_request_for_a_response_that_is_not_resumed_yet_waits(start):
     request = {"input": "hi", "stream": True, **BEHIND}
     keyed = {"headers": {"idempotency-key": "one"}, "json": request}
 
@@ -323,7 +323,7 @@ def test_a_process_that_resumes_is_asked_for_what_it_has_not_begun_yet(start):
     asyncio.run(ask(start(), asyncio.run(begin(start()))))
 
 
-def test_what_cannot_be_resumed_has_failed(start):
+def test_a_response_that_cannot_be_resumed_has_failed(start):
     async def begin(server: Server) -> list[str]:
         server.engine.pause_s = 1.0
         async with client_of(server, "k" * 16 if server.options.get("api_keys") else "") as client:
@@ -340,7 +340,7 @@ def test_what_cannot_be_resumed_has_failed(start):
     assert "another model or other settings" in answer["error"]["message"]
 
 
-def test_a_background_response_is_cancelled_with_what_it_has(start):
+def test_a_cancelled_background_response_keeps_its_output(start):
     async def run():
         server = start("a" * 1000)
         server.engine.pause_s = 0.001
@@ -367,7 +367,7 @@ def test_a_background_response_is_cancelled_with_what_it_has(start):
     asyncio.run(run())
 
 
-def test_failures_are_stored_and_a_full_engine_is_asked_again(start):
+def test_failures_are_stored_and_a_request_to_a_full_engine_is_retried(start):
     async def run():
         server = start("ok")
         async with client_of(server) as client:
@@ -387,7 +387,7 @@ def test_failures_are_stored_and_a_full_engine_is_asked_again(start):
     asyncio.run(run())
 
 
-def test_one_key_is_one_background_response(start):
+def test_one_key_has_one_background_response(start):
     async def run():
         async with client_of(start()) as client:
             client.headers["idempotency-key"] = "k"
@@ -412,7 +412,7 @@ def test_a_response_is_owned_by_the_frontend_that_made_it(start):
         assert {owner_of_answer(store.new_id(1), count) for _ in range(50)} == {index}
 
 
-def test_without_the_option_the_routes_name_it(start):
+def test_without_the_option_the_routes_name_the_option(start):
     server = start(store_responses="")
     for method, path in (("GET", "resp_1"), ("DELETE", "resp_1"), ("POST", "resp_1/cancel"), ("GET", "x/input_items")):
         answer = server.ask(method, f"{PATH}/{path}")
@@ -424,7 +424,7 @@ def row(caller: bytes, number: int, size: int) -> Row:
     return Row(caller, f"resp_{number}", 2**33 + number, None, b"[]", b"x" * size)
 
 
-def test_the_oldest_of_the_largest_caller_go_first(tmp_path):
+def test_the_oldest_responses_of_the_largest_caller_are_removed_first(tmp_path):
     database = Database(str(tmp_path), 100_000, 30)
     database.add(row(b"small", 0, 5_000), [("item", b"1")])
     for number in range(1, 40):
@@ -439,7 +439,7 @@ def test_the_oldest_of_the_largest_caller_go_first(tmp_path):
     assert database.num_bytes() == held
 
 
-def test_old_responses_go_and_events_are_stored_once(tmp_path):
+def test_old_responses_are_removed_and_events_are_stored_once(tmp_path):
     database = Database(str(tmp_path), 1 << 20, 30)
     old = Row(b"", "resp_old", 1000, None, b"[]", b"{}")
     database.add(old, [])
@@ -460,7 +460,7 @@ def test_old_responses_go_and_events_are_stored_once(tmp_path):
 
 
 @pytest.mark.parametrize("_", range(20))
-def test_frontends_make_the_file_at_once(tmp_path, _):
+def test_several_frontends_create_the_file_at_once(tmp_path, _):
     together = threading.Barrier(4)
 
     def open_file() -> bytes:

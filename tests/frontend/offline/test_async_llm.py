@@ -67,7 +67,7 @@ def test_a_yielded_output_never_changes(run):
     assert [each.finished for each in outputs][-2:] == [False, True]
 
 
-def test_outputs_have_what_is_new_or_all_at_the_end(run):
+def test_outputs_have_only_new_parts_or_everything_at_the_end(run):
     def params(kind):
         return SamplingParams(max_tokens=50, n=2, logprobs=0, output_kind=kind)
 

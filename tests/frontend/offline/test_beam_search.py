@@ -48,7 +48,7 @@ def all_sequences(seed: int, penalty: float) -> list[tuple[float, tuple[int, ...
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 1.7])
-def test_a_beam_as_wide_as_all_finds_the_best(penalty):
+def test_a_beam_as_wide_as_the_search_space_finds_the_best(penalty):
     width = VOCABULARY**LENGTH
     for seed in range(5):
         params = BeamSearchParams(beam_width=width, max_tokens=LENGTH, length_penalty=penalty)

@@ -40,7 +40,7 @@ def test_an_argument_that_is_not_given_has_its_default():
     assert config(dataclasses.asdict(EngineArgs(block_size=32))).cache.block_size == 32
 
 
-def test_a_namespace_may_have_others(tmp_path):
+def test_a_namespace_may_have_other_names(tmp_path):
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     parser.add_argument("--prompt")
     args = EngineArgs.from_cli_args(parser.parse_args(["--prompt", "x", "--seed", "3"]))
@@ -55,7 +55,7 @@ def test_a_namespace_may_have_others(tmp_path):
         (("--port", "80"), "unrecognized arguments"),
     ],
 )
-def test_a_flag_that_does_not_fit_ends_the_program_with_the_reason(words, reason, capsys):
+def test_an_invalid_flag_ends_the_program_with_the_reason(words, reason, capsys):
     with pytest.raises(SystemExit):
         parsed(*words)
     assert reason in capsys.readouterr().err

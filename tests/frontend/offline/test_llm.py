@@ -76,7 +76,7 @@ def params(max_tokens=4, **fields):
         {"prompt": "x", "prompt_token_ids": [5, 6, 7]},
     ],
 )
-def test_every_spelling_of_a_prompt_is_understood(start, prompt):
+def test_every_form_of_a_prompt_is_accepted(start, prompt):
     (one,) = start().generate(prompt, params())
     (same,) = start().generate([prompt], params())
     for result in (one, same):
@@ -86,7 +86,7 @@ def test_every_spelling_of_a_prompt_is_understood(start, prompt):
         assert (result.outputs[0].finish_reason, result.finished) == ("length", True)
 
 
-def test_results_come_in_the_order_of_the_prompts(start):
+def test_results_are_in_the_order_of_the_prompts(start):
     llm = start()
     lengths = [9, 1, 5, 3] * 5
     outputs = llm.generate([[i] for i in range(20)], [params(length) for length in lengths])
@@ -224,7 +224,7 @@ def test_chats_are_rendered_by_the_models_template(start):
     assert other.prompt_token_ids == [9]
     (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
     assert more.prompt_token_ids == [5, 6]
-    with pytest.raises(InvalidRequest, match="are both true; give one"):
+    with pytest.raises(InvalidRequest, match="are both true; set only one"):
         llm.chat(talk, params(), continue_final_message=True)
 
 
@@ -281,7 +281,7 @@ def thinking_model(model: str, folder: Path) -> tuple[str, int, int]:
     return str(thinking), tokenizer.token_to_id("<think>"), tokenizer.token_to_id("</think>")
 
 
-def test_a_message_has_reasoning_apart(start, tmp_path, model):
+def test_a_message_has_separate_reasoning(start, tmp_path, model):
     folder, begin, end = thinking_model(model, tmp_path)
 
     def script(core, peer, message):
@@ -447,7 +447,7 @@ def test_text_is_left_out_on_request(start):
     assert none.token_ids == whole.token_ids
 
 
-def test_how_prompts_become_tokens_can_be_said(start):
+def test_tokenization_kwargs_control_how_prompts_become_tokens(start):
     llm = start()
     for kwargs, ids in [
         ({"truncate_prompt_tokens": 2}, [6, 7]),
@@ -467,12 +467,12 @@ def test_how_prompts_become_tokens_can_be_said(start):
     ("keywords", "words"),
     [
         ({"lora_request": "x"}, "LoRA adapters are not served"),
-        ({"mm_processor_kwargs": {"a": 1}}, "read text alone; leave it out, or {} or None"),
+        ({"mm_processor_kwargs": {"a": 1}}, "only text models are served; leave it out, or {} or None"),
         ({"chat_template_content_format": "openai"}, "as one text; leave it out, or 'auto' or 'string' or None"),
         ({"use_tdqm": False}, "did you mean use_tqdm?"),
     ],
 )
-def test_keywords_of_vllm_are_taken_where_they_change_nothing(start, keywords, words):
+def test_keywords_of_vllm_are_accepted_with_values_that_have_no_effect(start, keywords, words):
     llm = start()
     nothing = {"lora_request": None, "mm_processor_kwargs": {}, "chat_template_content_format": "auto"}
     talk = [{"role": "user", "content": "5"}]

@@ -111,7 +111,7 @@ def test_classes_and_rewards_have_their_shapes(start):
 
 
 @pytest.mark.parametrize("task", POOLING["tasks"])
-def test_any_task_can_be_encoded(start, task):
+def test_encode_accepts_any_task(start, task):
     llm = start()
     (output,) = llm.encode([5, 6], pooling_task=task)
     data = output.outputs.data.tolist()
@@ -121,12 +121,12 @@ def test_any_task_can_be_encoded(start, task):
     assert core_of(llm).all(EngineCoreRequest)[-1].pooling_params == params
 
 
-def test_without_a_task_the_richest_that_the_model_gives_is_encoded(start):
+def test_without_a_task_the_first_task_of_the_model_is_encoded(start):
     assert start().encode("5")[0].outputs.data.shape == (3, 8)
     assert start(tasks=("classify",)).encode("5")[0].outputs.data.shape == (3,)
 
 
-def test_parameters_are_one_for_all_or_one_each(start):
+def test_parameters_are_shared_or_given_per_prompt(start):
     llm = start()
     assert {
         len(output.outputs.embedding) for output in llm.embed(["1", "2"], pooling_params=PoolingParams(dimensions=3))
@@ -135,7 +135,7 @@ def test_parameters_are_one_for_all_or_one_each(start):
     assert [len(output.outputs.embedding) for output in llm.embed(["1", "2"], pooling_params=each)] == [2, 4]
 
 
-def test_prompts_are_cut_or_extended_as_asked(start):
+def test_prompts_are_cut_or_extended_on_request(start):
     llm = start()
     long = "1 2 3 4 5 6"
     llm.embed(long, truncate_prompt_tokens=4)
@@ -178,22 +178,22 @@ def test_a_cross_encoder_reads_pairs(start):
     [
         (lambda llm: llm.embed(["1", ""], tokenization_kwargs={"add_special_tokens": False}), "prompts[1] is empty"),
         (lambda llm: llm.embed([[1], [1000]]), "prompts[1] has token 1000"),
-        (lambda llm: llm.embed([1] * 4097), "This model takes 4096 tokens; prompts[0] has 4097"),
+        (lambda llm: llm.embed([1] * 4097), "This model accepts at most 4096 tokens; prompts[0] has 4097"),
         (lambda llm: llm.embed("1", truncate_prompt_tokens=5000), "truncate_prompt_tokens is 5000"),
         (lambda llm: llm.embed("1", pooling_params=PoolingParams(dimensions=9)), "this model's embeddings have 8"),
         (lambda llm: llm.embed("1", pooling_params=SamplingParams()), "pooling_params is a SamplingParams"),
         (lambda llm: llm.embed("1", pooling_params=[PoolingParams()] * 2), "pooling_params has 2 entries for 1"),
         (lambda llm: llm.embed("1", prompt_name="other"), "prompt_name is 'other'; this model has query"),
-        (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is no keyword of this method"),
+        (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is not a keyword of this method"),
         (lambda llm: llm.embed("1", lora_request=1), "LoRA adapters are not served"),
-        (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model can be asked for"),
-        (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model can be asked for embed, token_embed"),
+        (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model serves"),
+        (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model serves embed, token_embed"),
         (lambda llm: llm.score(["1", "2"], "3"), "data_1 has 2 texts and data_2 1"),
         (lambda llm: llm.score("1", [2]), "data_2 must be a text or a list of texts"),
-        (lambda llm: llm.generate("1"), "task is generate; this model can be asked for embed, token_embed"),
+        (lambda llm: llm.generate("1"), "task is generate; this model serves embed, token_embed"),
     ],
 )
-def test_what_cannot_be_pooled_is_refused_and_nothing_goes_on_running(start, ask, says):
+def test_invalid_pooling_requests_are_refused_and_leave_no_request_running(start, ask, says):
     llm = start(tasks=EMBEDS)
     with pytest.raises(InvalidRequest) as refused:
         ask(llm)
@@ -201,13 +201,13 @@ def test_what_cannot_be_pooled_is_refused_and_nothing_goes_on_running(start, ask
     assert len(llm.embed("5")) == 1
 
 
-def test_a_model_that_generates_is_not_pooled(start):
+def test_a_generating_model_cannot_pool(start):
     llm = start(tasks=("generate",))
-    with pytest.raises(InvalidRequest, match="vectors need a model for one of token_embed"):
+    with pytest.raises(InvalidRequest, match="pooling needs a model that serves one of token_embed"):
         llm.encode("1")
 
 
-def test_an_engine_that_is_full_is_asked_again(start):
+def test_a_prompt_refused_by_a_full_engine_is_submitted_again(start):
     refused = []
 
     def script(core, peer, message):
@@ -248,7 +248,7 @@ def run_async(model, body):
     return asyncio.run(main())
 
 
-def test_many_coroutines_encode_at_once(model, supervisor):
+def test_many_coroutines_encode_concurrently(model, supervisor):
     supervisor()
 
     async def one(llm, text):
@@ -277,7 +277,7 @@ def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
 
         tasks = [asyncio.create_task(encode(name)) for name in ("a", "b")]
         await asyncio.to_thread(core.wait_for, EngineCoreRequest, 2)
-        with pytest.raises(InvalidRequest, match="request_id 'a' is that of a request that runs"):
+        with pytest.raises(InvalidRequest, match="request_id 'a' is that of a running request"):
             await encode("a")
         await llm.abort("a")
         tasks[1].cancel()
@@ -291,14 +291,14 @@ def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
     assert isinstance(error, RequestFailed)
 
 
-def test_what_async_encode_refuses_has_the_words_of_llm(model, supervisor):
+def test_async_encode_refuses_with_the_messages_of_llm(model, supervisor):
     supervisor()
 
     async def body(llm):
         for prompt, options, says in (
-            (["1", "2"], {}, "AsyncLLM takes one: call encode for each"),
+            (["1", "2"], {}, "call encode once for each prompt"),
             ("1", {"pooling_task": "score"}, "pooling_task is 'score'"),
-            ("1", {"whatever": 1}, "whatever is no keyword of this method"),
+            ("1", {"whatever": 1}, "whatever is not a keyword of this method"),
         ):
             with pytest.raises(InvalidRequest, match=says):
                 await anext(llm.encode(prompt, **options))

@@ -37,7 +37,7 @@ def drawn(monkeypatch, stream: io.StringIO, *, enabled: bool = True) -> str:
     return stream.getvalue()
 
 
-def test_a_terminal_sees_a_bar_and_keeps_the_last_line(monkeypatch):
+def test_a_terminal_shows_a_bar_and_keeps_the_last_line(monkeypatch):
     text = drawn(monkeypatch, Terminal())
     assert "0/2" in text
     last = text.rstrip("\n").rpartition("\r")[2]
@@ -46,11 +46,11 @@ def test_a_terminal_sees_a_bar_and_keeps_the_last_line(monkeypatch):
 
 
 @pytest.mark.parametrize(("stream", "enabled"), [(io.StringIO(), True), (Terminal(), False)])
-def test_only_a_terminal_sees_anything(monkeypatch, stream, enabled):
+def test_only_a_terminal_shows_a_bar(monkeypatch, stream, enabled):
     assert drawn(monkeypatch, stream, enabled=enabled) == ""
 
 
-def test_a_bar_of_the_programs_own_is_made_as_tqdm_is():
+def test_a_programs_own_bar_is_created_with_tqdms_arguments():
     made = []
 
     def make(**given):

@@ -54,10 +54,10 @@ def test_a_conversation_has_its_history_figures_and_line_breaks(page, server):
     assert second == wanted["choices"][0]["message"]["content"].strip()
     foot = page.evaluate("[...document.querySelectorAll('.foot')].at(-1).textContent")
     assert f"{wanted['usage']['completion_tokens']} tokens · " in foot
-    assert "first after" in foot
+    assert "first token after" in foot
 
 
-def test_conversations_outlive_the_page_and_travel_as_a_file(page, new_page, server):
+def test_conversations_survive_a_reload_and_are_exported_and_imported(page, new_page, server):
     settings(page, temperature="0", max_tokens="8")
     answer = say(page, "What is the capital of Peru?")
     page.open(server.url + "/?again")
@@ -76,10 +76,10 @@ def test_conversations_outlive_the_page_and_travel_as_a_file(page, new_page, ser
     refused = other.evaluate(
         f"import('/page/store.js').then(s => s.importText({json.dumps(broken)})).catch(e => e.message)"
     )
-    assert refused == "It holds a conversation of another form."
+    assert refused == "It contains a conversation in another format."
 
 
-def test_an_answer_is_regenerated_and_a_message_changed(page):
+def test_an_answer_is_regenerated_and_a_message_is_edited(page):
     settings(page, max_tokens="48", temperature="2")
     answers = {say(page, "Tell me a story.")}
     for _ in range(3):
@@ -105,14 +105,14 @@ def test_escape_stops_an_answer_which_stays_in_the_history(page, server):
     page.press("Escape")
     page.until(DONE.format(1))
     foot = page.evaluate("document.querySelector('.foot').textContent")
-    assert " · first after " in foot
+    assert " · first token after " in foot
     assert foot.endswith("stopped")
     settings(page, more="", max_tokens="8")
     say(page, "Go on", 2)
     assert not page.evaluate("document.querySelector('.assistant > .error:not([hidden])')")
 
 
-def test_a_refused_turn_shows_the_servers_words_and_leaves_the_history(page):
+def test_a_refused_turn_shows_the_servers_message_and_leaves_the_history(page):
     settings(page, max_tokens="8", more='{"temperature": 3}')
     say(page, "Hello")
     error = page.evaluate("document.querySelector('.assistant > .error').textContent")
@@ -129,12 +129,12 @@ def test_a_refused_turn_shows_the_servers_words_and_leaves_the_history(page):
     ]
 
 
-def test_a_call_of_a_tool_is_shown_folded(page):
+def test_a_tool_call_is_shown_folded(page):
     city = {"type": "object", "properties": {"city": {"type": "string"}}}
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": city}}
     settings(page, temperature="0", more=json.dumps({"tools": [tool], "tool_choice": "required", "max_tokens": 64}))
     say(page, "What is the weather in Paris?")
-    assert page.evaluate("document.querySelector('.call summary').innerText") == "Call of get_weather"
+    assert page.evaluate("document.querySelector('.call summary').innerText") == "Call to get_weather"
     assert "city" in json.loads(page.evaluate("document.querySelector('.call pre').textContent"))
 
 

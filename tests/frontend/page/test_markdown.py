@@ -66,7 +66,7 @@ def test_each_form_of_text_gets_its_elements(page):
         assert shown(page, text) == wanted, text
 
 
-def test_pieces_make_what_the_whole_makes(page):
+def test_pieces_render_like_the_whole(page):
     rng, whole = random.Random(5), "\n\n".join(CASES)
     wanted = shown(page, whole)
     assert shown(page, *whole) == wanted
@@ -76,7 +76,7 @@ def test_pieces_make_what_the_whole_makes(page):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_marks_make_nothing_but_the_known_elements(page, seed):
+def test_random_marks_make_only_known_elements(page, seed):
     rng = random.Random(seed)
     parts = [
         "*",

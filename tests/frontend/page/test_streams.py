@@ -60,12 +60,12 @@ def test_reasoning_and_calls_are_folded_and_their_results_sent(page, scripted):
     )
     assert page.evaluate(folded) == [
         [False, "Reasoning", "First think."],
-        [False, "Call of get_weather", '{"city": "Paris"}'],
-        [False, "Call of now", "{}"],
+        [False, "Call to get_weather", '{"city": "Paris"}'],
+        [False, "Call to now", "{}"],
     ]
     page.evaluate("document.querySelectorAll('.call').forEach(each => { each.open = true; })")
     page.fill(".call textarea", "20 degrees")
-    page.click("Go on with the results", ".call")
+    page.click("Continue with the results", ".call")
     page.until(ENDED.format(2))
     sent = scripted.bodies[1]["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool"]
@@ -201,7 +201,7 @@ def test_ten_thousand_tokens_take_linear_time(page, scripted):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_thirty_turns_stay_in_order_and_the_last_is_as_quick(page, scripted):
+def test_thirty_turns_stay_in_order_and_the_last_is_as_fast(page, scripted):
     scripted.answers = [list(long_answer(200)) for _ in range(30)]
     spent = []
     for turn in range(30):

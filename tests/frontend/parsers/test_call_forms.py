@@ -74,7 +74,7 @@ def drawn(source: str, rng: random.Random, end: str, limit: int = 2000) -> str:
 
 @pytest.mark.parametrize("written", FORMATS, ids=lambda each: each.name)
 @pytest.mark.parametrize("parallel", [True, False])
-def test_forced_calls_are_read_as_valid_calls(written, parallel):
+def test_forced_calls_are_parsed_as_valid_calls(written, parallel):
     assert written.form is not None
     grammar, found = source(written, "required", TOOLS, parallel=parallel), []
     for seed in range(16):
@@ -93,7 +93,7 @@ def test_forced_calls_are_read_as_valid_calls(written, parallel):
 
 
 @pytest.mark.parametrize("written", FORMATS, ids=lambda each: each.name)
-def test_with_auto_any_text_may_come_and_a_call_that_begins_is_valid(written):
+def test_with_auto_any_text_is_allowed_and_every_call_is_valid(written):
     grammar = source(written, "auto", TOOLS, parallel=True)
     matcher = llguidance.LLMatcher(BYTES, grammar)
     for byte in b"Hello, no calls. ":
@@ -107,7 +107,7 @@ def test_with_auto_any_text_may_come_and_a_call_that_begins_is_valid(written):
     assert not last, "behind the beginning of a call, not every text may follow"
 
 
-def test_what_a_format_cannot_enforce_is_refused_for_a_strict_tool_and_warned_of_for_others():
+def test_unenforceable_parts_are_refused_for_strict_tools_and_warned_about_for_others():
     schema = {"type": "object", "properties": {"city": {"type": "string", "pattern": "^[A-Z]"}}, "minProperties": 1}
     written = next(each for each in FORMATS if each.name == "qwen3_coder")
     assert written.form is not None

@@ -75,7 +75,7 @@ def test_a_form_constrains_only_the_final_message(before):
     assert not accepts(params, before)
 
 
-def test_other_kinds_of_forms_bind_it_too_or_are_refused():
+def test_other_kinds_of_forms_constrain_it_too_or_are_refused():
     assert accepts(final_form(StructuredOutputsParams(choice=["yes", "no"])), FINAL + "no")
     assert accepts(final_form(StructuredOutputsParams(regex="a+")), ANALYSIS + FINAL + "aaa")
     assert not accepts(final_form(StructuredOutputsParams(regex="a+")), FINAL + "b")
@@ -96,7 +96,7 @@ def test_a_call_has_valid_arguments_and_with_auto_there_may_be_none(before, mode
     assert accepts(params, before + FINAL + "Any text {}.") == (mode == "auto")
 
 
-def test_any_division_of_what_a_form_allows_is_read_alike():
+def test_every_division_of_an_allowed_output_is_parsed_alike():
     text = f'{ANALYSIS}{CALL}{{"on": false}}'
     for seed in range(50):
         rng = random.Random(seed)

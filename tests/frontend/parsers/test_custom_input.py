@@ -36,7 +36,7 @@ INPUTS = [
 @pytest.mark.parametrize("text", INPUTS)
 @pytest.mark.parametrize("is_ascii", [True, False])
 @pytest.mark.parametrize("layout", ["{%s}", " {\n  %s }  ", '{%s, "more": "x"}'])
-def test_every_division_gives_the_input(text, is_ascii, layout):
+def test_every_division_into_pieces_gives_the_same_input(text, is_ascii, layout):
     member = f'"input": {json.dumps(text, ensure_ascii=is_ascii)}'
     for pieces in divisions(layout % member):
         assert read(*pieces) == text
@@ -60,12 +60,12 @@ def test_every_division_gives_the_input(text, is_ascii, layout):
         ('{"input": "\\q \\uzzzz"}', "\\q \\uzzzz"),
     ],
 )
-def test_other_json_is_passed_on_as_far_as_it_goes(written, text):
+def test_other_json_is_passed_on_unchanged(written, text):
     for pieces in divisions(written):
         assert read(*pieces) == text, pieces
 
 
-def test_random_texts_in_random_pieces():
+def test_random_texts_in_random_pieces_give_the_same_input():
     rng = random.Random(7)
     for _ in range(3000):
         text = "".join(rng.choices('ab"\\\n/é😀\x01', k=rng.randrange(30)))

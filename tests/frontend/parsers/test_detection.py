@@ -56,7 +56,7 @@ def test_formats_of_published_templates_are_found():
         ("{{ messages }}", (None, None)),
     ],
 )
-def test_a_mark_of_a_template_says_its_format(template, expected):
+def test_a_pattern_in_the_template_determines_the_format(template, expected):
     assert names(template) == expected
 
 
@@ -66,7 +66,7 @@ def test_the_page_names_every_format():
     assert rows == {each.name for each in (*ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS)}
 
 
-def test_names_win_over_marks():
+def test_names_take_precedence_over_patterns():
     hermes = "<tool_call> <think></think>"
     assert names(hermes, tools="glm47", reasoning="none") == ("glm45", None)
     assert names(hermes, tools="none", reasoning="deepseek_r1") == (None, "think")
@@ -76,5 +76,5 @@ def test_names_win_over_marks():
 
 @pytest.mark.parametrize(("option", "flag"), [("tools", "--tool-call-parser"), ("reasoning", "--reasoning-parser")])
 def test_an_unknown_name_is_refused_with_the_known_ones(option, flag):
-    with pytest.raises(ConfigError, match=f"{flag} is 'hermas'; it can be auto, none or one of"):
+    with pytest.raises(ConfigError, match=f"{flag} is 'hermas'; it must be auto, none or one of"):
         model_formats([], **{option: "hermas"})

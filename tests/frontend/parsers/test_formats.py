@@ -63,7 +63,7 @@ def check(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_written_is_found_in_any_pieces(name):
+def test_calls_and_reasoning_are_found_in_any_pieces(name):
     for seed in range(100):
         check(name, seed)
 
@@ -76,7 +76,7 @@ def test_ten_thousand_outputs_of_a_format_are_found_in_any_pieces(name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_arguments_come_piece_by_piece(name):
+def test_arguments_are_reported_piece_by_piece(name):
     """An object, or for formats that name each argument the text of one."""
     calls = [("get_weather", {"city": "x" * 200, "days": 3})]
     num_pieces = []
@@ -95,7 +95,7 @@ def test_no_tag_of_a_state_begins_another(name):
         assert not [(a, b) for a in tags for b in tags if a != b and b.startswith(a)]
 
 
-def test_states_of_reasoning_have_names_of_their_own():
+def test_states_of_reasoning_have_distinct_names():
     names = {"in reasoning", "before reasoning", "reasoning", "after reasoning"}
     assert not [each.name for each in ALL_TOOL_FORMATS if each.name != "openai" and names & each.states.keys()]
 
@@ -155,7 +155,7 @@ F, G = ("f", {}), ("g", {})
         ),
     ],
 )
-def test_a_call_of_hermes_is_one_only_if_its_arguments_begin_as_an_object(text, content, calls):
+def test_a_hermes_call_needs_arguments_that_begin_as_an_object(text, content, calls):
     for pieces in ([text], list(text)):
         found = read(events_of(form_of("hermes"), pieces))
         assert found.calls == calls
@@ -174,7 +174,7 @@ def test_without_tags_an_unknown_name_is_not_a_call():
     assert events_of(form_of("pythonic"), ["[link](http://x)"]) == [Content("[link](http://x)")]
 
 
-def test_values_are_what_the_tool_declares():
+def test_values_have_the_types_that_the_tool_declares():
     text = (
         "<tool_call><function=search><parameter=query>\n12\n</parameter><parameter=filters>\n{'a': True}\n</parameter>"
         "<parameter=unknown>\n[1]\n</parameter><parameter=exact>\nyes\n</parameter></function></tool_call>"
@@ -183,7 +183,7 @@ def test_values_are_what_the_tool_declares():
     assert call == ("search", {"query": "12", "filters": {"a": True}, "unknown": [1], "exact": "yes"})
 
 
-def test_after_many_beginnings_that_are_none_a_text_holds_no_calls():
+def test_after_many_failed_beginnings_a_text_has_no_calls():
     text = "<tool_call>no " * 64 + '<tool_call>{"name": "f"}</tool_call>'
     for pieces in ([text], list(text)):
         assert events_of(form_of("hermes"), pieces) == [Content(text)]

@@ -72,8 +72,12 @@ def test_pairs_are_joined_as_the_tokenizer_joins_them(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object of texts"),
-        ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "prompts must be an object of texts"),
+        ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object whose values are texts"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"a": 1}},
+            "prompts must be an object whose values are texts",
+        ),
         (
             "config_sentence_transformers.json",
             {"default_prompt_name": "b"},
@@ -81,10 +85,10 @@ def test_pairs_are_joined_as_the_tokenizer_joins_them(tmp_path, name):
         ),
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length is 'long'; it must be a number"),
         ("sentence_roberta_config.json", {"max_seq_length": 0}, "max_seq_length is 0"),
-        ("config.json", {"id2label": {"0": 1}}, "id2label must be an object of texts"),
+        ("config.json", {"id2label": {"0": 1}}, "id2label must be an object whose values are texts"),
     ],
 )
-def test_files_that_do_not_serve_are_refused_by_name(tmp_path, name, content, says):
+def test_invalid_files_are_refused_by_name(tmp_path, name, content, says):
     (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(ConfigError) as refused:
         PoolingFiles.load(ModelConfig(model=str(tmp_path)))

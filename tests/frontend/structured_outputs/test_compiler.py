@@ -45,7 +45,7 @@ def source(compiler, **form) -> dict:
         ({"regex": "("}, "unclosed group"),
         ({"regex": "(?=a)b"}, "look-around"),
         ({"grammar": "start: nothing"}, "nothing"),
-        ({"grammar": 'root ::= "a" | [0-9'}, "cannot be read as GBNF"),
+        ({"grammar": 'root ::= "a" | [0-9'}, "is not valid GBNF"),
         ({"grammar": "start: <|none|>"}, "none"),
         ({"json": '{"type": '}, "json is not JSON"),
         ({"json": "[1]"}, "a JSON schema is an object"),
@@ -66,7 +66,7 @@ def test_a_form_that_cannot_be_enforced_is_refused_with_the_reason(compiler, for
     assert source(compiler, regex="ok")
 
 
-def test_added_tokens_stand_for_the_text_of_tags(compiler):
+def test_added_tokens_replace_the_text_of_tags(compiler):
     tag = {"type": "tag", "begin": "<call>\n", "content": {"type": "any_text"}, "end": "<|end|>"}
     grammar = source(compiler, structural_tag={"type": "structural_tag", "format": tag})["lark_grammar"]
     assert '<[7]> "\\n"' in grammar
@@ -101,7 +101,7 @@ def test_a_helper_that_is_killed_costs_its_request_nothing(compiler):
     assert source(compiler, regex="after")
 
 
-def test_a_form_that_was_compiled_is_remembered_and_old_ones_are_dropped(compiler):
+def test_a_compiled_form_is_cached_and_old_ones_are_dropped(compiler):
     first = compiler.compile_now(StructuredOutputsParams(regex="kept"))
     os.kill(pid(compiler), signal.SIGSTOP)
     assert compiler.compile_now(StructuredOutputsParams(regex="kept")) == first
@@ -118,8 +118,8 @@ def test_a_lenient_schema_that_cannot_be_enforced_becomes_any_object_with_a_warn
     found = lowered(StructuredOutputsParams(structural_tag={"format": node}))
     assert '%json {\\"type\\": \\"object\\"}' in found.source
     assert found.warnings == [
-        "the schema at /contains: contains is not supported: that some item fits cannot be said of an array of any "
-        "length; any object is accepted"
+        "the schema at /contains: contains is not supported: it cannot be enforced for arrays of any length; "
+        "any object is accepted"
     ]
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_schema_compiles_or_is_refused_by_name_and_nothing_else():
     assert 15 < outcomes[0] < outcomes[1] - 100
 
 
-def test_a_form_that_is_nested_endlessly_is_refused():
+def test_an_endlessly_nested_form_is_refused():
     deep = "[" * 5000 + "]" * 5000
     for text in (deep, '{"items": ' * 900 + "{}" + "}" * 900, json.dumps({"not": {"const": "a" * 20000}})):
         with pytest.raises(InvalidRequest):

@@ -100,7 +100,7 @@ CLOSED = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "addition
         (True, VALUES),
     ],
 )  # fmt: skip
-def test_what_llguidance_lacks_is_said_in_other_keywords(schema, instances):
+def test_keywords_that_llguidance_lacks_are_rewritten(schema, instances):
     check(schema, instances)
 
 
@@ -116,16 +116,16 @@ def test_what_llguidance_lacks_is_said_in_other_keywords(schema, instances):
         ({"$ref": "https://example.com/schema"}, "/$ref", r"\$ref"),
         ({"$ref": "#"}, "/$ref", "leads back"),
         ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "", "leads back"),
-        ({"allOf": [{"required": ["a"]}], "unevaluatedProperties": False}, "/unevaluatedProperties", "no allOf"),
+        ({"allOf": [{"required": ["a"]}], "unevaluatedProperties": False}, "/unevaluatedProperties", "without allOf"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_said_is_refused_by_pointer_and_keyword(schema, where, keyword):
+def test_inexpressible_schemas_are_refused_by_pointer_and_keyword(schema, where, keyword):
     with pytest.raises(Unsupported, match=keyword) as refused:
         Rewriting(schema).schema()
     assert refused.value.pointer.startswith(where)
 
 
-def test_formats_without_a_grammar_are_annotations_and_said():
+def test_formats_without_a_grammar_are_annotations_with_a_warning():
     rewriting = Rewriting({"type": "object", "properties": {"a": {"type": "string", "format": "color"}}})
     assert rewriting.schema()["properties"]["a"] == {"type": "string"}
     assert rewriting.warnings == ["the schema at /properties/a: format 'color' is not enforced"]

@@ -130,7 +130,7 @@ class TestDiagnosis:
         )
         assert "9 of 100 were free at the last step" in diagnosis_of(report("engine-core"))
 
-    def test_lines_that_are_torn_or_odd_are_skipped(self):
+    def test_torn_or_unknown_lines_are_skipped(self):
         lines = ("tep sent n=1", "step sent n=", "step sent n=1 t=x", "step answered n=5", "step sent n=9 t=1.0", "")
         assert "the core had sent none" in diagnosis_of(report("engine-core", lines=lines, stacks="Current thread"))
 

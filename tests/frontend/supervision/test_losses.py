@@ -156,7 +156,7 @@ def prepared(harness, size, earlier):
 
 
 @each_harness
-def test_two_halted_children_found_in_one_turn_are_replaced(harness, size, earlier):
+def test_two_halted_children_found_in_one_iteration_are_replaced(harness, size, earlier):
     for pair in pairs(size):
         made = prepared(harness, size, earlier)
         before = made.num_restarts

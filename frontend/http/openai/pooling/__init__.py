@@ -1,1 +1,1 @@
-"""Answers that are vectors, scores, ranks and classes. Open endpoints.py first."""
+"""Endpoints that return vectors, scores, rankings and classes. Open endpoints.py first."""

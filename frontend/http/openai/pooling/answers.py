@@ -1,4 +1,4 @@
-"""Response bodies of the routes that pool, in the field's shapes. UNSET fields are left out."""
+"""Response bodies of the pooling routes, in the form of OpenAI, vLLM, Jina and Cohere. UNSET fields are left out."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from ..answers import Answer
 
-Numbers = list[float] | str  # a str is base64 of little-endian float32
+Numbers = list[float] | str  # a str is little-endian float32 in base64
 
 
 class PoolingUsage(Answer):
@@ -38,7 +38,7 @@ class Embeddings(_List, kw_only=True):
 class PooledData(Answer):
     index: int
     object: Literal["pooling"]
-    data: list[float | list[float]] | str  # a list a token for a task that begins with token_
+    data: list[float | list[float]] | str  # one list per token for a task whose name begins with token_
 
 
 class PooledList(_List, kw_only=True):
@@ -71,7 +71,7 @@ class RankedDocument(Answer):
 
 
 class Rank(Answer):
-    index: int  # among the documents of the request
+    index: int  # in the request's list of documents
     relevance_score: float
     document: RankedDocument | UnsetType = UNSET
 
@@ -80,7 +80,7 @@ class Ranking(Answer):
     id: str
     model: str
     usage: PoolingUsage
-    results: list[Rank]  # the most relevant first; equal ones as they came
+    results: list[Rank]  # the most relevant first; equal scores in the request's order
     warnings: list[str] | UnsetType = UNSET
 
 

@@ -1,4 +1,4 @@
-"""Encodes vectors as JSON in pieces, and yields to other requests between them."""
+"""Encodes vectors as JSON in pieces and lets other requests run between the pieces."""
 
 import asyncio
 import binascii
@@ -10,7 +10,7 @@ from paged_serve.protocol.messages.pooling_params import Pooled
 
 from ....pooling.similarity import numbers
 
-PIECE_NUMBERS = 12 << 10  # about 1 ms as decimals; a multiple of three, so that base64 has no padding within
+PIECE_NUMBERS = 12 << 10  # about 1 ms as decimals; a multiple of 3, so that base64 has no padding between pieces
 _encode = msgspec.json.Encoder().encode
 
 
@@ -22,8 +22,8 @@ class VectorEncoder:
         self._since_turn = 0  # numbers
 
     async def encoded(self, pooled: Pooled, *, in_rows: bool = False) -> Any:
-        """JSON of all its numbers; `in_rows`: of a list a row, as decimals."""
-        parts = list[bytes]()  # which are joined once: a copy of a large answer takes 10 ms
+        """JSON of all numbers of one vector. `in_rows`: one list per row, always as decimals."""
+        parts = list[bytes]()  # joined once, because copying a large answer takes 10 ms
         if self._as_base64:
             await self._add_base64(parts, pooled.values)
         elif not in_rows:
@@ -39,7 +39,7 @@ class VectorEncoder:
         return msgspec.Raw(joined)
 
     async def _add_decimals(self, parts: list[bytes], values: bytes) -> None:
-        """Each number is written so that reading it as a double, too, gives the float32 again."""
+        """Each number has enough digits to give the same float32 when it is parsed as a double."""
         between = b"["
         for piece in _pieces(values):
             parts += (between, _encode(numbers(piece).tolist())[1:-1])
@@ -51,11 +51,11 @@ class VectorEncoder:
         parts.append(b'"')
         for piece in _pieces(values):
             parts.append(binascii.b2a_base64(piece, newline=False))
-            await self.turn(len(piece) // 32)  # it is faster
+            await self.turn(len(piece) // 32)  # base64 is faster than decimals
         parts.append(b'"')
 
     async def turn(self, num_numbers: int) -> None:
-        """Others' turn, when so many more numbers have made enough work."""
+        """Count `num_numbers` of work, and let other tasks run once there is a piece of it."""
         self._since_turn += num_numbers
         if self._since_turn >= PIECE_NUMBERS:
             self._since_turn = 0

@@ -1,4 +1,4 @@
-"""The endpoints that pool: which vectors a body asks for, and the writer of its answer."""
+"""The pooling endpoints: the vectors that a body asks for, and the writer of its answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,14 +28,14 @@ from .schemas import (
 from .work import PoolingPrompt, PoolingWork
 from .writers import ClassificationWriter, CohereWriter, EmbeddingWriter, PoolingWriter, RankWriter, ScoreWriter
 
-VECTOR_BYTES = 4  # of a number as it came, and kept while others come
-DECIMAL_BYTES = 2 * 24  # of a number as text: in its list, and in the body
+VECTOR_BYTES = 4  # per number: as float32, kept until the other vectors have come
+DECIMAL_BYTES = 2 * 24  # per number: its text, in its list and in the body
 BASE64_BYTES = 2 * 6
 _BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
 
 
 def _answer_bytes(body: Any) -> int:
-    """Of one number of a vector."""
+    """The bytes that one number of a vector takes in the answer to `body`."""
     kinds = [getattr(body, "encoding_format", None)]
     if isinstance(body, CohereEmbedRequest):
         kinds = [*(body.embedding_types or kinds)]
@@ -48,7 +48,7 @@ def _score_bytes(body: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PoolingEndpoint(Endpoint):
-    """`number_bytes`: what a number of a vector takes, of a body's answer."""
+    """`number_bytes`: returns the bytes that one number of a vector takes in the answer to a body."""
 
     number_bytes: Callable[[Any], int] = field(default=_answer_bytes, kw_only=True)
 
@@ -74,7 +74,7 @@ async def _pooling_prompts(service: Service, body: PoolingRequest, raw: bytes, m
     able = service.engine.limits.tasks
     task = body.task or next(task for task in _BY_TOKEN if task in able)
     if task not in able:
-        raise HttpError(400, f"task is {task}; {service.model_names[0]} can be asked for {', '.join(able)}.", "task")
+        raise HttpError(400, f"task is {task}; {service.model_names[0]} serves {', '.join(able)}.", "task")
     return await _vector_prompts(service, body, raw, moment, task)
 
 
@@ -82,7 +82,9 @@ async def _vector_prompts(
     service: Service, body: VectorFields, raw: bytes, moment: int, task: PoolingTask
 ) -> list[PoolingPrompt]:
     if body.dimensions is not None and not task.endswith("embed"):
-        raise InvalidRequest(f"dimensions is {body.dimensions}; it is for embeddings, and task is {task}", "dimensions")
+        raise InvalidRequest(
+            f"dimensions is {body.dimensions}; only embeddings take it, and task is {task}", "dimensions"
+        )
     service.pooling.files.check_dimensions(body.dimensions, service.engine.limits.embedding_size)
     return await input_prompts(service, body, raw, moment, params_of(body, task, body.dimensions))
 
@@ -102,7 +104,7 @@ async def _pair_prompts(
 async def _cohere_prompts(service: Service, body: CohereEmbedRequest, raw: bytes, moment: int) -> list[PoolingPrompt]:
     files, longest = service.pooling.files, service.pooling.limit(service.max_model_len, None, None).longest
     if body.truncate_prompt_tokens is not None or body.truncation_side is not None:
-        raise InvalidRequest("this route cuts texts as truncate says: NONE, START or END", "truncate")
+        raise InvalidRequest("this route cuts texts by truncate: NONE, START or END", "truncate")
     files.check_dimensions(body.output_dimension, service.engine.limits.embedding_size, "output_dimension")
     kept = None if body.truncate == "NONE" else min(body.max_tokens or longest, longest)
     limit = Limit(longest, kept, "left" if body.truncate == "START" else "right")
@@ -111,7 +113,7 @@ async def _cohere_prompts(service: Service, body: CohereEmbedRequest, raw: bytes
 
 
 def _num_chars(body: PoolingFields) -> int:
-    """Of the texts that an answer repeats."""
+    """The number of characters of the texts that an answer repeats."""
     if isinstance(body, CohereEmbedRequest):
         return sum(map(len, body.texts))
     return sum(map(len, pairs_of(body).second)) if isinstance(body, RerankRequest) else 0

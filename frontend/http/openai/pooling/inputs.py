@@ -34,16 +34,19 @@ def limit_of(service: Service, body: PoolingFields) -> Limit:
 async def input_prompts(
     service: Service, body: InputFields, raw: bytes, moment: int, params: PoolingParams
 ) -> list[PoolingPrompt]:
-    """Of `input`, or of `messages` as the model's template writes them at that moment. Raises InvalidRequest."""
+    """The prompts of `input`, or the prompt that the chat template writes for `messages` at time `moment`.
+
+    Raises InvalidRequest.
+    """
     limit = limit_of(service, body)
     if (body.input is None) == (body.messages is None):
         given = "both input and messages are given" if body.input is not None else "input is required"
-        raise InvalidRequest(f"{given}; give one: input, or messages for the model's chat template", "input")
+        raise InvalidRequest(f"{given}; send either input, or messages for the model's chat template", "input")
     if body.messages is not None:
         return [await _chat_prompt(service, body, raw, moment, params, limit)]
     for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
         if getattr(body, name) is not None:
-            raise InvalidRequest(f"{name} is for messages; leave it out", name)
+            raise InvalidRequest(f"{name} applies only to messages; leave it out", name)
     assert body.input is not None
     inputs = split_input(body.input, limit)
     special = body.add_special_tokens is not False
@@ -52,17 +55,18 @@ async def input_prompts(
 
 
 def split_input(given: Input, limit: Limit) -> list[str | list[int]]:
-    """One entry a prompt: a text, or its tokens. A list of integers is one prompt, any other list one prompt each."""
+    """One entry per prompt: a text, or its tokens. A list of integers is one prompt; any other list is one prompt
+    per entry."""
     if isinstance(given, str):
         return [given]
-    if isinstance(given[0], int):  # millions are refused by their number, before each is looked at
+    if isinstance(given[0], int):  # a list of millions is refused by its length, before its entries are read
         if len(given) > limit.most:
             raise too_long(f"{len(given)}", "input", limit.longest)
     elif len(given) > MAX_INPUTS:
         raise InvalidRequest(f"input has {len(given)} entries; at most {MAX_INPUTS} may come in one request", "input")
     kinds = set(map(type, given))
     if len(kinds) != 1:
-        raise InvalidRequest("input mixes texts and tokens; give one kind: texts, tokens, or lists of tokens", "input")
+        raise InvalidRequest("input mixes types; send only texts, only tokens, or only lists of tokens", "input")
     return [given] if kinds == {int} else given  # type: ignore[list-item, return-value]
 
 
@@ -77,7 +81,7 @@ async def text_prompts(
     add_special_tokens: bool = True,
     kept: int | None = None,
 ) -> list[PoolingPrompt]:
-    """Each input as a prompt; `prefix` is put before texts; `kept`: what is longer is cut to so many tokens."""
+    """Each input as a prompt. `prefix` is put before texts; `kept`: the tokens that a longer one is cut to."""
     if kept is not None:
         limit = Limit(limit.longest, min(kept, limit.kept or limit.longest), limit.side)
     names = _names(field, len(inputs))
@@ -100,7 +104,7 @@ async def text_prompts(
 async def collected(
     service: Service, size: int, encode: Callable[[], Iterator[tuple[list[int], PoolingParams]]], field: str
 ) -> list[PoolingPrompt]:
-    """The prompts that `encode` yields, as far as one request may have. `size`: of its work, in characters."""
+    """The prompts that `encode` yields, up to the limit of tokens per request. `size`: its work, in characters."""
 
     def collect() -> list[PoolingPrompt]:
         found, num_tokens = list[PoolingPrompt](), 0
@@ -110,8 +114,8 @@ async def collected(
             num_tokens += len(ids)
             if num_tokens > most:
                 raise InvalidRequest(
-                    f"the {len(found)} first prompts have {num_tokens} tokens; at most {most} may come in one request. "
-                    "Send fewer at a time",
+                    f"the first {len(found)} prompts have {num_tokens} tokens; a request may have at most {most}. "
+                    "Send fewer prompts per request",
                     field,
                 )
         return found
@@ -123,7 +127,7 @@ async def _chat_prompt(
     service: Service, body: InputFields, raw: bytes, moment: int, params: PoolingParams, limit: Limit
 ) -> PoolingPrompt:
     if body.prompt_name is not None:
-        raise InvalidRequest("prompt_name is for input; write it into messages", "prompt_name")
+        raise InvalidRequest("prompt_name applies only to input; put the prompt into messages", "prompt_name")
     assert body.messages is not None
     conversation = Conversation(
         messages=body.messages,
@@ -141,7 +145,7 @@ async def _chat_prompt(
     )
     limit.check(len(ids), "messages")
     if not ids:
-        raise InvalidRequest("the template writes nothing for these messages; give at least one token", "messages")
+        raise InvalidRequest("the chat template writes no token for these messages; at least one is needed", "messages")
     return PoolingPrompt(array("i", ids), params)
 
 

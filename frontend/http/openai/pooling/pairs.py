@@ -20,7 +20,7 @@ from .work import PoolingPrompt, PoolingWork
 
 
 def reads_pairs(service: Service) -> bool:
-    """Whether the model is a cross-encoder. Raises HttpError 400 for one that gives no score either way."""
+    """Whether the model is a cross-encoder. Raises HttpError 400 if it can give no score at all."""
     limits = service.engine.limits
     if "embed" in limits.tasks:
         return False
@@ -28,35 +28,35 @@ def reads_pairs(service: Service) -> bool:
         return True
     raise HttpError(
         400,
-        f"{service.model_names[0]} tells {limits.num_labels} classes apart; a score needs a model of one class, or of "
-        "embeddings: use /classify.",
+        f"{service.model_names[0]} has {limits.num_labels} classes; a score needs a model with one class or an "
+        "embedding model: use /classify.",
         "model",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Each of `first` with the `second` of the same number; a single first one with each of them."""
+    """Each text of `first` with that of `second` at the same index; a single first text with every second text."""
 
     first: list[str]
     second: list[str]
     first_field: str
     second_field: str
-    kept: int | None = None  # tokens of each `second`, None: all
+    kept: int | None = None  # tokens that each text of `second` is cut to; None: not cut
 
     async def prompts(self, service: Service, body: PoolingFields) -> list[PoolingPrompt]:
         """Raises InvalidRequest."""
         if len(self.first) not in (1, len(self.second)):
             raise InvalidRequest(
-                f"{self.first_field} has {len(self.first)} texts and {self.second_field} {len(self.second)}; give one "
-                "and any number, or equal numbers",
+                f"{self.first_field} has {len(self.first)} texts and {self.second_field} {len(self.second)}; send one "
+                f"text in {self.first_field}, or equal numbers",
                 self.first_field,
             )
         limit = limit_of(service, body)
         if reads_pairs(service):
             return await self._pair_prompts(service, body, limit)
         params, prefix = params_of(body, "embed"), service.pooling.files.default_prompt
-        params = msgspec.structs.replace(params, use_activation=True)  # their length has no part in a cosine
+        params = msgspec.structs.replace(params, use_activation=True)  # a cosine ignores their lengths
         first = await text_prompts(service, self.first, limit, params, self.first_field, prefix)
         return first + await text_prompts(
             service, self.second, limit, params, self.second_field, prefix, kept=self.kept
@@ -83,7 +83,7 @@ class Pairs:
         )
 
     async def scores(self, service: Service, work: PoolingWork) -> list[float]:
-        """One a pair, of the vectors of `prompts`."""
+        """One score per pair, from the vectors of `prompts`."""
         vectors, encoder = work.vectors(), VectorEncoder()
         if reads_pairs(service):
             return [numbers(pooled.values)[0] async for pooled in vectors]
@@ -101,7 +101,7 @@ def pairs_of(body: ScoreRequest | RerankRequest) -> Pairs:
         documents = [each if isinstance(each, str) else each.text for each in body.documents]
         return Pairs([body.query], documents, "query", "documents", body.max_tokens_per_doc)
     if (given := body.texts()) is None:
-        raise InvalidRequest("give one pair of fields: text_1 and text_2, or queries and documents", "text_1")
+        raise InvalidRequest("send one pair of fields: text_1 and text_2, or queries and documents", "text_1")
     first_field, first, second_field, second = given
     return Pairs(_list(first), _list(second), first_field, second_field)
 

@@ -1,4 +1,4 @@
-"""Request bodies of the routes that pool. Names and defaults are vLLM's; what is not listed here is refused by name."""
+"""Request bodies of the pooling routes. Names and defaults are vLLM's; a field not listed here is refused by name."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -12,11 +12,13 @@ from ....conversation.messages import Label, Messages, TemplateKwargs
 from ..request import fields
 from ..request.schemas import TruncationSide
 
-MAX_INPUTS = 2048  # texts or lists of tokens of one request, as OpenAI has it
+MAX_INPUTS = 2048  # texts or lists of tokens per request; OpenAI's limit
 
 Input = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
-Dimensions = Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS, description="Of an embedding: its first so many numbers")]
+Dimensions = Annotated[
+    int, Meta(ge=1, le=MAX_DIMENSIONS, description="How many of the first numbers of each embedding to return")
+]
 EncodingFormat = Literal["float", "base64"]
 EmbedDtype = Literal["float32"]
 Endianness = Literal["native", "little"]
@@ -24,14 +26,14 @@ InputType = Literal["search_query", "search_document", "classification", "cluste
 
 
 class PoolingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all routes that pool take."""
+    """The fields that all pooling routes accept."""
 
-    stream: ClassVar[bool] = False  # an answer comes whole
+    stream: ClassVar[bool] = False  # an answer is never streamed
 
     model: str | None = None
     truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
-    truncation_side: TruncationSide | None = None  # right
-    use_activation: bool | None = None  # true: embeddings have length 1, scores are probabilities
+    truncation_side: TruncationSide | None = None  # default: right
+    use_activation: bool | None = None  # default: true; embeddings have length 1, scores are probabilities
     skip_reading_prefix_cache: bool | None = None
     priority: fields.Priority | None = None
     cache_salt: fields.CacheSalt | None = None
@@ -45,18 +47,18 @@ class InputFields(PoolingFields, frozen=True, kw_only=True):
 
     input: Input | None = None
     messages: Messages | None = None
-    add_special_tokens: bool | None = None  # true; of messages: false
-    add_generation_prompt: bool | None = None  # false
+    add_special_tokens: bool | None = None  # default: true for input, false for messages
+    add_generation_prompt: bool | None = None  # default: false
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
-    prompt_name: Annotated[str, Meta(max_length=128)] | None = None  # of the model's; "": none
+    prompt_name: Annotated[str, Meta(max_length=128)] | None = None  # a prompt of the model; "" selects none
 
 
 class VectorFields(InputFields, frozen=True, kw_only=True):
-    encoding_format: EncodingFormat | None = None  # float
+    encoding_format: EncodingFormat | None = None  # default: float
     embed_dtype: EmbedDtype | None = None
     endianness: Endianness | None = None
-    dimensions: Dimensions | None = None  # all
+    dimensions: Dimensions | None = None  # default: all
 
 
 class EmbeddingRequest(VectorFields, frozen=True, kw_only=True):
@@ -72,7 +74,7 @@ class ClassificationRequest(InputFields, frozen=True, kw_only=True):
 
 
 class ScoreRequest(PoolingFields, frozen=True, kw_only=True):
-    """One of the pairs of fields."""
+    """Exactly one of the pairs of fields is given."""
 
     text_1: Texts | None = None
     text_2: Texts | None = None
@@ -83,7 +85,7 @@ class ScoreRequest(PoolingFields, frozen=True, kw_only=True):
     data_2: Texts | None = None
 
     def texts(self) -> tuple[str, Texts, str, Texts] | None:
-        """(a field's name, its value, the other's) of the pair that is given; None: there is not exactly one."""
+        """The one pair that is given, as (name, value, name, value); None if none or both are."""
         pairs = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
         named = {name for pair in pairs for name in pair if getattr(self, name) is not None}
         for first, second in pairs:
@@ -100,21 +102,21 @@ Documents = Annotated[list[str | TextDocument], Meta(min_length=1, max_length=MA
 
 
 class RerankRequest(PoolingFields, frozen=True, kw_only=True):
-    """As Jina and Cohere have it."""
+    """The body of Jina's and Cohere's rerank API."""
 
     query: str
     documents: Documents
     top_n: Annotated[int, Meta(ge=0, description="0: all")] | None = None
-    return_documents: bool | None = None  # true
-    max_tokens_per_doc: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # of a document, which is cut to them
+    return_documents: bool | None = None  # default: true
+    max_tokens_per_doc: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # a longer document is cut
 
 
 class CohereEmbedRequest(PoolingFields, frozen=True, kw_only=True):
-    """Cohere's, version 2."""
+    """The body of Cohere's embed API, version 2."""
 
     texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
     input_type: InputType | None = None
-    embedding_types: Annotated[list[EncodingFormat], Meta(min_length=1, max_length=2)] | None = None  # float
-    truncate: Literal["NONE", "START", "END"] | None = None  # END
+    embedding_types: Annotated[list[EncodingFormat], Meta(min_length=1, max_length=2)] | None = None  # default: float
+    truncate: Literal["NONE", "START", "END"] | None = None  # default: END
     output_dimension: Dimensions | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # of a text, which is cut to them
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # a longer text is cut

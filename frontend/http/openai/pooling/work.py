@@ -1,4 +1,4 @@
-"""Runs the prompts of one request, from submission until each has its vector or the request is dropped."""
+"""Runs the prompts of one request, from submission until every vector has come or the request is dropped."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ class PoolingPrompt:
     warnings: Sequence[str] = ()
 
     def num_numbers(self, service: Service) -> int:
-        """Of its vector."""
+        """The size of its vector, in numbers."""
         limits, params = service.engine.limits, self.params
         is_embedding = params.task in ("embed", "token_embed")
         columns = params.dimensions or limits.embedding_size if is_embedding else limits.num_labels
@@ -37,9 +37,9 @@ class PoolingPrompt:
 
 
 class PoolingWork:
-    """`submit`, then iterate `vectors`; `close` in any case, which aborts what still runs.
+    """Call `submit`, iterate `vectors`, and `close` whatever happens; this aborts what is still running.
 
-    Two prompts for each row of the engine are under way at once: with more it would do no better, and others less.
+    Two prompts per row of the engine are in flight at once: more would not speed it up, but delay other requests.
     """
 
     def __init__(
@@ -53,9 +53,10 @@ class PoolingWork:
         number_bytes: int,
         kept_bytes: int = 0,
     ):
-        """`number_bytes`: of the answer, for each number of a vector; `kept_bytes`: of the request, until its answer.
+        """`number_bytes`: bytes of the answer per number of a vector; `kept_bytes`: bytes of the request that stay
+        until it is answered. Takes over the lease.
 
-        The lease is theirs from now on. Raises Overloaded, or InvalidRequest for what never fits.
+        Raises Overloaded, or InvalidRequest for a request that never fits.
         """
         self._service, self._prompts, self._terms = service, prompts, terms
         self._request_id, self._arrival = request_id, arrival
@@ -71,7 +72,7 @@ class PoolingWork:
         )
 
     async def submit(self) -> None:
-        """The first prompts; the others follow as these are done."""
+        """Submit the first prompts; the others follow as these finish."""
         self._service.in_progress.add(self)
         for _ in range(min(len(self._prompts), 2 * self._service.engine.limits.max_num_seqs)):
             if self._num_submitted:
@@ -79,10 +80,10 @@ class PoolingWork:
             self._submit_next()
 
     async def vectors(self) -> AsyncIterator[Pooled]:
-        """One a prompt, in the prompts' order.
+        """Yield one vector per prompt, in the order of the prompts.
 
-        Raises InvalidRequest, Overloaded or RequestExpired when the engine refuses, EngineDead when it cannot go on,
-        RequestFailed when it gives a prompt up.
+        Raises InvalidRequest, Overloaded or RequestExpired when the engine refuses a prompt, EngineDead when it
+        cannot continue, and RequestFailed when it drops a prompt.
         """
         try:
             while self._under_way:
@@ -117,11 +118,11 @@ class PoolingWork:
         )
 
     def close(self) -> None:
-        """Abort what has not ended; harmless when all has."""
+        """Abort what is still running, if anything."""
         self._service.in_progress.discard(self)
         for request in self._under_way:
             request.abort()
-        if self._under_way and not self._failed:  # its client has gone
+        if self._under_way and not self._failed:  # the client has disconnected
             self._service.metrics.ended(FinishReason.ABORT, len(self._under_way))
         self._under_way.clear()
 
@@ -144,8 +145,8 @@ class PoolingWork:
         )
 
     async def _next(self) -> Pooled:
-        """The vector of the prompt that was submitted first. An engine that is full for a while is asked again, once
-        it has computed others of this request."""
+        """The vector of the prompt that was submitted first. If the engine is full, it is submitted again once the
+        engine has computed others of this request."""
         while True:
             request = self._under_way[0]
             try:
@@ -163,9 +164,9 @@ class PoolingWork:
             return pooled
 
     def _time_left(self) -> float:
-        """Of the request's own limit, which counts from its arrival; 0: it has none. Raises RequestExpired."""
+        """Seconds left of the timeout, which counts from the arrival; 0: no timeout. Raises RequestExpired."""
         timeout_s = self._terms.timeout_s
         left = timeout_s - (time.monotonic() - self._arrival)
         if timeout_s and left <= 0:
-            raise RequestExpired(f"timeout={timeout_s:g}: not all of its vectors came in that time; raise timeout")
+            raise RequestExpired(f"timeout={timeout_s:g}: not all vectors were ready in time; raise timeout")
         return left if timeout_s else 0.0

@@ -1,4 +1,4 @@
-"""Writers that turn vectors into answers, one per route."""
+"""Writers that turn vectors into response bodies, one per route."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class Writer:
     work: PoolingWork
 
     def frames(self, head: AnswerHead) -> Any:
-        raise AssertionError("an answer of vectors is no stream")
+        raise AssertionError("a pooling answer is not a stream")
 
     def _head(self, head: AnswerHead) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""Custom tools of chats."""
+"""Translates the custom tools of a chat into functions."""
 
 from typing import Annotated, Any
 
@@ -18,9 +18,9 @@ _INTERNAL = "custom_tools"
 
 
 class WithCustomTools(ChatCompletionRequest, frozen=True, kw_only=True):
-    """A chat after `translate`."""
+    """A chat whose custom tools are translated."""
 
-    custom_tools: tuple[str, ...] = ()  # the names of functions that stand for them
+    custom_tools: tuple[str, ...] = ()  # the names of the functions that replace them
 
 
 class CustomTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class _CustomCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
-    """The JSON of a WithCustomTools, and no warnings. Raises InvalidRequest."""
+    """The JSON of a WithCustomTools, and an empty list of warnings. Raises InvalidRequest."""
     if (body := _with_custom(raw)) is None:
         return raw, []
     body[_INTERNAL] = _as_functions(body)
@@ -43,7 +43,7 @@ def translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
 
 
 def without_custom_tools(raw: bytes) -> bytes:
-    """The JSON of a chat with the functions that stand for its custom tools. Raises InvalidRequest."""
+    """The JSON of a chat with functions in place of its custom tools. Raises InvalidRequest."""
     if (body := _with_custom(raw)) is None:
         return raw
     _as_functions(body)
@@ -51,7 +51,7 @@ def without_custom_tools(raw: bytes) -> bytes:
 
 
 def _with_custom(raw: bytes) -> _Json | None:
-    """The body, if it may have custom tools and can be read at all; else its decoder refuses it."""
+    """The body if it may have custom tools. None otherwise, and for invalid JSON, which its decoder reports."""
     if b'"custom' not in raw:
         return None
     check_number_of_nodes(raw)
@@ -65,7 +65,7 @@ def _with_custom(raw: bytes) -> _Json | None:
 
 
 def _as_functions(body: _Json) -> list[str]:
-    """Puts functions in their places, and returns their names."""
+    """Replace custom tools by functions; returns the functions' names."""
     names = list[str]()
     for i, tool in enumerate(_list(body.get("tools"))):
         if tool.get("type") == "custom":
@@ -116,7 +116,7 @@ def _decoded(kind: Any, given: Any, place: str) -> Any:
 
 
 def _list(value: Any) -> list[_Json]:
-    """Its entries, which may be anything else where its decoder refuses it."""
+    """The objects in a list; none if `value` is not a list, which the decoder reports."""
     return value if isinstance(value, list) and all(isinstance(entry, dict) for entry in value) else []
 
 

@@ -42,11 +42,11 @@ DrySequenceBreakers = Annotated[
 MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0, le=100)]
-Seed = Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1 is like no seed")]
+Seed = Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1: no seed")]
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
-MaxTokensOrNone = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="0 only together with echo")]
+MaxTokensOrNone = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="0 is allowed only with echo")]
 ThinkingTokenBudget = Annotated[
-    int, Meta(ge=-1, le=MAX_TOKENS, description="Tokens after which reasoning is ended. -1: any number")
+    int, Meta(ge=-1, le=MAX_TOKENS, description="Maximum number of reasoning tokens. -1: unlimited")
 ]
 MinTokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 TopLogprobs = Annotated[

@@ -14,11 +14,14 @@ _list_of = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def with_tools(body: ChatCompletionRequest, raw: bytes, one_call: bool) -> tuple[ChatCompletionRequest, bytes]:
-    """The body with tools instead, and its JSON; `one_call`: outputs can be limited to one. Raises InvalidRequest."""
+    """The body with tools instead of functions, and its JSON. `one_call`: whether outputs can be limited to one call.
+
+    Raises InvalidRequest.
+    """
     if not body.functions:
         if body.function_call not in (None, "none"):
             raise InvalidRequest(
-                f"function_call is {body.function_call!r:.100} but there are no functions; give them, or leave it out",
+                f"function_call is {body.function_call!r:.100} but there are no functions; add them, or leave it out",
                 "function_call",
             )
         return body, raw

@@ -19,7 +19,7 @@ FIELD = "suffix"
 async def with_suffix(
     service: Service, body: CompletionRequest, given: Sequence[str | list[int]], limit: Limit
 ) -> tuple[CompletionRequest, list[list[int]]]:
-    """(the body, with the tokens that end an infill added to its stop tokens; the prompts' tokens).
+    """(the body, with the tokens that end an infill added to its stop tokens; the tokens of the prompts).
 
     Raises InvalidRequest for a model without infill tokens.
     """
@@ -30,8 +30,8 @@ async def with_suffix(
     [suffix] = await prompts_tokens(service, [body.suffix], False, limit, FIELD)
     if (num_tokens := len(given) * len(suffix)) > MAX_TOKENS_PER_REQUEST:
         raise InvalidRequest(
-            f"suffix has {len(suffix)} tokens, {num_tokens} with {len(given)} prompts; at most "
-            f"{MAX_TOKENS_PER_REQUEST} may come in one request",
+            f"suffix has {len(suffix)} tokens, {num_tokens} with {len(given)} prompts; a request may have at most "
+            f"{MAX_TOKENS_PER_REQUEST}",
             FIELD,
         )
     prompts = [marks.prompt(ids, suffix) for ids in await prompts_tokens(service, given, False, limit)]
@@ -48,6 +48,6 @@ def _marks(service: Service, body: CompletionRequest) -> FillInMiddle:
     marks = fill_in_middle(service.tokenizer)
     if marks is None:
         raise InvalidRequest(
-            "suffix: this model has no tokens for text that is filled in; leave it out, and text is continued", FIELD
+            "suffix: this model has no fill-in-the-middle tokens; leave it out to continue the prompt", FIELD
         )
     return marks

@@ -16,22 +16,21 @@ from ...service import Service
 from . import fields, schemas
 from .truncation import Limit
 
-END_CHARS = 64  # of a prompt's end, which may begin the output's reasoning
+END_CHARS = 64  # of the end of a prompt, which may open the reasoning of the output
 
 
 def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
-    """One entry a prompt: a text, or its tokens. A list of integers is one prompt, any other list one prompt each."""
+    """One entry per prompt: a text, or its tokens. A list of integers is one prompt; any other list is one prompt
+    per entry."""
     if isinstance(prompt, str):
         return [prompt]
-    if isinstance(prompt[0], int):  # millions are refused by their count, before each is checked
+    if isinstance(prompt[0], int):  # a list of millions is refused by its length, before its entries are read
         limit.check_length(len(prompt), "prompt")
     elif len(prompt) > fields.MAX_PROMPTS:
         raise InvalidRequest(f"prompt has {len(prompt)} prompts; at most {fields.MAX_PROMPTS} are accepted", "prompt")
     kinds = set(map(type, prompt))
     if len(kinds) != 1:
-        raise InvalidRequest(
-            "prompt mixes texts and tokens; give one kind: texts, tokens, or lists of tokens", "prompt"
-        )
+        raise InvalidRequest("prompt mixes types; send only texts, only tokens, or only lists of tokens", "prompt")
     if kinds == {int}:
         return [prompt]  # type: ignore[list-item]
     return prompt  # type: ignore[return-value]
@@ -40,7 +39,7 @@ def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
 async def prompts_tokens(
     service: Service, prompts: Sequence[str | list[int]], add_special_tokens: bool, limit: Limit, field: str = "prompt"
 ) -> list[list[int]]:
-    """Each prompt as token ids, cut to the limit where the request asks for it."""
+    """Each prompt as token ids, truncated if the request asks for it."""
     for prompt in prompts:
         if isinstance(prompt, str):
             limit.check_text(prompt, service.longest_token_chars, field)
@@ -60,8 +59,8 @@ async def prompts_tokens(
             num_tokens += len(found[-1])
             if num_tokens > max(MAX_TOKENS_PER_REQUEST, service.max_model_len):
                 raise InvalidRequest(
-                    f"the {len(found)} first prompts have {num_tokens} tokens; at most {MAX_TOKENS_PER_REQUEST} may "
-                    "come in one request",
+                    f"the first {len(found)} prompts have {num_tokens} tokens; a request may have at most "
+                    f"{MAX_TOKENS_PER_REQUEST}",
                     "prompt",
                 )
         return found
@@ -80,9 +79,9 @@ async def chat_tokens(
     moment: float | None = None,
     limit: Limit | None = None,
 ) -> tuple[list[int], str]:
-    """The conversation as the model's template writes it at that moment, cut to the limit, and the end of its text.
+    """The conversation as token ids, rendered at time `moment` and truncated if requested, and the end of its text.
 
-    `raw`: the JSON that `body` came in.
+    `raw`: the JSON of `body`.
     """
     encoder, limit = service.encoder, limit or Limit(service.max_model_len)
     rendered, mark = await _rendered(service, body, raw, use_tools, moment)
@@ -101,7 +100,7 @@ async def chat_tokens(
 
 
 async def chat_text(service: Service, body: ConversationFields, raw: bytes) -> str:
-    """The conversation as the model's template writes it now."""
+    """The conversation as the chat template renders it now."""
     rendered, mark = await _rendered(service, body, raw, use_tools=True, moment=None)
     return without(rendered, mark)
 
@@ -109,7 +108,7 @@ async def chat_text(service: Service, body: ConversationFields, raw: bytes) -> s
 async def _rendered(
     service: Service, body: ConversationFields, raw: bytes, use_tools: bool, moment: float | None
 ) -> tuple[str, str]:
-    """(the template's text, the mark in it before each special token that is the template's own)."""
+    """(the rendered text, the mark that precedes each special token that the template wrote)."""
     template, encoder = service.chat_template(), service.encoder
 
     def prepared() -> tuple[TemplateInput, str]:
@@ -120,6 +119,6 @@ async def _rendered(
 
 
 def check_number_of_tokens(service: Service, text: str, field: str, limit: Limit) -> None:
-    """Raises InvalidRequest for a text that is much too long, before its tokens take memory."""
+    """Raises InvalidRequest for a text that is far too long, before its tokens take memory."""
     if at_least := service.tokenizer.tokens_beyond(text, limit.max_tokens):
         raise too_many_tokens(at_least, text, limit.max_tokens, field)

@@ -1,4 +1,4 @@
-"""Translates the fields of a body into SamplingParams; errors name the field as the caller wrote it."""
+"""Translates the fields of a body into SamplingParams; errors name the field of the body."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ _SAME_NAME = (
 def completion_params(
     service: Service, body: CompletionRequest, max_tokens: int | None, grammar: Grammar | None
 ) -> SamplingParams:
-    """`max_tokens`: the limit that fits. An echo without output still generates one token, which is not shown."""
+    """`max_tokens`: the limit that fits. An echo without output still generates one token, which is not returned."""
     values = {**service.sampling_defaults, "logprobs": body.logprobs, "grammar": grammar}
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         values["prompt_logprobs"] = body.logprobs
@@ -49,7 +49,7 @@ def chat_params(
 def token_params(
     service: Service, body: SamplingFields, logprobs: int | None, max_tokens: int | None, grammar: Grammar | None
 ) -> SamplingParams:
-    """The parameters of token generation, without the model's recommended values."""
+    """The parameters of /inference/v1/generate, without the model's recommended values."""
     return _params(service, body, {"logprobs": logprobs, "grammar": grammar}, max_tokens)
 
 
@@ -74,7 +74,7 @@ def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_
 
 
 def size_of_work(body: SamplingFields, size: int) -> int:
-    """The work of making SamplingParams from a body of `size` characters, in characters."""
+    """The work of making SamplingParams from a body of `size` characters, expressed in characters."""
     return size if _dry(body) is None else LONG
 
 
@@ -93,7 +93,7 @@ def _xtc(body: SamplingFields) -> Xtc | None:
 
 
 def _extra(body: SamplingFields, prefix: str) -> dict[str, Any]:
-    """What the body, or else its vllm_xargs, gives of the fields with this prefix, by the rest of their names."""
+    """The fields with this prefix, of the body or else of its vllm_xargs, by the rest of their names."""
     given = {}
     for source in (body.vllm_xargs, body):
         for name in DryAndXtc.__struct_fields__ if source is not None else ():
@@ -103,4 +103,4 @@ def _extra(body: SamplingFields, prefix: str) -> dict[str, Any]:
 
 
 def _too_many_logprobs(field: str, count: int, limit: int) -> InvalidRequest:
-    return InvalidRequest(f"{field} is {count}; this server gives at most {limit} (--max-logprobs)", field)
+    return InvalidRequest(f"{field} is {count}; this server returns at most {limit} (--max-logprobs)", field)

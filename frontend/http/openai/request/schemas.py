@@ -1,4 +1,4 @@
-"""Request bodies. Names are the field's; null means the default; fields not listed here are refused by name."""
+"""Request bodies, with the names of OpenAI and vLLM. Null means the default; a field not listed is refused by name."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -39,27 +39,27 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's wrapping of a schema. It is enforced whether or not `strict` is set."""
+    """OpenAI's wrapper of a schema. The schema is enforced whether or not `strict` is set."""
 
     name: Label
-    schema: dict[str, Any] | None = None  # none: any object
+    schema: dict[str, Any] | None = None  # None: any object
     description: str | None = None
     strict: bool | None = None
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each field other than `type` belongs to one type."""
+    """Each field except `type` belongs to one type."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
-    schema: dict[str, Any] | None = None  # of json_object, as llama.cpp's server takes it
+    schema: dict[str, Any] | None = None  # of json_object, as in llama.cpp's server
     structures: list[dict[str, Any]] | None = None
     triggers: list[str] | None = None
     format: dict[str, Any] | None = None
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The form of the output: one of `json` … `structural_tag`."""
+    """The required form of the output: exactly one of `json` … `structural_tag`."""
 
     json: dict[str, Any] | bool | str | None = None
     regex: str | None = None
@@ -81,29 +81,29 @@ Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Label], Meta(max_
 
 
 class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Cache hints for other providers. Here every prefix is cached while there is room."""
+    """Cache hints for other providers. They have no effect here: every prefix is cached while there is room."""
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Label | None = None
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A prediction of the answer: it could only make the answer faster, never change it."""
+    """A prediction of the answer. It has no effect: it could make the answer faster, but never change it."""
 
     type: Literal["content"]
     content: str | list[TextPart]
 
 
 class DryAndXtc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The samplers of llama.cpp's server that OpenAI and vLLM lack, under its names."""
+    """Samplers of llama.cpp's server that OpenAI and vLLM do not have, under its names."""
 
-    dry_multiplier: fields.DryMultiplier | None = None  # 0
-    dry_base: fields.DryBase | None = None  # 1.75
-    dry_allowed_length: fields.DryAllowedLength | None = None  # 2
-    dry_penalty_last_n: fields.DryPenaltyLastN | None = None  # -1
-    dry_sequence_breakers: fields.DrySequenceBreakers | None = None  # line break, colon, double quote, asterisk
-    xtc_probability: fields.XtcProbability | None = None  # 0
-    xtc_threshold: fields.XtcThreshold | None = None  # 0.1
+    dry_multiplier: fields.DryMultiplier | None = None  # default: 0
+    dry_base: fields.DryBase | None = None  # default: 1.75
+    dry_allowed_length: fields.DryAllowedLength | None = None  # default: 2
+    dry_penalty_last_n: fields.DryPenaltyLastN | None = None  # default: -1
+    dry_sequence_breakers: fields.DrySequenceBreakers | None = None  # default: newline, colon, double quote, asterisk
+    xtc_probability: fields.XtcProbability | None = None  # default: 0
+    xtc_threshold: fields.XtcThreshold | None = None  # default: 0.1
 
 
 class Sampling(DryAndXtc, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ class Sampling(DryAndXtc, frozen=True, kw_only=True):
     logprob_token_ids: fields.LogprobTokenIds | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: fields.TopLogprobs | None = None
-    detokenize: bool | None = None  # true
+    detokenize: bool | None = None  # default: true
     skip_special_tokens: bool | None = None
     skip_reading_prefix_cache: bool | None = None
     repetition_detection: RepetitionDetection | None = None
@@ -137,7 +137,7 @@ class Sampling(DryAndXtc, frozen=True, kw_only=True):
     logits_processors: Annotated[list[str | LogitsProcessorParams], Meta(max_length=MAX_LOGITS_PROCESSORS)] | None = (
         None
     )
-    vllm_xargs: DryAndXtc | None = None  # where vLLM's clients put fields that vLLM lacks
+    vllm_xargs: DryAndXtc | None = None  # for vLLM's clients, which cannot send other fields
 
 
 class SamplingFields(Sampling, frozen=True, kw_only=True):
@@ -147,23 +147,23 @@ class SamplingFields(Sampling, frozen=True, kw_only=True):
     response_format: ResponseFormat | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
-    truncation_side: TruncationSide | None = None  # left
+    truncation_side: TruncationSide | None = None  # default: left
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: fields.StreamInterval | None = None  # 1
+    stream_interval: fields.StreamInterval | None = None  # default: 1
     priority: fields.Priority | None = None
     cache_salt: fields.CacheSalt | None = None
     timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
     return_token_ids: bool | None = None
-    timings_per_token: bool | None = None  # in the answer, or in each event
-    return_tokens_as_token_ids: bool | None = None  # in logprobs
+    timings_per_token: bool | None = None  # whether the answer or each event has timings
+    return_tokens_as_token_ids: bool | None = None  # for logprobs
     request_id: fields.RequestId | None = None
     user: Label | None = None
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     prompt: Prompt
-    max_tokens: fields.MaxTokensOrNone | None = None  # 16
+    max_tokens: fields.MaxTokensOrNone | None = None  # default: 16
     logprobs: fields.TopLogprobs | None = None
     echo: bool | None = None
     suffix: str | None = None  # text after the output
@@ -182,13 +182,13 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
     chat_template_kwargs: TemplateKwargs | None = None
     reasoning_effort: ReasoningEffort | None = None
     verbosity: Verbosity | None = None
-    include_reasoning: bool | None = None  # in the answer: true
-    max_tokens: fields.MaxTokens | None = None  # until the context is full
+    include_reasoning: bool | None = None  # default: true
+    max_tokens: fields.MaxTokens | None = None  # default: until the context is full
     max_completion_tokens: fields.MaxTokens | None = None
-    echo: bool | None = None  # of the message that is continued
+    echo: bool | None = None  # repeat the continued message in the answer
     logprobs: bool | None = None
     top_logprobs: fields.TopLogprobs | None = None
-    # Marks for other providers, like user, and hints; no byte of an answer depends on them.
+    # Labels and hints for other providers, like user; no byte of an answer depends on them.
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
     prompt_cache_retention: Label | None = None
@@ -210,7 +210,7 @@ class ChatBatchRequest(ChatFields, frozen=True, kw_only=True):
 
 class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
     prompt: str
-    add_special_tokens: bool | None = None  # true
+    add_special_tokens: bool | None = None  # default: true
     truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
     truncation_side: TruncationSide | None = None
     return_token_strs: bool | None = None
@@ -227,7 +227,7 @@ class ApplyTemplateRequest(_Body, frozen=True, kw_only=True):
 
 
 class TokenizeChatRequest(ApplyTemplateRequest, frozen=True, kw_only=True):
-    add_special_tokens: bool | None = None  # false: the template writes them
+    add_special_tokens: bool | None = None  # default: false, because the template writes them
     truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
     truncation_side: TruncationSide | None = None
     return_token_strs: bool | None = None
@@ -242,7 +242,7 @@ _COUNTS = ("logprobs", "top_logprobs", "prompt_logprobs")
 
 
 def with_logprobs(body: Body) -> Body:
-    """The body with `logprobs` set when it names the tokens for them."""
+    """The body, with `logprobs` set if it has logprob_token_ids."""
     if not (named := body.logprob_token_ids):
         return body
     if isinstance(body, CompletionRequest):
@@ -265,7 +265,7 @@ def with_vocabulary(body: Body, vocab_size: int) -> Body:
 
 
 def without_prompt(body: Body) -> Body:
-    """A copy to keep during the answer, without the fields already turned into prompt and parameters."""
+    """A copy to keep during the answer, without the fields that became prompt and parameters."""
     large = (
         *("prompt", "token_ids", "suffix", "messages", "tools", "functions", "chat_template_kwargs", "logit_bias"),
         *("allowed_token_ids", "bad_words", "response_format", "structured_outputs", "metadata", "prediction"),

@@ -1,4 +1,4 @@
-"""Turns the form that a body requires of its output, in any of the usual spellings, into a grammar."""
+"""Turns the form that a body requires of its output, in any of the usual fields, into a grammar."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ async def grammar_of(
     calls: StructuredOutputsParams | None = None,
     reading: OutputReading | None = None,
 ) -> tuple[Grammar | None, list[str]]:
-    """(the grammar, None without a form; warnings of what is not enforced). `calls`: the form of the tool calls.
+    """(grammar or None, warnings about parts that are not enforced). `calls`: the required form of tool calls.
 
-    `reading`: of a chat, whose reasoning is unconstrained and comes before the form.
+    `reading`: the parser of a chat, whose reasoning is unconstrained and comes before the required form.
 
-    Raises InvalidRequest, naming the field as the body has it, for an impossible form.
+    Raises InvalidRequest, naming the field of the body, for an impossible form.
     """
     form, field = None, "structured_outputs"
     if body.structured_outputs is not None:
@@ -69,7 +69,7 @@ _FIELDS = {
     "json_object": (set(), {"schema"}),
     "json_schema": ({"json_schema"}, set()),
     "structural_tag": (set(), {"structures", "triggers", "format"}),
-}  # by type: what must be given, what else may be
+}  # by type: (required fields, optional fields)
 
 
 def _check_fields(given: ResponseFormat) -> None:
@@ -79,7 +79,7 @@ def _check_fields(given: ResponseFormat) -> None:
         raise InvalidRequest(f"response_format of type {given.type!r} needs {missing.pop()}", "response_format")
     if more := named - needed - allowed:
         raise InvalidRequest(
-            f"response_format of type {given.type!r} has {min(more)}, which is of another type", "response_format"
+            f"response_format of type {given.type!r} has {min(more)}, which belongs to another type", "response_format"
         )
 
 

@@ -1,4 +1,4 @@
-"""Prompts truncated at the request's wish: `truncate_prompt_tokens` and `truncation_side`."""
+"""Truncation of prompts on request: `truncate_prompt_tokens` and `truncation_side`."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -9,7 +9,7 @@ from ....admission import fitting_max_tokens, too_many_tokens
 from ...service import Service
 
 MAX_CUT_TOKENS = 1 << 18  # of a prompt before truncation, or the context if that is longer
-WHOLE = -1  # as much as fits
+WHOLE = -1  # as many tokens as fit
 
 
 class TruncationFields(Protocol):
@@ -23,12 +23,12 @@ class TruncationFields(Protocol):
 class Limit:
     """How long a prompt may be, and whether a longer one is truncated.
 
-    `max_tokens`: limit of the prompt as sent; `kept`: tokens left after truncation, None when it is never truncated.
+    `max_tokens`: limit of the prompt as sent; `kept`: tokens left after truncation, None if prompts are not truncated.
     """
 
     max_tokens: int
     kept: int | None = None
-    side: Literal["left", "right"] = "left"  # which the tokens are taken from
+    side: Literal["left", "right"] = "left"  # the side that is cut
 
     def check_length(self, num_tokens: int, field: str) -> None:
         """Check the length of a list of tokens. Raises InvalidRequest."""
@@ -36,7 +36,7 @@ class Limit:
             fitting_max_tokens(num_tokens, None, None, self.max_tokens, field)
         elif num_tokens > self.max_tokens:
             raise InvalidRequest(
-                f"{field} has {num_tokens} tokens; at most {self.max_tokens} are cut to truncate_prompt_tokens", field
+                f"{field} has {num_tokens} tokens; truncation accepts at most {self.max_tokens}", field
             )
 
     def check_text(self, text: str, longest_token_chars: int, field: str) -> None:
@@ -60,8 +60,8 @@ def limit_of(service: Service, body: TruncationFields, num_asked: int = 1) -> Li
         return Limit(longest)
     if kept == 0 or kept > longest:
         raise InvalidRequest(
-            f"truncate_prompt_tokens is {kept}; it can be 1 to {longest}, this model's context length, or -1 for as "
-            "much as fits",
+            f"truncate_prompt_tokens is {kept}; it must be from 1 to {longest}, this model's context length, or -1 for "
+            "as many as fit",
             "truncate_prompt_tokens",
         )
     kept = max(1, longest - num_asked) if kept == WHOLE else kept

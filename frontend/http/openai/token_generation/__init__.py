@@ -1,1 +1,1 @@
-"""Tokens in, tokens out, over HTTP. Open request.py first."""
+"""/inference/v1/generate: tokens in, tokens out. Open request.py first."""

@@ -1,4 +1,4 @@
-"""The body of /inference/v1/generate: a prompt's tokens, and a nested object of sampling parameters."""
+"""The body of /inference/v1/generate: the tokens of a prompt, and a nested object of sampling parameters."""
 
 from array import array
 from typing import Annotated
@@ -23,7 +23,7 @@ FIELD = "token_ids"
 
 
 class TokenSampling(Sampling, frozen=True, kw_only=True):
-    max_tokens: fields.MaxTokens | None = None  # until the context is full
+    max_tokens: fields.MaxTokens | None = None  # default: until the context is full
     logprobs: fields.TopLogprobs | None = None
 
 
@@ -35,7 +35,7 @@ class TokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: fields.StreamInterval | None = None  # 1
+    stream_interval: fields.StreamInterval | None = None  # default: 1
     priority: fields.Priority | None = None
     cache_salt: fields.CacheSalt | None = None
     timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
@@ -44,7 +44,7 @@ class TokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class FlatTokensRequest(SamplingFields, frozen=True, kw_only=True):
-    """The same with all fields side by side, as generations know them."""
+    """The same body without nesting, as Generation needs it."""
 
     token_ids: list[int]
     max_tokens: int | None = None
@@ -52,7 +52,7 @@ class FlatTokensRequest(SamplingFields, frozen=True, kw_only=True):
 
 
 def translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
-    """The JSON of a TokensRequest to that of a FlatTokensRequest, and warnings. Raises InvalidRequest."""
+    """Translate the JSON of a TokensRequest to that of a FlatTokensRequest, and warnings. Raises InvalidRequest."""
     body, warnings = decode_body(TokensRequest, raw, lenient)
     flat = msgspec.structs.asdict(body)
     sampling = msgspec.structs.asdict(flat.pop("sampling_params"))
@@ -60,7 +60,7 @@ def translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
 
 
 async def prompt_of(service: Service, body: FlatTokensRequest, size: int) -> Prompt:
-    """Raises InvalidRequest; `size`: of the body in bytes."""
+    """`size`: the bytes of the body. Raises InvalidRequest."""
     vocab_size = service.engine.limits.vocab_size
     max_tokens = fitting_max_tokens(len(body.token_ids), body.max_tokens, None, service.max_model_len, FIELD)
     check_token_ids(body.token_ids, vocab_size, FIELD)

@@ -1,4 +1,4 @@
-"""Answers of /inference/v1/generate: tokens and their logprobs, no text."""
+"""Writes answers of /inference/v1/generate: tokens and their logprobs, without text."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
@@ -26,7 +26,7 @@ class TokensChoice(Answer):
 
 class TokensAnswer(Answer):
     id: str
-    request_id: str  # the same
+    request_id: str  # equal to id
     object: Literal["generate"]
     created: int
     model: str
@@ -38,7 +38,7 @@ class TokensAnswer(Answer):
 
 
 class TokensWriter:
-    """Pieces of all choices to one answer, or to frames."""
+    """Turns the pieces of all choices into one answer or into frames."""
 
     def __init__(self, service: Service, body: FlatTokensRequest, prompt: Prompt, generation: Generation):
         self._service = service
@@ -47,7 +47,7 @@ class TokensWriter:
         self._generation = generation
 
     async def answer(self, head: AnswerHead) -> TokensAnswer:
-        """Everything at once."""
+        """The whole answer."""
         choices = [TokensChoice(index=index, token_ids=[]) for index in range(self._n)]
         async for batch in self._generation.batches():
             for piece in batch:
@@ -66,7 +66,7 @@ class TokensWriter:
         )
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
-        """The same as server-sent events: a list of all that there are by now."""
+        """The answer as server-sent events, in lists of those available at a time."""
         frames = Frames(head, "generate.chunk")
         options = self._body.stream_options
         continuous = options is not None and options.continuous_usage_stats

@@ -1,1 +1,1 @@
-"""The routes that answer with vectors and what is made of them."""
+"""The routes that return vectors, scores, rankings and classes."""

@@ -1,4 +1,4 @@
-"""The table of the routes that pool, as part of the table of all."""
+"""The pooling routes, for the table of all routes."""
 
 from ...exchange.exchange import Exchange
 from ...openai.pooling import answers, schemas
@@ -14,47 +14,47 @@ async def create_embeddings(service: Service, exchange: Exchange) -> None:
 
 
 async def create_pooling(service: Service, exchange: Exchange) -> None:
-    """What the model's pooling makes of each input, by its task."""
+    """The vector or vectors of each input, by task."""
     await create_answer(service, exchange, POOLING)
 
 
 async def classify(service: Service, exchange: Exchange) -> None:
-    """How likely each class is, for each input."""
+    """The probability of each class, for each input."""
     await create_answer(service, exchange, CLASSIFICATION)
 
 
 async def score(service: Service, exchange: Exchange) -> None:
-    """How well each second text goes with the first."""
+    """How well each second text matches the first."""
     await create_answer(service, exchange, SCORE)
 
 
 async def rerank(service: Service, exchange: Exchange) -> None:
-    """Documents by how well they answer a query."""
+    """Sort documents by how well they answer a query."""
     await create_answer(service, exchange, RERANK)
 
 
 async def score_v1(service: Service, exchange: Exchange) -> None:
-    """The same under another path, as an operation of its own."""
+    """As `score`; each path of the OpenAPI document has its own operation."""
     await score(service, exchange)
 
 
 async def rerank_v1(service: Service, exchange: Exchange) -> None:
-    """The same as Jina has it."""
+    """As `rerank`, at Jina's path."""
     await rerank(service, exchange)
 
 
 async def rerank_v2(service: Service, exchange: Exchange) -> None:
-    """The same as Cohere has it."""
+    """As `rerank`, at Cohere's path."""
     await rerank(service, exchange)
 
 
 async def embed_texts(service: Service, exchange: Exchange) -> None:
-    """A vector for each text, in Cohere's terms."""
+    """A vector for each text, with Cohere's body."""
     await create_answer(service, exchange, COHERE_EMBED)
 
 
 def _pooling(path: str, handler: Handler, summary: str, body: Kinds, answer: Kinds, tasks: Tasks) -> RouteSpec:
-    """A route whose answers come whole, and are made once if the request has a key."""
+    """A route whose answer is never streamed, and is computed once if the request has an idempotency key."""
     return RouteSpec(
         "POST",
         path,
@@ -84,7 +84,7 @@ POOLING_ROUTES = (
     _pooling(
         "/v2/embed",
         embed_texts,
-        "Texts to vectors, for Cohere's clients",
+        "Texts to vectors, with Cohere's API",
         (schemas.CohereEmbedRequest,),
         (answers.CohereEmbeddings,),
         ("embed",),
@@ -92,7 +92,7 @@ POOLING_ROUTES = (
     _pooling(
         "/pooling",
         create_pooling,
-        "Texts to vectors, one each or one a token, by task",
+        "Texts to vectors, one per text or one per token, by task",
         (schemas.PoolingRequest,),
         (answers.PooledList,),
         ("embed", "classify", "token_embed", "token_classify"),
@@ -108,6 +108,6 @@ POOLING_ROUTES = (
     _pooling("/score", score, "Scores of pairs of texts", _SCORE, (answers.Scores,), _SCORING),
     _pooling("/v1/score", score_v1, "Scores of pairs of texts", _SCORE, (answers.Scores,), _SCORING),
     _pooling("/rerank", rerank, _RANK, _RANKING, (answers.Ranking,), _SCORING),
-    _pooling("/v1/rerank", rerank_v1, f"{_RANK}, as Jina has it", _RANKING, (answers.Ranking,), _SCORING),
-    _pooling("/v2/rerank", rerank_v2, f"{_RANK}, as Cohere has it", _RANKING, (answers.Ranking,), _SCORING),
+    _pooling("/v1/rerank", rerank_v1, f"{_RANK}, with Jina's API", _RANKING, (answers.Ranking,), _SCORING),
+    _pooling("/v2/rerank", rerank_v2, f"{_RANK}, with Cohere's API", _RANKING, (answers.Ranking,), _SCORING),
 )

@@ -1,1 +1,1 @@
-"""POST /v1/responses where responses are stored, and the routes of those that are."""
+"""POST /v1/responses with stored responses, and the routes of stored responses."""

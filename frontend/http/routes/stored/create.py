@@ -1,4 +1,4 @@
-"""POST /v1/responses: with the conversation before it, and into the store."""
+"""POST /v1/responses with stored responses: continues stored conversations and stores the answer."""
 
 import functools
 import time
@@ -28,7 +28,7 @@ from .work import BackgroundWork, Job, ended, row_of
 
 
 async def create_response(service: Service, exchange: Exchange) -> None:
-    """Answer a conversation, in the terms of OpenAI's Responses interface."""
+    """Answer a conversation, with OpenAI's Responses API."""
     store = service.stored
     if store is None:
         await create_answer(service, exchange, RESPONSES)
@@ -50,7 +50,7 @@ async def create_response(service: Service, exchange: Exchange) -> None:
 
 
 def _endpoint(store: StoredResponses, caller: bytes, earlier: Earlier) -> Endpoint:
-    """Of one request."""
+    """The endpoint for one request."""
 
     def writer(
         service: Service, body: TranslatedResponsesRequest, prompts: list[Prompt], generation: Generation
@@ -72,7 +72,7 @@ def _endpoint(store: StoredResponses, caller: bytes, earlier: Earlier) -> Endpoi
 async def _answer_in_background(
     service: Service, exchange: Exchange, store: StoredResponses, endpoint: Endpoint, raw: bytes
 ) -> None:
-    """Accept it, or find it by its key; the answer is what it is by now, or its stream."""
+    """Accept a background response, or find it by its key; answer with its current state or its stream."""
     caller, request = store.caller_of(exchange.tenant), None
     if (key := idempotency_key(exchange.headers)) is not None:
         digest = request_digest(service.fingerprint, exchange.path, key, raw)
@@ -96,7 +96,7 @@ async def _of_key(store: StoredResponses, caller: bytes, request: KeyedRequest) 
     if row is not None and row.digest != request.digest:
         raise HttpError(
             422,
-            "This Idempotency-Key came with another request, whose response is stored. Take a new one for each.",
+            "This Idempotency-Key belongs to another request, whose response is stored. Use a new key per request.",
             "Idempotency-Key",
         )
     return row
@@ -110,7 +110,7 @@ async def _accept(
     job: Job,
     request: KeyedRequest | None,
 ) -> Row:
-    """The response's row, which is stored before it is answered."""
+    """Store the response before it is acknowledged, and return its row."""
     created, tenant = int(time.time()), exchange.tenant
     answer_id = store.new_id(created) if request is None else request.answer_id(RESPONSES.prefix, created)
     with ExitStack() as admitted:

@@ -1,4 +1,4 @@
-"""What a request refers to, from the store: the responses before it, and items by their ids."""
+"""Reads from the store what a request refers to: earlier responses, and items by their ids."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ class _Item(msgspec.Struct):
 
 
 class References(msgspec.Struct):
-    """Of a body, whose other fields are looked at later."""
+    """The references in a body; its other fields are decoded later."""
 
     previous_response_id: str | None = None
     store: bool | None = None
@@ -40,7 +40,7 @@ class References(msgspec.Struct):
 
 
 def references_of(raw: bytes) -> References:
-    """Of what is no such body none: its decoder refuses it by name."""
+    """The references in a body; none if it is invalid, which its decoder reports later."""
     try:
         return msgspec.json.decode(raw, type=References)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -53,7 +53,10 @@ class _Output(msgspec.Struct):
 
 
 async def earlier_of(store: StoredResponses, caller: bytes, asked: References, hold: Callable[[int], None]) -> Earlier:
-    """`hold`: is told how many bytes of JSON were read, and may refuse them. Raises InvalidRequest."""
+    """`hold`: called with the number of bytes of JSON read; it raises if there is no memory for them.
+
+    Raises InvalidRequest.
+    """
     parts = await _parts(store, caller, asked.previous_response_id)
     found: dict[str, bytes] = {}
     for item_id in asked.item_ids[:MAX_MESSAGES]:
@@ -67,7 +70,7 @@ async def earlier_of(store: StoredResponses, caller: bytes, asked: References, h
 
 
 async def _parts(store: StoredResponses, caller: bytes, last: str | None) -> Sequence[bytes]:
-    """Lists of items in JSON, from the conversation's first to its last."""
+    """The JSON lists of items of the conversation, from its beginning to `last`."""
     parts, size, answer_id = list[bytes](), 0, last
     while answer_id is not None:
         try:
@@ -75,15 +78,15 @@ async def _parts(store: StoredResponses, caller: bytes, last: str | None) -> Seq
         except HttpError as error:
             if error.status != 404:
                 raise
-            before = "" if answer_id == last else f", which is before {last!r:.100}"
+            before = "" if answer_id == last else f", which precedes {last!r:.100}"
             raise InvalidRequest(
-                f"{PREVIOUS} needs the response {answer_id!r:.100}{before}: none was stored, or it was deleted; send "
-                "the conversation so far in input",
+                f"{PREVIOUS} needs the response {answer_id!r:.100}{before}: it was never stored, or it was deleted; "
+                "send the conversation so far in input",
                 PREVIOUS,
             ) from None
         response = msgspec.json.decode(row.response, type=_Output)
         if response.status not in ("completed", "incomplete"):
-            remedy = "wait for its end" if row.job is not None else "go on behind another one"
+            remedy = "wait for its end" if row.job is not None else "continue from another one"
             raise InvalidRequest(f"{PREVIOUS}: {answer_id!r:.100} is {response.status}; {remedy}", PREVIOUS)
         parts += [bytes(response.output), row.input]
         size += len(parts[-1]) + len(parts[-2])
@@ -95,6 +98,6 @@ async def _parts(store: StoredResponses, caller: bytes, last: str | None) -> Seq
 
 def _too_long(what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{PREVIOUS}: the conversation {what} can be continued; begin a new one, with what matters of it in input",
+        f"{PREVIOUS}: the conversation {what} can be continued; start a new one with its essential parts in input",
         PREVIOUS,
     )

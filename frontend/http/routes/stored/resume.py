@@ -1,4 +1,4 @@
-"""Background responses that an earlier process of this server has left: made again from what is stored of them."""
+"""Resumes background responses that an earlier process of this server left unfinished, from their stored requests."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ from .work import BackgroundWork, Job, ended
 
 
 async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
-    """`tenants`: of the server's keys."""
+    """Resume all stored jobs. `tenants`: those of the server's API keys."""
     store = service.stored
     if store is None:
         return
@@ -28,9 +28,9 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
         job = msgspec.json.decode(row.job or b"", type=Job)
         tenant = by_caller.get(row.caller)
         if tenant is None:
-            await _fail(store, row, "its API key is no longer one of this server's")
+            await _fail(store, row, "its API key is no longer valid on this server")
         elif job.fingerprint != service.fingerprint:
-            await _fail(store, row, "the server was started again with another model or other settings")
+            await _fail(store, row, "the server was restarted with another model or other settings")
         else:
             await _resume(service, store, tenant, row, job)
     store.resumed.set()

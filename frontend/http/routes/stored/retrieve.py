@@ -1,4 +1,4 @@
-"""The routes of stored responses: read one, go on with its stream, cancel it, delete it, list what it was asked."""
+"""The routes of stored responses: read, stream, cancel and delete a response, and list its input items."""
 
 import hashlib
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _PREFIXES = {
 
 
 async def get_response(service: Service, exchange: Exchange) -> None:
-    """As it is now; with `stream`, its events behind `starting_after`."""
+    """The current state of a response; with `stream`, its events after `starting_after`."""
     await exchange.body()
     row, query = await _row(service, exchange), _query(exchange)
     if query.get("stream", "false") != "true":
@@ -36,7 +36,7 @@ async def get_response(service: Service, exchange: Exchange) -> None:
     if not row.has_events:
         raise HttpError(
             400,
-            "stream is true: only responses of background: true with stream: true have a stream that is kept.",
+            "stream is true: only responses requested with background: true and stream: true have a stored stream.",
             "stream",
         )
     after = _number(query, "starting_after", -1, 0, 1 << 31)
@@ -55,11 +55,11 @@ async def delete_response(service: Service, exchange: Exchange) -> None:
 
 
 async def cancel_response(service: Service, exchange: Exchange) -> None:
-    """One that has ended stays as it is."""
+    """Has no effect on a response that has ended."""
     await exchange.body()
     row, store = await _row(service, exchange), _store(service)
     if not msgspec.json.decode(row.response)["background"]:
-        raise HttpError(400, f"{row.id} was not asked for in the background: it ends with its connection.")
+        raise HttpError(400, f"{row.id} is not a background response: it ends with its connection.")
     if (run := store.run_of(row)) is not None:
         await run.cancel()
         row = await store.find(row.caller, row.id)
@@ -67,7 +67,7 @@ async def cancel_response(service: Service, exchange: Exchange) -> None:
 
 
 async def list_input_items(service: Service, exchange: Exchange) -> None:
-    """The items of its own input, the last first."""
+    """The items of the response's own input, the last first by default."""
     await exchange.body()
     row, query = await _row(service, exchange), _query(exchange)
     items = [_listed(row.id, i, item) for i, item in enumerate(msgspec.json.decode(row.input))]
@@ -100,7 +100,7 @@ async def send_response(service: Service, exchange: Exchange, row: Row) -> None:
 
 
 async def send_stream(service: Service, exchange: Exchange, row: Row, number: int) -> None:
-    """Its events behind the first `number`."""
+    """Send its events after the first `number`."""
     store = _store(service)
     run = store.run_of(row)
     source = store.events_after(row, number) if run is None else run.events_after(number)
@@ -115,14 +115,14 @@ def _store(service: Service) -> StoredResponses:
 
 
 async def _row(service: Service, exchange: Exchange) -> Row:
-    """The response that the path names."""
+    """The row of the response whose id is in the path."""
     store = _store(service)
     await store.resumed.wait()
     return await store.find(store.caller_of(exchange.tenant), exchange.scope["path_params"]["id"])
 
 
 def _query(exchange: Exchange) -> Mapping[str, str]:
-    """The last of each name."""
+    """The query parameters; of repeated ones, the last."""
     text = exchange.scope.get("query_string", b"").decode("latin-1")
     return {name: values[-1] for name, values in parse_qs(text, max_num_fields=100).items()}
 
@@ -138,7 +138,7 @@ def _number(query: Mapping[str, str], name: str, default: int, least: int, most:
 
 
 def _listed(answer_id: str, place: int, item: dict[str, Any]) -> dict[str, Any]:
-    """An item as the official client reads it: with an id, a status, and its text in parts."""
+    """An item in the form that the official client reads: with an id, a status, and its text in parts."""
     shown = {name: value for name, value in item.items() if value is not None}
     digest = hashlib.sha256(f"{answer_id} input {place}".encode()).hexdigest()[:32]
     shown = {"id": _PREFIXES[item["type"]] + digest, **shown}

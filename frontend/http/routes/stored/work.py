@@ -1,4 +1,4 @@
-"""What a background response is made of, and how: the same in the process that accepted it and in any later one."""
+"""Computes background responses, identically in the process that accepted them and in any later process."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -23,16 +23,16 @@ from ..responses import RESPONSES, ChatSource, TranslatedResponsesRequest
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A background response before it is made, as it is stored."""
+    """The stored request of a background response."""
 
     body: str  # JSON of a TranslatedResponsesRequest
     model: str
     warnings: list[str]
-    fingerprint: str  # of the server that accepted it: another one would give other bytes
+    fingerprint: str  # of the server that accepted it; with another one, the output would have other bytes
 
 
 class Absent:
-    """The sender of a request for which no connection waits."""
+    """The sender of a request without a connection."""
 
     def __init__(self, tenant: Tenant, request_id: str):
         self.tenant, self.request_id = tenant, request_id
@@ -43,7 +43,7 @@ class Absent:
 
 
 class BackgroundWork:
-    """The events of one background response. `ended`: itself, when they have."""
+    """Produces the events of one background response. `ended`: the response, once it has ended."""
 
     def __init__(self, service: Service, tenant: Tenant, head: AnswerHead, body: TranslatedResponsesRequest):
         self.ended: Ended | None = None
@@ -56,7 +56,7 @@ class BackgroundWork:
 
     @classmethod
     async def prepared(cls, service: Service, tenant: Tenant, row_id: str, created: int, job: Job) -> "BackgroundWork":
-        """Raises InvalidRequest or HttpError where the request is refused, Overloaded where there is no memory."""
+        """Raises InvalidRequest or HttpError if the request is refused, Overloaded if there is no memory for it."""
         raw = job.body.encode()
         body, _ = await service.off_loop(len(raw), decode_body, TranslatedResponsesRequest, raw, False)
         body = with_vocabulary(body, service.engine.limits.vocab_size)
@@ -71,7 +71,7 @@ class BackgroundWork:
         return self._writer.queued(self._head)
 
     async def events(self) -> AsyncGenerator[list[bytes], None]:
-        """From the first one; again after Overloaded."""
+        """All events, from the first one. May be called again after Overloaded."""
         generation, writer = self._begun or self._begin()
         self._begun = None
         try:
@@ -93,7 +93,7 @@ class BackgroundWork:
         return ended(response), events
 
     def close(self) -> None:
-        """Of work that was never begun, too."""
+        """Free its resources, even if `events` was never called."""
         if self._begun is not None:
             self._begun[0].close()
             self._begun = None
@@ -115,7 +115,7 @@ class BackgroundWork:
 
 
 def ended(response: Response) -> Ended:
-    """With its items, by which later requests refer to them."""
+    """The response as it is stored, with its items, to which later requests may refer."""
     return Ended(msgspec.json.encode(response), [(item.id, msgspec.json.encode(item)) for item in response.output])
 
 

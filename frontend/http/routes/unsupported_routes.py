@@ -1,14 +1,14 @@
-"""Routes that other servers have and this one does not, with the reason and what to use."""
+"""Routes of other servers that this one does not have, with the reason or the route to use instead."""
 
-_NO_MEDIA = "the server reads and writes text alone"
-_NO_ADAPTERS = "adapters are not served; merge them into the weights, and serve these"
-_PROFILE = "profiles are taken from outside, of any process of the server, with py-spy or perf"
+_NO_MEDIA = "only text models are served"
+_NO_ADAPTERS = "LoRA adapters are not served; merge them into the weights and serve the result"
+_PROFILE = "use py-spy or perf, which can profile every process of the server"
 _NO_SLEEP = "the server keeps its weights and its cache while it runs; stop it to free them"
-_NO_TRAINING = "weights do not change while the server runs; start it with the new ones"
+_NO_TRAINING = "weights cannot be changed while the server runs; start it with the new ones"
 _NO_FILES = "files and batches are not stored; `paged-serve run-batch` answers a file of requests"
-_NO_IMAGES = f"there is no cache of images, as {_NO_MEDIA}; the operator's port takes it nevertheless"
+_NO_IMAGES = f"there is no image cache, because {_NO_MEDIA}; the operator's port accepts the request without effect"
 
-ELSEWHERE = {
+UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/embeddings", "/embedding", "/embed", "/v1/embed"), "use /v1/embeddings, or /v2/embed"),
     **dict.fromkeys(("/reranking", "/v1/reranking"), "use /v1/rerank"),
     **dict.fromkeys(("/encode", "/predict"), "use /pooling or /classify"),
@@ -21,13 +21,13 @@ ELSEWHERE = {
     **dict.fromkeys(("/finish_weight_update", "/update_weight_version", "/weight_info"), _NO_TRAINING),
     **dict.fromkeys(("/v1/files", "/v1/batches"), _NO_FILES),
     **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), _NO_IMAGES),
-    **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any viewer of such documents"),
-    "/kv_event_sources": "events of the cache are not published",
-    **dict.fromkeys(("/v1/requests", "/server_info"), "it is an operator's; see --admin-port"),
-    "/collective_rpc": "code of requests is not run",
-    "/v1/moderations": "there is no model that moderates",
-    "/v1/assistants": "conversations are not stored; send all of one to /v1/chat/completions or /v1/responses",
-    "/v1/threads": "conversations are not stored; send all of one to /v1/chat/completions or /v1/responses",
+    **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any OpenAPI viewer"),
+    "/kv_event_sources": "cache events are not published",
+    **dict.fromkeys(("/v1/requests", "/server_info"), "it is an operator's route; see --admin-port"),
+    "/collective_rpc": "requests cannot run code",
+    "/v1/moderations": "there is no moderation model",
+    "/v1/assistants": "use /v1/chat/completions or /v1/responses, with the whole conversation in each request",
+    "/v1/threads": "use /v1/chat/completions or /v1/responses, with the whole conversation in each request",
     "/completion": "use /v1/completions",
     "/infill": "use suffix of /v1/completions",
     "/generate": "use /v1/completions, or /inference/v1/generate for tokens",
