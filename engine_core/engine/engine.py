@@ -13,6 +13,7 @@ from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutputs,
     EngineCoreRequest,
+    RejectReason,
     RequestRejected,
     SchedulerStats,
     TenantStats,
@@ -208,9 +209,8 @@ class EngineCore:
         self._end(list(results.ended))
         for sequence in results.not_finite:
             self._recompute_or_fail(sequence, outputs, now)
-        for sequence, reason in results.failed.items():
-            self._fail(sequence, reason, outputs, now)
-        return self._deliver(plan.step, results, outputs, now)
+        refused = self._end_failed(results, outputs, now)
+        return [*self._deliver(plan.step, results, outputs, now), *refused]
 
     def workers_replaced(self, worker_epoch: int, now: float, *, from_outside: bool) -> Outgoing:
         """A new worker group starts with empty caches: all running sequences are queued again, with their output.
@@ -275,6 +275,19 @@ class EngineCore:
             self.scheduler.preempt(sequence)
             return
         self._fail(sequence, NOT_FINITE if sequence.request.pooling is None else NOT_FINITE_VECTOR, outputs, now)
+
+    def _end_failed(self, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float) -> Outgoing:
+        """End the sequences that cannot be sampled. A request with a wrong parameter and no token yet is rejected."""
+        refused: Outgoing = []
+        for sequence, failure in results.failed.items():
+            request = sequence.request
+            if not failure.param or any(each.output for each in request.sequences):
+                self._fail(sequence, failure.reason, outputs, now)
+            elif sequence in request.live:  # else it was rejected with its request
+                self._end(request.live)
+                rejection = RequestRejected(request.request_id, RejectReason.INVALID, failure.reason, failure.param)
+                refused.append((request.client, rejection))
+        return refused
 
     def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
         message = ending(sequence, FinishReason.ERROR, now, error)

@@ -9,7 +9,7 @@ from paged_serve.protocol.messages.engine_core import Logprobs
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.worker import ModelRunnerOutput
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowFailure
 
 from ..kv.kv_cache import KVCache
 from ..requests.request import Sequence
@@ -28,7 +28,7 @@ class StepResults:
     ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # each of them detailed, or pooled
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
     not_finite: list[Sequence] = field(default_factory=list)  # their token is meaningless and was not appended
-    failed: dict[Sequence, str] = field(default_factory=dict)  # no token was sampled; the reason
+    failed: dict[Sequence, RowFailure] = field(default_factory=dict)  # no token was sampled
     pooled: dict[Sequence, Pooled] = field(
         default_factory=dict
     )  # the vectors with which sequences end, without a token
@@ -40,12 +40,12 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     Raises ProtocolError, and changes nothing, when the answer does not fit the plan.
     """
     tokens, bad = unpack_ids(output.token_ids), set(unpack_ids(output.nan_indices))  # bad: not finite
-    reasons = {failure.index: failure.reason for failure in output.failures}
+    failures = {failure.index: failure for failure in output.failures}
     num_decode = len(plan.decode)
     sampling = [chunk for chunk in plan.chunks if chunk.samples]
     if len(tokens) != num_decode + len(sampling):
         raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
-    if not all(0 <= index < len(tokens) for index in (*bad, *reasons, *(entry.index for entry in output.logprobs))):
+    if not all(0 <= index < len(tokens) for index in (*bad, *failures, *(entry.index for entry in output.logprobs))):
         raise ProtocolError(f"step {plan.step} refers to tokens that it did not bring")
     pooling = _match_pooled(plan, output)
     chunk_tokens = tokens[num_decode:]
@@ -54,8 +54,8 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     for index in bad & plan.discarded:  # aborted or preempted meanwhile; its blocks may have other owners
         kv_cache.prefix_cache.invalidate_hashes(plan.decode.sequences[index])
     decode_bad = {index for index in bad if index < num_decode}
-    decode_reasons = {index: reason for index, reason in reasons.items() if index < num_decode}
-    results = _apply_decode(plan, tokens, decode_bad, decode_reasons)
+    decode_failures = {index: failure for index, failure in failures.items() if index < num_decode}
+    results = _apply_decode(plan, tokens, decode_bad, decode_failures)
     _apply_prompt_logprobs(plan, output)
     for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
         if chunk.discarded:
@@ -64,8 +64,8 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
             continue
         if index in bad:
             results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
-        elif index in reasons:
-            results.failed[chunk.sequence] = reasons[index]
+        elif index in failures:
+            results.failed[chunk.sequence] = failures[index]
         else:
             chunk.sequence.output.append(token)
             results.detailed.append(chunk.sequence)
@@ -83,12 +83,14 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     return results
 
 
-def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int], reasons: dict[int, str]) -> StepResults:
+def _apply_decode(
+    plan: ScheduledStep, tokens: "array[int]", bad: set[int], failures: dict[int, RowFailure]
+) -> StepResults:
     """The steady path: Python visits a row only if it ends or has logprobs; `append` does the rest."""
     decode = plan.decode
     not_finite = [decode.sequences[index] for index in bad - plan.discarded]
-    failed = {decode.sequences[index]: reason for index, reason in reasons.items() if index not in plan.discarded}
-    decode, tokens = _without(decode, tokens, plan.discarded | bad | reasons.keys())
+    failed = {decode.sequences[index]: failure for index, failure in failures.items() if index not in plan.discarded}
+    decode, tokens = _without(decode, tokens, plan.discarded | bad | failures.keys())
     for append, token in zip(decode.appends, tokens, strict=True):
         append(token)
     ended = _ended(plan, decode, tokens)

@@ -84,7 +84,6 @@ def test_a_request_goes_on_with_the_same_tokens_after_its_worker_was_killed(serv
     [
         ({"name": "acme-faulty"}, "logits processor acme-faulty: RuntimeError: the third token is too much"),
         ({"name": "acme-faulty", "args": {"raises": False}}, "acme-faulty left a logit that is NaN or +infinity"),
-        ({"name": "acme", "args": {"step": 2, "of": 2}}, "ValueError: of=2 must be at least 0 and less than step=2"),
     ],
 )
 def test_a_processor_that_fails_ends_its_own_request(server, processor, told):
@@ -94,6 +93,24 @@ def test_a_processor_that_fails_ends_its_own_request(server, processor, told):
     assert status == 500
     assert "sending it again will not help" in answer["error"]["message"]
     assert told in server.stderr(), "the reason is the operator's"
+    assert beside.result() == tokens(server, seed=5)
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"stream": True}])
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"step": 2, "of": 2}, "of=2 must be at least 0 and less than step=2"),
+        ({"stride": 2}, "Every.__init__() got an unexpected keyword argument 'stride'"),
+    ],
+)
+def test_wrong_arguments_of_a_processor_are_refused_with_the_fields_name(server, args, told, more):
+    with ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(tokens, server, seed=5)
+        status, answer = ask(server, logits_processors=[{"name": "acme", "args": args}], **more)
+    assert status == 400
+    assert answer["error"]["param"] == "logits_processors"
+    assert answer["error"]["message"] == f"logits_processors: the args of acme are wrong: {told}"
     assert beside.result() == tokens(server, seed=5)
 
 

@@ -9,10 +9,11 @@ from paged_serve.engine_core.process.client_link import ClientLink
 from paged_serve.engine_core.process.loop_clock import LoopClock
 from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.simulation.fake_group import FakeGroup
-from paged_serve.engine_core.simulation.fake_worker import WorkerDied
+from paged_serve.engine_core.simulation.fake_worker import WorkerDied, extend_hash, pooling_mark
 from paged_serve.engine_core.simulation.links import SimulatedSockets, SimulatedWorkerLink, TickingClock
 from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore
+from paged_serve.protocol.messages.message import unpack_ids
 
 BEAT_S = 0.25
 STEP_DEADLINE_S = 8.0
@@ -21,6 +22,16 @@ MEAN_TURN_S = 0.02
 
 class CoreDied(BaseException):
     """Of a request; no Exception, as nothing in the core outlives it."""
+
+
+def seed_of(sequence: Sequence) -> int:
+    """What decides of which sequences processes die; a vector follows from its prompt alone, whatever its seed."""
+    if sequence.request.pooling is None:
+        return sequence.seed
+    prefix = 0
+    for token in unpack_ids(sequence.request.prompt):
+        prefix = extend_hash(prefix, token)
+    return pooling_mark(prefix)
 
 
 class WatchedEngine(EngineCore):
@@ -39,12 +50,12 @@ class WatchedEngine(EngineCore):
         streams = self.clients[client].streams
         ids = range(message.request_id, message.request_id + message.sampling_params.n)
         if all(stream_id in streams for stream_id in ids):  # one that ended at once was reported by another core
-            self.taken.append((client, message, [streams[stream_id].seed for stream_id in ids]))
+            self.taken.append((client, message, [seed_of(streams[stream_id]) for stream_id in ids]))
         self.die_of(streams.get(message.request_id), 0)
         return outgoing
 
     def die_of(self, sequence: Sequence | None, num_tokens: int) -> None:
-        if sequence is not None and core_dies_of(self._poison, sequence.seed, num_tokens):
+        if sequence is not None and core_dies_of(self._poison, seed_of(sequence), num_tokens):
             raise CoreDied
 
 

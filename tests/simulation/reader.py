@@ -1,19 +1,22 @@
-"""A client program: the real session, its link, and readers that know the right output of each of their streams."""
+"""A client program: the real session, its link, and readers that know the right tokens or vector of each request."""
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE
-from paged_serve.engine_core.simulation.client import output_alone
-from paged_serve.engine_core.simulation.scenario import Scenario, capacity_tokens, draw_params, draw_prompt
+from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
+from paged_serve.engine_core.simulation.client import output_alone, pooling_stream
+from paged_serve.engine_core.simulation.scenario import Scenario, capacity_tokens, draw_params, draw_prompt, for_pooling
 from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client.request_terms import RequestTerms
 from paged_serve.frontend.client.session import ClientSession
 from paged_serve.frontend.client.streams.request_streams import RequestStreams
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
-from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.transport.channel import handshake_hello
 
 from .core_host import core_dies_of
@@ -30,6 +33,8 @@ class Reading:
     seeds: list[int] = field(default_factory=list)
     given_up: dict[int, str] = field(default_factory=dict)  # by the engine, and why
     expected: list[tuple[list[int], FinishReason]] = field(default_factory=list)  # once the core has taken it
+    vector: Pooled | None = None  # that must come, in the place of tokens
+    received_vector: Pooled | None = None
 
     @property
     def has_expired(self) -> bool:
@@ -53,20 +58,39 @@ class Reader:
     def submit(self, rng: random.Random) -> None:
         params, facts = draw_params(rng, self._scenario.facts), self._scenario.facts
         prompt = draw_prompt(rng, facts)
+        if rng.random() < self._scenario.pooling:
+            request = for_pooling(EngineCoreRequest(0, pack_ids(prompt), params), rng, self._scenario)
+            vector, pooling = pooling_stream(request).vector, request.pooling_params
+            self._submit(unpack_ids(request.prompt_token_ids), SamplingParams(), rng, pooling).vector = vector
+            return
         if params.max_tokens is not None and len(prompt) + params.max_tokens > facts.max_model_len:
             prompt = prompt[: max(1, facts.max_model_len - params.max_tokens)]
+        self._submit(prompt, params, rng)
+
+    def _submit(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        rng: random.Random,
+        pooling: PoolingParams | None = None,
+    ) -> Reading:
         tenant, weight = rng.choice(self._scenario.tenants)
         timeout_s = rng.uniform(0.1, 5.0) if rng.random() < self._scenario.ttl else 0.0
         terms = RequestTerms(0, rng.choice(("", "", "salt")), tenant, weight, timeout_s)
-        streams = self.session.submit(prompt, params, terms)
+        streams = self.session.submit(prompt, params, terms, pooling_params=pooling)
         n = params.n
         self.readings.append(Reading(streams, [[] for _ in range(n)], [None] * n))
+        return self.readings[-1]
 
     def taken(self, message: EngineCoreRequest, seeds: list[int]) -> None:
         """The core has accepted this; its output follows from the seeds, the same each time."""
         facts, params = self._scenario.facts, message.sampling_params
         reading = next((r for r in self.readings if r.streams.request_id == message.request_id), None)
         if reading is None:  # it has got other ids, or has ended, while this was under way
+            return
+        if reading.vector is not None:
+            assert message.pooling_params is not None, "a request for a vector has become one for text"
+            reading.expected, reading.seeds = [([], FinishReason.STOP)], seeds
             return
         prompt_len = len(message.prompt_token_ids) // 4
         limit = capacity_tokens(self._scenario) + 1 if params.max_tokens is None else prompt_len + params.max_tokens
@@ -89,6 +113,8 @@ class Reader:
                 assert reading.reasons[delta.index] is None, "outputs after the end"
                 reading.tokens[delta.index] += delta.token_ids
                 reading.reasons[delta.index] = delta.finish_reason
+                assert reading.received_vector is None or delta.pooled is None, "a second vector"
+                reading.received_vector = reading.received_vector or delta.pooled
                 if delta.finish_reason is FinishReason.ERROR:
                     reading.given_up[delta.index] = delta.error
                 if reading.expected:
@@ -115,6 +141,7 @@ class Reader:
                     continue
                 if (reason, index in reading.aborted) != (FinishReason.ABORT, True):
                     assert (tokens, reason) == reading.expected[index]
+                    assert reading.received_vector == reading.vector
 
     def _may_expire(self, reading: Reading) -> bool:
         return reading.has_expired and reading.streams.terms.timeout_s > 0
@@ -127,4 +154,5 @@ class Reader:
             deadly = [core_dies_of(self._core_poison, seed, seed % 4) for seed in reading.seeds]
             assert any(deadly), "an innocent request was taken for the poison"
         else:
-            assert reading.given_up[index] == NOT_FINITE, reading.given_up[index]
+            why = NOT_FINITE if reading.vector is None else NOT_FINITE_VECTOR
+            assert reading.given_up[index] == why, reading.given_up[index]

@@ -27,6 +27,7 @@ def test_every_stream_gets_its_output_alone():
             break
         total.update(run(seed).counts)
     assert all(total[fault] for fault in FAULTS)
+    assert total["vectors"]
 
 
 @pytest.mark.parametrize("seed", [5, 8])

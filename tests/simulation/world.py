@@ -4,14 +4,12 @@ What is fake: the workers (FakeWorker), the links (queues that lose and delay as
 The oracle is each request computed alone. A seed draws everything; the same seed leaves the same trace.
 """
 
-import dataclasses
 import hashlib
 import random
 from collections.abc import Iterable
 
 import msgspec
 
-from paged_serve.engine_core.admission.pooling import PoolingFacts
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineFailed, FromEngineCore
 
@@ -24,23 +22,16 @@ FAULTS = (
     *("worker dies", "worker hangs", "core dies", "core sleeps", "client sleeps", "client dies"),
     *("client is forgotten", "clock jumps", "a slot is spoiled"),
 )
-COUNTED = ("streams", "preemptions", "expired", "gave up")
-
-
-def _of_text(scenario: Scenario) -> Scenario:
-    """The same, of a model that generates: readers ask for text alone."""
-    return dataclasses.replace(scenario, facts=dataclasses.replace(scenario.facts, pooling=PoolingFacts()))
+COUNTED = ("streams", "vectors", "preemptions", "expired", "gave up")
 
 
 class World:
     def __init__(self, seed: int, core_poison: int = 0):
         """`core_poison`: cores die of requests whose seed is a multiple of it; 0: of none."""
         self.rng = random.Random(f"world {seed}")
-        self.scenario: Scenario = _of_text(draw_scenario(seed))
+        self.scenario: Scenario = draw_scenario(seed)
         self.now = 100.0
-        self.counts = dict.fromkeys(
-            (*FAULTS, "streams", "preemptions", "expired", "gave up", "core dies of a request"), 0
-        )
+        self.counts = dict.fromkeys((*FAULTS, *COUNTED, "core dies of a request"), 0)
         self._fault_rate = self.rng.choice((0.002, 0.01, 0.03))
         self._trace = hashlib.sha256()
         self._epoch = 0
@@ -77,6 +68,7 @@ class World:
         for reader in self._readers:
             reader.judge()
             self.counts["streams"] += sum(len(reading.tokens) for reading in reader.readings)
+            self.counts["vectors"] += sum(reading.received_vector is not None for reading in reader.readings)
             self.counts["expired"] += sum(reading.has_expired for reading in reader.readings)
             self.counts["gave up"] += sum(len(reading.given_up) for reading in reader.readings)
             assert not reader.session.table.requests, "the session keeps what has ended"

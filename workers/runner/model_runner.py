@@ -20,7 +20,6 @@ from torch import Tensor
 from paged_serve.protocol.messages.worker import (
     Chunk,
     ModelRunnerOutput,
-    RowFailure,
     RowPooled,
     RowPromptLogprobs,
     SchedulerOutput,
@@ -38,7 +37,7 @@ from ..layers.model import Model
 from ..pooling.rows import PendingPooled, PoolingRows
 from ..sampling.device_sampler import DeviceSampling, PendingSample
 from ..sampling.sampler import SampledTokens
-from .step_output import PromptLogprobs, row_logprobs
+from .step_output import PromptLogprobs, row_failures, row_logprobs
 
 NO_TOKENS = np.zeros(0, np.int64)
 Passed = tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...], PendingPooled | None]  # see ModelRunner._forward
@@ -69,7 +68,7 @@ class PendingStep:
             logprobs=row_logprobs(self.sampled),
             prompt_logprobs=self.prompt_logprobs,
             nan_indices=self.sampled.bad.astype("<i4").tobytes(),
-            failures=tuple(RowFailure(index, reason) for index, reason in self.sampled.failures.items()),
+            failures=row_failures(self.sampled),
             pooled=self.pooled,
         )
 

@@ -1,4 +1,4 @@
-"""The log-probabilities of a step, as protocol messages."""
+"""The log-probabilities and failures of a step, as protocol messages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.messages.worker import Chunk, RowLogprobs, RowPromptLogprobs
+from paged_serve.protocol.messages.worker import Chunk, RowFailure, RowLogprobs, RowPromptLogprobs
 
 from ..batch.request_rows import RequestRows
 from ..sampling.logprobs import TokenLogprobs
@@ -57,6 +57,12 @@ class PromptLogprobs:
             part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
             parts.append(self._sampler.prompt_logprobs(self._logits(hidden[part]), targets[part], count))
         return parts
+
+
+def row_failures(sampled: SampledTokens) -> tuple[RowFailure, ...]:
+    """The rows without a token."""
+    wrong_params = sampled.wrong_params
+    return tuple(RowFailure(index, reason, wrong_params.get(index, "")) for index, reason in sampled.failures.items())
 
 
 def row_logprobs(sampled: SampledTokens) -> tuple[RowLogprobs, ...]:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from ..batch.request_rows import RequestRows
 from .device_sampler import DeviceSampling, PendingSample
-from .logits_processors import Classes, RowProcessors
+from .logits_processors import Classes, RowProcessors, WrongArguments
 from .logprobs import TokenLogprobs
 from .sampler import SampledTokens
 
 EXCLUDED = np.float32(-1e30)  # replaces -infinity, because a model's logits are finite; the probability is 0
 MAX_REASON_CHARS = 256
+PARAM = "logits_processors"
 
 log = logging.getLogger(__name__)
 
@@ -35,25 +36,32 @@ class CustomSampling:
         return bool(state.sampling.is_custom[rows].any()) or self._sampling.needs_tokens(rows, state)
 
     def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample:
-        failures, excluded = dict[int, str](), dict[int, NDArray[np.bool_]]()
+        failures, wrong_params, excluded = dict[int, str](), dict[int, str](), dict[int, NDArray[np.bool_]]()
         for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
             host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU, a view of the same memory
             if not np.isfinite(host).all():
                 continue  # a fault of the model: the sampler reports it, and the row is computed again
-            if reason := self._apply(host, int(rows[index]), state):
+            try:
+                reason = self._apply(host, int(rows[index]), state)
+            except WrongArguments as error:
+                reason, wrong_params[index] = f"{PARAM}: {error}"[:MAX_REASON_CHARS], PARAM
+            if reason:
                 failures[index] = reason
                 continue
             excluded[index] = host <= EXCLUDED
             if logits.device.type != "cpu":
                 logits[index] = torch.from_numpy(host)
         sample = self._sampling.launch(logits, rows, state)
-        return CustomSample(sample, failures, excluded) if failures or excluded else sample
+        return CustomSample(sample, failures, wrong_params, excluded) if failures or excluded else sample
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
         return self._sampling.prompt_logprobs(logits, tokens, count)
 
     def _apply(self, logits: NDArray[np.float32], row: int, state: RequestRows) -> str:
-        """Change one row's logits [vocab] float32 in place. Returns "", or an error and leaves the logits unchanged."""
+        """Change one row's logits [vocab] float32 in place. Returns the error, or ""; on error they stay unchanged.
+
+        Raises WrongArguments before any change.
+        """
         kept, name = logits.copy(), ""
         tokens, asked = state.tokens(row), state.sampling.custom[row]
         tokens.flags.writeable = False  # of this view only
@@ -61,6 +69,8 @@ class CustomSampling:
             for params, processor in zip(asked, self._processors.of(row, state, asked), strict=True):
                 name = params.name
                 processor.apply(logits, tokens, int(state.prompt_len[row]))
+        except WrongArguments:
+            raise
         except Exception as error:  # a plugin's error ends its request and nothing else
             log.warning("a logits processor failed name=%s", name, exc_info=True)
             logits[:] = kept
@@ -81,10 +91,11 @@ def with_processors(
 
 @dataclass(frozen=True, slots=True)
 class CustomSample:
-    """A sample in which some rows have no token; errors and excluded tokens by index of the row in the step."""
+    """A sample in which some rows have no token. By index: the error, its parameter, the tokens that are excluded."""
 
     sample: PendingSample
     failures: dict[int, str]
+    wrong_params: dict[int, str]
     excluded: dict[int, NDArray[np.bool_]]  # [vocab]
 
     @property
@@ -104,4 +115,5 @@ class CustomSample:
             bad=np.setdiff1d(found.bad, [*failures]),
             logprobs={index: one for index, one in found.logprobs.items() if index not in failures},
             failures=failures,
+            wrong_params=self.wrong_params,
         )

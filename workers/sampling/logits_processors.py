@@ -14,13 +14,17 @@ from ..batch.request_rows import RequestRows
 class LogitsProcessor(Protocol):
     """Changes the logits of one row; constructed with the vocabulary size and the request's `args` as keywords.
 
-    The constructor raises ValueError for wrong arguments. The effect must depend on the arguments and the tokens only:
-    a row that returns after preemption or a worker's death gets a new instance.
+    The constructor raises ValueError for wrong arguments; its message goes to the client. The effect must depend on
+    the arguments and the tokens only: a row that returns after preemption or a worker's death gets a new instance.
     """
 
     def apply(self, logits: NDArray[np.float32], token_ids: NDArray[np.int32], prompt_len: int) -> None:
         """Change `logits` [vocab] in place. `token_ids` (read-only): the prompt, then the output so far."""
         ...
+
+
+class WrongArguments(Exception):
+    """The constructor of a logits processor refused the request's arguments; the message is for the client."""
 
 
 Classes = Mapping[str, type[LogitsProcessor]]
@@ -35,7 +39,8 @@ class RowProcessors:
         self._made: list[tuple[int, list[LogitsProcessor]]] = [(-1, [])] * num_rows  # (row generation, processors)
 
     def of(self, row: int, state: RequestRows, asked: tuple[LogitsProcessorParams, ...]) -> list[LogitsProcessor]:
-        """The processors of `row`. Raises LookupError for a plugin that is not loaded, and the constructor's errors."""
+        """The processors of `row`. Raises WrongArguments, a constructor's other errors, and LookupError for one that
+        was not loaded."""
         generation = int(state.generation[row])
         if self._made[row][0] != generation:
             self._made[row] = generation, [self._make(each) for each in asked]
@@ -43,5 +48,8 @@ class RowProcessors:
 
     def _make(self, asked: LogitsProcessorParams) -> LogitsProcessor:
         made: Any = self._classes[asked.name]
-        found: LogitsProcessor = made(self._vocab_size, **asked.args)
+        try:
+            found: LogitsProcessor = made(self._vocab_size, **asked.args)
+        except (ValueError, TypeError) as error:  # TypeError: an argument is unknown, is missing, or has another type
+            raise WrongArguments(f"the args of {asked.name} are wrong: {error}") from error
         return found

@@ -36,6 +36,7 @@ class SampledTokens:
     bad: NDArray[np.int64]  # indices of rows whose token must not be emitted
     logprobs: dict[int, TokenLogprobs]  # by index, for rows that requested them
     failures: dict[int, str] = field(default_factory=dict)  # by index, why a row's grammar allows no token
+    wrong_params: dict[int, str] = field(default_factory=dict)  # by index of a failure, the parameter that caused it
 
 
 class Sampler:

@@ -6,7 +6,7 @@ import pytest
 from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S
 from paged_serve.engine_core.process.utility_calls import answer_call
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall
+from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, RejectReason, Utility, UtilityCall
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowFailure, RowLogprobs
@@ -424,3 +424,28 @@ def test_a_row_whose_grammar_cannot_go_on_ends_with_the_reason_and_harms_no_neig
     assert len(driver.tokens[failing]) == steps_before
     assert driver.tokens[other] == alone.tokens[kept]
     assert driver.engine.is_idle
+
+
+@pytest.mark.parametrize(("steps_before", "n"), [(0, 1), (0, 3), (2, 2)])
+def test_a_request_with_a_wrong_parameter_is_rejected_unless_it_has_tokens(drive, steps_before, n):
+    driver = drive(pipeline_depth=2)
+    failing = driver.add([1] * 6, max_tokens=10, n=n)
+    for _ in range(steps_before):
+        driver.step()
+
+    def fail(answer):
+        indices = range(len(answer.token_ids) // 4)
+        wrong = tuple(RowFailure(index, "its arguments are wrong", "logits_processors") for index in indices)
+        return msgspec.structs.replace(answer, failures=wrong)
+
+    while not driver.engine.is_idle:
+        while driver.plan() is not None:
+            driver.execute()
+        driver.apply(fail)
+    if steps_before:
+        assert {driver.ends[failing + index].error for index in range(n)} == {"its arguments are wrong"}
+    else:
+        [rejection] = driver.rejections
+        assert (rejection.request_id, rejection.param) == (failing, "logits_processors")
+        assert rejection.reason is RejectReason.INVALID
+        assert not driver.tokens[failing]

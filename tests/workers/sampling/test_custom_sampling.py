@@ -21,6 +21,8 @@ class NextToken:
     """Allows only the successor of the last token."""
 
     def __init__(self, vocab_size, writes=False):
+        if not isinstance(writes, bool):
+            raise ValueError(f"writes={writes} must be a boolean")
         self._writes = writes
 
     def apply(self, logits, token_ids, prompt_len):
@@ -75,3 +77,15 @@ def test_a_processor_cannot_write_to_the_tokens(sample):
     found = sample(logits_of(2), asked, NEXT)
     assert "read-only" in found.failures[0]
     assert (found.bad.tolist(), found.token_ids[1]) == ([], 8)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [({"writes": 3}, "writes=3 must be a boolean"), ({"step": 3}, "unexpected keyword argument 'step'")],
+)
+def test_arguments_that_a_processor_refuses_are_the_requests_fault(sample, args, told):
+    asked = SamplingParams(logits_processors=[LogitsProcessorParams("next", args)])
+    found = sample(logits_of(2), asked, NEXT)
+    assert found.failures[0].startswith("logits_processors: the args of next are wrong: ")
+    assert told in found.failures[0]
+    assert (found.wrong_params, found.bad.tolist(), found.token_ids[1]) == ({0: "logits_processors"}, [], 8)
