@@ -30,6 +30,9 @@ class ModelConfig(_Layer, frozen=True):
     """Which model, and in which precision."""
 
     model: Text = ""  # local folder, resolved; "" means the built-in demo model
+    # whose implementation; auto: native for the architectures that we have, else that of the transformers library
+    model_impl: Literal["auto", "native", "transformers"] = "auto"
+    trust_remote_code: bool = False  # run the Python files of a model folder, for transformers
     served_model_names: Texts = ()  # names that requests may use; the first is reported
     tokenizer: Text = ""  # local folder; "" means `model`
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: the checkpoint's

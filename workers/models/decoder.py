@@ -54,6 +54,7 @@ class Model:
     weights_bytes: int  # on this rank
     quantization: dict[str, str]  # human-readable facts; empty if nothing is quantized
     pooling: PoolingHead
+    libraries = ""  # whose versions its bits depend on: none
 
     @property
     def device(self) -> str:

@@ -13,20 +13,22 @@ from ..backends.cpu.backend import CpuBackend
 from ..backends.torch.backend import SingleRowsBackend, TorchBackend
 from ..checkpoint.conversion import NotFiniteError, find_not_finite
 from ..checkpoint.geometry import Geometry
+from ..checkpoint.hf_config import read_architectures
 from ..checkpoint.safetensors_files import Checkpoint
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kernels.cpu.library import Pool
 from ..layers.backend import Backend, PackingBackend
+from ..layers.model import Model
 from ..pooling.head import Dense, dense, pooling_head
 from ..pooling.spec import Kind, PoolingSpec, read_spec
 from ..quantization.source import matrix_source
 from .assembly import Assembly
-from .decoder import Model
 from .encoder_assembly import EncoderAssembly
 from .families.family import Family
 from .packed_cache import PackedStore, through_store
 from .packed_records import key_of
 from .registry import read_geometry
+from .transformers_impl.choice import is_for_transformers, refusals_named
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,9 @@ def load_model(
     the required values, if the folder, the machine or the number of ranks is not suitable.
     """
     path = Path(folder)
+    architectures = read_architectures(path)
+    if is_for_transformers(architectures, config):
+        return _of_transformers(path, architectures, config, group, on_progress, pool, backend)
     family, geometry = read_model(path, config)
     geometry.check_tensor_parallel(group.size)
     backend = backend or _best_backend(config, geometry, pool)
@@ -76,6 +81,24 @@ def load_model(
         raise AssertionError("the stored tensors are finite, but the packed ones are not") from error
     finally:
         checkpoint.close()
+
+
+def _of_transformers(
+    path: Path,
+    architectures: list[str],
+    config: ModelConfig,
+    group: TensorParallelGroup,
+    on_progress: Callable[[int, int], None],
+    pool: Pool | None,
+    backend: Backend | None,
+) -> Model:
+    from .transformers_impl.transformers_loading import load_transformers_model  # its library is an optional extra
+
+    if backend is None and device_of(config) != "cpu":
+        raise ConfigError("--model-impl transformers computes on the CPU only; use --device cpu")
+    backend = backend or (SingleRowsBackend() if pool is None else CpuBackend(pool))
+    with refusals_named(architectures, config):
+        return load_transformers_model(path, architectures, config, group, on_progress, pool, backend)
 
 
 def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, spec: PoolingSpec) -> list[Dense]:

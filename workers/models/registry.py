@@ -106,6 +106,12 @@ def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
 
 def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[Family, Head]:
     """The family of a config.json's `architectures`, and the model's head. Raises ConfigError for an unknown one."""
+    if (found := find_family(architectures, families)) is None:
+        raise ConfigError(not_supported(architectures, families))
+    return found
+
+
+def find_family(architectures: list[str], families: tuple[Family, ...]) -> tuple[Family, Head] | None:
     for family in families:
         for name in family.architectures:
             stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
@@ -114,9 +120,13 @@ def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[F
             for given in architectures:
                 if given in of_head:
                     return family, of_head[given]
+    return None
+
+
+def not_supported(architectures: list[str], families: tuple[Family, ...]) -> str:
     supported = ", ".join(name for family in families for name in family.architectures)
     named = ", ".join(architectures) or "none in config.json"
-    raise ConfigError(
+    return (
         f"architecture {named} is not supported; supported are {supported}, and their …Model and "
         "…ForSequenceClassification"
     )

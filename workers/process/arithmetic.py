@@ -4,7 +4,7 @@ equal text means equal bits."""
 import torch
 
 from ..kernels.cpu.library import Pool
-from ..models.decoder import Model
+from ..layers.model import Model
 
 EQUAL_RANKS = (1, 2, 4)  # these numbers of ranks add in the same order as one rank: see backends/cpu/segments.py
 
@@ -25,4 +25,6 @@ def arithmetic(model: Model, num_ranks: int, pool: Pool | None) -> str:
         words.append(pool.summation)
     if num_ranks not in EQUAL_RANKS:
         words.append(ranks)
+    if model.libraries:
+        words.append(model.libraries)
     return " ".join(words)

@@ -22,7 +22,7 @@ from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, u
 from ..kernels.cpu.library import Library, Pool, best_library
 from ..kv.budget import blocks_that_fit, cache_dtype, groups_of, host_budget, max_model_len
 from ..kv.kv_cache import KVCache
-from ..models.decoder import Model
+from ..layers.model import Model
 from ..models.loading import device_of, load_model
 from ..runner.cuda_device import CudaDevice
 from ..runner.host_steps import host_steps

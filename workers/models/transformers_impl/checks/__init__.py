@@ -1,0 +1,1 @@
+"""What is found out, and proved, by running a model of the transformers library before it serves."""

@@ -1,0 +1,106 @@
+"""The geometry of a model of the library, from its config object."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
+
+from ...checkpoint.attention_options import AttentionOptions
+from ...checkpoint.geometry import Activation, Geometry, Multipliers, RopeScaling
+from ...checkpoint.hf_config import HFConfig, dtype_of, eos_token_ids
+
+# Fields that a model has only with layers of another kind, if they are above 0.
+OTHER_KINDS = {
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok"),
+    "latent attention": ("kv_lora_rank", "q_lora_rank"),
+    "recurrent layers": ("state_size", "mamba_d_state", "mamba_n_heads", "ssm_state_size", "lru_width", "conv_L_cache"),
+    "images": ("vision_config", "image_token_id", "image_token_index"),
+    "audio": ("audio_config", "audio_token_id"),
+    "an encoder and cross-attention": ("is_encoder_decoder", "cross_attention_layers", "add_cross_attention"),
+}
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+def check_kind(config: Any) -> None:
+    """Raises ConfigError naming the field by which a model has layers that are not built."""
+    for kind, fields in OTHER_KINDS.items():
+        for field in fields:
+            value = getattr(config, field, None)
+            if value and not (isinstance(value, int) and value == 1 and field == "num_local_experts"):
+                shown = value if isinstance(value, int) else "…"
+                raise ConfigError(f"config.json: {field}={shown} means {kind}, which are not built")
+    for layer_type in getattr(config, "layer_types", None) or ():
+        if layer_type not in LAYER_TYPES:
+            raise ConfigError(f"config.json: layer_types has {layer_type}; built are {' and '.join(LAYER_TYPES)}")
+
+
+def geometry_of(folder: Path, config: Any, wanted: ModelConfig) -> Geometry:
+    """Windows and caps are not known before the model has run once: see with_attention."""
+    heads = _size(config, "num_attention_heads")
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    hidden = _size(config, "hidden_size")
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
+        if not isinstance(getattr(config, name, None), int | None):
+            raise ConfigError(f"config.json: {name} differs between layers, which is not built")
+    if head_dim % 2 or heads % kv_heads:
+        raise ConfigError(
+            f"config.json: {heads} query and {kv_heads} KV heads of {head_dim} elements; the kernels need an even head "
+            "and KV heads that divide the query heads"
+        )
+    layers, positions = _size(config, "num_hidden_layers"), _size(config, "max_position_embeddings")
+    common = HFConfig(
+        hidden_size=hidden,
+        intermediate_size=getattr(config, "intermediate_size", None) or hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        vocab_size=_size(config, "vocab_size"),
+        max_position_embeddings=positions,
+        dtype=str(getattr(config, "dtype", None) or "float32"),
+        eos_token_id=getattr(config, "eos_token_id", None),
+    )
+    return Geometry(
+        family=str(config.model_type),
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=common.intermediate_size,
+        vocab_size=common.vocab_size,
+        norm="rms",
+        norm_eps=0.0,
+        activation=Activation(),
+        ropes=(RopeScaling("none"),) * layers,  # their modules rotate
+        interleaved=False,
+        multipliers=Multipliers(),
+        learned_positions=False,
+        max_position_embeddings=positions,
+        sliding_windows=(0,) * layers,
+        tie_word_embeddings=bool(getattr(config, "tie_word_embeddings", False)),
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+        whole_qk_norm=False,
+        clip_qkv=None,
+        is_parallel=False,
+        head_bias=False,
+        eos_token_ids=eos_token_ids(folder, common),
+        dtype=dtype_of(common, wanted.dtype),
+    )
+
+
+def with_attention(geometry: Geometry, options: list[AttentionOptions], head_multiple: int) -> Geometry:
+    windows = tuple(each.window for each in options)
+    return replace(geometry, sliding_windows=windows, scores_cap=options[0].cap, head_multiple=head_multiple)
+
+
+def _size(config: Any, name: str) -> int:
+    """The field `name` by its common name, which the library gives each config."""
+    value = getattr(config, name, None)
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"config.json: {name}={value} must be a number of at least 1")
+    return value

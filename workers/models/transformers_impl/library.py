@@ -1,0 +1,111 @@
+"""The transformers library itself: the only file that imports it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.json_file import read_json_file
+
+from .modules import GivenHidden
+from .paged_attention import attend
+from .checks.probe import sight_of
+
+NAME = "paged_serve"  # of our attention function, in a config
+PROBE = "paged_serve_probe"  # the same function, while masks are described
+NOT_READ = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError, OSError, ImportError)
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    auto_map: dict[str, Any] | None = None
+
+
+class EmptyOnMeta(TorchFunctionMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+    """Within it torch.empty has no memory: weights have none until they are read, and what is computed is real."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.empty and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def read_config(folder: Path, architectures: Sequence[str], *, trusts_code: bool) -> Any:
+    """The config object of a decoder. Raises ConfigError when the library has no such decoder, or may not run its code."""
+    transformers.logging.set_verbosity_error()
+    own = set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    code = (read_json_file(folder / "config.json", _Fields).auto_map or {}).get("AutoModelForCausalLM")
+    if not own and not code:
+        raise ConfigError(f"transformers {transformers.__version__} has no such decoder")
+    if not own and not trusts_code:
+        raise ConfigError(
+            f"its code comes with the model ({code}) and is not part of transformers; read it, then use "
+            "--trust-remote-code to run it"
+        )
+    try:
+        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trusts_code, local_files_only=True)
+    except NOT_READ as error:
+        raise ConfigError(f"{folder / 'config.json'} cannot be read by transformers: {first_line(error)}") from error
+
+
+def build(config: Any, dtype: torch.dtype, *, trusts_code: bool) -> tuple[Any, nn.Module]:
+    """The model without weights, and the part of it before the output head."""
+    ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+    ALL_ATTENTION_FUNCTIONS.register(PROBE, attend)
+    config.use_cache = False
+    try:
+        with EmptyOnMeta():
+            model = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=NAME, trust_remote_code=trusts_code
+            )
+    except NOT_READ as error:
+        raise ConfigError(f"transformers cannot build it: {first_line(error)}") from error
+    base = getattr(model, model.base_model_prefix, None)
+    if not isinstance(base, nn.Module) or not isinstance(model.get_output_embeddings(), nn.Linear):
+        raise ConfigError("it has no base model with an output head, which --model-impl transformers needs")
+    if not getattr(model, "_supports_attention_backend", False):
+        raise ConfigError("its class does not call the attention interface of transformers")
+    model.requires_grad_(False)
+    return model.eval(), base
+
+
+def describe_masks(config: Any, num_positions: int) -> None:
+    """From here on the library's masks are descriptions, for a Probe."""
+    ALL_MASK_ATTENTION_FUNCTIONS.register(PROBE, sight_of(num_positions))
+    config._attn_implementation = PROBE
+
+
+def omit_masks(config: Any) -> None:
+    """From here on there are no masks: the cache's metadata says what a token sees."""
+    config._attn_implementation = NAME
+
+
+def scorer_of(model: Any) -> Any:
+    """`model` with hidden states as its inputs: the head, and what the library's class does to its logits."""
+    setattr(model, model.base_model_prefix, GivenHidden(BaseModelOutputWithPast))
+    return model
+
+
+def scores(scorer: Any, hidden: Tensor) -> Tensor:
+    """[n, hidden] -> [n, vocab]."""
+    found: Tensor = scorer(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits[0]
+    return found
+
+
+def version() -> str:
+    return str(transformers.__version__)
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

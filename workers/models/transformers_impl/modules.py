@@ -1,0 +1,123 @@
+"""What takes the place of the library's modules: our products, tables, norms and activations, as torch modules.
+
+Each returns memory of its own, because their callers may keep a result for as long as they like.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...checkpoint.geometry import Activation
+from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
+from ...layers.linear import Linear
+from ...layers.norm import Norm
+from ...layers.ops import Ops
+
+POSITIONS_AT_ONCE = 2048  # a table of angles grows by multiples of this
+
+
+class ProductModule(nn.Module):
+    """In the place of nn.Linear."""
+
+    def __init__(self, product: Linear, in_features: int, out_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features  # of this rank
+        self._product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return self._product(x.reshape(-1, x.shape[-1])).clone().view(*x.shape[:-1], -1)
+
+
+class EmbeddingModule(nn.Module):
+    """In the place of nn.Embedding."""
+
+    def __init__(self, table: Table | VocabularyEmbedding):
+        super().__init__()
+        self._rows = table if isinstance(table, VocabularyEmbedding) else table.rows
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """[1, tokens] -> [1, tokens, hidden]."""
+        return self._rows(indices.reshape(-1)).clone().view(*indices.shape, -1)
+
+
+class HeadModule(nn.Module):
+    """In the place of the output head; the result is float32, and valid until the next call."""
+
+    def __init__(self, head: OutputHead):
+        super().__init__()
+        self._head = head
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[1, n, hidden] -> [1, n, vocab] float32."""
+        return self._head(hidden[0]).unsqueeze(0)
+
+
+class NormModule(nn.Module):
+    """In the place of a norm over the last dimension."""
+
+    def __init__(self, ops: Ops, norm: Norm):
+        super().__init__()
+        self._ops = ops
+        self._norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        return self._ops.norm(rows, self._norm, out=torch.empty_like(rows)).view(x.shape)
+
+
+class ActivationModule(nn.Module):
+    """In the place of an activation without a gate."""
+
+    def __init__(self, ops: Ops, activation: Activation):
+        super().__init__()
+        self._ops = ops
+        self._activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        return self._ops.activate(rows, self._activation).clone().view(x.shape)
+
+
+class RotationModule(nn.Module):
+    """In the place of a module that computes cosines and sines: reads them from tables that it computed before.
+
+    Tables are computed in pieces that begin at fixed positions, so that no row's bits depend on a batch. Every piece
+    also asks for the last position that is served: what depends on a length (longrope) then depends on that one.
+    """
+
+    def __init__(self, rotation: nn.Module, num_positions: int):
+        super().__init__()
+        self._rotation = rotation
+        self._num_positions = num_positions
+        self._tables: dict[Any, tuple[Tensor, ...]] = {}
+
+    def forward(self, x: Tensor, position_ids: Tensor, *which: Any, **named: Any) -> tuple[Tensor, ...]:
+        """Cosines and sines [1, tokens, size] in the dtype of `x`; `which` selects one of several tables."""
+        key, positions = (x.dtype, which, *sorted(named.items())), position_ids[0]
+        needed, tables = int(positions.max()) + 1, self._tables.get(key, ())
+        if not tables or len(tables[0]) < needed:
+            held = len(tables[0]) if tables else 0
+            wanted = -(-max(needed, 2 * held) // POSITIONS_AT_ONCE) * POSITIONS_AT_ONCE
+            pieces = [self._piece(first, x, which, named) for first in range(held, wanted, POSITIONS_AT_ONCE)]
+            each = [torch.cat(parts) for parts in zip(*([tables] if tables else []), *pieces, strict=True)]
+            tables = self._tables[key] = tuple(each)
+        return tuple(table.index_select(0, positions).unsqueeze(0) for table in tables)
+
+    def _piece(self, first: int, x: Tensor, which: Any, named: Any) -> tuple[Tensor, ...]:
+        last = self._num_positions - 1
+        positions = torch.cat([torch.arange(first, first + POSITIONS_AT_ONCE).clamp_max(last), torch.tensor([last])])
+        found = self._rotation(x[:, :1], positions.unsqueeze(0), *which, **named)
+        return tuple(table[0, :POSITIONS_AT_ONCE] for table in found)
+
+
+class GivenHidden(nn.Module):
+    """In the place of a model without its head: returns the hidden states that it is given."""
+
+    def __init__(self, output: Any):
+        super().__init__()
+        self._output = output  # the library's class of a model's results
+
+    def forward(self, *, inputs_embeds: Tensor, **_: Any) -> Any:
+        return self._output(last_hidden_state=inputs_embeds)

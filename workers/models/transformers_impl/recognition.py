@@ -1,0 +1,82 @@
+"""Recognises modules that compute what a kernel of ours computes, by trying both on random numbers."""
+
+import copy
+import inspect
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ...checkpoint.geometry import Activation
+from ...layers.activation import activated
+from ...layers.norm import LayerNorm, Norm, RMSNorm
+
+TOLERANCE = 1e-5  # of float32 results near 1, relative; the variants that are told apart differ by more than 1e-4
+SEED = 5
+SCALES = (1e-4, 1.0, 30.0)  # of the inputs; with small ones eps counts
+KINDS = (Activation("silu", False), Activation("gelu", False), Activation("gelu_tanh", False), Activation("relu", False))
+
+
+class NormKind:
+    """How a module normalises: centred or not, its eps, and what is added to its weight."""
+
+    def __init__(self, is_centred: bool, eps: float, added: float):
+        self.is_centred, self.eps, self.added = is_centred, eps, added
+
+    def norm(self, weight: Tensor, bias: Tensor | None) -> Norm:
+        weight = weight.float() + self.added if self.added else weight.float()
+        return LayerNorm(weight, bias, self.eps) if self.is_centred else RMSNorm(weight, self.eps)
+
+
+def norm_kind(module: nn.Module) -> NormKind | None:
+    """None if `module` is no norm of ours. Its weights need no memory yet."""
+    parameters = dict(module.named_parameters())
+    eps = next((found for name in ("variance_epsilon", "eps", "epsilon") if (found := getattr(module, name, None))), None)
+    if not isinstance(eps, float) or "weight" not in parameters or not parameters.keys() <= {"weight", "bias"}:
+        return None
+    weight = parameters["weight"]
+    if any(each.dim() != 1 or each.shape != weight.shape for each in parameters.values()) or list(module.children()):
+        return None
+    trial = copy.deepcopy(module).to_empty(device="cpu").float()
+    generator = torch.Generator().manual_seed(SEED)
+    for parameter in trial.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    bias = dict(trial.named_parameters()).get("bias")
+    inputs = [scale * (0.5 + torch.randn(1, 3, len(weight), generator=generator)) for scale in SCALES]
+    for is_centred, added in ((False, 0.0), (False, 1.0), (True, 0.0), (True, 1.0)):
+        kind = NormKind(is_centred, eps, added)
+        if (is_centred or bias is None) and _agree(trial, kind.norm(dict(trial.named_parameters())["weight"], bias), inputs):
+            return kind
+    return None
+
+
+def activation_of(module: nn.Module) -> Activation | None:
+    """None if `module` is no activation of ours, without a gate."""
+    if type(module).__module__ not in ("transformers.activations", "torch.nn.modules.activation"):
+        return None
+    if list(module.parameters()):
+        return None
+    inputs = [torch.linspace(-9.0, 9.0, 1 << 12).view(1, 1, -1)]
+    for kind in KINDS:
+        if _agree(module, lambda x, kind=kind: activated(x, kind), inputs):  # type: ignore[misc]
+            return kind
+    return None
+
+
+def is_rotation(module: nn.Module) -> bool:
+    """Whether `module` computes cosines and sines of positions, and nothing else."""
+    parameters = list(inspect.signature(module.forward).parameters)
+    return (
+        "rotary" in type(module).__name__.lower()
+        and not list(module.parameters())
+        and parameters[:2] == ["x", "position_ids"]
+    )
+
+
+def _agree(theirs: nn.Module, ours: object, inputs: Sequence[Tensor]) -> bool:
+    assert callable(ours)
+    for x in inputs:
+        expected, found = theirs(x), ours(x)
+        if not torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE * float(expected.abs().max())):
+            return False
+    return True

@@ -1,0 +1,208 @@
+"""Gives a model of the library our modules, and reads this rank's share of its weights."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paged_serve.protocol.errors import ConfigError
+
+from ...checkpoint.conversion import converted
+from ...checkpoint.geometry import Geometry
+from ...checkpoint.matrix_reader import MatrixPart
+from ...checkpoint.safetensors_files import Checkpoint, check_names
+from ...checkpoint.weight_forms import StoredWeight, Weight, with_outputs
+from ...distributed.allocator import release_freed_memory
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...layers.backend import Backend
+from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
+from ...layers.ops import Ops
+from ...quantization.gptq import skip_zero_biases
+from ...quantization.source import MatrixSource
+from ..families.family import WeightNames
+from ..matrix_rows import Rows
+from ..weight_reader import WeightReader
+from .modules import ActivationModule, EmbeddingModule, HeadModule, NormModule, ProductModule, RotationModule
+from .parallel_plan import ParallelPlan
+from .recognition import NormKind, activation_of, is_rotation, norm_kind
+
+VOCABULARY_MULTIPLE = 16  # rows; tables are padded to whole vectors
+UNUSED = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
+
+
+class TransformersAssembly(WeightReader):
+    """Replaces modules one by one; what is not recognised stays, and reads its weights whole."""
+
+    def __init__(
+        self,
+        model: Any,
+        base: nn.Module,
+        plan: ParallelPlan,
+        num_positions: int,
+        checkpoint: Checkpoint,
+        source: MatrixSource,
+        geometry: Geometry,
+        group: TensorParallelGroup,
+        backend: Backend,
+        on_progress: Callable[[int, int], None],
+    ):
+        super().__init__(checkpoint, source, WeightNames(), geometry, group, backend, on_progress)
+        self._model = model
+        self._base = base
+        self._prefix = f"{model.base_model_prefix}."
+        self._plan = plan
+        self._num_positions = num_positions
+        self._has_prefix = any(name.startswith(self._prefix) for name in checkpoint.entries)
+        self._norm_kinds: dict[Any, NormKind | None] = {}
+        self.ours: list[nn.Module] = []  # the modules that took another's place
+
+    def assemble(self, ops: Ops) -> tuple[int, dict[str, str]]:
+        """The bytes of weights on this rank, and the facts of quantization.
+
+        Raises ConfigError naming a tensor that is missing, misshapen or unexplained.
+        """
+        self._vocabulary()
+        for name, module in list(self._model.named_modules()):
+            if (ours := self._replacement(name, module, ops)) is not None:
+                self._put(name, ours)
+        self._read_rest()
+        skip_zero_biases(self._checkpoint)
+        check_names(self._checkpoint, (*UNUSED, *self._tied()))
+        self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
+        return self._loaded_bytes, self._source.report.facts()
+
+    def _replacement(self, name: str, module: nn.Module, ops: Ops) -> nn.Module | None:
+        if type(module) is nn.Linear:
+            return self._linear(name, module)
+        if type(module) is nn.Embedding:
+            return EmbeddingModule(self._table(name, module))
+        if (kind := self._norm_kind(module)) is not None:
+            weight, bias = self._vectors(name, module)
+            return NormModule(ops, kind.norm(weight, bias))
+        if (activation := activation_of(module)) is not None:
+            return ActivationModule(ops, activation)
+        return RotationModule(module, self._num_positions) if is_rotation(module) else None
+
+    def _norm_kind(self, module: nn.Module) -> NormKind | None:
+        """As norm_kind, tried once for all modules that are alike."""
+        shapes = tuple((name, each.shape) for name, each in module.named_parameters(recurse=False))
+        if not shapes or "norm" not in type(module).__name__.lower():
+            return None
+        key = (type(module), shapes, module.extra_repr())
+        if key not in self._norm_kinds:
+            self._norm_kinds[key] = norm_kind(module)
+        return self._norm_kinds[key]
+
+    def _put(self, name: str, module: nn.Module) -> None:
+        self._model.set_submodule(name, module)
+        self.ours.append(module)
+        self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
+        if isinstance(module, ProductModule):
+            release_freed_memory()
+
+    def _linear(self, name: str, module: nn.Linear) -> ProductModule:
+        stored, size = self._stored_name(name), self._group.size
+        outputs, inputs = module.out_features, module.in_features
+        style = self._plan.style(name.removeprefix(self._prefix))
+        shared = {"whole": 1, "column": outputs, "row": inputs}[style]
+        if style != "whole" and shared % size:
+            raise ConfigError(f"tensor_parallel_size={size} does not divide the {shared} {style}s of {stored}")
+        span = self._even_span(outputs) if style == "column" else (0, outputs)
+        bias = None if module.bias is None else self._bias([Rows(stored, outputs, span)])
+        if style == "row":
+            part = MatrixPart((outputs, inputs), 1, *self._even_span(inputs))
+            share = self._matrix(self._source.projections, stored, part)
+            return ProductModule(self._backend.row_parallel(share, bias, self._group), inputs // size, outputs)
+        part = MatrixPart((outputs, inputs), 0, *span)
+        weight = self._matrix(self._source.projections, stored, part)
+        return ProductModule(self._backend.linear(weight, bias), inputs, span[1] - span[0])
+
+    def _vocabulary(self) -> None:
+        """The embedding of tokens, unless its class is not known, and the output head."""
+        embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
+        names = {module: name for name, module in self._model.named_modules()}
+        stored = self._stored_name(names[embedding])
+        rows, (start, stop) = self._vocabulary_rows()
+        shape = (self._geometry.vocab_size, self._geometry.hidden_size)
+        if (embedding.num_embeddings, embedding.embedding_dim) != shape or head.out_features != shape[0]:
+            raise ConfigError(f"its embedding and its head are not of {shape[0]} tokens and {shape[1]} elements")
+        is_tied, is_plain = f"{names[head]}.weight" in self._tied(), type(embedding) is nn.Embedding
+        head_name = stored if is_tied else names[head]
+        bias = self._head_bias(names[head]) if head.bias is not None else None
+        if is_tied and is_plain and bias is None and not self._source.quantizes_head:
+            tied = self._backend.tied_table(self._stored_rows(stored, shape, rows, start, stop))
+            table, product = VocabularyEmbedding(tied, self._group), tied
+        else:
+            table = None
+            if is_plain:
+                share = self._stored_rows(stored, shape, rows, start, stop)
+                table = VocabularyEmbedding(self._backend.table(share), self._group)
+            part = MatrixPart(shape, 0, start, stop)
+            matrix = with_outputs(self._matrix(self._source.head, head_name, part), rows)
+            product = self._backend.head(matrix, bias)
+        if table is not None:
+            self._put(names[embedding], EmbeddingModule(table))
+        self._put(names[head], HeadModule(OutputHead(product, self._geometry.vocab_size, self._group)))
+
+    def _table(self, name: str, module: nn.Embedding) -> Table:
+        """Another table than that of tokens; every rank holds all of it."""
+        shape, rows = (module.num_embeddings, module.embedding_dim), -(-module.num_embeddings // VOCABULARY_MULTIPLE)
+        weight = self._stored_rows(self._stored_name(name), shape, rows * VOCABULARY_MULTIPLE, 0, shape[0])
+        return self._backend.table(weight, name)
+
+    def _stored_rows(self, name: str, shape: tuple[int, int], rows: int, start: int, stop: int) -> Weight:
+        """[start, stop) of a table, with zeros up to `rows` rows."""
+        found = self._checkpoint.read(f"{name}.weight", shape, 0, start, stop)
+        stored = StoredWeight((found,), self._geometry.dtype)
+        self._loaded(stored.nbytes)
+        _, held = self._held(f"{name}.weight", with_outputs(stored, rows))
+        return held
+
+    def _vocabulary_rows(self) -> tuple[int, tuple[int, int]]:
+        """The rows that each rank holds, and this rank's span in the checkpoint; the last may be short or empty."""
+        vocab, multiple = self._geometry.vocab_size, self._group.size * VOCABULARY_MULTIPLE
+        rows = -(-vocab // multiple) * VOCABULARY_MULTIPLE
+        return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
+
+    def _head_bias(self, name: str) -> Tensor:
+        rows, span = self._vocabulary_rows()
+        found = self._bias([Rows(name, self._geometry.vocab_size, span)])
+        return torch.cat([found, found.new_zeros(rows - len(found))])
+
+    def _vectors(self, name: str, module: nn.Module) -> tuple[Tensor, Tensor | None]:
+        stored, parameters = self._stored_name(name), dict(module.named_parameters())
+        weight, size = f"{stored}.weight" if stored else "weight", len(parameters["weight"])
+        has_bias = "bias" in parameters
+        return self._vector(weight, size), self._vector(f"{stored}.bias", size) if has_bias else None
+
+    def _read_rest(self) -> None:
+        """The weights of modules that stay the library's, and buffers that are in the file."""
+        for owner, name, full_name, held in list(self._rest()):
+            stored = self._stored_name(full_name)
+            if isinstance(held, nn.Parameter) or stored in self._checkpoint.entries:
+                found = self._checkpoint.read(stored, tuple(held.shape))
+                values = converted(stored, found, self._geometry.dtype).to(self._device)
+                self._loaded(values.nbytes)
+                kept = nn.Parameter(values, requires_grad=False) if isinstance(held, nn.Parameter) else values
+                setattr(owner, name, kept)
+            elif held.is_meta:
+                raise ConfigError(f"transformers leaves the buffer {full_name} empty, and the checkpoint lacks it")
+
+    def _rest(self) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
+        for prefix, module in self._model.named_modules():
+            held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            for name, tensor in held:
+                yield module, name, f"{prefix}.{name}" if prefix else name, tensor
+
+    def _tied(self) -> tuple[str, ...]:
+        """Names of weights that are another's, unless the checkpoint has them."""
+        if not self._geometry.tie_word_embeddings:
+            return ()
+        names = getattr(self._model, "_tied_weights_keys", None) or ()
+        return tuple(name for name in names if name not in self._checkpoint.entries)
+
+    def _stored_name(self, name: str) -> str:
+        """A module's name in the checkpoint, which lacks the prefix when it was saved without the head."""
+        return name if self._has_prefix else re.sub(f"^{re.escape(self._prefix)}", "", name)
