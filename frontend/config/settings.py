@@ -51,6 +51,18 @@ SETTINGS = (
     ),
     Setting(
         "Model",
+        "model.model_impl",
+        ("--model-impl",),
+        "Ours, or that of the transformers library; auto takes ours where there is one.",
+    ),
+    Setting(
+        "Model",
+        "model.trust_remote_code",
+        ("--trust-remote-code",),
+        "Run Python code that comes with a model, for --model-impl transformers.",
+    ),
+    Setting(
+        "Model",
         "model.pooling",
         ("--pooling",),
         "Tokens of which embeddings are made: the last, the mean of all, or the first; auto is as the model says.",

@@ -75,7 +75,8 @@ class Checkpoint:
             self.read_bytes += entry.data_offsets[1] - entry.data_offsets[0]
         part = self._opened(self._file_of[name]).get_slice(name)
         where: list[slice] = [slice(None)] * len(shape)
-        where[dim] = slice(start, stop)
+        if shape:
+            where[dim] = slice(start, stop)
         loaded: Tensor = part[tuple(where)]
         return loaded
 

@@ -92,13 +92,16 @@ def _of_transformers(
     pool: Pool | None,
     backend: Backend | None,
 ) -> Model:
-    from .transformers_impl.transformers_loading import load_transformers_model  # its library is an optional extra
+    from .transformers_impl.transformers_loading import (  # its library is an optional extra
+        Load,
+        load_transformers_model,
+    )
 
     if backend is None and device_of(config) != "cpu":
         raise ConfigError("--model-impl transformers computes on the CPU only; use --device cpu")
     backend = backend or (SingleRowsBackend() if pool is None else CpuBackend(pool))
     with refusals_named(architectures, config):
-        return load_transformers_model(path, architectures, config, group, on_progress, pool, backend)
+        return load_transformers_model(Load(path, config, group, on_progress, pool, backend), architectures)
 
 
 def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, spec: PoolingSpec) -> list[Dense]:

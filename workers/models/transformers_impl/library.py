@@ -18,12 +18,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
+from .checks.probe import sight_of
 from .modules import GivenHidden
 from .paged_attention import attend
-from .checks.probe import sight_of
 
 NAME = "paged_serve"  # of our attention function, in a config
 PROBE = "paged_serve_probe"  # the same function, while masks are described
+NO_INTERFACE = "its class does not call the attention interface of transformers"
 NOT_READ = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError, OSError, ImportError)
 
 
@@ -42,7 +43,7 @@ class EmptyOnMeta(TorchFunctionMode):  # type: ignore[no-untyped-call]  # torch 
 
 
 def read_config(folder: Path, architectures: Sequence[str], *, trusts_code: bool) -> Any:
-    """The config object of a decoder. Raises ConfigError when the library has no such decoder, or may not run its code."""
+    """The config object of a decoder. Raises ConfigError when the library has none such, or may not run its code."""
     transformers.logging.set_verbosity_error()
     own = set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     code = (read_json_file(folder / "config.json", _Fields).auto_map or {}).get("AutoModelForCausalLM")
@@ -70,12 +71,14 @@ def build(config: Any, dtype: torch.dtype, *, trusts_code: bool) -> tuple[Any, n
                 config, dtype=dtype, attn_implementation=NAME, trust_remote_code=trusts_code
             )
     except NOT_READ as error:
+        if NAME in str(error):
+            raise ConfigError(NO_INTERFACE) from error
         raise ConfigError(f"transformers cannot build it: {first_line(error)}") from error
     base = getattr(model, model.base_model_prefix, None)
     if not isinstance(base, nn.Module) or not isinstance(model.get_output_embeddings(), nn.Linear):
         raise ConfigError("it has no base model with an output head, which --model-impl transformers needs")
     if not getattr(model, "_supports_attention_backend", False):
-        raise ConfigError("its class does not call the attention interface of transformers")
+        raise ConfigError(NO_INTERFACE)
     model.requires_grad_(False)
     return model.eval(), base
 

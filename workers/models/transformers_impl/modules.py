@@ -27,7 +27,7 @@ class ProductModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        return self._product(x.reshape(-1, x.shape[-1])).clone().view(*x.shape[:-1], -1)
+        return self._product(x.reshape(-1, x.shape[-1]).contiguous()).clone().view(*x.shape[:-1], -1)
 
 
 class EmbeddingModule(nn.Module):
@@ -63,7 +63,7 @@ class NormModule(nn.Module):
         self._norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
         return self._ops.norm(rows, self._norm, out=torch.empty_like(rows)).view(x.shape)
 
 
@@ -78,6 +78,20 @@ class ActivationModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         return self._ops.activate(rows, self._activation).clone().view(x.shape)
+
+
+class FeedForwardModule(nn.Module):
+    """In the place of a feed-forward with a gate: one product for gate and up, and one kernel between it and down."""
+
+    def __init__(self, ops: Ops, gate_up: Linear, activation: Activation, down: Linear):
+        super().__init__()
+        self._ops = ops
+        self._gate_up, self._down = gate_up, down
+        self._activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = self._gate_up(x.reshape(-1, x.shape[-1]).contiguous())
+        return self._down(self._ops.activate(both, self._activation)).clone().view(x.shape)
 
 
 class RotationModule(nn.Module):
@@ -104,6 +118,10 @@ class RotationModule(nn.Module):
             each = [torch.cat(parts) for parts in zip(*([tables] if tables else []), *pieces, strict=True)]
             tables = self._tables[key] = tuple(each)
         return tuple(table.index_select(0, positions).unsqueeze(0) for table in tables)
+
+    def __getattr__(self, name: str) -> Any:
+        """The other attributes of the module whose place it takes."""
+        return self._modules["_rotation"] if name == "_rotation" else getattr(self._rotation, name)
 
     def _piece(self, first: int, x: Tensor, which: Any, named: Any) -> tuple[Tensor, ...]:
         last = self._num_positions - 1

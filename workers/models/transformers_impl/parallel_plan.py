@@ -34,8 +34,8 @@ class ParallelPlan:
         for name, style in self._plan.items():
             if style not in STYLES:
                 raise ConfigError(
-                    f"tensor_parallel_size={tp_size}: its plan shares {name} by {style}; built are {', '.join(STYLES)}; "
-                    "use tensor_parallel_size=1"
+                    f"tensor_parallel_size={tp_size}: its plan shares {name} by {style}; built are {', '.join(STYLES)}"
+                    "; use tensor_parallel_size=1"
                 )
 
     def style(self, name: str) -> Style:

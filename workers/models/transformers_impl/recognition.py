@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,13 @@ from ...layers.norm import LayerNorm, Norm, RMSNorm
 TOLERANCE = 1e-5  # of float32 results near 1, relative; the variants that are told apart differ by more than 1e-4
 SEED = 5
 SCALES = (1e-4, 1.0, 30.0)  # of the inputs; with small ones eps counts
-KINDS = (Activation("silu", False), Activation("gelu", False), Activation("gelu_tanh", False), Activation("relu", False))
+GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")  # the parts of a feed-forward with a gate
+KINDS = (
+    Activation("silu", False),
+    Activation("gelu", False),
+    Activation("gelu_tanh", False),
+    Activation("relu", False),
+)
 
 
 class NormKind:
@@ -31,7 +38,9 @@ class NormKind:
 def norm_kind(module: nn.Module) -> NormKind | None:
     """None if `module` is no norm of ours. Its weights need no memory yet."""
     parameters = dict(module.named_parameters())
-    eps = next((found for name in ("variance_epsilon", "eps", "epsilon") if (found := getattr(module, name, None))), None)
+    eps = next(
+        (found for name in ("variance_epsilon", "eps", "epsilon") if (found := getattr(module, name, None))), None
+    )
     if not isinstance(eps, float) or "weight" not in parameters or not parameters.keys() <= {"weight", "bias"}:
         return None
     weight = parameters["weight"]
@@ -45,7 +54,9 @@ def norm_kind(module: nn.Module) -> NormKind | None:
     inputs = [scale * (0.5 + torch.randn(1, 3, len(weight), generator=generator)) for scale in SCALES]
     for is_centred, added in ((False, 0.0), (False, 1.0), (True, 0.0), (True, 1.0)):
         kind = NormKind(is_centred, eps, added)
-        if (is_centred or bias is None) and _agree(trial, kind.norm(dict(trial.named_parameters())["weight"], bias), inputs):
+        if (is_centred or bias is None) and _agree(
+            trial, kind.norm(dict(trial.named_parameters())["weight"], bias), inputs
+        ):
             return kind
     return None
 
@@ -58,9 +69,35 @@ def activation_of(module: nn.Module) -> Activation | None:
         return None
     inputs = [torch.linspace(-9.0, 9.0, 1 << 12).view(1, 1, -1)]
     for kind in KINDS:
-        if _agree(module, lambda x, kind=kind: activated(x, kind), inputs):  # type: ignore[misc]
+        if _agree(module, partial(activated, activation=kind), inputs):
             return kind
     return None
+
+
+def gated_activation(module: nn.Module) -> Activation | None:
+    """That of a feed-forward down_proj(act_fn(gate_proj(x)) * up_proj(x)) with an activation of ours; None if not so.
+
+    Tried with small products in the place of its own.
+    """
+    children = dict(module.named_children())
+    products = [children.get(name) for name in GATED[:3]]
+    if children.keys() != set(GATED) or any(type(each) is not nn.Linear for each in products):
+        return None
+    if (activation := activation_of(children["act_fn"])) is None or list(module.parameters(recurse=False)):
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        gate, up, down = nn.Linear(6, 10), nn.Linear(6, 10), nn.Linear(10, 6)
+        x = torch.randn(1, 4, 6)
+    trial = copy.copy(module)
+    trial._modules = dict(zip(GATED, (gate, up, down, children["act_fn"]), strict=True))
+    try:
+        found = trial(x)
+    except (RuntimeError, TypeError, AttributeError):
+        return None
+    expected = down(activated(gate(x), activation) * up(x))
+    is_equal = isinstance(found, Tensor) and torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    return Activation(activation.kind) if is_equal else None
 
 
 def is_rotation(module: nn.Module) -> bool:
@@ -73,8 +110,7 @@ def is_rotation(module: nn.Module) -> bool:
     )
 
 
-def _agree(theirs: nn.Module, ours: object, inputs: Sequence[Tensor]) -> bool:
-    assert callable(ours)
+def _agree(theirs: nn.Module, ours: Callable[[Tensor], Tensor], inputs: Sequence[Tensor]) -> bool:
     for x in inputs:
         expected, found = theirs(x), ours(x)
         if not torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE * float(expected.abs().max())):

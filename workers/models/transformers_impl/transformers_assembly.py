@@ -10,23 +10,32 @@ from torch import Tensor, nn
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.conversion import converted
-from ...checkpoint.geometry import Geometry
+from ...checkpoint.geometry import Activation, Geometry
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.safetensors_files import Checkpoint, check_names
-from ...checkpoint.weight_forms import StoredWeight, Weight, with_outputs
+from ...checkpoint.weight_forms import StoredWeight, Weight, joined, with_outputs
 from ...distributed.allocator import release_freed_memory
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.backend import Backend
 from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
+from ...layers.linear import JoinedLinear, Linear
 from ...layers.ops import Ops
 from ...quantization.gptq import skip_zero_biases
 from ...quantization.source import MatrixSource
 from ..families.family import WeightNames
 from ..matrix_rows import Rows
 from ..weight_reader import WeightReader
-from .modules import ActivationModule, EmbeddingModule, HeadModule, NormModule, ProductModule, RotationModule
-from .parallel_plan import ParallelPlan
-from .recognition import NormKind, activation_of, is_rotation, norm_kind
+from .modules import (
+    ActivationModule,
+    EmbeddingModule,
+    FeedForwardModule,
+    HeadModule,
+    NormModule,
+    ProductModule,
+    RotationModule,
+)
+from .parallel_plan import ParallelPlan, Style
+from .recognition import GATED, NormKind, activation_of, gated_activation, is_rotation, norm_kind
 
 VOCABULARY_MULTIPLE = 16  # rows; tables are padded to whole vectors
 UNUSED = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
@@ -56,6 +65,7 @@ class TransformersAssembly(WeightReader):
         self._num_positions = num_positions
         self._has_prefix = any(name.startswith(self._prefix) for name in checkpoint.entries)
         self._norm_kinds: dict[Any, NormKind | None] = {}
+        self._replaced: set[str] = set()  # names of modules that are no more
         self.ours: list[nn.Module] = []  # the modules that took another's place
 
     def assemble(self, ops: Ops) -> tuple[int, dict[str, str]]:
@@ -65,6 +75,8 @@ class TransformersAssembly(WeightReader):
         """
         self._vocabulary()
         for name, module in list(self._model.named_modules()):
+            if name in self._replaced:
+                continue
             if (ours := self._replacement(name, module, ops)) is not None:
                 self._put(name, ours)
         self._read_rest()
@@ -76,6 +88,8 @@ class TransformersAssembly(WeightReader):
     def _replacement(self, name: str, module: nn.Module, ops: Ops) -> nn.Module | None:
         if type(module) is nn.Linear:
             return self._linear(name, module)
+        if (gated := gated_activation(module)) is not None:
+            return self._feed_forward(name, module, gated, ops)
         if type(module) is nn.Embedding:
             return EmbeddingModule(self._table(name, module))
         if (kind := self._norm_kind(module)) is not None:
@@ -83,6 +97,8 @@ class TransformersAssembly(WeightReader):
             return NormModule(ops, kind.norm(weight, bias))
         if (activation := activation_of(module)) is not None:
             return ActivationModule(ops, activation)
+        if isinstance(module, nn.Dropout):
+            return nn.Identity()
         return RotationModule(module, self._num_positions) if is_rotation(module) else None
 
     def _norm_kind(self, module: nn.Module) -> NormKind | None:
@@ -96,28 +112,65 @@ class TransformersAssembly(WeightReader):
         return self._norm_kinds[key]
 
     def _put(self, name: str, module: nn.Module) -> None:
+        old = self._model.get_submodule(name)
+        self._replaced.update(f"{name}.{child}" for child, _ in old.named_modules() if child)
         self._model.set_submodule(name, module)
-        self.ours.append(module)
+        if not isinstance(module, nn.Identity):
+            self.ours.append(module)
         self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
-        if isinstance(module, ProductModule):
+        if isinstance(module, ProductModule | FeedForwardModule):
             release_freed_memory()
 
     def _linear(self, name: str, module: nn.Linear) -> ProductModule:
-        stored, size = self._stored_name(name), self._group.size
-        outputs, inputs = module.out_features, module.in_features
-        style = self._plan.style(name.removeprefix(self._prefix))
-        shared = {"whole": 1, "column": outputs, "row": inputs}[style]
-        if style != "whole" and shared % size:
-            raise ConfigError(f"tensor_parallel_size={size} does not divide the {shared} {style}s of {stored}")
-        span = self._even_span(outputs) if style == "column" else (0, outputs)
-        bias = None if module.bias is None else self._bias([Rows(stored, outputs, span)])
+        size = self._group.size
+        style = self._style(name, module)
         if style == "row":
-            part = MatrixPart((outputs, inputs), 1, *self._even_span(inputs))
-            share = self._matrix(self._source.projections, stored, part)
-            return ProductModule(self._backend.row_parallel(share, bias, self._group), inputs // size, outputs)
-        part = MatrixPart((outputs, inputs), 0, *span)
-        weight = self._matrix(self._source.projections, stored, part)
-        return ProductModule(self._backend.linear(weight, bias), inputs, span[1] - span[0])
+            return ProductModule(self._row_parallel(name, module), module.in_features // size, module.out_features)
+        weight, bias = self._outputs(name, module)
+        return ProductModule(self._backend.linear(weight, bias), module.in_features, weight.shape[0])
+
+    def _feed_forward(self, name: str, module: nn.Module, activation: Activation, ops: Ops) -> nn.Module | None:
+        """One module for three products; None if they are not alike, or the ranks share them in another way."""
+        gate, up, down = (f"{name}.{part}" for part in GATED[:3])
+        layers = [module.get_submodule(part) for part in GATED[:3]]
+        styles = [self._style(each, layer) for each, layer in zip((gate, up, down), layers, strict=True)]
+        if styles not in (["column", "column", "row"], ["whole"] * 3) or (layers[0].bias is None) != (
+            layers[1].bias is None
+        ):
+            return None
+        read = [self._outputs(each, layer) for each, layer in zip((gate, up), layers, strict=False)]
+        products = []
+        biases = [bias for _, bias in read if bias is not None]
+        for index, weight in enumerate(weights := joined([weight for weight, _ in read])):
+            bias = None if not biases else torch.cat(biases) if len(weights) == 1 else biases[index]
+            products.append(self._backend.linear(weight, bias))
+        gate_up = products[0] if len(products) == 1 else JoinedLinear(products)
+        return FeedForwardModule(ops, gate_up, activation, self._row_parallel(down, layers[2]))
+
+    def _style(self, name: str, module: Any) -> Style:
+        size, style = self._group.size, self._plan.style(name.removeprefix(self._prefix))
+        shared = {"whole": size, "column": module.out_features, "row": module.in_features}[style]
+        if shared % size:
+            raise ConfigError(f"tensor_parallel_size={size} does not divide the {shared} {style}s of {name}")
+        return style
+
+    def _outputs(self, name: str, module: Any) -> tuple[Weight, Tensor | None]:
+        """This rank's outputs of a linear layer, or all of them if the ranks do not share it."""
+        stored, outputs = self._stored_name(name), module.out_features
+        span = self._even_span(outputs) if self._style(name, module) == "column" else (0, outputs)
+        part = MatrixPart((outputs, module.in_features), 0, *span)
+        bias = None if module.bias is None else self._bias([Rows(stored, outputs, span)])
+        return self._matrix(self._source.projections, stored, part), bias
+
+    def _row_parallel(self, name: str, module: Any) -> Linear:
+        """The product of this rank's inputs, or of all if the ranks do not share them."""
+        stored, (outputs, inputs) = self._stored_name(name), (module.out_features, module.in_features)
+        bias = None if module.bias is None else self._bias([Rows(stored, outputs, (0, outputs))])
+        if self._style(name, module) != "row":
+            weight = self._matrix(self._source.projections, stored, MatrixPart((outputs, inputs), 0, 0, outputs))
+            return self._backend.linear(weight, bias)
+        part = MatrixPart((outputs, inputs), 1, *self._even_span(inputs))
+        return self._backend.row_parallel(self._matrix(self._source.projections, stored, part), bias, self._group)
 
     def _vocabulary(self) -> None:
         """The embedding of tokens, unless its class is not known, and the output head."""

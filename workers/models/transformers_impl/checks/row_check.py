@@ -67,13 +67,14 @@ def check_rows(
 
     def computed(steps: Sequence[Sequence[Part]]) -> list[Tensor]:
         """Of each row, hidden states and logits side by side."""
-        cache, found = new_cache(rows.num_blocks, BLOCK_SIZE), [[] for _ in LENGTHS]  # type: list[list[Tensor]]
+        cache = new_cache(rows.num_blocks, BLOCK_SIZE)
+        found: list[list[Tensor]] = [[] for _ in LENGTHS]
         for step in steps:
             parts = sorted(step, key=lambda part: part[2] - part[1] > 1)
             hidden = forward(rows.batch(parts), cache)
             both = torch.cat([hidden.float(), logits(hidden)], dim=1)
             sizes = [stop - first for _, first, stop in parts]
-            for (row, *_), one in zip(parts, both.split(sizes), strict=True):
+            for (row, *_), one in zip(parts, torch.split(both, sizes), strict=True):
                 found[row].append(one)
         return [torch.cat(each) for each in found]
 

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from paged_serve.protocol.errors import ConfigError
 
 WHOLE_VECTORS = 64  # elements; a multiple of what torch's loops take at once, in every dtype and instruction set
+TRIALS = 1 << 15  # float32 numbers on which a function is tried
 COPIES = """
-    _reshape_alias _to_copy _unsafe_view alias arange as_strided cat chunk clone concat contiguous copy_ detach embedding
-    empty empty_like empty_strided expand expand_as fill_ flatten full full_like index index_select lift_fresh
+    _reshape_alias _to_copy _unsafe_view alias arange as_strided cat chunk clone concat contiguous copy_ detach
+    embedding empty empty_like empty_strided expand expand_as fill_ flatten full full_like index index_select lift_fresh
     narrow new_empty new_empty_strided new_full new_ones new_zeros ones ones_like permute repeat repeat_interleave
     reshape resolve_conj scalar_tensor select slice split split_with_sizes squeeze stack t to transpose type_as unbind
     unflatten unsqueeze view view_as zero_ zeros zeros_like _local_scalar_dense item is_nonzero max min
@@ -36,7 +37,9 @@ OF_VECTORS = """
     addcdiv addcmul atan2 celu cos elu erf exp exp2 expm1 fmod gelu hardsigmoid hardswish lerp log log10 log1p log2
     log_sigmoid mish pow remainder selu sigmoid silu sin sinh softplus softsign tan tanh
 """
-COPIES_OF, ROUNDED_OF, ROWS_OF, VECTORS_OF = (frozenset(names.split()) for names in (COPIES, ROUNDED_ONCE, OF_ROWS, OF_VECTORS))
+COPIES_OF, ROUNDED_OF, ROWS_OF, VECTORS_OF = (
+    frozenset(names.split()) for names in (COPIES, ROUNDED_ONCE, OF_ROWS, OF_VECTORS)
+)
 
 
 class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -54,15 +57,16 @@ class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if not self.is_paused and (problem := self._problem(re.sub(r"(?<=[a-z0-9])_$", "", name), name, args, kwargs or {})):
+        if not self.is_paused and (problem := self._problem(func, args, kwargs or {})):
             self.problems[problem] = None
         return func(*args, **(kwargs or {}))
 
-    def _problem(self, name: str, full_name: str, args: Any, kwargs: Any) -> str:
+    def _problem(self, func: Any, args: Any, kwargs: Any) -> str:
         """Why the operation is not allowed; "" if it is."""
+        full_name = func.overloadpacket.__name__
+        name = re.sub(r"(?<=[a-z0-9])_$", "", full_name)
         tensors = [each for each in args if isinstance(each, Tensor) and each.is_floating_point()]
-        if name in COPIES_OF or full_name in COPIES_OF:
+        if name in COPIES_OF or full_name in COPIES_OF or (name == "dropout" and args[2] is False):
             return ""
         if not tensors or not any(each.numel() % self._num_tokens == 0 for each in tensors):
             return ""  # of integers, or of what is the same in every step
@@ -73,13 +77,51 @@ class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
             return ""
         if name not in {*VECTORS_OF, *ROUNDED_OF}:
             return f"torch.{name}"
-        return "" if all(map(self._is_whole, tensors)) else f"torch.{name} over {_sizes(tensors)} elements a row"
+        if all(map(self._is_whole, tensors)) or is_equal_anywhere(func, args, kwargs):
+            return ""
+        return f"torch.{name} over {_sizes(tensors)} elements a row"
 
     def _is_whole(self, x: Tensor) -> bool:
         if x.dim() == 0 or x.numel() % self._num_tokens:
             return True
         length = x.numel() // self._num_tokens if x.is_contiguous() else x.shape[-1] if x.stride(-1) == 1 else 1
         return length % WHOLE_VECTORS == 0 and torch.get_num_threads() == 1
+
+
+def is_equal_anywhere(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a function of one tensor gives equal bits alone, among few and among many, as tried on this machine.
+
+    torch's loops over elements that do not lie side by side, and over the last few, may use other formulas.
+    """
+    if sum(isinstance(each, Tensor) for each in (*args, *kwargs.values())) != 1 or not isinstance(args[0], Tensor):
+        return False
+    if func.overloadpacket.__name__.endswith("_"):
+        return False
+    values = _values(args[0])
+
+    def bits(x: Tensor) -> Tensor:
+        found: Tensor = func(x, *args[1:], **kwargs).contiguous()
+        found = found.masked_fill(found.isnan(), 0.0)
+        return found.view(torch.int32 if found.itemsize == 4 else torch.int16)
+
+    expected = bits(values)
+    strided = bits(torch.stack([values, values], dim=1)[:, 0])
+    return torch.equal(strided, expected) and all(
+        torch.equal(bits(few.clone()), part)
+        for count in (5, 37)
+        for few, part in zip(torch.split(values, count), torch.split(expected, count), strict=True)
+    )
+
+
+def _values(like: Tensor) -> Tensor:
+    """Numbers of the dtype of `like`, negative only if it has such: all of 16 bits, or as many random ones."""
+    if like.itemsize == 2:
+        every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(like.dtype)
+        values = every[every.isfinite()]
+    else:
+        generator = torch.Generator().manual_seed(TRIALS)
+        values = torch.randn(TRIALS, generator=generator).mul_(4.0).to(like.dtype)
+    return values if bool((like < 0).any()) else values.abs()
 
 
 def _is_of_rows(name: str, args: Any) -> bool:
@@ -97,6 +139,6 @@ def check_operations(watch: RowWatch) -> None:
     """Raises ConfigError naming what the pass has computed in torch and might give other bits in another batch."""
     if watch.problems:
         raise ConfigError(
-            f"it computes {', '.join(watch.problems)} outside of its linear layers and its attention, where a row's bits "
-            "could depend on other rows"
+            f"it computes {', '.join(watch.problems)} outside of its linear layers and its attention, where a row's "
+            "bits could depend on other rows"
         )
