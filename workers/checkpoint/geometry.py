@@ -10,7 +10,8 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
-Head = Literal["tokens", "labels", "none"]  # what a checkpoint has scores of at its end
+# What a checkpoint has scores of: tokens; labels, of the text or of each token; rewards, of each token; none.
+Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "none"]
 # rms_less_1: the file has each weight less 1. unbiased_layer: with weights alone; plain_layer: without those, too.
 NormKind = Literal["rms", "rms_less_1", "layer", "unbiased_layer", "plain_layer"]
 
@@ -97,6 +98,7 @@ class Geometry:
     scores_cap: float = 0.0  # of attention: capped at +-this by a tanh; 0: not
     logits_cap: float = 0.0
     has_alibi: bool = False  # scores fall with the distance of the key, by a slope a head
+    reaches: tuple[int, ...] = ()  # encoders, per layer: a token sees so many on each side, 0: all; empty: all see all
     head_multiple: int = 1  # elements; heads in the KV cache are padded with zeros to a multiple of it
 
     @property

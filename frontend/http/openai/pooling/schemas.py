@@ -1,6 +1,6 @@
 """Request bodies of the routes that pool. Names and defaults are vLLM's; what is not listed here is refused by name."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ MAX_INPUTS = 2048  # texts or lists of tokens of one request, as OpenAI has it
 
 Input = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
+Column = Annotated[int, Meta(ge=0, le=MAX_DIMENSIONS, description="Of scores: a label, counted from 0")]
 Dimensions = Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS, description="Of an embedding: its first so many numbers")]
 EncodingFormat = Literal["float", "base64"]
 EmbedDtype = Literal["float32"]
@@ -65,6 +66,10 @@ class EmbeddingRequest(VectorFields, frozen=True, kw_only=True):
 
 class PoolingRequest(VectorFields, frozen=True, kw_only=True):
     task: PoolingTask | None = None
+    io_processor: Annotated[str, Meta(max_length=128)] | None = None  # a plugin, which makes prompts of `data`
+    data: Any = None
+    step_tag_id: TokenId | None = None  # token_classify: only this token's places have a score
+    returned_token_ids: Annotated[list[Column], Meta(min_length=1, max_length=256)] | None = None  # all columns
 
 
 class ClassificationRequest(InputFields, frozen=True, kw_only=True):
