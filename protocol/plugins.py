@@ -17,6 +17,7 @@ class PluginKind(Enum):
     LOGITS_PROCESSOR = "paged_serve.logits_processors"  # a class, workers.sampling.logits_processors.LogitsProcessor
     TOOL_PARSER = "paged_serve.tool_parsers"  # frontend.parsers.formats.ToolFormat
     REASONING_PARSER = "paged_serve.reasoning_parsers"  # frontend.parsers.formats.ReasoningFormat
+    IO_PROCESSOR = "paged_serve.io_processors"  # a class, frontend.pooling.io_processors.IOProcessor
     STAT_LOGGER = "paged_serve.stat_loggers"  # a class, frontend.http.server.stat_loggers.StatLogger
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
-from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, MAX_STEP_FRAME_BYTES
+from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, MAX_STEP_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams, Tasks
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import WorkerReady
@@ -63,6 +63,7 @@ class PoolingFacts:
                 "prompt",
             )
         self._check_dimensions(pooling)
+        self._check_steps(message, pooling)
         if pooling.second_text is not None and pooling.second_text >= prompt_len:
             raise InvalidRequest(
                 f"second_text is {pooling.second_text}; the prompt's last token is {prompt_len - 1}", "second_text"
@@ -85,9 +86,26 @@ class PoolingFacts:
                 f"dimensions is {wanted}; this model supports {', '.join(map(str, allowed))}", "dimensions"
             )
 
+    def _check_steps(self, message: EngineCoreRequest, pooling: PoolingParams) -> None:
+        """Check the fields of step pooling."""
+        tag, columns = pooling.step_tag_id, pooling.returned_token_ids
+        if pooling.task != "token_classify" and (tag is not None or columns):
+            name = "returned_token_ids" if tag is None else "step_tag_id"
+            raise InvalidRequest(f"{name} is for task token_classify, and task is {pooling.task}", name)
+        if wrong := [column for column in columns if column >= self.num_labels]:
+            raise InvalidRequest(
+                f"returned_token_ids has {wrong[0]}; this model's scores have the columns 0 to {self.num_labels - 1}",
+                "returned_token_ids",
+            )
+        if tag is not None and tag not in unpack_ids(message.prompt_token_ids):
+            raise InvalidRequest(
+                f"step_tag_id is {tag}, and the prompt has no such token, so there is no step to score", "step_tag_id"
+            )
+
     def _check_bytes(self, pooling: PoolingParams, prompt_len: int, max_num_batched_tokens: int) -> None:
         """Check the size of the answer, and of all vectors that one step may yield."""
-        columns = self.num_labels if pooling.task == "token_classify" else pooling.dimensions or self.embedding_size
+        labels = len(pooling.returned_token_ids) or self.num_labels
+        columns = labels if pooling.task == "token_classify" else pooling.dimensions or self.embedding_size
         num_bytes = FLOAT_BYTES * columns * prompt_len
         if num_bytes > MAX_VECTORS_BYTES:
             raise InvalidRequest(

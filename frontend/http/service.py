@@ -22,6 +22,7 @@ from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
 from ..parsers.detection import ModelFormats, model_formats
+from ..pooling.io_processors import IOProcessor, load_io_processors
 from ..pooling.model_files import PoolingFiles
 from ..pooling.texts import PoolingTexts
 from ..structured_outputs.compiler import GrammarCompiler
@@ -163,6 +164,7 @@ class Service:
     tokenizer: Tokenizer
     encoder: PromptEncoder
     pooling: PoolingTexts
+    io_processors: Mapping[str, IOProcessor]  # of plugins, by name
     template: TemplateRenderer | None
     formats: ModelFormats  # the formats of the model's outputs
     grammars: GrammarCompiler
@@ -203,6 +205,7 @@ class Service:
             tokenizer=text.tokenizer,
             encoder=encoder,
             pooling=PoolingTexts(text.tokenizer, encoder, text.pooling_files),
+            io_processors=load_io_processors(config.model.plugins, names[0]),
             template=text.template,
             formats=text.formats,
             grammars=GrammarCompiler(added_tokens(text.tokenizer)),

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from .message import MAX_STEP_FRAME_BYTES, Bytes, Count, Record
+from .message import MAX_STEP_FRAME_BYTES, Bytes, Count, Record, TokenId
 
 MAX_DIMENSIONS = 65536
 
@@ -22,6 +22,10 @@ class PoolingParams(Record, frozen=True):
     use_activation: bool = True  # normalise an embedding, where the model has that module; scores as probabilities
     second_text: Count | None = None  # the first token of a pair's second text, for models with token types
     skip_reading_prefix_cache: bool = False
+    step_tag_id: TokenId | None = None  # token_classify: only this token's places have a vector, one per step
+    returned_token_ids: Annotated[
+        tuple[Count, ...], Meta(max_length=256)
+    ] = ()  # token_classify: the columns of the answer, in this order; empty: all
 
 
 class Pooled(Record, frozen=True):

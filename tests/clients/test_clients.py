@@ -17,8 +17,10 @@ FOLDER = Path(__file__).parent
 PYTHON_LIBRARIES = {
     "instructor": ["instructor"],
     "langchain": ["langchain-openai"],
+    "langchain_embeddings": ["langchain-openai", "numpy"],  # which its vector store needs
     "litellm": ["litellm", "mcp"],
     "llama_index": ["llama-index-llms-openai-like"],
+    "llama_index_embeddings": ["llama-index-embeddings-openai-like"],
     "openai_agents": ["openai-agents"],
     "pydantic_ai": ["pydantic-ai-slim[openai]"],
 }

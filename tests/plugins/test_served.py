@@ -121,6 +121,27 @@ def test_a_processor_that_is_not_loaded_is_refused_by_name(server):
     assert answer["error"]["message"].endswith("which is not loaded; this server has: acme, acme-faulty")
 
 
+def test_an_io_processor_makes_prompts_of_data_and_an_answer_of_vectors(server):
+    def pool(**body):
+        with server.ask("POST", "/pooling", body) as response:
+            return response.status, json.loads(response.read())
+
+    status, answer = pool(io_processor="acme", data={"pairs": [["sea", "sea"], ["sea", "cat"]]})
+    assert status == 200, answer
+    assert answer["data"]["model"] == "acme"
+    same, other = answer["data"]["distances"]
+    assert same == 0 < other
+    for wrong, param in (
+        ({"io_processor": "acme", "data": {"pears": []}}, "data"),
+        ({"io_processor": "acme", "data": {"pairs": []}}, "data"),
+        ({"io_processor": "acme-faulty", "data": {}}, "io_processor"),
+        ({"input": "a", "data": {}}, "data"),
+        ({"io_processor": "acme", "input": "a", "data": {}}, "input"),
+    ):
+        status, answer = pool(**wrong)
+        assert (status, answer["error"]["param"]) == (400, param), answer
+
+
 def test_stat_loggers_have_seen_the_engine(server):
     tokens(server)
     with server.ask("GET", "/v1/models") as response:

@@ -10,7 +10,8 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
-Head = Literal["tokens", "labels", "none"]  # the outputs of the checkpoint's head
+# What the checkpoint has scores of: tokens; labels, of a text or of each token; rewards, of each token; nothing.
+Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "none"]
 # rms_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_layer: also without a weight.
 NormKind = Literal["rms", "rms_less_1", "layer", "unbiased_layer", "plain_layer"]
 
@@ -97,6 +98,7 @@ class Geometry:
     scores_cap: float = 0.0  # of attention scores, by a tanh; 0: no cap
     logits_cap: float = 0.0
     has_alibi: bool = False  # scores decrease with the distance of the key, by a slope per head
+    reaches: tuple[int, ...] = ()  # per encoder layer: tokens attended to on each side; 0: all
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
 
     @property

@@ -140,7 +140,9 @@ class Assembly(WeightReader):
         self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         release_freed_memory()
         return DecoderLayer(
-            attention_norm=self._norm_if_named(names.attention_norm, index),
+            attention_norm=self._norm_if_named(
+                names.attention_norm if index or names.has_first_attention_norm else "", index
+            ),
             qkv=self._query_key_value(index, ops),
             query_norm=self._head_norm(names.query_norm, index) if geometry.qk_norm else None,
             key_norm=self._head_norm(names.key_norm, index) if geometry.qk_norm else None,

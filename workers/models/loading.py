@@ -19,11 +19,11 @@ from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kernels.cpu.library import Pool
 from ..layers.backend import Backend, PackingBackend
 from ..layers.model import Model
-from ..pooling.head import Dense, dense, pooling_head
-from ..pooling.spec import Kind, PoolingSpec, read_spec
+from ..pooling.head import label_layers, pooling_head
+from ..pooling.spec import Kind, read_spec
 from ..quantization.source import matrix_source
 from .assembly import Assembly
-from .encoder_assembly import EncoderAssembly
+from .encoders.assembly import EncoderAssembly, PreNormEncoderAssembly
 from .families.family import Family
 from .packed_cache import PackedStore, through_store
 from .packed_records import key_of
@@ -56,11 +56,14 @@ def load_model(
     backend = backend or _best_backend(config, geometry, pool)
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
         raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
+    hidden_size = geometry.hidden_size
     own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
-    spec = read_spec(path, geometry.head, own_kind, config.pooling, geometry.hidden_size)
+    spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size)
     checkpoint = Checkpoint(path)
-    head = pooling_head(path, spec, geometry.hidden_size, _label_layers(checkpoint, family, geometry, spec))
-    assembly = EncoderAssembly if geometry.is_bidirectional else Assembly
+    layers = family.layers_to_labels(geometry.head)
+    labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
+    head = pooling_head(path, spec, hidden_size, labels)
+    assembly = _assembly(family)
 
     def assembled(store: PackedStore | None) -> Model:
         names = family.weight_names.found_in(checkpoint.entries)
@@ -104,16 +107,10 @@ def _of_transformers(
         return load_transformers_model(Load(path, config, group, on_progress, pool, backend), architectures)
 
 
-def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, spec: PoolingSpec) -> list[Dense]:
-    """The layers that turn a token's hidden state into scores of labels."""
-    if geometry.head != "labels":
-        return []
-    hidden, layers = geometry.hidden_size, family.label_layers
-    outputs = [*(hidden for _ in layers[1:]), spec.num_labels]
-    return [
-        dense(checkpoint, name, (rows, hidden), activation, bias=f"{name}.bias" in checkpoint.entries)
-        for (name, activation), rows in zip(layers, outputs, strict=True)
-    ]
+def _assembly(family: Family) -> type[Assembly]:
+    if not family.is_bidirectional:
+        return Assembly
+    return EncoderAssembly if family.is_post_norm else PreNormEncoderAssembly
 
 
 def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:

@@ -40,6 +40,7 @@ from .families.internlm3 import INTERNLM3
 from .families.llama import LLAMA
 from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
+from .families.modernbert import MODERNBERT
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
@@ -72,6 +73,7 @@ FAMILIES = (
     BLOOM,
     BERT,
     ROBERTA,
+    MODERNBERT,
     DISTILBERT,
     GPT_NEOX,
     GPTJ,
@@ -116,6 +118,9 @@ def find_family(architectures: list[str], families: tuple[Family, ...]) -> tuple
         for name in family.architectures:
             stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
             of_head: dict[str, Head] = {f"{stem}ForSequenceClassification": "labels", f"{stem}Model": "none"}
+            of_head |= {f"{stem}ForTokenClassification": "token_labels"}
+            if family.reward_layers:
+                of_head |= {f"{stem}ForRewardModel": "rewards", f"{stem}ForProcessRewardModel": "process_rewards"}
             of_head |= {f"{stem}ForMaskedLM": "none"} if family.is_bidirectional else {name: "tokens"}
             for given in architectures:
                 if given in of_head:
@@ -127,8 +132,8 @@ def not_supported(architectures: list[str], families: tuple[Family, ...]) -> str
     supported = ", ".join(name for family in families for name in family.architectures)
     named = ", ".join(architectures) or "none in config.json"
     return (
-        f"architecture {named} is not supported; supported are {supported}, and their …Model and "
-        "…ForSequenceClassification"
+        f"architecture {named} is not supported; supported are {supported}, and their …Model, "
+        "…ForSequenceClassification and …ForTokenClassification"
     )
 
 
@@ -188,6 +193,7 @@ def read_geometry(
         has_alibi=family.has_alibi,
         head=head,
         is_bidirectional=family.is_bidirectional,
+        reaches=family.reaches(config),
         usual_max_len=max_seq_length(folder) if head == "none" else None,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,11 +17,19 @@ from paged_serve.protocol.messages.pooling_params import PoolingParams
 
 from ..checkpoint.conversion import converted
 from ..checkpoint.safetensors_files import Checkpoint, check_names
-from .arithmetic import Vectors, each, normalized, product, sigmoid, softmax
+from .arithmetic import Vectors, each, gelu, layer_normalized, normalized, product, sigmoid, softmax
 from .spec import PoolingSpec
 
-LayerActivation = Literal["none", "tanh", "relu"]
+LayerActivation = Literal["none", "tanh", "relu", "gelu"]
 DENSE_ACTIVATIONS = {"Identity": "none", "Tanh": "tanh"}
+
+
+class LabelLayer(NamedTuple):
+    """One of the layers from a hidden state to the labels' scores; a bias is used where the checkpoint has one."""
+
+    name: str  # the tensors' names without ".weight" and ".bias"
+    activation: LayerActivation = "none"
+    norm: str = ""  # the same, of a layer norm after the activation; "": none
 
 
 class DenseFields(msgspec.Struct, frozen=True):
@@ -34,18 +42,37 @@ class DenseFields(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """A layer norm, in float32."""
+
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32] | None
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Dense:
     """One layer, in float32."""
 
     weight: Vectors  # [out, in]
     bias: NDArray[np.float32] | None
     activation: LayerActivation = "none"
+    norm: Norm | None = None
 
     def __call__(self, x: Vectors) -> Vectors:
-        y = product(x, self.weight, self.bias)
-        if self.activation == "tanh":
-            return each(math.tanh, y)
-        return np.maximum(y, np.float32(0)) if self.activation == "relu" else y
+        y = self._activated(product(x, self.weight, self.bias))
+        return y if self.norm is None else layer_normalized(y, self.norm.weight, self.norm.bias, self.norm.eps)
+
+    def _activated(self, x: Vectors) -> Vectors:
+        match self.activation:
+            case "tanh":
+                return each(math.tanh, x)
+            case "gelu":
+                return each(gelu, x)
+            case "relu":
+                return np.maximum(x, np.float32(0))
+            case "none":
+                return x
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,29 +90,52 @@ class PoolingHead:
         return len(self.layers[-1].weight) if self.layers else self.hidden_size
 
     def __call__(self, pooled: Vectors, params: PoolingParams) -> Vectors:
-        """Pooled hidden states [rows, hidden] -> the answer's vectors [rows, columns]."""
+        """Pooled hidden states [rows, hidden] -> the answer's vectors [rows, columns].
+
+        `returned_token_ids` choose columns before the activation, so that probabilities are among these alone.
+        """
         if params.task != "token_embed":
             for layer in self.layers:
                 pooled = layer(pooled)
         if params.task in ("embed", "token_embed"):
             cut = pooled[:, : params.dimensions]
             return normalized(cut) if params.use_activation and self.spec.normalizes else cut
+        if params.returned_token_ids:
+            pooled = pooled[:, list(params.returned_token_ids)]
         if not params.use_activation or self.spec.activation == "none":
             return pooled
         return softmax(pooled) if self.spec.activation == "softmax" else each(sigmoid, pooled)
 
 
-def dense(
-    checkpoint: Checkpoint,
-    name: str,
-    shape: tuple[int, int],
-    activation: Literal["none", "tanh", "relu"],
-    *,
-    bias: bool,
+def label_layers(
+    checkpoint: Checkpoint, layers: Sequence[LabelLayer], hidden_size: int, num_labels: int, eps: float
+) -> list[Dense]:
+    """The layers from a hidden state to the labels' scores; all but the last have `hidden_size` outputs.
+
+    Raises ConfigError for a tensor that is missing, misshapen or not finite.
+    """
+    found = []
+    for layer in layers:
+        outputs = num_labels if layer is layers[-1] else hidden_size
+        norm = _norm(checkpoint, layer.norm, hidden_size, eps) if layer.norm else None
+        found.append(_dense(checkpoint, layer.name, (outputs, hidden_size), layer.activation, norm))
+    return found
+
+
+def _dense(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], activation: LayerActivation, norm: Norm | None = None
 ) -> Dense:
-    """The layer with weights `name`.weight [out, in] and `name`.bias. Raises ConfigError if they are not finite."""
+    """The layer with weights `name`.weight [out, in] and, where it is there, `name`.bias."""
     weight = _floats(checkpoint, f"{name}.weight", shape)
-    return Dense(weight, _floats(checkpoint, f"{name}.bias", shape[:1]) if bias else None, activation)
+    return Dense(weight, _bias(checkpoint, name, shape[0]), activation, norm)
+
+
+def _norm(checkpoint: Checkpoint, name: str, size: int, eps: float) -> Norm:
+    return Norm(_floats(checkpoint, f"{name}.weight", (size,)), _bias(checkpoint, name, size), eps)
+
+
+def _bias(checkpoint: Checkpoint, name: str, size: int) -> NDArray[np.float32] | None:
+    return _floats(checkpoint, f"{name}.bias", (size,)) if f"{name}.bias" in checkpoint.entries else None
 
 
 def _floats(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -105,7 +155,9 @@ def dense_module(folder: Path, hidden_size: int) -> Dense:
         )
     checkpoint = Checkpoint(folder)
     shape = fields.out_features, hidden_size
-    layer = dense(checkpoint, "linear", shape, "tanh" if activation == "tanh" else "none", bias=fields.bias)
+    layer = _dense(checkpoint, "linear", shape, "tanh" if activation == "tanh" else "none")
+    if (layer.bias is not None) != fields.bias:
+        raise ConfigError(f"{folder / 'config.json'}: bias={fields.bias}, but the weights say otherwise")
     check_names(checkpoint, ())
     checkpoint.close()
     return layer

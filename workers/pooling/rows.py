@@ -31,6 +31,7 @@ class PoolingRow:
     num_tokens: int = 0  # summed so far
     total: NDArray[np.float32] | None = None  # the sum of a mean
     parts: list[Vectors] = field(default_factory=list)  # the hidden states, for the other kinds
+    chosen: NDArray[np.bool_] | None = None  # the tokens that have a vector; None: all
 
     def wanted(self, chunk: slice, *, is_first: bool, is_last: bool) -> slice:
         """The tokens of `chunk` that contribute to the vector."""
@@ -50,7 +51,8 @@ class PoolingRow:
     def pooled(self) -> Vectors:
         if self.total is not None:
             return (self.total / np.float32(self.num_tokens))[None]
-        return np.concatenate(self.parts)
+        found = np.concatenate(self.parts)
+        return found if self.chosen is None else found[self.chosen]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +108,10 @@ class PoolingRows:
         for new in new_rows:
             self._rows.pop(new.row, None)
             if (params := new.pooling_params) is not None:
-                kind = None if params.task == "token_embed" else self._head.spec.kind
-                self._rows[new.row] = PoolingRow(params, kind)
+                kind = None if params.task.startswith("token_") else self._head.spec.kind
+                row = self._rows[new.row] = PoolingRow(params, kind)
+                if params.step_tag_id is not None:
+                    row.chosen = np.frombuffer(new.token_ids, "<i4") == params.step_tag_id
 
     def token_types(self, chunks: Sequence[Chunk], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The types of a step's tokens at `positions`: 1 in the second text of a pair, else 0."""

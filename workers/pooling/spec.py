@@ -47,6 +47,7 @@ class LabelFields(msgspec.Struct, frozen=True):
     is_matryoshka: bool | None = None
     matryoshka_dimensions: list[int] | None = None
     sbert_ce_default_activation_function: str | None = None
+    classifier_pooling: Kind | None = None  # ModernBERT's
     sentence_transformers: dict[str, Any] | None = None
 
     @property
@@ -99,10 +100,8 @@ def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size
     Raises ConfigError that names the file and its unsupported entry.
     """
     fields = read_json_file(folder / "config.json", LabelFields)
-    if head == "labels":
-        if wanted not in ("auto", own_kind):
-            raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {own_kind} token")
-        return PoolingSpec(("classify",), own_kind, False, "", fields.count, fields.activation)
+    if head not in ("tokens", "none"):
+        return _scores(fields, head, own_kind, wanted)
     modules = _modules(folder)
     kind, dense = own_kind, ""
     for module in modules:
@@ -124,6 +123,22 @@ def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size
     normalizes = not modules or any(module.name == "Normalize" for module in modules)
     generates: tuple[Task, ...] = ("generate",) if head == "tokens" else ()
     return PoolingSpec((*generates, *tasks), kind, normalizes, dense, matryoshka_dimensions=dimensions)
+
+
+def _scores(fields: LabelFields, head: Head, own_kind: Kind, wanted: str) -> PoolingSpec:
+    """Of a model that scores labels, or each token; a process reward model has two labels for each step."""
+    kind = fields.classifier_pooling or own_kind
+    if wanted not in ("auto", kind):
+        raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {kind} token")
+    match head:
+        case "rewards":
+            return PoolingSpec(("token_classify",), kind, False, "", 1, "none")
+        case "process_rewards":
+            return PoolingSpec(("token_classify",), kind, False, "", 2, "softmax")
+        case "token_labels":
+            return PoolingSpec(("token_classify",), kind, False, "", fields.count, fields.activation)
+        case _:
+            return PoolingSpec(("classify",), kind, False, "", fields.count, fields.activation)
 
 
 def max_seq_length(folder: Path) -> int | None:

@@ -166,6 +166,13 @@ def test_each_task_has_its_form(folder):
     assert answer["id"].startswith("pool-")
 
 
+def test_steps_and_columns_reach_the_engine(folder):
+    server = pooling_server(folder, CLASSIFIES)
+    server.good(P, {"input": "abc", "step_tag_id": 3, "returned_token_ids": [2, 0]})
+    params = server.engine.pooled[-1].params
+    assert (params.task, params.step_tag_id, params.returned_token_ids) == ("token_classify", 3, (2, 0))
+
+
 def test_a_classification_names_the_most_likely_class(folder, tmp_path):
     bert_folder(folder, tmp_path, config={"id2label": {"0": "sad", "1": "glad"}})
     server = pooling_server(tmp_path, CLASSIFIES)
@@ -389,7 +396,7 @@ def test_the_page_names_every_route_and_field_and_its_examples_are_requests():
         assert path in PAGE
         assert {*body.__struct_fields__} <= named
     found = re.findall(r"curl http://127.0.0.1:8000(/\S+) [^{]*?-d '(\{.*?\})'", PAGE, re.DOTALL)
-    assert len(found) == 5
+    assert len(found) == 6
     for path, body in found:
         msgspec.json.decode(body, type=bodies[path])
 

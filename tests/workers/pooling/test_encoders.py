@@ -24,8 +24,16 @@ ENCODERS = {
     "BertModel": {"max_position_embeddings": 256},
     "RobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
     "XLMRobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
+    "ModernBertModel": {"max_position_embeddings": 256, "local_attention": 32, "cls_token_id": 1, "sep_token_id": 2},
     "DistilBertModel": {"max_position_embeddings": 256, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4},
 }
+BITS = [("BertModel", torch.bfloat16), ("BertModel", torch.float32), ("ModernBertModel", torch.bfloat16)]
+
+
+@pytest.fixture(scope="module")
+def modern_bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("modern_bert")
+    return folder, write_reference(folder, "ModernBertModel", ENCODERS["ModernBertModel"])
 
 
 def tokens(count: int) -> list[int]:
@@ -65,7 +73,39 @@ def test_scores_of_labels_are_transformers_and_know_the_second_text(name, labels
             assert not np.allclose(vectors(model, prompt, task="classify", use_activation=False), scores, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_scores_of_each_token_are_transformers(name, tmp_path, pools):
+    options = {**ENCODERS[name], "num_labels": 3}
+    expected_model = write_reference(tmp_path, name.replace("Model", "ForTokenClassification"), options)
+    prompt = tokens(60)
+    scores = label_scores(expected_model, prompt)
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    for pool in pools:
+        model = ours(tmp_path, pool=pool)
+        assert model.pooling.spec.tasks == ("token_classify",)
+        assert_near(vectors(model, prompt, task="token_classify", use_activation=False), scores)
+        assert_near(vectors(model, prompt, task="token_classify"), probabilities)
+
+
+def test_the_mean_is_scored_where_config_json_says_so(tmp_path, make_pool):
+    options = {**ENCODERS["ModernBertModel"], "classifier_pooling": "mean", "num_labels": 2}
+    expected = label_scores(write_reference(tmp_path, "ModernBertForSequenceClassification", options), tokens(50))
+    assert_near(vectors(ours(tmp_path, pool=make_pool()), tokens(50), task="classify", use_activation=False), expected)
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 18, 31, 32, 33, 34, 150])
+def test_a_local_layer_sees_half_its_window_on_each_side(length, modern_bert, pools):
+    folder, expected_model = modern_bert
+    prompt = tokens(150)[:length]
+    expected = hidden_states(expected_model, prompt)
+    for pool in pools:
+        found = vectors(ours(folder, pool=pool), prompt, task="token_embed", use_activation=False)
+        assert_near(found, expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM"]
+)
 def test_what_restores_masked_words_is_left_out(name, tmp_path):
     expected_model = write_reference(tmp_path, name, ENCODERS[name.replace("ForMaskedLM", "Model")])
     expected = hidden_states(expected_model, tokens(40))[0]
@@ -131,9 +171,9 @@ def random_items(rng: random.Random) -> list:
     return items
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_vector_has_the_same_bits_alone_and_in_any_company(dtype, tmp_path, pool, row_variant):
-    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"], dtype)
+@pytest.mark.parametrize(("name", "dtype"), BITS)
+def test_a_vector_has_the_same_bits_alone_and_in_any_company(name, dtype, tmp_path, pool, row_variant):
+    write_reference(tmp_path, name, ENCODERS[name], dtype)
     model = ours(tmp_path, pool=pool, pooling="mean")
     for seed in range(1 if pool is None else 6):
         rng = random.Random(f"encoder {seed}")
@@ -142,9 +182,9 @@ def test_a_vector_has_the_same_bits_alone_and_in_any_company(dtype, tmp_path, po
         assert found == [alone(model, item) for item in items], seed
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_two_ranks_have_the_bits_of_one(dtype, tmp_path, make_pool):
-    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"], dtype)
+@pytest.mark.parametrize(("name", "dtype"), BITS)
+def test_two_ranks_have_the_bits_of_one(name, dtype, tmp_path, make_pool):
+    write_reference(tmp_path, name, ENCODERS[name], dtype)
     if (first := make_pool()) is None:
         pytest.skip("the kernels are not built")
     pools, rng = [first, make_pool()], random.Random(3)

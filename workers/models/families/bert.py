@@ -3,6 +3,7 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ...pooling.head import LabelLayer
 from .family import Biases, Family, WeightNames, need, renamed
 
 DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "rms_norm_eps": 1e-12, "type_vocab_size": 2}
@@ -63,5 +64,7 @@ BERT = Family(
     is_gated=False,
     config=config,
     is_bidirectional=True,
-    label_layers=(("bert.pooler.dense", "tanh"), ("classifier", "none")),
+    is_post_norm=True,
+    label_layers=(LabelLayer("bert.pooler.dense", "tanh"), LabelLayer("classifier")),
+    token_label_layers=(LabelLayer("classifier"),),
 )

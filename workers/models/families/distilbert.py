@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from ...pooling.head import LabelLayer
 from . import bert
 from .family import WeightNames, renamed
 
@@ -42,5 +43,5 @@ DISTILBERT = replace(
     architectures=("DistilBertModel",),
     weight_names=NAMES,
     config=config,
-    label_layers=(("pre_classifier", "relu"), ("classifier", "none")),
+    label_layers=(LabelLayer("pre_classifier", "relu"), LabelLayer("classifier")),
 )

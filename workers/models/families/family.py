@@ -8,9 +8,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Multipliers, NormKind, RopeScaling
+from ...checkpoint.geometry import Head, Multipliers, NormKind, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
-from ...pooling.head import LayerActivation
+from ...pooling.head import LabelLayer
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
@@ -28,6 +28,7 @@ class WeightNames:
     final_norm: str = "model.norm.weight"
     output_head: str = "lm_head.weight"
     attention_norm: str = "model.layers.{}.input_layernorm.weight"
+    has_first_attention_norm: bool = True  # else the first layer's attention reads the embeddings as they are
     mlp_norm: str = "model.layers.{}.post_attention_layernorm.weight"
     attention_out_norm: str = ""  # applied to attention's output before it is added
     mlp_out_norm: str = ""
@@ -133,6 +134,10 @@ def windows_by_layer_type(config: HFConfig) -> tuple[int, ...]:
     return tuple(window if slides else 0 for slides in sliding)
 
 
+def no_reaches(_: HFConfig) -> tuple[int, ...]:
+    return ()
+
+
 def as_it_is(family: "Family", _: HFConfig) -> "Family":
     return family
 
@@ -165,5 +170,21 @@ class Family:
     has_alibi: bool = False  # attention scores decrease with the distance of the key
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for unsupported values
     is_bidirectional: bool = False  # an encoder
-    label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # turn the pooled token into scores
+    is_post_norm: bool = False  # an encoder that normalises after each addition
+    reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry
+    label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # from the pooled hidden state to the labels' scores
+    token_label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # of …ForTokenClassification
+    reward_layers: tuple[LabelLayer, ...] = ()  # of …ForRewardModel and …ForProcessRewardModel; empty: not served
     adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # the family, adapted to a config.json
+
+    def layers_to_labels(self, head: Head) -> tuple[LabelLayer, ...]:
+        """The layers that compute the scores of a checkpoint with that head."""
+        match head:
+            case "labels":
+                return self.label_layers
+            case "token_labels":
+                return self.token_label_layers
+            case "rewards" | "process_rewards":
+                return self.reward_layers
+            case "tokens" | "none":
+                return ()

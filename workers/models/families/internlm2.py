@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...pooling.head import LabelLayer
 from .family import Family, WeightNames, renamed
 from .llama import biases
 
@@ -27,4 +28,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return renamed(fields, {"bias": "attention_bias"})
 
 
-INTERNLM2 = Family("internlm2", ("InternLM2ForCausalLM",), NAMES, biases, config=config)
+INTERNLM2 = Family(
+    "internlm2", ("InternLM2ForCausalLM",), NAMES, biases, config=config, reward_layers=(LabelLayer("v_head"),)
+)

@@ -1,6 +1,7 @@
 """Qwen2 and Qwen2.5: as Llama, with biases on q, k and v; upper layers may have a sliding window."""
 
 from ...checkpoint.hf_config import HFConfig
+from ...pooling.head import LabelLayer
 from .family import Biases, Family, windows_by_layer_type
 
 
@@ -8,4 +9,10 @@ def biases(_: HFConfig) -> Biases:
     return Biases(qkv=True)
 
 
-QWEN2 = Family(name="qwen2", architectures=("Qwen2ForCausalLM",), biases=biases, sliding_windows=windows_by_layer_type)
+QWEN2 = Family(
+    name="qwen2",
+    architectures=("Qwen2ForCausalLM",),
+    biases=biases,
+    sliding_windows=windows_by_layer_type,
+    reward_layers=(LabelLayer("score.0", "relu"), LabelLayer("score.2")),
+)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from ...pooling.head import LabelLayer
 from . import bert
 from .family import need
 
@@ -23,5 +24,5 @@ ROBERTA = replace(
     architectures=("RobertaModel", "XLMRobertaModel"),
     weight_names=bert.weight_names("roberta", FIRST_POSITION),
     config=config,
-    label_layers=(("classifier.dense", "tanh"), ("classifier.out_proj", "none")),
+    label_layers=(LabelLayer("classifier.dense", "tanh"), LabelLayer("classifier.out_proj")),
 )

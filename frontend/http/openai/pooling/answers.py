@@ -1,6 +1,6 @@
 """Response bodies of the pooling routes, in the form of OpenAI, vLLM, Jina and Cohere. UNSET fields are left out."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -43,6 +43,10 @@ class PooledData(Answer):
 
 class PooledList(_List, kw_only=True):
     data: list[PooledData]
+
+
+class ProcessedData(_List, kw_only=True):
+    data: Any  # an IO processor's answer
 
 
 class Classification(Answer):

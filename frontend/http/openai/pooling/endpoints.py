@@ -4,16 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.pooling_params import PoolingTask
 
 from ....buffer_budget import Lease
 from ....conversation.strict_json import decode_body
+from ....pooling.io_processors import IOProcessor, io_processor, prompts_of
 from ....pooling.texts import Limit
+from ....text.off_loop import LONG
 from ...exchange.errors import HttpError
 from ...service import Service
 from ..endpoints import Endpoint, Sender, Work, terms_of
-from .inputs import input_prompts, params_of, text_prompts
+from .inputs import input_prompts, limit_of, params_of, text_prompts
 from .pairs import pairs_of
 from .schemas import (
     ClassificationRequest,
@@ -72,21 +76,43 @@ async def _embedding_prompts(service: Service, body: EmbeddingRequest, raw: byte
 
 async def _pooling_prompts(service: Service, body: PoolingRequest, raw: bytes, moment: int) -> list[PoolingPrompt]:
     able = service.engine.limits.tasks
-    task = body.task or next(task for task in _BY_TOKEN if task in able)
+    processor = None if body.io_processor is None else io_processor(service.io_processors, body.io_processor)
+    task = processor.task if processor else body.task or next(task for task in _BY_TOKEN if task in able)
     if task not in able:
         raise HttpError(400, f"task is {task}; {service.model_names[0]} serves {', '.join(able)}.", "task")
-    return await _vector_prompts(service, body, raw, moment, task)
+    if processor is not None:
+        return await _processed_prompts(service, body, processor)
+    if body.data is not None:
+        raise InvalidRequest("data requires an IO processor: name one in io_processor, or send input instead", "data")
+    columns = tuple(body.returned_token_ids or ())
+    return await _vector_prompts(service, body, raw, moment, task, body.step_tag_id, columns)
+
+
+async def _processed_prompts(service: Service, body: PoolingRequest, processor: IOProcessor) -> list[PoolingPrompt]:
+    for name in ("input", "messages", "task"):
+        if getattr(body, name) is not None:
+            raise InvalidRequest(f"{name} is produced by the IO processor from data; leave it out", name)
+    prompts = await service.off_loop(LONG, prompts_of, processor, body.data)
+    return await text_prompts(service, prompts, limit_of(service, body), params_of(body, processor.task), "data")
 
 
 async def _vector_prompts(
-    service: Service, body: VectorFields, raw: bytes, moment: int, task: PoolingTask
+    service: Service,
+    body: VectorFields,
+    raw: bytes,
+    moment: int,
+    task: PoolingTask,
+    step_tag_id: int | None = None,
+    returned_token_ids: tuple[int, ...] = (),
 ) -> list[PoolingPrompt]:
     if body.dimensions is not None and not task.endswith("embed"):
         raise InvalidRequest(
             f"dimensions is {body.dimensions}; only embeddings take it, and task is {task}", "dimensions"
         )
     service.pooling.files.check_dimensions(body.dimensions, service.engine.limits.embedding_size)
-    return await input_prompts(service, body, raw, moment, params_of(body, task, body.dimensions))
+    params = params_of(body, task, body.dimensions)
+    params = msgspec.structs.replace(params, step_tag_id=step_tag_id, returned_token_ids=returned_token_ids)
+    return await input_prompts(service, body, raw, moment, params)
 
 
 async def _classification_prompts(

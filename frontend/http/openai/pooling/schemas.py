@@ -1,6 +1,6 @@
 """Request bodies of the pooling routes. Names and defaults are vLLM's; a field not listed here is refused by name."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ MAX_INPUTS = 2048  # texts or lists of tokens per request; OpenAI's limit
 
 Input = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
+Column = Annotated[int, Meta(ge=0, le=MAX_DIMENSIONS, description="Index of a label, from 0")]
 Dimensions = Annotated[
     int, Meta(ge=1, le=MAX_DIMENSIONS, description="How many of the first numbers of each embedding to return")
 ]
@@ -67,6 +68,10 @@ class EmbeddingRequest(VectorFields, frozen=True, kw_only=True):
 
 class PoolingRequest(VectorFields, frozen=True, kw_only=True):
     task: PoolingTask | None = None
+    io_processor: Annotated[str, Meta(max_length=128)] | None = None  # a plugin, which makes prompts of `data`
+    data: Any = None
+    step_tag_id: TokenId | None = None  # token_classify: only this token's places have a score
+    returned_token_ids: Annotated[list[Column], Meta(min_length=1, max_length=256)] | None = None  # all columns
 
 
 class ClassificationRequest(InputFields, frozen=True, kw_only=True):

@@ -31,8 +31,9 @@ class PoolingPrompt:
     def num_numbers(self, service: Service) -> int:
         """The size of its vector, in numbers."""
         limits, params = service.engine.limits, self.params
+        labels = len(params.returned_token_ids) or limits.num_labels
         is_embedding = params.task in ("embed", "token_embed")
-        columns = params.dimensions or limits.embedding_size if is_embedding else limits.num_labels
+        columns = params.dimensions or limits.embedding_size if is_embedding else labels
         return columns * (len(self.token_ids) if params.task.startswith("token_") else 1)
 
 

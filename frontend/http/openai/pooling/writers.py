@@ -5,7 +5,9 @@ from typing import Any
 
 from msgspec import UNSET
 
+from ....pooling.io_processors import output_of
 from ....pooling.similarity import numbers
+from ....text.off_loop import LONG
 from ...exchange.sse import AnswerHead
 from ...service import Service
 from . import answers
@@ -50,8 +52,12 @@ class EmbeddingWriter(Writer):
 
 
 class PoolingWriter(Writer):
-    async def answer(self, head: AnswerHead) -> answers.PooledList:
+    async def answer(self, head: AnswerHead) -> answers.PooledList | answers.ProcessedData:
         body: PoolingRequest = self.body
+        if body.io_processor is not None:
+            processor, vectors = self.service.io_processors[body.io_processor], self.work.vectors()
+            found = await self.service.off_loop(LONG, output_of, processor, body.data, [each async for each in vectors])
+            return answers.ProcessedData(**self._list_head(head), data=found)
         encoder, data = VectorEncoder(as_base64=body.encoding_format == "base64"), list[answers.PooledData]()
         in_rows = self.prompts[0].params.task.startswith("token_")
         async for pooled in self.work.vectors():

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..batch.input_batch import InputBatch
-from ..kv.cache_view import CacheView
-from ..kv.kv_cache import KVCache
-from .decoder import Model
+from ...batch.input_batch import InputBatch
+from ...kv.cache_view import CacheView
+from ...kv.kv_cache import KVCache
+from ..decoder import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,12 +5,13 @@ from dataclasses import fields
 
 from torch import Tensor
 
-from ..checkpoint.conversion import converted
-from ..layers.norm import Norm
-from ..pooling.head import PoolingHead
-from .assembly import Assembly
-from .decoder import DecoderLayer
+from ...checkpoint.conversion import converted
+from ...layers.norm import Norm
+from ...pooling.head import PoolingHead
+from ..assembly import Assembly
+from ..decoder import DecoderLayer
 from .encoder import Encoder
+from .local_encoder import LocalEncoder
 
 
 class EncoderAssembly(Assembly):
@@ -37,3 +38,12 @@ class EncoderAssembly(Assembly):
         held = converted(name, table, geometry.dtype).to(self._device)
         self._loaded(held.nbytes)
         return held
+
+
+class PreNormEncoderAssembly(Assembly):
+    """Builds a LocalEncoder, whose layers are a decoder's."""
+
+    def model(self, pooling: PoolingHead) -> LocalEncoder:
+        """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
+        model = super().model(pooling)
+        return LocalEncoder(**{each.name: getattr(model, each.name) for each in fields(model)})

@@ -1,0 +1,1 @@
+"""Encoders: bidirectional attention, vectors instead of tokens. Open encoder.py first."""
