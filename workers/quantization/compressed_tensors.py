@@ -92,7 +92,7 @@ class CompressedTensorsReader:
         stored = self.checkpoint.read(f"{name}.weight_shape", (2,), dtypes=("I64", "I32"))
         if tuple(stored.tolist()) != shape:
             raise ConfigError(
-                f"{self.checkpoint.folder}: {name}.weight_shape is {stored.tolist()}, but config.json requires "
+                f"{self.checkpoint.folder}: {name}.weight_shape is {stored.tolist()}, but config.json asks for "
                 f"{list(shape)}"
             )
 
