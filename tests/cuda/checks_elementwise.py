@@ -10,7 +10,7 @@ from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.layers.rotary import rotate
 
-from ..kernel_oracles import activated, centred, gated, normalised, rotated
+from ..kernel_oracles import activated, centred, gated, normalised, turned
 from ..workers.cache_views import writing_view
 from .operations import CpuKernels, activate, cap_logits, layer_norm, rms_norm, rotate_and_cache
 from .small_floats import FORMATS, ROUNDING
@@ -154,15 +154,15 @@ class Rotation:
         query, keys, values = (inner_of(guarded) for guarded in (query, keys, values))
         return query, *(cache.transpose(1, 2).flatten(0, 1) for cache in (keys, values))
 
-    def rotated(self):
+    def turned(self):
         """The expected queries, keys and values: normalised and rotated in float64."""
         query, key, value = self.projected.double().split([self.heads, self.kv_heads, self.kv_heads], 1)
         if self.norms[0] is not None:
             query, key = (normalised(x, norm, EPS) for x, norm in zip((query, key), self.norms, strict=True))
         angles = self.angles[self.positions]
-        return rotated(query, angles), rotated(key, angles), value
+        return turned(query, angles), turned(key, angles), value
 
-    def rotated_in_float(self):
+    def turned_in_float(self):
         """Queries and keys rotated by torch in float32, before rounding."""
         query, key, _ = self.projected.float().split([self.heads, self.kv_heads, self.kv_heads], 1)
         cosine, sine = self.angles[self.positions].unsqueeze(1).chunk(2, -1)
@@ -176,12 +176,12 @@ def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_siz
     places = case.slots[used]
     _check_untouched(found, used, places)
     query, keys, values = found[0][used], found[1][places], found[2][places]
-    expected_query, expected_keys, expected_values = (x[used] for x in case.rotated())
+    expected_query, expected_keys, expected_values = (x[used] for x in case.turned())
     _check_close(query, expected_query, 1.0)
     _check_close(keys, expected_keys, case.scales[0])
     assert torch.equal(bits(values), bits(rounded(expected_values / case.scales[1], cached)))
     if not norms and not isinstance(launcher, CpuKernels):  # CPU kernels use fused multiply-adds
-        query_in_float, keys_in_float = (x[used] for x in case.rotated_in_float())
+        query_in_float, keys_in_float = (x[used] for x in case.turned_in_float())
         assert torch.equal(bits(query), bits(rounded(query_in_float, dtype)))
         assert torch.equal(bits(keys), bits(rounded(keys_in_float / case.scales[0], cached)))
     last = int(used.nonzero()[-1])

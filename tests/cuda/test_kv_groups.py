@@ -57,7 +57,7 @@ def planner_of(runner, seed: int, windows: tuple[int, ...]) -> Planner:
 
 
 def grouped(model, device) -> Planner:
-    """A planner with KV groups and graphs of all sizes."""
+    """With graphs of all sizes."""
     groups = KVGroups.of(model.geometry.sliding_windows, MAX_LEN)
     assert groups.windows == WINDOWS["mixed"]
     steps = cuda_steps(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device)

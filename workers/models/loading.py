@@ -50,7 +50,7 @@ def load_model(
     geometry.check_tensor_parallel(group.size)
     backend = backend or _best_backend(config, geometry, pool)
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
-        raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
+        raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
     own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
     spec = read_spec(path, geometry.head, own_kind, config.pooling, geometry.hidden_size)
     checkpoint = Checkpoint(path)
@@ -79,7 +79,7 @@ def load_model(
 
 
 def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, spec: PoolingSpec) -> list[Dense]:
-    """The layers that turn a token's hidden state into scores of labels."""
+    """The layers from a token's hidden state to the labels' scores."""
     if geometry.head != "labels":
         return []
     hidden, layers = geometry.hidden_size, family.label_layers

@@ -30,7 +30,7 @@ class PoolingRow:
     kind: Kind | None  # None: every token has its own vector
     num_tokens: int = 0  # summed so far
     total: NDArray[np.float32] | None = None  # the sum of a mean
-    parts: list[Vectors] = field(default_factory=list)  # the hidden states, for the other kinds
+    parts: list[Vectors] = field(default_factory=list)  # the hidden states of the other kinds
 
     def wanted(self, chunk: slice, *, is_first: bool, is_last: bool) -> slice:
         """The tokens of `chunk` that contribute to the vector."""

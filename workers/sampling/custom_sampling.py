@@ -39,7 +39,7 @@ class CustomSampling:
         for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
             host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU, a view of the same memory
             if not np.isfinite(host).all():
-                continue  # a fault of the model: the sampler reports it, and the row is computed again
+                continue  # the model's own fault: the sampler reports it, and the row is computed again
             if reason := self._apply(host, int(rows[index]), state):
                 failures[index] = reason
                 continue
@@ -53,7 +53,7 @@ class CustomSampling:
         return self._sampling.prompt_logprobs(logits, tokens, count)
 
     def _apply(self, logits: NDArray[np.float32], row: int, state: RequestRows) -> str:
-        """Change one row's logits [vocab] float32 in place. Returns "", or an error and leaves the logits unchanged."""
+        """Change one row's logits [vocab] float32 in place. Returns the error, or ""; on error they stay unchanged."""
         kept, name = logits.copy(), ""
         tokens, asked = state.tokens(row), state.sampling.custom[row]
         tokens.flags.writeable = False  # of this view only
@@ -81,7 +81,7 @@ def with_processors(
 
 @dataclass(frozen=True, slots=True)
 class CustomSample:
-    """A sample in which some rows have no token; errors and excluded tokens by index of the row in the step."""
+    """A sample in which some rows have no token. By index: the error, and the tokens that processors excluded."""
 
     sample: PendingSample
     failures: dict[int, str]

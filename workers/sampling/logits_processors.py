@@ -35,7 +35,7 @@ class RowProcessors:
         self._made: list[tuple[int, list[LogitsProcessor]]] = [(-1, [])] * num_rows  # (row generation, processors)
 
     def of(self, row: int, state: RequestRows, asked: tuple[LogitsProcessorParams, ...]) -> list[LogitsProcessor]:
-        """The processors of `row`. Raises LookupError for a plugin that is not loaded, and the constructor's errors."""
+        """The processors of `row`. Raises the constructor's errors, and LookupError for one that was not loaded."""
         generation = int(state.generation[row])
         if self._made[row][0] != generation:
             self._made[row] = generation, [self._make(each) for each in asked]

@@ -150,7 +150,7 @@ def test_a_window_hides_earlier_keys(cpu_pools, window, dtypes):
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-def test_keys_before_every_window_may_hold_anything_and_their_blocks_need_not_exist(cpu_pools, dtypes):
+def test_keys_before_every_window_may_hold_anything_and_their_blocks_be_nowhere(cpu_pools, dtypes):
     case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, window=20)
     expected = case.run(cpu_pools[0])
     for (old, _), table in zip(case.rows, case.tables, strict=True):

@@ -10,7 +10,7 @@ from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, no
 from paged_serve.workers.layers.activation import activated
 from paged_serve.workers.layers.rotary import Rotary
 
-from ...kernel_oracles import gated, normalised, rotated
+from ...kernel_oracles import gated, normalised, turned
 from ..cache_views import writing_view
 from ..elementwise_calls import layer_norm, rms_norm, silu_mul
 
@@ -138,7 +138,7 @@ def rotated_by_definition(heads, norm, eps, angles):
     x = heads.double() if norm is None else normalised(heads, norm, eps)
     low, high = x.abs().chunk(2, 2)
     cosine, sine = angles.double().abs().unsqueeze(1).chunk(2, 2)
-    return rotated(x, angles), torch.cat([low * cosine + high * sine, high * cosine + low * sine], 2)
+    return turned(x, angles), torch.cat([low * cosine + high * sine, high * cosine + low * sine], 2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

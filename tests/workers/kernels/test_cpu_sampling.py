@@ -29,7 +29,7 @@ def apart(logits):
 
 
 def draw(pool, logits, params, uniform, masks=()):
-    """Draw a token for each row of `logits` with the parameters `params` and the random number `uniform`.
+    """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
 
     If a row has XTC, it applies in this step.
     """

@@ -1,4 +1,4 @@
-"""Blocks behind windows go to other rows while a row runs: no bit changes, and the row never reads them again."""
+"""Blocks behind windows go to other rows while a row runs: not a bit changes, and none of them is looked at again."""
 
 from functools import partial
 

@@ -66,7 +66,7 @@ def test_scores_of_labels_agree_with_transformers_and_use_token_types(name, labe
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM"])
-def test_the_head_for_masked_tokens_is_ignored(name, tmp_path):
+def test_what_restores_masked_words_is_left_out(name, tmp_path):
     expected_model = write_reference(tmp_path, name, ENCODERS[name.replace("ForMaskedLM", "Model")])
     expected = hidden_states(expected_model, tokens(40))[0]
     assert_near(vectors(ours(tmp_path), tokens(40)), expected / np.linalg.norm(expected))
@@ -132,7 +132,7 @@ def random_items(rng: random.Random) -> list:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_vector_has_the_same_bits_alone_and_in_any_batch(dtype, tmp_path, pool, row_variant):
+def test_a_vector_has_the_same_bits_alone_and_in_any_company(dtype, tmp_path, pool, row_variant):
     write_reference(tmp_path, "BertModel", ENCODERS["BertModel"], dtype)
     model = ours(tmp_path, pool=pool, pooling="mean")
     for seed in range(1 if pool is None else 6):

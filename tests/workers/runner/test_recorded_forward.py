@@ -227,7 +227,7 @@ def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["gpt-neox", "phi", "cohere2", "exaone4"])
-def test_parallel_layers_and_post_norms_are_computed_by_kernels(variant, make_model, tmp_path):
+def test_layers_in_parallel_and_those_with_norms_behind_are_computed_by_kernels(variant, make_model, tmp_path):
     reference(variant, tmp_path, torch.bfloat16)
     plans = [prefill(0, 4), join(0), STEADY, STEADY]
     model, pool = make_model(tmp_path)
@@ -236,7 +236,7 @@ def test_parallel_layers_and_post_norms_are_computed_by_kernels(variant, make_mo
 
 
 @pytest.mark.parametrize("variant", ["olmo2", "olmo-clipped"])
-def test_a_step_that_normalises_or_clips_over_all_heads_runs_through_python(variant, make_model, tmp_path):
+def test_a_step_that_normalises_or_clips_all_heads_together_is_whole_through_python(variant, make_model, tmp_path):
     reference(variant, tmp_path, torch.bfloat16)
     model, pool = make_model(tmp_path)
     assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
