@@ -69,7 +69,7 @@ class Request:
 
 @dataclass
 class Batch:
-    """Requests in one paged cache. Positions outside all windows are NaN in it, and POISON in the tables."""
+    """Requests in one paged cache. What no token sees under `window` is NaN there, and poison in the tables."""
 
     heads: AttentionShape
     requests: list[Request]

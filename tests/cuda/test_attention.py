@@ -38,7 +38,7 @@ def test_every_head_layout_matches_the_oracle(launcher, heads, options):
 
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize("heads", [USUAL, replace(KINDS[5], is_bidirectional=True)])
-def test_bidirectional_tokens_see_all_keys_of_their_request(launcher, heads):
+def test_bidirectional_tokens_attend_to_all_keys_of_their_request(launcher, heads):
     cases = batch(replace(heads, is_bidirectional=True), [(1, 0), (16, 0), (63, 0), (65, 0), (530, 0)])
     assert_right(run(launcher, cases), cases)
 

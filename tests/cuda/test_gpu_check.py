@@ -72,7 +72,7 @@ def test_every_program_that_a_part_runs_exists():
             assert not word.startswith(("scripts/", "tests/")) or (ROOT / word).exists(), word
 
 
-def test_a_part_that_fails_hangs_or_cannot_run_is_noted_and_the_next_begins(tmp_path):
+def test_a_part_that_fails_hangs_or_cannot_run_is_recorded_and_the_next_one_starts(tmp_path):
     parts = [
         part("import sys; print('it broke'); sys.exit(3)", name="breaks"),
         part("import time; print('so far', flush=True); time.sleep(600)", name="hangs", limit_s=2),

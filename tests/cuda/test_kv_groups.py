@@ -57,7 +57,7 @@ def planner_of(runner, seed: int, windows: tuple[int, ...]) -> Planner:
 
 
 def grouped(model, device) -> Planner:
-    """A planner with KV groups and graphs of all sizes."""
+    """With graphs of all sizes."""
     groups = KVGroups.of(model.geometry.sliding_windows, MAX_LEN)
     assert groups.windows == WINDOWS["mixed"]
     steps = cuda_steps(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device)
@@ -83,7 +83,7 @@ def test_rows_that_take_each_others_freed_blocks_get_the_same_bytes(model, devic
         assert whole(model).play([request], UNDISTURBED) == [result]
 
 
-def test_groups_of_one_window_list_their_work_once_a_step(model, device, monkeypatch):
+def test_groups_of_one_window_list_their_work_once_per_step(model, device, monkeypatch):
     together, lists = grouped(model, device), []
     monkeypatch.setattr(kernels, "plan", lambda launcher, work, view: lists.append(work.window))
     monkeypatch.setattr(kernels, "attention", lambda *args, out, **options: out.zero_())

@@ -13,7 +13,7 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.kernels.cuda.elementwise import RmsNormParams, rms_norm, rms_norm_kernel
-from paged_serve.workers.kernels.cuda.launcher import CudaLauncher, wrapped
+from paged_serve.workers.kernels.cuda.launcher import CudaLauncher, cupy_stream
 from paged_serve.workers.kernels.cuda.requirements import (
     architecture,
     check_compiler,
@@ -118,7 +118,7 @@ def test_a_kernel_that_does_not_compile_ends_the_loading(launcher):
 
 
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 65536, 1), (2**31, 1, 1), (1, 1, -1)])
-def test_a_grid_that_no_device_takes_is_refused(launcher, grid):
+def test_a_grid_beyond_the_limits_of_devices_is_refused(launcher, grid):
     with pytest.raises(AssertionError):
         launcher.launch(rms_norm_kernel(torch.bfloat16, 1024), grid, PARAMS)
 
@@ -140,8 +140,8 @@ def test_cupy_accepts_the_arguments_of_a_launch():
     with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):
         launcher.launch(kernel, (1, 1, 1), PARAMS)
     with pytest.raises(TypeError):
-        null((1, 1, 1), (32, 1, 1), (np.frombuffer(PARAMS, np.uint8),), stream=wrapped(cupy, 0))
-    assert wrapped(cupy, 1 << 40).ptr == 1 << 40
+        null((1, 1, 1), (32, 1, 1), (np.frombuffer(PARAMS, np.uint8),), stream=cupy_stream(cupy, 0))
+    assert cupy_stream(cupy, 1 << 40).ptr == 1 << 40
 
 
 @pytest.mark.parametrize(

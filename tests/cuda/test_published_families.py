@@ -25,7 +25,7 @@ NIGHTLY = ("gpt-bigcode", "starcoder2-plain-sliding")
 @pytest.mark.parametrize(
     "variant", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in VARIANTS]
 )
-def test_a_family_is_near_float32_in_any_chunk_and_beside_any_row(tmp_path, variant):
+def test_a_family_is_close_to_float32_in_any_chunk_and_batch(tmp_path, variant):
     """The error is less than that of transformers, which rounds more often; the launched kernels are those listed."""
     dtype, prompt = VARIANTS[variant], random_tokens(70)
     exact = reference_logits(reference(variant, tmp_path, dtype), prompt)

@@ -209,7 +209,7 @@ def test_a_rank_that_captures_out_of_turn_is_detected(start):
         lambda x: torch.empty(3, pin_memory=True),
     ],
 )
-def test_an_operation_that_a_capture_cannot_hold_is_refused(run):
+def test_an_operation_that_a_capture_cannot_contain_is_refused(run):
     with pytest.raises(CaptureError):
         EmulatedPool(Stream()).capture(lambda: run(torch.ones(3)))
 

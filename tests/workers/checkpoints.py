@@ -228,7 +228,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
 
 
 def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """The folder's model in transformers; its rotary frequencies are float32, which a later `.to` would round."""
+    """What transformers makes of the folder; its rotary frequencies stay float32 (a later `.to` would round them)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers

@@ -22,7 +22,7 @@ def write_tiny_model(
     """Write config.json and model.safetensors; the weights are large enough that logits differ clearly.
 
     `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs.
-    `draw(shape)` replaces torch's normal numbers, which depend on the processor.
+    `draw(shape)` makes normal numbers in the place of torch, whose own differ from one processor to another.
     """
     generator = torch.Generator().manual_seed(seed)
 

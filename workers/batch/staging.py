@@ -12,7 +12,7 @@ from torch import Tensor
 
 ALIGNMENT = 16  # bytes
 DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
-MOST_LAYOUTS = 512  # layouts kept; beyond this number all are discarded
+MAX_LAYOUTS = 512  # layouts kept; beyond this number all are discarded
 
 Kinds = tuple[tuple[str, int], ...]  # (dtype, length) of each array
 
@@ -67,7 +67,7 @@ class Staging:
             [] if self._is_host else [(host[used], self._on_device[used]) for host in self._on_host],
             [self._on_device[span].view(DTYPES[dtype]) for span, dtype in spans],
         )
-        if len(self._layouts) >= MOST_LAYOUTS:
+        if len(self._layouts) >= MAX_LAYOUTS:
             self._layouts.clear()
         self._layouts[kinds] = layout
         return layout

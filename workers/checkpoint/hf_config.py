@@ -106,13 +106,13 @@ def read_architectures(folder: Path) -> list[str]:
     return read_json_file(path, _Architectures).architectures or []
 
 
-def read_hf_config(folder: Path, in_common_names: Callable[[dict[str, Any]], dict[str, Any]]) -> HFConfig:
-    """Read config.json; `in_common_names` renames the fields of the architecture to those of HFConfig.
+def read_hf_config(folder: Path, rename_fields: Callable[[dict[str, Any]], dict[str, Any]]) -> HFConfig:
+    """Read config.json; `rename_fields` renames the fields of the architecture to those of HFConfig.
 
     Raises ConfigError naming the invalid field.
     """
     path = folder / "config.json"
-    fields = in_common_names(read_json_file(path, dict[str, Any]))
+    fields = rename_fields(read_json_file(path, dict[str, Any]))
     try:
         return msgspec.convert(fields, HFConfig)
     except msgspec.ValidationError as error:
@@ -148,10 +148,10 @@ def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
     return DTYPES[own]
 
 
-def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, may_be_partial: bool = False) -> RopeScaling:
+def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, allow_partial: bool = False) -> RopeScaling:
     """The rotary parameters, from either format; `parameters` replaces those of config.json for some layers.
 
-    `may_be_partial`: the family's models may rotate only a part of each head.
+    `allow_partial`: the family's models may rotate only a part of each head.
     """
     if parameters is None:
         parameters = dict(config.rope_parameters or config.rope_scaling or {})
@@ -165,7 +165,7 @@ def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, may_b
     known.setdefault("original_max_positions", config.max_position_embeddings)
     if kind in ("linear", "llama3", "yarn") and "factor" not in known:
         raise ConfigError(f"rope type {kind!r} needs a factor, but config.json has none")
-    rotary_dim = _rotary_dim(config, parameters, may_be_partial)
+    rotary_dim = _rotary_dim(config, parameters, allow_partial)
     try:
         rope = msgspec.convert({"kind": kind, "theta": theta, "rotary_dim": rotary_dim, **known}, RopeScaling)
     except msgspec.ValidationError as error:
@@ -175,14 +175,14 @@ def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, may_b
     return rope
 
 
-def _rotary_dim(config: HFConfig, parameters: dict[str, Any], may_be_partial: bool) -> int | None:
+def _rotary_dim(config: HFConfig, parameters: dict[str, Any], allow_partial: bool) -> int | None:
     """The number of rotated elements of a head; None: all."""
     head_dim = _head_dim(config)
     partial = parameters.get("partial_rotary_factor") or config.partial_rotary_factor or 1.0
     if partial == 1.0 and config.rotary_dim in (None, head_dim):
         return None
     spelled = f"partial_rotary_factor={partial}" if config.rotary_dim is None else f"rotary_dim={config.rotary_dim}"
-    if not may_be_partial:
+    if not allow_partial:
         raise ConfigError(f"config.json: {spelled} is not supported for this family; only whole heads are rotated")
     found = config.rotary_dim
     if found is None:

@@ -61,10 +61,10 @@ class Checkpoint:
         """Read [start, stop) along `dim` of tensor `name`, which must have this full `shape` and one of `dtypes`."""
         entry = self.entries.get(name)
         if entry is None:
-            raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json requires")
+            raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json asks for")
         if tuple(entry.shape) != shape:
             raise ConfigError(
-                f"{self._file_of[name]}: tensor {name} has shape {entry.shape}, but config.json requires {list(shape)}"
+                f"{self._file_of[name]}: tensor {name} has shape {entry.shape}, but config.json asks for {list(shape)}"
             )
         if entry.dtype not in dtypes:
             raise ConfigError(

@@ -191,10 +191,10 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
             return Int8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
         case Fp8Weight(), Fp8Weight():
             return Fp8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
-        case GroupedWeight(), GroupedWeight() if _alike(upper, lower):
+        case GroupedWeight(), GroupedWeight() if _have_same_layout(upper, lower):
             zeros = None
             if upper.zeros is not None or lower.zeros is not None:
-                zeros = torch.cat([_written_zeros(upper), _written_zeros(lower)])
+                zeros = torch.cat([_explicit_zeros(upper), _explicit_zeros(lower)])
             scales = torch.cat([upper.scales, lower.scales])
             return GroupedWeight(torch.cat([upper.codes, lower.codes]), scales, zeros, upper.bits, upper.order)
         case _:
@@ -205,7 +205,7 @@ def _float_parts(weight: Tensor | StoredWeight) -> tuple[tuple[Tensor, ...], tor
     return ((weight,), weight.dtype) if isinstance(weight, Tensor) else (weight.parts, weight.dtype)
 
 
-def _alike(one: GroupedWeight, other: GroupedWeight) -> bool:
+def _have_same_layout(one: GroupedWeight, other: GroupedWeight) -> bool:
     if one.bits != other.bits or one.group_size != other.group_size:
         return False
     if one.order is None or other.order is None:
@@ -213,7 +213,7 @@ def _alike(one: GroupedWeight, other: GroupedWeight) -> bool:
     return torch.equal(one.order, other.order)
 
 
-def _written_zeros(weight: GroupedWeight) -> Tensor:
+def _explicit_zeros(weight: GroupedWeight) -> Tensor:
     if weight.zeros is not None:
         return weight.zeros
     return torch.full(weight.scales.shape, weight.middle, dtype=torch.uint8, device=weight.codes.device)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 RETRY_S = 0.005  # between two attempts to connect to a rank that does not listen yet
-LOOKS_BEFORE_SLEEP = 200  # about 100 us: longer than a peer on another core lags behind in a decode step
+POLLS_BEFORE_SLEEP = 200  # about 100 us: longer than a peer on another core lags behind in a decode step
 BUFFER_BYTES = 1 << 20
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -95,21 +95,21 @@ class RankLinks:
             raise RankLost(f"rank {self._rank} cannot send to a peer any more: {error.strerror}") from error
 
     def _receive(self, peer: socket.socket, part: memoryview) -> None:
-        looks = LOOKS_BEFORE_SLEEP
+        polls_left = POLLS_BEFORE_SLEEP
         while part:
             try:
-                count = peer.recv_into(part, 0, socket.MSG_DONTWAIT if looks else 0)
+                count = peer.recv_into(part, 0, socket.MSG_DONTWAIT if polls_left else 0)
             except BlockingIOError as error:
-                if not looks:
+                if not polls_left:
                     raise RankLost(f"rank {self._rank} has waited too long for a peer that is silent") from error
-                looks -= 1
+                polls_left -= 1
                 continue
             except OSError as error:
                 raise RankLost(f"a link of rank {self._rank} broke: {error.strerror}") from error
             if not count:
                 raise RankLost(f"a peer of rank {self._rank} has ended")
             part = part[count:]
-            looks = LOOKS_BEFORE_SLEEP
+            polls_left = POLLS_BEFORE_SLEEP
 
     def close(self) -> None:
         for peer in self._peers.values():

@@ -18,8 +18,8 @@ class KVGroups:
 
     windows: tuple[int, ...]  # per group: positions that a token attends to, itself included; 0: all
     of_layer: tuple[int, ...]  # the group of each layer
-    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor that holds each layer's blocks
-    layers_per_group: int  # a group with fewer layers takes the same memory
+    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's blocks
+    layers_per_group: int  # a group may have fewer layers, but takes the same memory
 
     @classmethod
     def whole(cls, num_layers: int) -> "KVGroups":
@@ -30,7 +30,7 @@ class KVGroups:
     def of(cls, windows: Sequence[int], max_model_len: int) -> "KVGroups":
         """Groups for layers with these `windows` (0: full attention) and requests of up to `max_model_len` tokens.
 
-        A window at least as long as the longest request has no effect: its layers keep all positions.
+        A window that is no smaller than the longest request hides nothing: its layers keep all positions.
         """
         kinds: dict[int, list[int]] = {}
         for layer, window in enumerate(windows):
@@ -52,7 +52,7 @@ class KVGroups:
         whole = -(-length // block_size)
 
         def of(window: int) -> int:
-            """The blocks of a chunk and of the window before it, which may begin anywhere in a block."""
+            """Blocks spanned by a chunk and the window before it, which may begin anywhere in a block."""
             spanned = window - 1 + min(most_at_once, length)
             return min(whole, (spanned + block_size - 2) // block_size + 1) if window else whole
 
@@ -60,7 +60,7 @@ class KVGroups:
 
 
 def _layers_per_group(num_layers: dict[int, int], max_model_len: int) -> int:
-    """The best size for these numbers of layers by window: small groups cost many tables, large groups cost padding."""
+    """The cheapest size, given the number of layers by window: small groups mean many tables, large ones padding."""
 
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in num_layers.values())

@@ -58,7 +58,7 @@ class WorkerProcess:
     def run(self) -> None:
         """Run until Stop arrives. An error is reported to the core first, then raised."""
         try:
-            self._introduce()
+            self._send_hello()
             while not self._child.stop_requested:
                 message = self._receive()
                 if message is not None:
@@ -76,7 +76,7 @@ class WorkerProcess:
         finally:
             self._link.close(linger_s=FAREWELL_S)
 
-    def _introduce(self) -> None:
+    def _send_hello(self) -> None:
         hello = handshake_hello("worker", self._child.index, self._child.epoch)
         if not (self._link.wait_connected(HANDSHAKE_TIMEOUT_S) and self._link.send(hello)):
             raise ProtocolError(f"no engine core in {self._child.run_dir} after {HANDSHAKE_TIMEOUT_S:g} s")
@@ -160,7 +160,7 @@ class WorkerProcess:
         assert not isinstance(message, Hello)
         if self._link.send(message):
             return
-        self._obey_supervisor(FAREWELL_S)  # on a normal stop the core ends first, and the Stop is about to arrive
+        self._obey_supervisor(FAREWELL_S)  # on a normal stop the core ends first, and our own Stop is on its way
         if not self._child.stop_requested:
             raise ProtocolError(f"the engine core does not accept {type(message).__name__}: it has ended or is blocked")
 

@@ -22,16 +22,16 @@ PER_WORD = 8
 
 @dataclass(frozen=True, slots=True)
 class AwqReader:
-    """Reads AWQ matrices. Those without a qweight are not quantized: `otherwise` reads them."""
+    """Reads AWQ matrices. Those without a qweight are not quantized: `float_reader` reads them."""
 
     checkpoint: Checkpoint
     config: Awq
-    otherwise: MatrixReader
+    float_reader: MatrixReader
     pool: Pool | None = None  # its threads unpack codes; None: torch unpacks them
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         if f"{name}.qweight" not in self.checkpoint.entries:
-            return self.otherwise.read(name, part)
+            return self.float_reader.read(name, part)
         outputs, inputs = part.shape
         size = self.config.group_size or self.config.q_group_size or -1
         groups = num_groups(self.checkpoint, f"{name}.scales", 0, inputs, size)

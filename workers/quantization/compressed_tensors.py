@@ -31,17 +31,17 @@ LINEAR = "Linear"  # every projection is a module of this class
 
 @dataclass(frozen=True, slots=True)
 class CompressedTensorsReader:
-    """Reads quantized matrices. `otherwise` reads the others: those that are ignored or no group's target."""
+    """Reads quantized matrices. `float_reader` reads the others: those that are ignored or no group's target."""
 
     checkpoint: Checkpoint
     config: CompressedTensors
-    otherwise: MatrixReader
+    float_reader: MatrixReader
     pool: Pool | None = None  # its threads unpack codes; None: torch unpacks them
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         group = group_for(name, self.config)
         if group is None:
-            return self.otherwise.read(name, part)
+            return self.float_reader.read(name, part)
         assert group.weights is not None  # checked when the configuration was read
         match group.format or self.config.format:
             case "int-quantized":
@@ -92,7 +92,7 @@ class CompressedTensorsReader:
         stored = self.checkpoint.read(f"{name}.weight_shape", (2,), dtypes=("I64", "I32"))
         if tuple(stored.tolist()) != shape:
             raise ConfigError(
-                f"{self.checkpoint.folder}: {name}.weight_shape is {stored.tolist()}, but config.json requires "
+                f"{self.checkpoint.folder}: {name}.weight_shape is {stored.tolist()}, but config.json asks for "
                 f"{list(shape)}"
             )
 

@@ -24,16 +24,16 @@ from .config import Gptq
 
 @dataclass(frozen=True, slots=True)
 class GptqReader:
-    """Reads GPTQ matrices. Those without a qweight are not quantized: `otherwise` reads them."""
+    """Reads GPTQ matrices. Those without a qweight are not quantized: `float_reader` reads them."""
 
     checkpoint: Checkpoint
     config: Gptq
-    otherwise: MatrixReader
+    float_reader: MatrixReader
     pool: Pool | None = None  # its threads unpack codes; None: torch unpacks them
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         if f"{name}.qweight" not in self.checkpoint.entries:
-            return self.otherwise.read(name, part)
+            return self.float_reader.read(name, part)
         outputs, inputs = part.shape
         groups = num_groups(self.checkpoint, f"{name}.scales", 0, inputs, self.config.group_size)
         order = activation_order(self.checkpoint, f"{name}.g_idx", inputs, groups)

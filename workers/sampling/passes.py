@@ -39,9 +39,8 @@ class Passes(Protocol):
     ) -> NDArray[np.int64]:
         """Draw a token for each of the logits' rows at `indices`; the following arguments belong to these rows.
 
-        At least one logit of a row is finite; the others may be -infinity. For a row with a mask (as in `mask`), the
-        token is one that the mask allows, and `best` is ignored. The logits stay unchanged. Empty `masks`: no row has a
-        mask.
+        At least one logit of a row is finite, the others may be -infinity. With a mask, as in `mask`, the token is one
+        that it allows, and `best` is ignored; the logits are not changed. Without `masks` no row has one.
         """
         ...
 

@@ -89,7 +89,7 @@ class Sampler:
         rows: NDArray[np.int64],
         state: RequestRows,
     ) -> None:
-        """Apply steps 2 and 3 in place to the rows at `indices`, and remove their masks from `masks`."""
+        """Steps 2 and 3 in place, for the rows at `indices`, except rows with only a mask, which a draw applies."""
         masked = [index for index in indices.tolist() if index in masks]
         if masked:
             stacked = np.stack([masks.pop(index) for index in masked])

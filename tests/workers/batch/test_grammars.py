@@ -98,7 +98,7 @@ def test_the_first_token_decides_whether_free_text_comes_before(grammars):
     )
 
 
-def test_the_output_is_free_until_the_token_that_the_grammar_comes_after(grammars):
+def test_the_output_is_free_until_a_token_starts_the_grammar(grammars):
     row = grammars.prepare(lark('start: "no"', after=(7, 9)), [5, 6])
     assert allowed(grammars, row) == sorted({*range(VOCAB_SIZE)} - {*EOS}), "it ended without the grammar's part"
     row.append(9)
@@ -160,7 +160,7 @@ def exhaust(grammars, form: Grammar) -> None:
     raise AssertionError("the limit was not reached")
 
 
-def test_what_exhausts_a_copy_leaves_other_rows_their_masks(grammars):
+def test_exhausting_a_copy_changes_no_mask_of_other_rows(grammars):
     form, tokens = many_words(40, 500), tokens_of_words()
     other = Grammars(TOKENIZER, VOCAB_SIZE, EOS)
     row, alone = grammars.prepare(form, []), other.prepare(form, [])
@@ -177,7 +177,7 @@ def test_what_exhausts_a_copy_leaves_other_rows_their_masks(grammars):
     assert later.origin is not None, "later rows do not share a new matcher"
 
 
-def test_an_output_that_is_read_again_has_the_limits_that_it_had(grammars):
+def test_an_output_that_is_read_again_has_the_same_limits(grammars):
     form, tokens = many_words(40, 500), tokens_of_words()
     row = Grammars(TOKENIZER, VOCAB_SIZE, EOS).prepare(form, [])
     for token in tokens:

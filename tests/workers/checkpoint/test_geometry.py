@@ -58,7 +58,7 @@ def test_head_size_and_kv_heads_are_derived_when_absent(tmp_path):
     assert geometry(tmp_path, architectures=["Qwen3ForCausalLM"]).head_dim == 128
 
 
-def test_gpt2_has_names_of_its_own(tmp_path):
+def test_the_field_names_of_gpt2_are_understood(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 300, "n_inner": None}))
     found = read_geometry(tmp_path)[1]
     assert (found.hidden_size, found.intermediate_size, found.num_layers, found.num_kv_heads) == (64, 256, 2, 8)
@@ -68,7 +68,7 @@ def test_gpt2_has_names_of_its_own(tmp_path):
 
 
 def test_bloom_has_names_of_its_own(tmp_path):
-    """The names are those of the published files."""
+    """As the released files have them."""
     fields = {"n_embed": 64, "n_inner": None, "n_layer": 3, "num_attention_heads": 8, "layer_norm_epsilon": 1e-5}
     others = {"vocab_size": 300, "seq_length": 128, "offset_alibi": 100, "skip_bias_add": True, "pretraining_tp": 4}
     (tmp_path / "config.json").write_text(json.dumps(fields | others | {"architectures": ["BloomForCausalLM"]}))
@@ -82,7 +82,7 @@ def test_bloom_has_names_of_its_own(tmp_path):
         geometry(tmp_path, architectures=["BloomForCausalLM"], apply_residual_connection_post_layernorm=True)
 
 
-def test_gemma2_caps_scores_and_logits_and_every_other_layer_slides(tmp_path):
+def test_gemma2_caps_scores_and_logits_and_every_other_layer_has_a_window(tmp_path):
     gemma2 = {"architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 3, "query_pre_attn_scalar": 144}
     found = geometry(tmp_path, **gemma2)
     assert (found.scores_cap, found.logits_cap, found.scale) == (50.0, 30.0, 1 / 12)
@@ -96,7 +96,7 @@ def test_gemma2_caps_scores_and_logits_and_every_other_layer_slides(tmp_path):
     assert geometry(tmp_path, attn_logit_softcapping=5.0).scores_cap == 0.0, "Llama has no cap"
 
 
-def test_layers_of_gemma3_slide_and_turn_by_kind(tmp_path):
+def test_windows_and_ropes_of_gemma3_depend_on_the_kind_of_layer(tmp_path):
     long, local = RopeScaling("linear", 1e6, 8.0, 256), RopeScaling("default", 1e4, 1.0, 256)
     linear = {"rope_type": "linear", "factor": 8.0}
     old = geometry(tmp_path, **GEMMA3, num_hidden_layers=7, rope_theta=1e6, rope_scaling=linear)
@@ -110,19 +110,19 @@ def test_layers_of_gemma3_slide_and_turn_by_kind(tmp_path):
     assert (old.multipliers.embedding, old.norm, old.head_dim) == (8.0, "rms_less_1", 256)
 
 
-def test_a_gelu_of_gemma_is_the_one_by_tanh_whatever_its_first_files_say(tmp_path):
+def test_the_gelu_of_gemma_is_the_tanh_approximation_in_its_first_release_too(tmp_path):
     gemma = {"architectures": ["GemmaForCausalLM"]}
     for fields in ({}, {"hidden_act": "gelu"}, {"hidden_act": "gelu", "hidden_activation": None}):
         assert geometry(tmp_path, **gemma, **fields).activation == Activation("gelu_tanh")
     assert geometry(tmp_path, **gemma, hidden_act="silu").activation == Activation("silu")
 
 
-def test_every_fourth_layer_of_smollm3_is_not_turned(tmp_path):
+def test_every_fourth_layer_of_smollm3_is_not_rotated(tmp_path):
     kinds = [rope.kind for rope in geometry(tmp_path, **SMOLLM3, num_hidden_layers=5).ropes]
     assert kinds == ["default", "default", "default", "none", "default"]
 
 
-def test_the_factors_of_longrope_follow_from_what_is_served(tmp_path):
+def test_the_factors_of_longrope_depend_on_the_supported_length(tmp_path):
     scaling = {"rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2.0, 3]}}
     fields = PHI3 | scaling | {"original_max_position_embeddings": 64, "partial_rotary_factor": 0.5}
     for length, is_long in ((None, True), (65, True), (64, False), (1, False)):
@@ -151,7 +151,7 @@ def test_norms_of_a_falcon_and_its_kv_heads_follow_its_architecture(tmp_path):
     assert geometry(tmp_path, **falcon).intermediate_size == 256
 
 
-def test_layers_of_command_r7b_that_see_everything_are_not_turned(tmp_path):
+def test_layers_of_command_r7b_with_full_attention_are_not_rotated(tmp_path):
     cohere = {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 16, "num_hidden_layers": 5}
     shape = geometry(tmp_path, **cohere, sliding_window_pattern=2)
     assert shape.sliding_windows == (16, 0, 16, 0, 16)
@@ -168,7 +168,7 @@ def test_end_tokens_come_from_the_generation_config_first(tmp_path):
     assert geometry(tmp_path, eos_token_id=[2, 3]).eos_token_ids == (2, 3)
 
 
-def test_windows_follow_each_familys_own_rule(tmp_path):
+def test_windows_follow_the_rule_of_each_family(tmp_path):
     window = {"sliding_window": 16, "max_window_layers": 1}
     assert geometry(tmp_path, **window).sliding_windows == (0, 0)
     assert geometry(tmp_path, architectures=["MistralForCausalLM"], **window).sliding_windows == (16, 16)
@@ -245,7 +245,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
         ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
     ],
 )
-def test_another_architecture_is_refused_as_such_whatever_fields_it_has_or_lacks(tmp_path, architecture, fields):
+def test_an_unknown_architecture_is_refused_as_such_whatever_its_fields(tmp_path, architecture, fields):
     (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
     with pytest.raises(ConfigError, match=f"^architecture {architecture} is not supported; supported are LlamaFor"):
         read_geometry(tmp_path)

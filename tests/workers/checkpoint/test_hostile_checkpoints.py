@@ -66,7 +66,7 @@ PARSERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "count", [60, pytest.param(NIGHTLY_COUNT, marks=[pytest.mark.nightly, pytest.mark.timeout(0)])]
 )
 @pytest.mark.parametrize("parser", PARSERS)
-def test_a_damaged_file_is_refused_or_taken(tmp_path, parser, count):
+def test_a_damaged_file_is_refused_or_accepted(tmp_path, parser, count):
     name, parse = PARSERS[parser]
     whole = demo_model_folder()
     for file in whole.iterdir():

@@ -92,7 +92,7 @@ def test_an_unexpected_tensor_is_named(folder):
 
 def test_a_tensor_of_another_shape_is_named_with_both(folder):
     rewrite(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(65)}))
-    with pytest.raises(ConfigError, match=r"model\.norm\.weight has shape \[65\], but config\.json requires \[64\]"):
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight has shape \[65\], but config\.json asks for \[64\]"):
         ours(folder)
 
 

@@ -56,7 +56,7 @@ def test_one_rank_sends_to_all(meet):
         assert heard == b"hello"
 
 
-def test_a_rank_that_ends_is_noticed_at_once(meet):
+def test_a_rank_that_ends_is_detected_at_once(meet):
     ranks = meet(2)
     ranks[1].close()
     with pytest.raises(RankLost, match=r"has ended|any more"):

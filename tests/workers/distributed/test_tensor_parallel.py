@@ -33,7 +33,7 @@ def test_a_sum_is_taken_in_rank_order_whatever_its_shape(dtype, tmp_path):
         assert torch.equal(transposed, expected)
 
 
-def test_gathering_joins_in_rank_order_and_broadcast_carries_the_sources(tmp_path):
+def test_gathering_joins_in_rank_order_and_broadcast_sends_the_source(tmp_path):
     def work(group):
         gathered = group.all_gather(torch.full((2, 3), group.rank), dim=1)
         return gathered, group.broadcast(torch.tensor([group.rank, 7]), source=1)

@@ -172,7 +172,7 @@ class Planner:
         return None if None in found else [GIVEN_BACK] * first + found
 
     def first_needed(self, window: int, next_position: int) -> int:
-        """The index of the first block that the token at `next_position` attends to."""
+        """The index of the first block that the token at `next_position` sees."""
         return max(0, next_position - window + 1) // self.block_size if window else 0
 
     def choose_chunks(self, odds: Odds) -> list[tuple[Running, int]]:

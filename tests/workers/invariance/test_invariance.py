@@ -42,7 +42,7 @@ def assert_rows_keep_their_bits(operation, rows, thread_counts=(1, 2, 3)):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_where_the_weights_lie_changes_no_bit_without_kernels(dtype):
+def test_the_alignment_of_weights_changes_no_bit_without_kernels(dtype):
     """Without a copy it would in float32: tensors in a mapped file or on the heap have arbitrary alignment."""
     weight, bias, x = product_case(dtype, 256, 640)
     expected = SingleRowsBackend().linear(weight, bias)(x)
@@ -207,7 +207,7 @@ def test_plain_torch_is_not_invariant(home, row_variant):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
-def test_neighbours_of_any_kind_change_no_bit(model, alone):
+def test_other_rows_of_any_kind_change_no_bit(model, alone):
     """Random steps: rows compute one or several tokens in random batches until all are complete."""
     generator = torch.Generator().manual_seed(4)
     for round_number in range(3):
@@ -229,7 +229,7 @@ def test_neighbours_of_any_kind_change_no_bit(model, alone):
                 assert torch.equal(found, alone[rows.index(row)][start : start + count])
 
 
-def test_a_row_that_goes_on_from_cached_blocks_gives_the_same_bits(model, alone):
+def test_a_row_that_continues_from_cached_blocks_has_the_same_bits(model, alone):
     loop = PagedLoop(model)
     first = loop.row(random_tokens(PROMPT_TOKENS))
     loop.prefill(first)
@@ -262,7 +262,7 @@ def test_logits_of_some_tokens_are_those_of_all(model):
     assert_rows_keep_their_bits(model.logits, hidden, thread_counts=(1,))
 
 
-def test_a_row_whose_arithmetic_fails_leaves_its_neighbours_alone(load, model):
+def test_a_row_whose_arithmetic_fails_affects_no_other_row(load, model):
     poisoned = 7
     sound_model = load()
     failing_model = replace(sound_model, embedding=NanEmbedding(sound_model.embedding, poisoned))
@@ -288,7 +288,7 @@ class NanEmbedding:
         return hidden
 
 
-def test_former_contents_of_a_block_change_no_bit(model, alone):
+def test_previous_contents_of_a_block_change_no_bit(model, alone):
     """Blocks are reused without clearing, even those of a row whose arithmetic overflowed."""
     loop = PagedLoop(model)
     for tensor in (*loop.cache.keys, *loop.cache.values):

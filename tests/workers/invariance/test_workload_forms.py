@@ -8,7 +8,7 @@ from .random_workload import Form, draw_workload
 
 
 @pytest.mark.parametrize("form", get_args(Form))
-def test_a_form_and_an_instruction_set_are_those_asked_for(form):
+def test_a_workload_has_the_requested_form_and_instruction_set(form):
     for seed in range(60):
         drawn, asked = draw_workload(seed), draw_workload(seed, form, "portable")
         choice = asked.choice

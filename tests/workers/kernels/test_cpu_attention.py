@@ -143,7 +143,7 @@ def test_attention_matches_its_definition(cpu_pools, rows, head_dim, dtypes):
 @pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("window", [*(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 8, 100)), 1, 7, 33, 64])
-def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtypes):
+def test_a_window_hides_earlier_keys(cpu_pools, window, dtypes):
     case = make_case([*EDGES[::3], *CHUNKS, (1200, 1), (1000, 90)], dtypes, group=3, head_dim=64, window=window)
     for pool in cpu_pools:
         assert_near(case.run(pool), case)
@@ -185,7 +185,7 @@ def test_alibi_lowers_scores_with_the_distance(cpu_pools, options, dtypes):
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("options", [{}, {"cap": 4.0, "alibi": True}], ids=str)
-def test_bidirectional_tokens_see_all_keys_of_their_row(cpu_pools, options, dtypes):
+def test_bidirectional_tokens_attend_to_all_keys_of_their_row(cpu_pools, options, dtypes):
     rows = [(0, 1), (0, 6), (0, 64), (0, 65), (0, 150), (0, 300)]
     case = make_case(rows, dtypes, group=2, head_dim=48, is_bidirectional=True, **options)
     whole = case.run(cpu_pools[0])
@@ -239,7 +239,7 @@ INVARIANT = [
 @pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("options", INVARIANT, ids=str)
-def test_a_token_has_the_same_bits_in_any_chunk_alone_and_beside_others(cpu_pools, options, dtypes):
+def test_a_token_has_the_same_bits_in_any_chunk_and_batch(cpu_pools, options, dtypes):
     case = make_case([(0, 150), (1010, 30), (0, 40)], dtypes, **options)
     whole = case.run(cpu_pools[0]).split([new for _, new in case.rows])
     for row, (_, new) in enumerate(case.rows):
@@ -263,7 +263,7 @@ def test_the_size_of_blocks_changes_no_bit(cpu_pools, dtypes):
 
 
 @pytest.mark.parametrize("dtypes", FLOATS, ids=str)
-def test_nan_and_infinity_stay_with_the_tokens_that_see_them(cpu_pools, dtypes):
+def test_nan_and_infinity_affect_only_the_tokens_that_attend_to_them(cpu_pools, dtypes):
     case = make_case([(0, 160), (0, 100), (80, 1)], dtypes, head_dim=64)
     expected = case.run(cpu_pools[0])
     blocks = case.tables[0].long()
@@ -279,7 +279,7 @@ def test_nan_and_infinity_stay_with_the_tokens_that_see_them(cpu_pools, dtypes):
 
 
 @pytest.mark.parametrize("dtypes", CODED, ids=str)
-def test_a_scale_that_is_nan_or_infinite_stays_with_the_tokens_that_see_it(cpu_pools, dtypes):
+def test_a_scale_that_is_nan_or_infinite_affects_only_the_tokens_that_attend_to_it(cpu_pools, dtypes):
     case = make_case([(0, 160), (0, 100), (80, 1)], dtypes, head_dim=64)
     expected = case.run(cpu_pools[0])
     blocks = case.tables[0].long()

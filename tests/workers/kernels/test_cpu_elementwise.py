@@ -208,7 +208,7 @@ def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [2, 34, 96, 1024])
-def test_rows_keep_their_bits_among_any_others(cpu_pools, size, dtype):
+def test_rows_keep_their_bits_in_any_batch(cpu_pools, size, dtype):
     count = 150
     hidden, delta, weight = random(count, size, dtype=dtype), random(count, size, dtype=dtype, seed=1), random(size)
     assert_rows_keep_their_bits(cpu_pools, count, lambda pool, r: rms_norm(pool, hidden[r], weight, 1e-6, delta[r]))
@@ -230,7 +230,7 @@ def test_rows_keep_their_bits_among_any_others(cpu_pools, size, dtype):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (3, 1000), (2, 20011)])
-def test_capped_logits_are_those_of_the_tanh_and_nothing_beside_them_changes(cpu_pools, rows, columns):
+def test_capping_logits_applies_the_tanh_and_changes_nothing_else(cpu_pools, rows, columns):
     wide = 100 * torch.randn(rows, columns + 7, generator=torch.Generator().manual_seed(columns))
     wide[0, :4] = torch.tensor([0.0, -0.0, torch.inf, torch.nan])
     for pool in cpu_pools:

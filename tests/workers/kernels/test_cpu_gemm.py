@@ -84,7 +84,7 @@ def test_bias_and_residual_are_added_before_the_one_rounding(cpu_pools, dtype):
     assert torch.equal(residual, y)
 
 
-def test_strided_rows_are_read_and_written_where_they_lie_and_nothing_else_is_touched(cpu_pools):
+def test_strided_rows_are_read_and_written_in_place_and_nothing_else_changes(cpu_pools):
     x, weight = operands(7, 30, 21, torch.bfloat16)
     wide_x = torch.full((7, 40), float("nan"), dtype=torch.bfloat16)
     wide_x[:, 5:26] = x

@@ -2,7 +2,7 @@
 
 import torch
 
-from paged_serve.workers.kernels.cpu.program import Program, noted
+from paged_serve.workers.kernels.cpu.program import Program, recorded_calls
 
 from ..elementwise_calls import rms_norm, silu_mul
 
@@ -23,7 +23,7 @@ def test_a_program_replays_its_calls(cpu_pools):
         x.copy_(inputs[0])
         expected = layers()
         x.copy_(inputs[1])
-        with noted(pool) as calls:
+        with recorded_calls(pool) as calls:
             other = layers()
         assert [name for name, _ in calls] == ["norm", "activate", "norm"]
         program = Program(pool, calls)

@@ -167,7 +167,7 @@ def test_rows_quantized_once_serve_several_weights(cpu_pools):
 
 
 @pytest.mark.parametrize("inputs", [1, 7, 64, 130])
-def test_rows_of_a_packed_table_are_what_was_packed(cpu_pools, inputs):
+def test_rows_of_a_packed_table_equal_the_packed_ones(cpu_pools, inputs):
     weight = torch.randn(131, inputs, generator=random(0))
     codes = torch.randint(-128, 128, (131, inputs), dtype=torch.int8, generator=random(1))
     scales = torch.rand(131, generator=random(2)) + 0.01

@@ -29,7 +29,7 @@ def apart(logits):
 
 
 def draw(pool, logits, params, uniform, masks=()):
-    """Draw a token for each row of `logits` with the parameters `params` and the random number `uniform`.
+    """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
 
     If a row has XTC, it applies in this step.
     """
@@ -75,7 +75,7 @@ def test_a_scan_finds_the_first_maximum_and_non_finite_values(cpu_pools, vocab_s
 
 
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_a_mask_leaves_what_it_allows_and_nothing_else(cpu_pools, vocab_size):
+def test_a_mask_leaves_only_allowed_tokens(cpu_pools, vocab_size):
     rng = np.random.default_rng(3)
     words = -(-vocab_size // 32)
     masks = rng.integers(-(2**31), 2**31, (20, words)).astype(np.int32)
@@ -96,7 +96,7 @@ def test_a_mask_leaves_what_it_allows_and_nothing_else(cpu_pools, vocab_size):
 
 @pytest.mark.parametrize("name", ["plain", "top-p", "top-k", "all three", "xtc of top-p"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_a_masked_row_is_drawn_as_one_that_has_nothing_else(cpu_pools, vocab_size, name):
+def test_a_masked_row_is_drawn_like_a_row_of_its_allowed_tokens(cpu_pools, vocab_size, name):
     rng = np.random.default_rng(5)
     logits, uniform = some_logits(20, vocab_size, 2.0), rng.random(20)
     masks = rng.integers(-(2**31), 2**31, (20, -(-vocab_size // 32))).astype(np.int32)
@@ -146,14 +146,14 @@ def test_tokens_match_the_definition(cpu_pools, name, spread):
             assert draw(pool, logits, [PARAMS[name]] * 2, uniform).tolist() == expected
 
 
-def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_token_that_stay(cpu_pools):
+def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_kept_token(cpu_pools):
     logits = np.full((2, 1000), -np.inf, np.float32)
     logits[:, [3, 500, 998]] = 1.0
     tokens = draw(cpu_pools[0], logits, [SamplingParams()] * 2, [0.0, 1 - 2**-53])
     assert tokens.tolist() == [3, 998]
 
 
-def test_a_token_of_very_little_weight_can_be_drawn_and_one_of_none_cannot(cpu_pools):
+def test_a_token_of_very_little_weight_can_be_drawn_and_one_of_zero_weight_cannot(cpu_pools):
     logits = np.full((21, 1000), -np.inf, np.float32)
     logits[:20, :200] = some_logits(20, 200, 2.0)  # sums in another order may stay below the target
     logits[20, [3, 300]] = 0.0, -25.0
@@ -178,7 +178,7 @@ def test_top_p_ends_with_the_last_of_many_equal_tokens(cpu_pools):
     assert draw(cpu_pools[0], logits, [SamplingParams(top_p=0.66666)], [1 - 2**-53]).tolist() == [599]
 
 
-def test_a_token_exactly_at_the_limit_of_min_p_stays_and_the_next_float_does_not(cpu_pools):
+def test_a_token_exactly_at_the_limit_of_min_p_is_kept_and_the_next_float_is_not(cpu_pools):
     params = SamplingParams(min_p=0.3)
     limit = np.log(np.float32(params.min_p))
     logits = np.full((2, 1000), -50.0, np.float32)
@@ -204,7 +204,7 @@ def test_logprobs_are_near_float64_and_in_rank_order(cpu_pools, vocab_size):
             assert np.abs(values[row, : 1 + count] - exact[row, ids[row, : 1 + count]]).max() < 4e-6
 
 
-def test_a_row_has_the_same_bits_among_any_others(cpu_pools):
+def test_a_row_keeps_its_bits_in_any_batch(cpu_pools):
     logits = some_logits(60, 3001, 1.0)
     params = [list(PARAMS.values())[row % len(PARAMS)] for row in range(60)]
     uniform = np.random.default_rng(3).random(60)

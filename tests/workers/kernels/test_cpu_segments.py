@@ -12,11 +12,11 @@ FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 FORMS = [
     *FLOATS,
     "int8",
-    "int8 beside fp16",
+    "int8 with fp16",
     "int4",
     "int4 with zeros",
-    "int4 beside fp16",
-    "int4 with zeros beside fp16",
+    "int4 with fp16",
+    "int4 with zeros and fp16",
 ]
 SHAPES = [(1, 64, 64), (7, 100, 96), (13, 130, 2400), (120, 70, 160)]  # rows, outputs, inputs; 2400: chunks of K
 
@@ -71,7 +71,7 @@ def added(parts):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_segments_are_products_of_their_own_added_in_a_tree(cpu_pools, shape, form):
+def test_segments_are_separate_products_added_in_a_tree(cpu_pools, shape, form):
     x, weight = operands(form, *shape)
     pool, packed = cpu_pools[0], pack(weight)
     for segments in (2, 4):
@@ -126,7 +126,7 @@ def test_bias_and_residual_are_added_to_the_sum_of_segments_before_the_one_round
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("dtype", FLOATS.values(), ids=str)
-def test_parts_are_added_neighbours_first_and_rounded_once(cpu_pools, count, dtype):
+def test_adjacent_parts_are_added_first_and_the_sum_is_rounded_once(cpu_pools, count, dtype):
     parts = (
         torch.randn(count, 9, 70, generator=random(0)) * torch.tensor([1e-3, 1.0, 1e3, 30.0] * 2)[:count, None, None]
     )
@@ -150,7 +150,7 @@ def test_parts_are_added_neighbours_first_and_rounded_once(cpu_pools, count, dty
         (24, "int4", 1),
     ],
 )
-def test_the_number_of_segments_is_one_of_the_model(inputs, form, segments):
+def test_the_number_of_segments_depends_only_on_the_model(inputs, form, segments):
     whole = weight_of(form, 3, inputs)
     for ranks in (1, 2, 4):
         if segments % ranks == 0:
@@ -172,7 +172,7 @@ def test_one_group_for_all_inputs_is_cut_where_the_segments_end(with_zeros):
     assert torch.equal(cut.dequantized(), weight.dequantized())
 
 
-def test_groups_that_no_segment_holds_keep_all_inputs_in_one():
+def test_groups_that_cannot_be_divided_leave_one_segment():
     weight = GroupedWeight(torch.zeros(3, 96, dtype=torch.uint8), torch.ones(3, 3), None, bits=4)
     assert segments_of_rank(weight, 1) == 1
     ordered = GroupedWeight(torch.zeros(3, 64, dtype=torch.uint8), torch.ones(3, 8), None, 4, torch.arange(64))

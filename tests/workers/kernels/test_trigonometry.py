@@ -28,7 +28,7 @@ def test_angles_near_a_quarter_turn_lose_no_precision():
         assert (one, other) == (np.float32(math.cos(angle)), np.float32(math.sin(angle)))
 
 
-def test_a_table_that_grows_keeps_what_it_had():
+def test_a_table_that_grows_keeps_its_contents():
     grown, whole = Rotary(RopeScaling("default"), 64), Rotary(RopeScaling("default"), 64)
     for positions in (3, 2048, 2049, 9000):
         grown.table(positions)

@@ -1,4 +1,4 @@
-"""Blocks behind windows go to other rows while a row runs: no bit changes, and the row never reads them again."""
+"""Blocks behind windows go to other rows while a row runs: not a bit changes, and none of them is looked at again."""
 
 from functools import partial
 
@@ -66,7 +66,7 @@ def alone(new_loop):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 33, 100])
-def test_what_becomes_of_a_freed_block_changes_no_bit(new_loop, alone, chunk):
+def test_contents_of_freed_blocks_change_no_bit(new_loop, alone, chunk):
     loop = new_loop(max_model_len=MAX_LEN, on_freed=spoil)
     assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk), alone[0])
     in_use = 64 - len(loop.free)

@@ -69,7 +69,7 @@ def test_neighbours_threads_and_blocks_change_no_bit(home, dtype, make_pool, alo
             assert torch.equal(torch.cat([step[row] for step in steps]), alone[row])
 
 
-def test_a_row_goes_on_from_cached_blocks(model, alone):
+def test_a_row_continues_from_cached_blocks(model, alone):
     loop = loop_of(model)
     first = loop.row(random_tokens(LENGTH))
     loop.prefill(first)
@@ -84,7 +84,7 @@ def test_logits_are_near_those_of_the_full_precision_cache(model, alone):
     assert 1e-4 < error < 0.05
 
 
-def test_a_block_takes_half_the_memory_and_a_little(model):
+def test_a_block_takes_half_the_memory_plus_its_scales(model):
     geometry = replace(model.geometry, head_dim=128)
     codes, whole = (geometry.kv_bytes_per_block(16, 1, dtype) for dtype in (torch.int8, torch.bfloat16))
     assert codes / whole == (128 + 4) / 256

@@ -29,12 +29,12 @@ def test_layers_of_one_kind_are_one_group():
         assert groups.tensor_of_layer == tuple(range(len(windows)))
 
 
-def test_a_window_that_no_request_exceeds_is_none():
+def test_a_window_that_no_request_exceeds_has_no_effect():
     assert KVGroups.of(GEMMA_3_1B, 512) == KVGroups.whole(26)
     assert KVGroups.of(GEMMA_3_1B, 513).windows != (0,)
 
 
-def test_gemma_has_groups_of_as_many_layers_as_do_not_slide():
+def test_the_groups_of_gemma_have_as_many_layers_as_have_full_attention():
     groups = KVGroups.of(GEMMA_3_1B, 32768)
     assert groups.windows == (0, *[512] * 6)
     assert groups.layers_per_group == 4
@@ -58,7 +58,7 @@ def test_the_size_of_groups_weighs_bytes_against_tables(num_sliding, num_full, w
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_every_layer_has_a_place_of_its_own_among_those_that_see_as_far(seed):
+def test_layers_with_the_same_window_have_separate_places(seed):
     rng = random.Random(seed)
     length = rng.choice((100, 1000, 100_000))
     windows = [rng.choice((0, 0, 64, 512, 4096)[: rng.randint(1, 5)]) for _ in range(rng.randint(1, 300))]
@@ -114,7 +114,7 @@ def config(folder, **cache) -> Config:
     return Config(ModelConfig(model=str(folder), device="cpu"), CacheConfig(**cache), scheduler)
 
 
-def test_a_rank_says_its_groups_and_sizes(folder):
+def test_a_rank_reports_its_groups_and_sizes(folder):
     per_block = 2 * 2 * 2 * 32 * 4 * 16  # keys and values, layers, heads, elements, bytes, tokens
     model = ours(folder)
     for cache, num_blocks in (({}, 2 * (32 + 2 * 7)), ({"kv_cache_memory_bytes": 100 * per_block}, 100)):
@@ -129,7 +129,7 @@ def test_a_rank_says_its_groups_and_sizes(folder):
         blocks_that_fit(config(folder, kv_cache_memory_bytes=45 * per_block), model.geometry, 1, 0, torch.float32)
 
 
-def test_a_rank_takes_steps_of_rows_with_a_table_for_each_group(folder):
+def test_a_rank_executes_steps_of_rows_with_a_table_for_each_group(folder):
     rank = Rank(config(folder), TensorParallelGroup(), ours(folder), None, None, 0.0)
     rank.create_kv_cache(46, lambda done, of: None)
     tables = pack_ids([1, 2]), pack_ids([3, 4]), pack_ids([5, 6])

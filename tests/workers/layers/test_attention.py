@@ -90,12 +90,12 @@ def test_attention_matches_its_definition(backend, block_size, heads, kv_heads, 
 @pytest.mark.parametrize("options", [{}, {"alibi": True, "cap": 2.0}], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), LAYOUTS[:2])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_bidirectional_tokens_see_all_keys_of_their_row(backend, heads, kv_heads, head_dim, options):
+def test_bidirectional_tokens_attend_to_all_keys_of_their_row(backend, heads, kv_heads, head_dim, options):
     rows = [(0, 1), (0, 31), (0, 32), (0, 100), (0, 130)]
     check(backend, rows, 16, heads, kv_heads, head_dim, options_of(heads, is_bidirectional=True, **options))
 
 
-def test_a_cap_keeps_the_sign_and_what_is_small():
+def test_a_cap_keeps_signs_and_small_values():
     x = torch.tensor([0.0, 1e-3, -1e-3, 5.0, -5.0, 400.0, -torch.inf, torch.nan])
     expected = 30.0 * torch.tanh(x.double() / 30.0)
     torch.testing.assert_close(capped(x.clone(), 30.0).double(), expected, rtol=0, atol=3e-6, equal_nan=True)

@@ -73,7 +73,7 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
         *nightly("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
     ],
 )
-def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path, pools):
+def test_half_precision_is_more_accurate_than_in_transformers(variant, dtype, tmp_path, pools):
     """Both round products of the same weights to the same dtype. Ours rounds less often, because norms, rotation,
     softmax and the gate are computed in float32, so the error of transformers is a bound without a tuned tolerance."""
     prompt = random_tokens(120)
@@ -113,7 +113,7 @@ def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["opt", "gpt2", "qwen3"])
-def test_names_may_lack_what_a_model_without_its_head_has_not(variant, tmp_path):
+def test_names_of_a_checkpoint_saved_without_its_head_lack_the_prefix(variant, tmp_path):
     reference(variant, tmp_path)
     loop = PagedLoop(ours(tmp_path))
     expected = loop.prefill(loop.row(random_tokens(40)))

@@ -216,7 +216,7 @@ MARKED = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MARKED)
-def test_a_released_configuration_loads_at_its_full_width(name, tmp_path, make_pool):
+def test_a_published_configuration_loads_at_its_full_width(name, tmp_path, make_pool):
     import transformers
 
     config = CONFIGS[name] | {("n_layer" if "n_layer" in CONFIGS[name] else "num_hidden_layers"): 2}

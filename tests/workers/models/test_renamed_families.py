@@ -86,7 +86,7 @@ def renamed(name, pairs):
         ("granite-heads-of-16", "MiniCPMForCausalLM", minicpm),
     ],
 )
-def test_float32_logits_agree_with_those_of_the_same_model_by_other_names(
+def test_float32_logits_agree_with_those_of_the_same_model_with_other_names(
     variant, architecture, change, tmp_path, pools
 ):
     expected = reference_logits(reference(variant, tmp_path), PROMPT)

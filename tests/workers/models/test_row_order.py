@@ -28,7 +28,7 @@ def logits(folder, **options):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(16, 16), (16, 4), (22, 12), (80, 32)])
-def test_a_whole_rotation_in_our_order_is_the_files_own(interleaved, head_dim, rotary_dim, tmp_path):
+def test_rotation_in_our_order_equals_rotation_in_the_order_of_the_file(interleaved, head_dim, rotary_dim, tmp_path):
     rope = RopeScaling("yarn", 1000.0, 4.0, 64, rotary_dim=rotary_dim)
     order = order_of_head(
         shape_of(tmp_path, head_dim=head_dim, ropes=(RopeScaling("none"), rope), interleaved=interleaved)
@@ -36,14 +36,14 @@ def test_a_whole_rotation_in_our_order_is_the_files_own(interleaved, head_dim, r
     assert order.sort().values.equal(torch.arange(head_dim))
     x = torch.randn(30, 2, head_dim, generator=torch.Generator().manual_seed(1))
     cosine, sine = Rotary(rope, head_dim).table(30)[:30].unsqueeze(1).chunk(2, dim=-1)
-    turned = x.clone()
+    rotated = x.clone()
     pairs = rotary_dim // 2
     one = slice(0, rotary_dim, 2) if interleaved else slice(0, pairs)
     other = slice(1, rotary_dim, 2) if interleaved else slice(pairs, rotary_dim)
-    turned[..., one] = x[..., one] * cosine[..., :pairs] - x[..., other] * sine[..., :pairs]
-    turned[..., other] = x[..., other] * cosine[..., :pairs] + x[..., one] * sine[..., :pairs]
+    rotated[..., one] = x[..., one] * cosine[..., :pairs] - x[..., other] * sine[..., :pairs]
+    rotated[..., other] = x[..., other] * cosine[..., :pairs] + x[..., one] * sine[..., :pairs]
     found = rotate(x[..., order], cosine, sine)
-    assert torch.equal(found, turned[..., order]), "elements that are not rotated have other bits"
+    assert torch.equal(found, rotated[..., order]), "elements that are not rotated have other bits"
 
 
 def shape_of(folder, **changes):
@@ -87,7 +87,7 @@ MARKED = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) 
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_quantized_rows_are_put_in_order_like_those_of_floats(name, tmp_path):
+def test_quantized_rows_are_reordered_like_those_of_floats(name, tmp_path):
     reference("glm", tmp_path / "source")
     write_quantized(tmp_path / "source", tmp_path / "quantized", name)
     found, expected = (logits(tmp_path / each, dtype="float32") for each in ("quantized", "quantized-float"))
@@ -143,7 +143,7 @@ def test_ranks_share_quantized_rows_in_our_order(tmp_path, make_pool):
 
 
 @pytest.mark.parametrize(("served", "length"), [(128, 120), (None, 150)])
-def test_longrope_has_one_table_for_all_requests_by_what_is_served(served, length, tmp_path, pools):
+def test_longrope_has_one_table_for_all_requests_by_the_supported_length(served, length, tmp_path, pools):
     expected = reference_logits(reference("phi3-longrope", tmp_path), random_tokens(length))
     short = random_tokens(length)[:30]
     for pool in pools:

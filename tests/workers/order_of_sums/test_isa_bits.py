@@ -28,8 +28,8 @@ from ..elementwise_calls import layer_norm, rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-BESIDE_FP16 = ("int8 beside fp16", "int4 beside fp16", "int4 with zeros beside fp16")
-FORMS = (*FLOATS, "int8", "int4", "int4 with zeros", *BESIDE_FP16)
+WITH_FP16 = ("int8 with fp16", "int4 with fp16", "int4 with zeros and fp16")
+FORMS = (*FLOATS, "int8", "int4", "int4 with zeros", *WITH_FP16)
 SHAPES = [  # rows, outputs, inputs
     *[(1, 64, 64), (1, 70, 33), (2, 3, 1), (3, 63, 7), (4, 65, 129), (5, 100, 200), (6, 64, 257), (7, 130, 96)],
     *[(13, 1, 95), (19, 190, 512), (25, 64, 1030), (66, 257, 31)],

@@ -90,7 +90,7 @@ def test_zero_rows_give_an_empty_product(tile_pools):
             assert gemm(pool, torch.empty(0, 32, dtype=torch.bfloat16), weight).shape == (0, 64)
 
 
-def test_strided_rows_are_read_where_they_lie_and_nothing_beside_them(tile_pools):
+def test_strided_rows_are_read_in_place_and_nothing_else_is_read(tile_pools):
     x, weight = operands(19, 30, 21)
     wide = torch.full((19, 40), float("nan"), dtype=torch.bfloat16)
     wide[:, 5:26] = x
@@ -99,7 +99,7 @@ def test_strided_rows_are_read_where_they_lie_and_nothing_beside_them(tile_pools
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 64), (13, 130, 2400), (140, 70, 160), (33, 100, 144)])
-def test_segments_are_products_of_their_own_added_in_a_tree(tile_pools, shape):
+def test_segments_are_separate_products_added_in_a_tree(tile_pools, shape):
     x, weight = operands(*shape)
     for segments in (2, 4):
         parts = [

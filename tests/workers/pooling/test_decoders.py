@@ -26,7 +26,7 @@ DECODERS = {
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_each_kind_of_vector_is_that_of_transformers_hidden_states(name, tmp_path, pools):
+def test_each_kind_of_vector_agrees_with_transformers_hidden_states(name, tmp_path, pools):
     expected_model = write_reference(tmp_path, name, DECODERS[name])
     prompt = random_tokens(70)
     hidden = hidden_states(expected_model, prompt)
@@ -45,7 +45,7 @@ def test_each_kind_of_vector_is_that_of_transformers_hidden_states(name, tmp_pat
 
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("name", ["LlamaForSequenceClassification", "Qwen3ForSequenceClassification"])
-def test_scores_of_labels_are_transformers(name, labels, tmp_path, pools):
+def test_scores_of_labels_agree_with_transformers(name, labels, tmp_path, pools):
     expected_model = write_reference(tmp_path, name, {"num_labels": labels, "head_dim": 32})
     prompt = random_tokens(50)
     scores = label_scores(expected_model, prompt)
@@ -109,7 +109,7 @@ def computed_together(model, items: list, rng: random.Random, kind: type[OneProc
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
-def test_a_vector_has_the_same_bits_alone_and_in_any_company(pooling, dtype, tmp_path, pool, row_variant):
+def test_a_vector_has_the_same_bits_alone_and_in_any_batch(pooling, dtype, tmp_path, pool, row_variant):
     write_tiny_model(tmp_path, dtype)
     model = ours(tmp_path, pool=pool, pooling=pooling)
     for seed in range(1 if pool is None else 6):
@@ -136,7 +136,7 @@ def test_two_ranks_have_the_bits_of_one(pooling, tmp_path, make_pool):
     assert found == expected
 
 
-def test_a_row_of_text_owes_nothing_to_an_aborted_one_of_vectors(tmp_path):
+def test_a_text_row_is_not_affected_by_an_aborted_pooling_row(tmp_path):
     write_tiny_model(tmp_path)
     model = ours(tmp_path)
     process = new_process(model, max_num_batched_tokens=16)

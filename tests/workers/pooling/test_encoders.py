@@ -42,7 +42,7 @@ def tokens(count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_each_kind_of_vector_is_that_of_transformers_hidden_states(name, tmp_path, pools):
+def test_each_kind_of_vector_agrees_with_transformers_hidden_states(name, tmp_path, pools):
     expected_model = write_reference(tmp_path, name, ENCODERS[name])
     prompt = tokens(150)
     hidden = hidden_states(expected_model, prompt)
@@ -56,7 +56,7 @@ def test_each_kind_of_vector_is_that_of_transformers_hidden_states(name, tmp_pat
 
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("name", ENCODERS)
-def test_scores_of_labels_are_transformers_and_know_the_second_text(name, labels, tmp_path, pools):
+def test_scores_of_labels_agree_with_transformers_and_use_token_types(name, labels, tmp_path, pools):
     options = {**ENCODERS[name], "num_labels": labels}
     expected_model = write_reference(tmp_path, name.replace("Model", "ForSequenceClassification"), options)
     prompt, border = tokens(60), 20
@@ -126,7 +126,7 @@ def test_packed_weights_give_the_bits_of_read_ones(tmp_path, make_pool):
     assert 0.99 < float(np.sum(quantized * plain)) < 1.0
 
 
-def test_a_text_is_as_long_as_sentence_transformers_has_it_unless_asked(tmp_path):
+def test_the_default_maximum_length_is_that_of_sentence_transformers(tmp_path):
     write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 100, "do_lower_case": false}')
     geometry = ours(tmp_path).geometry
@@ -136,7 +136,7 @@ def test_a_text_is_as_long_as_sentence_transformers_has_it_unless_asked(tmp_path
         max_model_len(Config(model=ModelConfig(max_model_len=257)), geometry)
 
 
-def test_half_precision_is_as_near_to_float32_as_transformers_is(tmp_path, make_pool):
+def test_half_precision_is_as_accurate_as_in_transformers(tmp_path, make_pool):
     exact = write_reference(tmp_path, "BertModel", ENCODERS["BertModel"], torch.bfloat16)
     half = type(exact).from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager").eval()
     prompt = tokens(100)
@@ -199,7 +199,7 @@ def test_two_ranks_have_the_bits_of_one(name, dtype, tmp_path, make_pool):
     assert found == expected
 
 
-def test_a_tensor_that_is_missing_or_left_over_is_refused_by_name(tmp_path):
+def test_a_tensor_that_is_missing_or_unused_is_refused_by_name(tmp_path):
     write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)

@@ -32,7 +32,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rank_reports_its_vectors_and_takes_first_steps(kind, tmp_path):
+def test_a_rank_reports_its_vectors_and_runs_first_steps(kind, tmp_path):
     options, expected = KINDS[kind]
     if kind in ("text", "mean"):
         write_tiny_model(tmp_path)

@@ -46,7 +46,7 @@ def test_the_newer_spelling_is_read_too(mode, kind, tmp_path):
         assert spec_of(tmp_path).kind == kind
 
 
-def test_a_module_that_is_not_served_is_refused_by_name(tmp_path):
+def test_a_module_that_is_not_supported_is_refused_by_name(tmp_path):
     add_modules(tmp_path, "mean_tokens", "LSTM")
     with pytest.raises(ConfigError, match="a module LSTM is not supported"):
         spec_of(tmp_path)
@@ -70,7 +70,7 @@ def test_a_module_outside_the_folder_is_refused(tmp_path):
         ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, 1, "none"),
     ],
 )
-def test_scores_become_probabilities_as_transformers_has_it(fields, count, activation, tmp_path):
+def test_scores_become_probabilities_as_in_transformers(fields, count, activation, tmp_path):
     spec = spec_of(tmp_path, "labels", **fields)
     assert (spec.tasks, spec.num_labels, spec.activation) == (("classify",), count, activation)
 
@@ -86,7 +86,7 @@ def test_labels_have_no_other_kind(tmp_path):
         spec_of(tmp_path, "labels", "mean")
 
 
-def test_a_dense_module_is_a_layer_behind_the_pooling(tmp_path):
+def test_a_dense_module_is_a_layer_after_pooling(tmp_path):
     write_tiny_model(tmp_path, torch.float32)
     plain = vectors(ours(tmp_path), random_tokens(20), use_activation=False)
     add_modules(tmp_path, "lasttoken", "Dense", "Normalize")
@@ -109,7 +109,7 @@ def test_a_dense_module_is_a_layer_behind_the_pooling(tmp_path):
         ours(tmp_path)
 
 
-def test_sums_are_chains_whatever_stands_beside_them():
+def test_sums_are_chains_that_do_not_depend_on_other_rows():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((300, 37)).astype(np.float32)
     whole, parts = np.zeros(37, np.float32), np.zeros(37, np.float32)

@@ -18,11 +18,11 @@ def test_one_two_and_four_ranks_are_equal_and_others_are_not():
     assert len({words(1), words(3), words(8)}) == 3
 
 
-def test_the_order_of_sums_counts_where_bfloat16_is_added():
+def test_the_order_of_sums_matters_only_for_bfloat16():
     assert words(summation="tile") == "cpu bfloat16 tile"
     assert words(summation="tile", dtype=torch.float32) == words(dtype=torch.float32) == "cpu float32"
 
 
 @pytest.mark.parametrize("options", [{"summation": None}, {"device": "cuda", "summation": None}])
-def test_torch_and_devices_have_bits_of_their_own_for_each_number_of_ranks(options):
+def test_torch_and_devices_have_different_bits_for_each_number_of_ranks(options):
     assert words(1, **options) != words(2, **options)

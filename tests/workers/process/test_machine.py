@@ -19,7 +19,7 @@ def without_libraries(monkeypatch, tmp_path):
     cpu.runnable_isas.cache_clear()
 
 
-def test_the_report_names_what_is_built_and_what_is_taken():
+def test_the_report_names_the_built_kernels_and_those_in_use():
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
     done = subprocess.run([sys.executable, "-m", machine.__name__], capture_output=True, text=True, check=True)
@@ -34,7 +34,7 @@ def test_the_report_names_what_is_built_and_what_is_taken():
 
 
 @pytest.mark.parametrize(("isa", "order", "other"), [("avx512", "dot", "tile"), ("amx", "tile", "dot")])
-def test_the_report_names_the_order_of_sums_and_how_to_have_the_other(isa, order, other, monkeypatch):
+def test_the_report_names_the_order_of_sums_and_the_option_for_the_other(isa, order, other, monkeypatch):
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
     library = copy(cpu.load_library("portable"))

@@ -204,9 +204,7 @@ def test_an_impossible_model_is_refused_with_the_reason(harnesses, folder, model
 
 
 @pytest.mark.parametrize(("stale", "exit_code"), [(True, 1), (False, 2)])
-def test_a_worker_whose_group_is_over_is_lost_and_any_other_that_the_core_refuses_is_refused(
-    harnesses, stale, exit_code
-):
+def test_a_refused_worker_of_an_old_group_ends_as_lost_and_any_other_as_refused(harnesses, stale, exit_code):
     harness = harnesses()
     peer, _ = harness.expect(Hello)
     assert harness.workers.send(peer, Refused("worker group 4; group 5 is in use", stale))

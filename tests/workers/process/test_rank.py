@@ -67,7 +67,7 @@ def test_ranks_share_the_cpus_evenly_by_default():
     assert threads_of_rank(ParallelConfig(threads_per_rank=7), large, 2) == 7
 
 
-def test_a_small_model_gets_no_threads_that_it_would_only_wait_for():
+def test_a_small_model_gets_fewer_threads():
     assert threads_of_rank(ParallelConfig(), weights_bytes=6 << 20, num_cpus=8) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_containers_quota_limits_the_threads(quota, text, cpus):
     assert quota("0::/", [V2], **{"cpu.max": text}) == cpus
 
 
-def test_the_least_quota_of_a_group_and_those_above_it_counts(quota):
+def test_the_lowest_quota_of_a_group_and_its_ancestors_counts(quota):
     assert quota("0::/a/b", [V2], **{"a/b/cpu.max": "800000 100000", "a/cpu.max": "300000 100000"}) == 3
     assert quota("0::/a/b", [V2], **{"a/b/cpu.max": "200000 100000"}) == 2
 
@@ -149,7 +149,7 @@ def test_in_version_1_the_group_may_have_the_hosts_name(quota):
     assert quota(lines, [V1.format(group="/")], **v1("", -1), **v1("/docker/1f", 400000)) == 4
 
 
-def test_a_machine_that_has_both_versions_has_the_lesser_quota(quota):
+def test_a_machine_with_both_versions_has_the_lower_quota(quota):
     unified = V2.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
     lines, mounts = "1:cpu,cpuacct:/\n0::/x", [V1.format(group="/"), unified]
     assert quota(lines, mounts, **v1("", 600000), **{"unified/x/cpu.max": "500000 100000"}) == 5

@@ -117,7 +117,7 @@ def test_an_unsupported_quantization_is_refused_by_name(name, config, complaint,
         ("gptq", "qweight", lambda _: None, r"no tensor model\.layers\.0\.self_attn\.q_proj\.weight"),
         ("gptq", "qzeros", lambda _: None, r"no tensor .*q_proj\.qzeros"),
         ("gptq", "qweight", torch.Tensor.float, r"q_proj\.qweight has dtype F32; supported here are I32"),
-        ("gptq", "qzeros", lambda zeros: zeros[:, 1:], r"q_proj\.qzeros has shape \[2, 7\], but .* requires \[2, 8\]"),
+        ("gptq", "qzeros", lambda zeros: zeros[:, 1:], r"q_proj\.qzeros has shape \[2, 7\], but .* asks for \[2, 8\]"),
         ("gptq-desc-act", "g_idx", torch.zeros_like, r"g_idx does not divide 64 inputs into 2 equal groups"),
         ("awq", "scales", lambda scales: scales[:1], r"q_proj\.scales has 1 groups for 64 inputs"),
         (

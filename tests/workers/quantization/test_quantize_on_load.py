@@ -8,10 +8,10 @@ from paged_serve.workers.backends.torch.backend import SingleRowsBackend
 from paged_serve.workers.backends.torch.quantized_linear import (
     TorchFp8Linear,
     TorchInt8Linear,
-    apart,
     exact_products,
-    in_pairs,
+    packed_pairs,
     quantize_rows,
+    unpacked_pairs,
 )
 from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.checkpoint.weight_forms import Fp8Weight, Int8Weight
@@ -143,8 +143,8 @@ def test_a_quantized_products_rows_keep_their_bits(dtype, row_variant):
 
 def test_packed_pairs_of_codes_unpack_to_the_same_codes():
     codes = torch.randint(0, 16, (6, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    assert in_pairs(codes).shape == (6, 32)
-    assert torch.equal(apart(in_pairs(codes)), codes)
+    assert packed_pairs(codes).shape == (6, 32)
+    assert torch.equal(unpacked_pairs(packed_pairs(codes)), codes)
 
 
 def logits(folder, **options):
@@ -174,7 +174,7 @@ def test_the_quantized_matrices_are_reported(kind, folder):
     assert ours(folder, **options).weights_bytes == whole - before + after
 
 
-def test_matrices_of_no_whole_number_of_groups_stay_float(folder):
+def test_matrices_without_a_whole_number_of_groups_stay_float(folder):
     options = {"quantization_group_size": 64, "quantize_lm_head": False}
     facts = ours(folder, quantization="int4", **options).quantization
     assert facts["quantization"] == "3 matrices float, 18 matrices int4 g64"  # the down projections have 96 inputs
@@ -191,7 +191,7 @@ def test_the_output_head_becomes_int8_while_the_embedding_stays(folder):
     assert with_head.quantization["quantization"] == "22 matrices int8"
 
 
-def test_the_output_head_stays_float_beside_fp8_unless_asked_for(folder):
+def test_the_output_head_stays_float_with_fp8_unless_requested(folder):
     assert ours(folder, quantization="fp8").quantization["quantization"] == "21 matrices fp8"
     with_head = ours(folder, quantization="fp8", quantize_lm_head=True)
     assert with_head.quantization["quantization"] == "22 matrices fp8"

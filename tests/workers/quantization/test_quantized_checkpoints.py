@@ -55,10 +55,10 @@ def test_half_precision_rounds_the_weights_once(name, dtype, sources, folder):
 
 
 @pytest.mark.parametrize("name", W8A8)
-def test_w8a8_is_the_float_model_with_activations_rounded_a_token(name, sources, folder):
+def test_w8a8_is_the_float_model_with_activations_rounded_per_token(name, sources, folder):
     """The reference is transformers' float model of the codes, with the inputs of projections rounded to 8 bits. Ours
     differs from it by less than a tenth of what that rounding changes."""
-    rounded = rounded_a_token_to_e4m3 if "fp8" in name else rounded_a_token
+    rounded = rounded_per_token_to_e4m3 if "fp8" in name else rounded_per_token
     write_quantized(sources["qwen3"], folder, name)
     model = transformers_model(folder.with_name("quantized-float"))
     plain = reference_logits(model, PROMPT)
@@ -69,12 +69,12 @@ def test_w8a8_is_the_float_model_with_activations_rounded_a_token(name, sources,
     assert (found - expected).square().mean() < 0.01 * (found - plain).square().mean()
 
 
-def rounded_a_token(x):
+def rounded_per_token(x):
     step = x.abs().amax(-1, keepdim=True) / 127
     return (x / step).round() * step
 
 
-def rounded_a_token_to_e4m3(x):
+def rounded_per_token_to_e4m3(x):
     step = x.abs().amax(-1, keepdim=True) / 448
     return (x / step).to(torch.float8_e4m3fn).float() * step
 
@@ -90,7 +90,7 @@ def test_the_cpu_kernels_hold_fp8_as_floats(name, sources, folder, make_pool):
     assert "fp8 held as float" in facts["quantization"]
 
 
-def test_projections_of_different_activation_order_stay_apart(sources, folder):
+def test_projections_of_different_activation_order_stay_separate(sources, folder):
     write_quantized(sources["qwen2"], folder, "gptq-desc-act")
     write_quantized(sources["qwen2"], folder.with_name("plain"), "gptq")
     mixed = load_file(folder / "model.safetensors")
@@ -109,7 +109,7 @@ def test_projections_of_different_activation_order_stay_apart(sources, folder):
     assert difference.abs().max() < 1e-4
 
 
-def test_a_projection_that_was_left_float_is_read_as_it_is(sources, folder):
+def test_a_projection_that_is_not_quantized_is_read_unchanged(sources, folder):
     write_quantized(sources["qwen2"], folder, "gptq")
     stored = load_file(folder / "model.safetensors")
     floats = load_file(folder.with_name("quantized-float") / "model.safetensors")
@@ -184,7 +184,7 @@ def test_outputs_need_not_fill_the_words_of_zero_points(tmp_path):
     assert torch.equal(reader.read("model.a_proj", MatrixPart((20, 96), 0, 3, 19)).dequantized(), meant[3:19])
 
 
-def test_an_activation_order_that_was_never_set_is_none(sources, folder):
+def test_an_unset_activation_order_is_ignored(sources, folder):
     write_quantized(sources["qwen3"], folder, "ct-w4a16")
     stored = load_file(folder / "model.safetensors")
     for name in [name for name in stored if name.endswith("weight_packed")]:
@@ -211,7 +211,7 @@ def test_zero_biases_of_old_gptq_files_are_skipped_and_others_refused(sources, f
         ours(folder)
 
 
-def test_a_zero_point_of_nought_was_stored_as_minus_one(sources, folder):
+def test_a_zero_point_of_zero_is_stored_as_minus_one(sources, folder):
     write_quantized(sources["qwen3"], folder, "gptq-asymmetric")
     edit(folder, qzeros=lambda zeros: torch.full_like(zeros, -1))
     linear = ours(folder, "float32").layers[0].down

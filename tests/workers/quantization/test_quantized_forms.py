@@ -49,14 +49,14 @@ FLOAT = torch.randn(16, 64, generator=random(0))
         ([FLOAT, int8(0), FLOAT], 3),
     ],
 )
-def test_neighbours_are_joined_where_they_are_alike(parts, num_matrices):
+def test_adjacent_projections_of_the_same_form_are_joined(parts, num_matrices):
     found = joined(parts)
     assert len(found) == num_matrices
     assert torch.equal(torch.cat([values(weight) for weight in found]), torch.cat([values(part) for part in parts]))
 
 
 @pytest.mark.parametrize("weight", [FLOAT, int8(0), grouped(0), grouped(0, zeros=True, order_seed=5)])
-def test_padding_outputs_are_zero_and_the_others_as_before(weight):
+def test_padding_outputs_are_zero_and_the_others_unchanged(weight):
     padded = values(with_outputs(weight, 24))
     assert torch.equal(padded[:16], values(weight))
     assert not padded[16:].any()

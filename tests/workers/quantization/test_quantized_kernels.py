@@ -39,7 +39,7 @@ def test_an_int8_linear_has_the_bits_of_the_torch_one(outputs, inputs, dtype, cp
 
 @pytest.mark.parametrize("with_order", [False, True])
 @pytest.mark.parametrize("with_zeros", [False, True])
-def test_an_int4_linear_multiplies_by_what_its_codes_stand_for(with_zeros, with_order, cpu_pools):
+def test_an_int4_linear_multiplies_by_its_dequantized_codes(with_zeros, with_order, cpu_pools):
     codes = torch.randint(0, 16, (96, 256), dtype=torch.uint8, generator=random(0))
     scales = torch.rand(96, 8, generator=random(1)).half().float() / 64
     zeros = torch.randint(0, 16, (96, 8), dtype=torch.uint8, generator=random(2)) if with_zeros else None
@@ -94,7 +94,7 @@ def quantized(request, source, tmp_path_factory):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_quantized_model_on_kernels_is_as_near_to_the_exact_one_as_on_torch(quantized, pools, dtype):
+def test_a_quantized_model_on_kernels_is_as_accurate_as_on_torch(quantized, pools, dtype):
     """The exact model is the torch model in float32; the other two round to 16 bits between products."""
     if len(pools) == 1:
         pytest.skip("the kernels are not built")
@@ -134,7 +134,7 @@ def test_two_ranks_on_kernels_have_the_bits_of_one(kind, tmp_path, make_pool):
         assert torch.equal(chunked, alone)
 
 
-def test_forms_without_a_kernel_are_held_as_floats_and_reported_so(source, tmp_path, make_pool):
+def test_forms_without_a_kernel_are_held_as_floats_and_reported(source, tmp_path, make_pool):
     if make_pool() is None:
         pytest.skip("the kernels are not built")
     write_quantized(source, tmp_path / "quantized", "gptq-8")

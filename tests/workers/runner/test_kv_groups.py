@@ -119,7 +119,7 @@ def test_many_workloads_give_the_same_bytes(model, runner_of, kind):
         play(runner_of, model, kind, seed)
 
 
-def test_a_request_that_keeps_all_positions_has_the_bytes_of_one_that_does_not(model, runner_of, kind, numbers):
+def test_one_group_for_all_layers_gives_the_bytes_of_several(model, runner_of, kind, numbers):
     """One group, with one table for all layers, against several groups."""
     requests = random_requests(random.Random(5))
     found = planner_of(runner_of(model, TensorParallelGroup()), kind, 1).play(requests, Odds())
@@ -144,7 +144,7 @@ def test_two_ranks_give_the_bytes_of_one(load, model, runner_of, kind, numbers, 
         ranks.close()
 
 
-def test_the_first_steps_take_as_many_tables_as_there_are_groups(model, runner_of, kind):
+def test_warm_up_steps_have_a_table_for_each_group(model, runner_of, kind):
     request = random_requests(random.Random(9))[0]
     results = []
     for is_warm in (False, True):

@@ -154,7 +154,7 @@ def test_a_step_without_work_returns_nothing(model):
     assert (output.step, output.token_ids, output.logprobs, output.nan_indices) == (9, b"", (), b"")
 
 
-def test_non_finite_logits_are_reported_and_the_neighbour_continues(model):
+def test_non_finite_logits_are_reported_and_the_other_row_continues(model):
     class Poisoned:
         geometry, backend, device, pooling = model.geometry, model.backend, model.device, model.pooling
         forward = staticmethod(model.forward)

@@ -46,7 +46,7 @@ def test_a_step_is_reported_when_the_device_has_passed_it(steps, events, waiting
     assert steps.take() is None
 
 
-def test_every_size_is_prepared_once_in_the_order_that_all_ranks_have(model):  # noqa: F811
+def test_every_size_is_prepared_once_in_the_same_order_on_all_ranks(model):  # noqa: F811
     prepared, reported = [], []
 
     class Sizes(EagerDecodeStep):

@@ -120,7 +120,7 @@ def test_rows_of_padding_change_nothing(tmp_path, backend):
     assert all((tensor[-1] == 7.0).all() for tensor in (*caches[1].keys, *caches[1].values))
 
 
-def test_a_late_token_of_a_request_that_is_gone_does_not_reach_the_next_in_its_row(waiting, runner):
+def test_a_late_token_of_a_finished_request_does_not_reach_the_next_request_of_its_row(waiting, runner):
     """This happens after an abort. The next request's prompt is longer; its second half follows the late token."""
     plans = [
         SchedulerOutput(0, 0, new_rows=(new_row(0, 20),), chunks=(Chunk(0, 20),)),
@@ -177,7 +177,7 @@ def test_a_row_has_a_table_for_each_group():
         host.reset(new_row(1, 50))
 
 
-def test_arrays_of_equal_sizes_lie_at_equal_places_and_a_step_in_flight_keeps_its_own():
+def test_arrays_of_equal_sizes_have_equal_addresses_and_a_step_in_flight_keeps_its_own():
     staging = Staging("cpu", 64, steps_in_flight=2)
     first = staging.put([np.arange(3), np.arange(5, dtype=np.int32)])
     places = [tensor.data_ptr() for tensor in first]

@@ -64,7 +64,7 @@ def test_a_processor_changes_its_own_row_alone(sample):
     assert beside.logprobs[0].logprobs[0, 0] == 0.0, "another token was possible"
 
 
-def test_a_row_that_the_model_left_not_finite_is_bad_and_no_failure_of_the_processor(sample):
+def test_non_finite_logits_of_the_model_are_bad_and_no_failure_of_the_processor(sample):
     logits = logits_of(2)
     logits[0, 3] = torch.nan
     found = sample(logits, NEXT, NEXT)

@@ -254,7 +254,7 @@ def test_ties_between_logits_go_to_the_lowest_id():
 @pytest.mark.parametrize(
     "params", [SamplingParams(temperature=0.0, logprobs=2), SamplingParams(top_p=0.9, logprobs=-1)]
 )
-def test_non_finite_logits_are_reported_and_harm_no_neighbour(params, poison):
+def test_non_finite_logits_are_reported_and_affect_no_other_row(params, poison):
     bench = Bench(64)
     for row in range(3):
         bench.put(row, params, seed=row)
@@ -295,7 +295,7 @@ def test_logprobs_are_those_of_the_raw_logits(count, temperature):
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.0}, {"repetition_penalty": 1.5, "top_k": 3}])
-def test_named_tokens_have_the_bits_that_they_have_among_all(fields):
+def test_named_tokens_have_the_same_bits_as_among_all_tokens(fields):
     vocab_size, named = 700, (699, 0, 13, 13, 256)
     logits = random_logits(11, vocab_size)
     sampled = one(logits.copy(), SamplingParams(logprob_token_ids=named, **fields))
@@ -325,7 +325,7 @@ def test_a_new_row_keeps_no_state_of_the_old_one():
         assert bench.rows.prompt_logprobs[0] is None
 
 
-def test_counts_kept_step_by_step_are_those_of_a_recount():
+def test_incremental_counts_equal_a_recount():
     params = SamplingParams(repetition_penalty=1.3, frequency_penalty=0.7, presence_penalty=0.2, temperature=0.8)
     bench, recount = Bench(33), Bench(33)
     bench.put(0, params, seed=4, output=[])
@@ -353,7 +353,7 @@ GRAMMAR_PARAMS = [
 
 
 @pytest.mark.parametrize("params", GRAMMAR_PARAMS)
-def test_a_grammar_allows_what_its_tokens_by_name_would(grammars, params):
+def test_a_grammar_is_equivalent_to_its_allowed_token_ids(grammars, params):
     """Each token equals that of a request that lists the allowed tokens; the other row has no grammar."""
     bench, named = Bench(DEMO_VOCAB_SIZE, grammars=grammars), Bench(DEMO_VOCAB_SIZE)
     output: list[int] = []
@@ -378,7 +378,7 @@ def test_a_grammar_allows_what_its_tokens_by_name_would(grammars, params):
     assert not sampled.failures
 
 
-def test_a_grammar_that_cannot_go_on_is_reported_with_its_reason_and_harms_no_neighbour(grammars):
+def test_a_grammar_without_a_next_token_is_reported_with_its_reason_and_affects_no_other_row(grammars):
     bench = Bench(DEMO_VOCAB_SIZE, grammars=grammars)
     bench.put(0, SamplingParams(grammar=Grammar("nonsense"), logprobs=2))
     bench.put(1, SamplingParams(temperature=0.0))
@@ -391,7 +391,7 @@ def test_a_grammar_that_cannot_go_on_is_reported_with_its_reason_and_harms_no_ne
     assert sampled.token_ids[1] == logits[1].argmax()
 
 
-def test_a_row_that_had_a_grammar_is_free_again(grammars):
+def test_a_reused_row_has_no_grammar_of_the_previous_request(grammars):
     bench, fresh = Bench(DEMO_VOCAB_SIZE, grammars=grammars), Bench(DEMO_VOCAB_SIZE)
     bench.put(0, GRAMMAR_PARAMS[0], output=[])
     bench.sample(random_logits(1, DEMO_VOCAB_SIZE)[None], [0])
@@ -407,7 +407,7 @@ RULES = SamplingParams(
 
 
 @pytest.mark.parametrize("params", [SamplingParams(temperature=0.0, logprobs=2), SamplingParams(top_k=5), RULES])
-def test_spent_reasoning_ends_whatever_is_likely_or_forbidden(params):
+def test_reasoning_with_a_spent_budget_ends_whatever_is_likely_or_forbidden(params):
     spent = msgspec.structs.replace(params, thinking=ThinkingBudget(2, (8,), (30, 31)), stop_token_ids=(30,))
     for output, expected in (([8, 5, 9], 30), ([8, 5, 9, 30], 31), ([8, 30, 5, 9], 30), ([8, 5, 30], 31)):
         logits = random_logits(len(output), 33)
@@ -436,7 +436,7 @@ def test_a_budget_that_is_not_spent_changes_nothing(output):
         assert token == oracle.sample(logits, params, seed, PROMPT, output, EOS)
 
 
-def test_a_grammar_that_has_begun_is_not_left_for_a_tag(grammars):
+def test_a_started_grammar_is_not_interrupted_by_a_tag(grammars):
     """To the grammar the tag's token is text, which it may allow or not."""
     tags = ThinkingBudget(1, (40,), (41,))
     for source, is_forced in (("start: /(?s:.*)/", True), ("start: /[a-z]+/", False)):

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...batch.input_batch import InputBatch
 from ...kernels.cpu.library import Pool
-from ...kernels.cpu.program import Program, noted
+from ...kernels.cpu.program import Program, recorded_calls
 from ...layers.decode_step import Inputs, Logits
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class RecordedForward:
 
     def _record(self, batch: InputBatch, logits: Logits) -> Tensor:
         before = self._places(batch)
-        with noted(self._pool) as calls, TorchWatch() as watch:
+        with recorded_calls(self._pool) as calls, TorchWatch() as watch:
             result = logits(batch)
         if before != self._places(batch):
             return result  # torch allocated buffers during the pass: the next step of this size is recorded instead

@@ -18,10 +18,10 @@ MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a re
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """The work of one step by window and direction; the device lists it when a layer first needs it."""
+    """One step's work by window and direction, listed on the device when a layer first needs it."""
 
     view: CacheView
-    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
+    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
 
 
 class CudaPagedAttention:

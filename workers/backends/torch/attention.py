@@ -83,7 +83,7 @@ def _attend_tiles(
 
 
 def _slopes_of_queries(slopes: Tensor, kv_heads: int, strip_tokens: int) -> Tensor:
-    """The ALiBi slopes [kv_heads, num_queries, 1], in the order of a strip's queries."""
+    """[kv_heads, num_queries, 1], in the order of a strip's queries."""
     return slopes.view(kv_heads, -1).repeat(1, strip_tokens).unsqueeze(-1)
 
 

@@ -56,7 +56,7 @@ class TorchGroupedLinear:
     """
 
     def __init__(self, weight: GroupedWeight, bias: Tensor | None = None, product: Product = linear):
-        self.weight = weight if weight.bits == 8 else replace(weight, codes=in_pairs(weight.codes))
+        self.weight = weight if weight.bits == 8 else replace(weight, codes=packed_pairs(weight.codes))
         self.bias = bias  # [out]
         self._product = product
 
@@ -66,16 +66,16 @@ class TorchGroupedLinear:
     def dequantized(self) -> Tensor:
         """The values [out, in] float32."""
         weight = self.weight
-        return (weight if weight.bits == 8 else replace(weight, codes=apart(weight.codes))).dequantized()
+        return (weight if weight.bits == 8 else replace(weight, codes=unpacked_pairs(weight.codes))).dequantized()
 
 
-def in_pairs(codes: Tensor) -> Tensor:
+def packed_pairs(codes: Tensor) -> Tensor:
     """Pack uint8 codes below 16, [out, in] -> [out, in / 2]; the first code of a pair is in the low half."""
     return codes[:, 0::2] | (codes[:, 1::2] << 4)
 
 
-def apart(pairs: Tensor) -> Tensor:
-    """Undoes `in_pairs`."""
+def unpacked_pairs(pairs: Tensor) -> Tensor:
+    """Undoes `packed_pairs`."""
     return torch.stack([pairs & 15, pairs >> 4], dim=2).flatten(1)
 
 

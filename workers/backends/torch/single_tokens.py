@@ -24,12 +24,12 @@ class SingleTokenPlan:
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
-    slots: dict[int, list[Tensor]]  # by window, one per row (see _slots); filled when a layer first needs them
+    slots: dict[int, list[Tensor]]  # by window, one per row, see _slots; filled when a layer first needs them
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A token's position, and the first and last positions that it attends to."""
+    """A token's position, and the first and last positions that it sees."""
 
     position: int
     seen_from: int
@@ -69,8 +69,8 @@ class SingleTokenAttention:
 
 
 def _slots(view: CacheView, rows: list[tuple[int, int, int]], window: int) -> list[Tensor]:
-    """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one get its slot,
-    and positions after the last one get the last slot: their own may be in another row's blocks."""
+    """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one repeat its
+    slot, positions after the last one likewise: their own may be in another row's blocks."""
     found, block_size = [], view.cache.block_size
     for row, (start, end, kv_len) in enumerate(rows):
         first = max(0, kv_len - (end - start) - window + 1) if window else 0
@@ -88,7 +88,7 @@ def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, options: AttentionOptions) -> Tensor:
-    """Attention of `query` [kv_heads, group, head_dim] over its visible keys, in the same shape."""
+    """Attention of `query` [kv_heads, group, head_dim] over the keys that it sees, in the same shape."""
     seen_from, seen_to = sight.seen_from, sight.seen_to
     tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
     hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]

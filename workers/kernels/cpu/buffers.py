@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-MOST_VIEWS = 512  # views kept; beyond this number all are discarded
+MAX_VIEWS = 512  # views kept; beyond this number all are discarded
 
 
 class Buffers:
@@ -20,7 +20,7 @@ class Buffers:
         return self._cut(role, rows, columns, dtype) if view is None else view
 
     def _cut(self, role: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-        if len(self._views) >= MOST_VIEWS:
+        if len(self._views) >= MAX_VIEWS:
             self._views.clear()
         piece = self._pieces.get((role, columns, dtype))
         if piece is None or len(piece) < rows:

@@ -78,8 +78,8 @@ def rotate_and_cache(
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. `angles` [positions, head_dim]
-    float32 are a Rotary's table; the norms are [head_dim] float32. An int8 cache stores each head of a token as codes
-    in -127..127 and a scale. Heads in the cache are zero-padded to cached(head_dim) elements.
+    float32 are a Rotary's table; the norms are [head_dim] float32. In an int8 cache each head of a token becomes codes
+    in -127..127 and a scale. Zeros follow a head in its slot, which has cached(head_dim) elements.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     positions, slots = view.positions, view.slots

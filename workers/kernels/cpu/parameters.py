@@ -1,4 +1,4 @@
-"""The parameters of the CPU kernels: mirrors of the structs in csrc/cpu/api.h, and functions that pack them."""
+"""The parameters of the CPU kernels: mirrors of the structs in csrc/cpu/api.h, and their packing."""
 
 import ctypes
 import struct

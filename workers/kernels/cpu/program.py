@@ -36,7 +36,7 @@ class Program:
 
 
 @contextmanager
-def noted(pool: Pool) -> Iterator[list[Call]]:
+def recorded_calls(pool: Pool) -> Iterator[list[Call]]:
     """Yields a list to which every kernel call inside the context is appended."""
     calls: list[Call] = []
 

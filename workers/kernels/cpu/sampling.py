@@ -52,8 +52,8 @@ def draw_tokens(
 ) -> NDArray[np.int64]:
     """Draw a token for each of the rows `indices` [n] of `logits`, with the numbers `uniform` [n].
 
-    `exclusions` [n] are the thresholds of XTC. If a row has a mask in `masks` [n or 0], as in `mask_logits`, the token
-    is an allowed one. `rows` [n] index the four columns, which SamplingColumns describes.
+    In a row with a mask in `masks` [n or 0], as in `mask_logits`, the token is an allowed one. `rows` [n] index the
+    four columns, which SamplingColumns describes.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
@@ -69,7 +69,7 @@ def draw_tokens(
 
 
 def _places(masks: Sequence[NDArray[np.int32] | None], count: int, vocab_size: int) -> NDArray[np.uint64]:
-    """The address of each mask; 0 where there is none."""
+    """The address of each mask; 0 for none."""
     if not masks:
         return np.zeros(count, np.uint64)
     assert len(masks) == count

@@ -55,7 +55,7 @@ class AttentionMergeParams(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWork:
-    """The work of one step for layers with the same window, in device memory."""
+    """The work of one step in memory of the device, for layers of one window."""
 
     heads: AttentionShape
     arch: str
@@ -131,10 +131,9 @@ def attention(
 ) -> Tensor:
     """Attend with `query` [tokens, heads, head_dim] to a layer's keys and values; `view` is that of `plan`.
 
-    `options` are those for which `plan` was allocated; `sinks` [heads] float32 are added to the denominators. fp8 keys
-    are multiplied by the first of `code_scales`, values by the second. Positions that no token attends to may hold
-    anything. If `prefills` is False, no request may have more rows than plan() splits. Returns the outputs [tokens,
-    heads, head_dim].
+    `options` are those that `plan` was allocated for; `sinks` [heads] float32 join the denominators. fp8 keys count the
+    first of `code_scales` times, values the second. What no token sees may hold anything. `prefills` False promises
+    that no request has more rows than plan() cuts. Returns [tokens, heads, head_dim].
     """
     keys, values = view.cache.keys[layer], view.cache.values[layer]
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens

@@ -9,7 +9,7 @@ from .kernel import SCALARS, Kernel
 TILE_KEYS = 64  # attention/work.cuh
 PLAN_THREADS, MERGE_THREADS = 256, 128
 SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
-LEAST_SHARED_KIB = 100  # of a multiprocessor of other architectures
+MIN_SHARED_KIB = 100  # of a multiprocessor of other architectures
 RESERVED_BYTES = 1024  # of each block
 MAX_THREADS = 256  # of the largest kernels that fit the registers of a multiprocessor
 KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
@@ -82,7 +82,7 @@ def _slot_bytes(heads: AttentionShape) -> int:
 def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
     """Slots, and blocks per multiprocessor: two, or one if two blocks would have less than two slots each."""
     for blocks in (2, 1):
-        free = SHARED_KIB.get(arch, LEAST_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
+        free = SHARED_KIB.get(arch, MIN_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
         if (slots := min(free // _slot_bytes(heads), shape.slots)) >= 2:
             return slots, min(blocks, MAX_THREADS // shape.threads)
     return 0, 0

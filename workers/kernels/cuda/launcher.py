@@ -90,11 +90,11 @@ class CudaLauncher:
         """Torch's current stream, queried at every launch, because a graph capture has a different one."""
         pointer = self._stream_pointer()
         if pointer not in self._streams:
-            self._streams[pointer] = wrapped(self._cupy, pointer)
+            self._streams[pointer] = cupy_stream(self._cupy, pointer)
         return self._streams[pointer]
 
 
-class _Foreign:
+class _TorchStream:
     """A stream of torch in the protocol by which CuPy obtains its address."""
 
     def __init__(self, pointer: int):
@@ -104,8 +104,8 @@ class _Foreign:
         return 0, self._pointer  # (version of the protocol, address)
 
 
-def wrapped(cupy: Any, pointer: int) -> Any:
+def cupy_stream(cupy: Any, pointer: int) -> Any:
     """A CuPy stream for torch's at `pointer`, by the interface of CuPy 14 or, deprecated there, of CuPy 13."""
     if hasattr(cupy.cuda.Stream, "from_external"):
-        return cupy.cuda.Stream.from_external(_Foreign(pointer))
+        return cupy.cuda.Stream.from_external(_TorchStream(pointer))
     return cupy.cuda.ExternalStream(pointer)

@@ -6,7 +6,7 @@ from types import ModuleType
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
-LEAST_CAPABILITY = (8, 0)  # bfloat16, asynchronous copies
+MIN_CAPABILITY = (8, 0)  # bfloat16, asynchronous copies
 # Our kernels need no feature of the "a" architecture yet; it is the target because attention will need them.
 NAMES = {(9, 0): "sm_90a"}
 
@@ -33,7 +33,7 @@ def import_cupy(torch_cuda: str | None) -> ModuleType:
 
 def architecture(device: str, capability: tuple[int, int]) -> str:
     """NVRTC's name for the architecture of a `device` of this compute capability. Raises ConfigError below sm_80."""
-    if capability < LEAST_CAPABILITY:
+    if capability < MIN_CAPABILITY:
         raise ConfigError(
             f"{device} is sm_{capability[0]}{capability[1]}; the kernels need sm_80 (Ampere) or later; "
             "use another GPU or device=cpu"

@@ -34,10 +34,10 @@ def rotate_and_cache(
 ) -> Tensor:
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
-    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. Keys and values of a token
-    with a negative slot are not written. `angles` [positions, head_dim] float32 are a Rotary's table; the norms are
-    [head_dim] float32. The cache has the dtype of `projected`, or float8_e4m3fn: a key is then its code times the first
-    of `code_scales`, a value its code times the second.
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; nothing is cached of a token
+    whose slot is negative. `angles` [positions, head_dim] float32 are a Rotary's table; the norms are [head_dim]
+    float32. The cache is of the dtype of `projected`, or of float8_e4m3fn: a key is then its code times the first of
+    `code_scales`, a value times the second.
     """
     keys, values, positions, slots = view.cache.keys[layer], view.cache.values[layer], view.positions, view.slots
     tokens, heads, head_dim = query.shape

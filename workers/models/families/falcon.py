@@ -1,4 +1,4 @@
-"""Falcon with rotary embedding: one matrix of q, k, v, grouped by KV head; parallel layers with one or two norms."""
+"""Falcon with rotary embedding: one matrix of q, k and v, grouped by KV head; parallel layers with one or two norms."""
 
 from dataclasses import replace
 from typing import Any

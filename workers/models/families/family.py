@@ -102,7 +102,7 @@ def positive(fields: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def in_common_names(fields: dict[str, Any]) -> dict[str, Any]:
+def unchanged_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
@@ -112,7 +112,7 @@ def rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
 
 def partial_rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
     """The same rope for all layers; heads may be partially rotated."""
-    return (rope_of(config, may_be_partial=True),) * config.num_hidden_layers
+    return (rope_of(config, allow_partial=True),) * config.num_hidden_layers
 
 
 def no_multipliers(_: HFConfig, __: torch.dtype) -> Multipliers:
@@ -168,7 +168,7 @@ class Family:
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     caps: Callable[[HFConfig], Caps] = no_caps
     has_alibi: bool = False  # attention scores decrease with the distance of the key
-    config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for unsupported values
+    config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # an encoder that normalises after each addition
     reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry

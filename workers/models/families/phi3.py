@@ -3,7 +3,7 @@
 from typing import Any
 
 from .family import Family, WeightNames, partial_rope_everywhere
-from .mistral import every_layer_slides
+from .mistral import sliding_window_everywhere
 
 LAYER = "model.layers.{}."
 QKV, GATE_UP = f"{LAYER}self_attn.qkv_proj", f"{LAYER}mlp.gate_up_proj"
@@ -22,7 +22,7 @@ PHI3 = Family(
     name="phi3",
     architectures=("Phi3ForCausalLM",),
     weight_names=NAMES,
-    sliding_windows=every_layer_slides,
+    sliding_windows=sliding_window_everywhere,
     ropes=partial_rope_everywhere,
     config=config,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from .family import Biases, Family, WeightNames, renamed
-from .mistral import every_layer_slides
+from .mistral import sliding_window_everywhere
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
@@ -22,7 +22,7 @@ STARCODER2 = Family(
     architectures=("Starcoder2ForCausalLM",),
     weight_names=WeightNames(up="model.layers.{}.mlp.c_fc", down="model.layers.{}.mlp.c_proj"),
     biases=biases,
-    sliding_windows=every_layer_slides,
+    sliding_windows=sliding_window_everywhere,
     norm="layer",
     is_gated=False,
     config=config,
