@@ -46,7 +46,7 @@ class SimulatedCore:
         self.group = self._start_group(0, now)
 
     def restart(self, clients: Iterable[bytes], now: float) -> None:
-        """Everything in the core and on its way is lost."""
+        """Replace the core: everything in it and in flight is lost."""
         self.count()
         self.start(self.engine.epoch + 1, clients, now)
         self._outcomes.core_deaths += 1

@@ -94,11 +94,11 @@ def test_tenants_that_always_wait_get_shares_by_weight(seed):
 def test_a_tenant_that_wants_less_than_its_share_gets_all_of_it():
     sources = (Source("greedy", 300, **SHORT), Source("modest", 2, **SHORT))
     world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(25)
-    modest = [asked for asked in world.asked.values() if asked.source.tenant == "modest"]
+    modest = [asked for asked in world.sent.values() if asked.source.tenant == "modest"]
     assert len(modest) > 30
     assert all(asked.rejected is None for asked in modest)
     waits = sorted(asked.first_token_s for asked in modest)
-    others = sorted(a.first_token_s for a in world.asked.values() if a.source.tenant == "greedy" and a.first_token_s)
+    others = sorted(a.first_token_s for a in world.sent.values() if a.source.tenant == "greedy" and a.first_token_s)
     assert waits[len(waits) // 2] * 5 < others[len(others) // 2]
 
 
@@ -167,7 +167,7 @@ def p99_of_the_others(greedy_times, seed, each=8.0):
     keys = [Source(str(index), each * (greedy_times if index == 0 else 1), allowed=(64, 64)) for index in range(10)]
     step_time = StepTime(0.002, 0.00002, 0.0002)  # 95 requests a second with 32 rows
     world = Overload(seed, tuple(keys), step_time, max_num_seqs=32, max_num_queued_requests=64).run(60)
-    waits = sorted(a.first_token_s for a in world.asked.values() if a.source.tenant != "0" and a.first_token_s)
+    waits = sorted(a.first_token_s for a in world.sent.values() if a.source.tenant != "0" and a.first_token_s)
     assert len(waits) > 4000
     return waits[int(0.99 * len(waits))]
 
