@@ -14,7 +14,7 @@ from paged_serve.engine_core.simulation.links import SimulatedSockets, Simulated
 from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore
 
-BEAT_S = 0.25
+HEARTBEAT_S = 0.25
 STEP_DEADLINE_S = 8.0
 MEAN_TURN_S = 0.02
 
@@ -66,7 +66,7 @@ class CoreHost:
         self._rng = rng
         self._busy_until = now  # the workers start, or one of them hangs
         self._hangs_since: float | None = None
-        self._next_beat = now
+        self._next_heartbeat = now
         self._sent: list[tuple[bytes, FromEngineCore]] = []
         self._full: set[bytes] = set()  # clients whose queue takes nothing
         self._ports = SimulatedSockets(self._deliver)
@@ -89,7 +89,7 @@ class CoreHost:
     def turn(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
         """What the loop does without a message: steps, their results, heartbeats, leases, deadlines."""
         rng, engine, client_link = self._rng, self.engine, self._client_link
-        client_link.excuse(self._clock.begin_iteration(now, MEAN_TURN_S))
+        client_link.extend_leases(self._clock.begin_iteration(now, MEAN_TURN_S))
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             self._replace_workers(now, from_outside=True)
         if rng.random() < 0.5:  # the report and its confirmation take their time
@@ -111,9 +111,9 @@ class CoreHost:
                 engine.die_of(sequence, len(sequence.output))
         client_link.expire(now)
         check_invariants(engine)
-        if now >= self._next_beat:
-            self._next_beat = now + BEAT_S
-            client_link.beat(engine, now, computes=True)
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + HEARTBEAT_S
+            client_link.heartbeat(engine, now, computes=True)
             check_invariants(engine)
         return self._take_sent()
 

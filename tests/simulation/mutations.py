@@ -54,7 +54,7 @@ MUTATIONS = [
     ),
     (
         CACHE,
-        "        self.pool.invalidate(_held(sequence.block_tables))\n",
+        "        self.pool.invalidate(_blocks_of(sequence.block_tables))\n",
         "        pass\n",
         "what is poisoned can still be found",
     ),

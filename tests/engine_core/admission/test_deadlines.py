@@ -25,7 +25,7 @@ def test_a_request_that_waits_too_long_is_dropped_and_rejected_as_expired(drive)
     [expired] = driver.rejections
     assert (expired.request_id, expired.reason, expired.param) == (hasty, RejectReason.EXPIRED, "timeout")
     assert expired.message.startswith(
-        "timeout=2: the request waited 2.49 s and was not begun, and 1 sequences wait now"
+        "timeout=2: the request waited 2.49 s and was not started; 1 sequences are waiting"
     )
     assert driver.engine.next_deadline_s == math.inf
     driver.run()

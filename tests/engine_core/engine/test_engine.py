@@ -229,7 +229,7 @@ def test_a_silent_clients_requests_end_with_its_lease(drive):
     mine = driver.add(5, max_tokens=10)
     driver.plan()
     driver.execute()
-    driver.engine.heard_from(CLIENT, CLIENT_LEASE_S)
+    driver.engine.renew_lease(CLIENT, CLIENT_LEASE_S)
     assert driver.engine.expired_clients(CLIENT_LEASE_S) == []
     assert driver.engine.expired_clients(CLIENT_LEASE_S + 0.1) == [OTHER]
     driver.engine.remove_client(OTHER, driver.now)

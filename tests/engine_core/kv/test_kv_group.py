@@ -31,15 +31,15 @@ def test_a_window_has_blocks_for_what_a_chunk_sees_and_no_more(seed):
     rng = random.Random(seed)
     size, window, chunk = rng.choice((1, 2, 4, 16)), rng.randint(1, 40), rng.randint(1, 40)
     group = WindowGroup(window, size, chunk)
-    num_held = []
+    num_owned = []
     for position in range(200):
         seen = {p // size for p in range(max(0, position - window + 1), position + chunk)}
         assert group.first_needed(position) == min(seen)
         assert group.end(position, 10_000) > max(seen)
-        num_held.append(group.end(position, 10_000) - group.first_needed(position))
+        num_owned.append(group.end(position, 10_000) - group.first_needed(position))
         assert group.end(position, max(seen)) == max(seen), "a row has blocks for more tokens than it has"
         at_most = max(len({p // size for p in range(at, at + window - 1 + chunk)}) for at in range(size))
-        assert num_held[-1] == at_most
+        assert num_owned[-1] == at_most
 
 
 @pytest.mark.parametrize("seed", range(20))

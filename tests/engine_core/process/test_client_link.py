@@ -114,11 +114,11 @@ def test_a_halt_of_the_core_does_not_count_as_client_silence():
     client_link.say(ClientHeartbeat(), now=5.0)
     assert clock.begin_iteration(5.0, 5.0) == 0.0
     now = 5.0 + CLIENT_LEASE_S + 10.0
-    client_link.client_link.excuse(clock.begin_iteration(now, 0.25))
-    client_link.client_link.beat(client_link.engine, now, computes=True)
+    client_link.client_link.extend_leases(clock.begin_iteration(now, 0.25))
+    client_link.client_link.heartbeat(client_link.engine, now, computes=True)
     assert CLIENT in client_link.engine.clients
-    client_link.client_link.excuse(clock.begin_iteration(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
-    client_link.client_link.beat(client_link.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
+    client_link.client_link.extend_leases(clock.begin_iteration(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
+    client_link.client_link.heartbeat(client_link.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
     assert CLIENT not in client_link.engine.clients, "its own silence is"
 
 
@@ -129,7 +129,7 @@ def test_a_message_too_large_for_a_frame_disconnects_only_its_client():
     client_link.say(request(1, priority=3))
     assert client_link.engine.clients.keys() == {b"lother"}
     for now in (1.0, 1.25):
-        client_link.client_link.beat(client_link.engine, now, computes=True)
+        client_link.client_link.heartbeat(client_link.engine, now, computes=True)
     client, message = client_link.sent[-1]
     assert client == b"lother"
     assert isinstance(message, EngineHeartbeat)

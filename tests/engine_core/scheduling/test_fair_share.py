@@ -111,7 +111,7 @@ def test_a_full_queue_refuses_only_the_tenants_that_fill_it(drive):
     for _ in range(7):
         driver.add(4, tenant="modest")
     assert [rejection.request_id // 1000 for rejection in driver.rejections] == [12, 19]
-    assert "of this API key, whose share of 10" in driver.rejections[-1].message
+    assert "of this API key, its current share of 10" in driver.rejections[-1].message
     driver.add(4, tenant="greedy")
     assert len(driver.rejections) == 3
 
@@ -143,11 +143,11 @@ def test_the_lead_of_a_tenant_with_prompts_alone_is_bounded():
     shares = FairShares(4)
     reader, other = (shares.of(name, 1.0) for name in ("reader", "other"))
     for tenant in (reader, other):
-        shares.begins_to_live(tenant)
+        shares.sequence_arrived(tenant)
     for _ in range(1000):
-        shares.begins_to_live(reader)
+        shares.sequence_arrived(reader)
         shares.charge_prompt(reader, 100)
-        shares.ends(reader, 100, 0)
+        shares.sequence_ended(reader, 100, 0)
     assert 0 < reader.service - shares.virtual_time <= MAX_LEAD_BATCHES * 4 * 100
     assert shares.is_ahead(reader)
     assert not shares.is_ahead(other)
