@@ -120,7 +120,7 @@ def test_each_http_client_costs_only_its_stored_answer_and_may_still_read(server
     asyncio.run(check_nothing_is_left(server))
 
 
-def test_halted_zeromq_clients_lose_their_lease(server):
+def test_stopped_zeromq_clients_lose_their_lease(server):
     undisturbed = server.complete(max_tokens=96)
     core = memory(server, "engine-core", "VmRSS")
     counts = map(str, (CLIENTS // 10, 10, MAX_TOKENS))

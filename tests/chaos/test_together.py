@@ -66,7 +66,7 @@ def batches(sets: Iterator[tuple[Injection, ...]]) -> Iterator[list[tuple[Inject
     yield batch
 
 
-def test_streams_survive_halted_ranks_then_a_core_halted_with_a_rank_then_a_lost_helper(start):
+def test_streams_survive_stopped_ranks_then_a_core_stopped_with_a_rank_then_a_lost_helper(start):
     serve_through(start(2, "--no-standby-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE, HELPER_LOSS)
 
 

@@ -63,7 +63,7 @@ def request(number, **fields):
     return EngineCoreRequest(number, pack_ids([1, 2, 3]), SamplingParams(max_tokens=10), **fields)
 
 
-def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
+def test_an_iteration_ends_after_two_milliseconds_and_the_next_handles_the_rest():
     client_link = LinkUnderTest()
     client_link.say(*(request(number) for number in range(1, 21)))
     taken = len(client_link.engine.clients[CLIENT].streams)
@@ -75,7 +75,7 @@ def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
     assert len(client_link.engine.clients[CLIENT].streams) == 20
 
 
-def test_messages_held_during_isolation_are_admitted_in_portions():
+def test_messages_deferred_during_isolation_are_admitted_in_portions():
     client_link = LinkUnderTest(failures=(object(),))
     client_link.say(CandidatesWithheld(1))
     client_link.engine.admission.core_poison.record(1)
@@ -100,7 +100,7 @@ class OnePort:
         return self.left.pop(0) if self.left else None
 
 
-def test_neither_port_starves_the_other_at_one_message_per_turn():
+def test_neither_port_starves_the_other_at_one_message_per_iteration():
     ports = ClientSockets.__new__(ClientSockets)
     ports._ports = {b"l": OnePort(b"a", 50), b"r": OnePort(b"b", 50)}
     ports._order = deque(ports._ports)

@@ -138,7 +138,7 @@ def test_the_supervisor_receives_loading_progress_and_heartbeats(harness, ranks)
     harness.wait_for(control.Heartbeat)
 
 
-def test_streams_go_on_with_the_right_token_after_the_workers_die(harness, ranks):
+def test_streams_continue_with_the_right_token_after_the_workers_die(harness, ranks):
     first = start(harness, ranks, deaf_after=20)
     with Client.connect(harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)

@@ -71,7 +71,7 @@ def test_one_slow_step_in_a_hundred_raises_the_limit_and_one_in_two_thousand_doe
     assert times.usual_s(8) >= 100.0
 
 
-def test_each_breach_doubles_the_limit_up_to_the_configured_one():
+def test_each_late_step_doubles_the_limit_up_to_the_configured_one():
     times, allowed = learned(8, 0.001), []
     for _ in range(12):
         allowed.append(times.allowed_s(8))
@@ -105,7 +105,7 @@ def test_every_duration_falls_into_a_bucket(seconds):
     assert histogram.quantile_s(QUANTILE) > 0
 
 
-def test_the_limit_falls_again_after_a_thousand_punctual_steps_in_a_row():
+def test_the_limit_falls_again_after_a_thousand_consecutive_steps_on_time():
     times = learned(8, 0.001)
     for _ in range(3):
         times.was_late()

@@ -107,7 +107,7 @@ def test_a_steps_time_begins_with_the_result_of_the_one_before():
     assert group.deadline == float("inf")
 
 
-def test_a_lost_group_is_not_waited_for():
+def test_a_lost_group_has_no_deadline():
     group = WorkerGroup(1, StepTimeLimits(10.0), 0, GroupState.READY)
     group.step_sent(1, 8, 100.0)
     group.fail("it died")

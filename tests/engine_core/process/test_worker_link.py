@@ -70,7 +70,7 @@ def test_a_duplicate_result_ends_the_group_and_counts_once():
     ("rank", "message", "words"),
     [
         (0, answer(2), "answers step 2; [1] are in flight"),
-        (1, answer(1), "which rank 0 alone does"),
+        (1, answer(1), "which only rank 0 does"),
         (0, answer(1, epoch=3), "answers for epoch 3"),
         (0, ready(0), "loaded weights while the group is READY"),
         (0, worker.KVCacheReady(0), "its KV cache while the group is READY"),
@@ -94,7 +94,7 @@ def test_a_second_message_while_the_group_starts_ends_it(again):
     assert harness.reason
 
 
-def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
+def test_an_iteration_ends_after_two_milliseconds_and_the_next_handles_the_rest():
     harness = LinkHarness().bring_up()
     for step in range(1, 9):
         harness.link.group.step_sent(step, 5, 0.0)

@@ -29,7 +29,7 @@ def test_one_tenant_is_served_in_the_order_of_arrival(drive):
     assert order_of_service(driver) == streams
 
 
-def test_a_newcomer_does_not_wait_for_the_whole_queue_of_another(drive):
+def test_a_new_tenant_does_not_wait_for_the_whole_queue_of_another(drive):
     driver = drive(max_num_seqs=1)
     greedy = [driver.add(4, max_tokens=4, tenant="greedy") for _ in range(10)]
     driver.step()
@@ -63,7 +63,7 @@ def test_priority_comes_before_fairness(drive):
     assert [stream for stream in order_of_service(driver) if stream in low + high] == [*high, *low]
 
 
-def test_a_preempted_sequence_goes_on_before_newcomers_of_others(drive):
+def test_a_preempted_sequence_continues_before_new_sequences_of_other_tenants(drive):
     driver = drive(num_blocks=8, block_size=4, max_num_seqs=2)
     first, second = (driver.add([i + 1] * 8, max_tokens=20, tenant="a") for i in range(2))
     while not driver.scheduler.num_preemptions:
@@ -91,7 +91,7 @@ def test_tenants_that_always_wait_get_shares_by_weight(seed):
     assert heavy == pytest.approx(3 * light, rel=0.1)
 
 
-def test_a_tenant_that_wants_less_than_its_share_gets_all_of_it():
+def test_a_tenant_that_needs_less_than_its_share_gets_all_that_it_needs():
     sources = (Source("greedy", 300, **SHORT), Source("modest", 2, **SHORT))
     world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(25)
     modest = [asked for asked in world.sent.values() if asked.source.tenant == "modest"]
@@ -139,7 +139,7 @@ def test_idle_tenants_are_dropped_the_least_served_first():
     assert "0" not in shares.tenants
 
 
-def test_the_lead_of_a_tenant_with_prompts_alone_is_bounded():
+def test_the_lead_of_a_tenant_with_only_prompts_is_bounded():
     shares = FairShares(4)
     reader, other = (shares.of(name, 1.0) for name in ("reader", "other"))
     for tenant in (reader, other):
@@ -174,7 +174,7 @@ def p99_of_the_others(greedy_times, seed, each=8.0):
 
 @pytest.mark.parametrize("seeds", [range(2, 3), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["1", "8"])
 @pytest.mark.timeout(900)
-def test_one_greedy_key_of_ten_harms_no_other(seeds):
+def test_one_greedy_key_of_ten_delays_no_other_beyond_the_target(seeds):
     """At 84 % of what the engine can do, with the fifth that is promised; in virtual time, so the same anywhere."""
     fair = [p99_of_the_others(1, seed) for seed in seeds]
     greedy = [p99_of_the_others(10, seed) for seed in seeds]
