@@ -1,4 +1,4 @@
-"""A client program: the real session, its link, and readers that know the right output of each of their streams."""
+"""A client program: the real session, its link, and readers that know the correct output of each of their streams."""
 
 import random
 from collections import deque
@@ -21,15 +21,15 @@ from .core_host import core_dies_of
 
 @dataclass(slots=True)
 class Reading:
-    """One request as its reader sees it, a list per sequence."""
+    """One request as its reader sees it; lists have one entry per sequence."""
 
     streams: RequestStreams
     tokens: list[list[int]]
     reasons: list[FinishReason | None]
     aborted: set[int] = field(default_factory=set)
     seeds: list[int] = field(default_factory=list)
-    given_up: dict[int, str] = field(default_factory=dict)  # by the engine, and why
-    expected: list[tuple[list[int], FinishReason]] = field(default_factory=list)  # once the core has taken it
+    given_up: dict[int, str] = field(default_factory=dict)  # the reasons with which the engine ended sequences
+    expected: list[tuple[list[int], FinishReason]] = field(default_factory=list)  # set when the core has accepted it
 
     @property
     def has_expired(self) -> bool:
@@ -37,7 +37,7 @@ class Reading:
 
 
 class Reader:
-    """`to_core` and `to_client` are what the link holds; `stale` came from a core that is dead by now."""
+    """`to_core` and `to_client` are the messages in the link; `stale` are those of a former core."""
 
     def __init__(self, name: bytes, scenario: Scenario, now: float, core_poison: int):
         self.name = name
@@ -63,10 +63,10 @@ class Reader:
         self.readings.append(Reading(streams, [[] for _ in range(n)], [None] * n))
 
     def taken(self, message: EngineCoreRequest, seeds: list[int]) -> None:
-        """The core has accepted this; its output follows from the seeds, the same each time."""
+        """Record a request that the core has accepted; its output follows from the seeds."""
         facts, params = self._scenario.facts, message.sampling_params
         reading = next((r for r in self.readings if r.streams.request_id == message.request_id), None)
-        if reading is None:  # it has got other ids, or has ended, while this was under way
+        if reading is None:  # it has other ids, or has ended, since the message was sent
             return
         prompt_len = len(message.prompt_token_ids) // 4
         limit = capacity_tokens(self._scenario) + 1 if params.max_tokens is None else prompt_len + params.max_tokens
@@ -86,7 +86,7 @@ class Reader:
     def read(self, rng: random.Random) -> None:
         for reading in self.readings:
             while rng.random() < 0.9 and (delta := reading.streams.take()) is not None:
-                assert reading.reasons[delta.index] is None, "outputs after the end"
+                assert reading.reasons[delta.index] is None, "output after the end"
                 reading.tokens[delta.index] += delta.token_ids
                 reading.reasons[delta.index] = delta.finish_reason
                 if delta.finish_reason is FinishReason.ERROR:
@@ -100,8 +100,8 @@ class Reader:
     def is_done(self) -> bool:
         return all(reading.streams.done for reading in self.readings)
 
-    def judge(self) -> None:
-        """Every stream received its end, and the right one."""
+    def check(self) -> None:
+        """Every stream received its end, and the correct one."""
         for reading in self.readings:
             if (error := reading.streams.error) is not None:
                 assert isinstance(error, Overloaded | InvalidRequest) or self._may_expire(reading), error
@@ -111,7 +111,7 @@ class Reader:
             for index, (tokens, reason) in enumerate(zip(reading.tokens, reading.reasons, strict=True)):
                 assert reason is not None, "a stream never received its end"
                 if reason is FinishReason.ERROR:
-                    self._judge_error(reading, index)
+                    self._check_error(reading, index)
                     continue
                 if (reason, index in reading.aborted) != (FinishReason.ABORT, True):
                     assert (tokens, reason) == reading.expected[index]
@@ -119,12 +119,12 @@ class Reader:
     def _may_expire(self, reading: Reading) -> bool:
         return reading.has_expired and reading.streams.terms.timeout_s > 0
 
-    def _judge_error(self, reading: Reading, index: int) -> None:
-        """Only of requests whose own doing it is, or that met values that are not finite twice."""
+    def _check_error(self, reading: Reading, index: int) -> None:
+        """Only a poison request, or a request with two results that were not finite, may end with an error."""
         if reading.given_up[index] == DEADLY:
-            assert reading.seeds[index] == self._scenario.poison, "an innocent was taken for the poison"
+            assert reading.seeds[index] == self._scenario.poison, "a request that is not the poison failed as poison"
         elif reading.given_up[index] == DEADLY_FOR_CORES:
             deadly = [core_dies_of(self._core_poison, seed, seed % 4) for seed in reading.seeds]
-            assert any(deadly), "an innocent request was taken for the poison"
+            assert any(deadly), "a request that is not the poison failed as poison"
         else:
             assert reading.given_up[index] == NOT_FINITE, reading.given_up[index]
