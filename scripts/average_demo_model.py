@@ -1,9 +1,9 @@
-"""The mean of the weights of several checkpoints of one model, which does better than any of them.
+"""Average the weights of several checkpoints of one model; the average scores better than each of them.
 
 python scripts/average_demo_model.py build/demo_model build/demo_model_2 --output paged_serve/demo_model
 
-They must come from one run and what went on from it, each ended by a learning rate of zero (stochastic weight
-averaging: Izmailov et al. 2018, arXiv:1803.05407).
+The checkpoints must come from one training run and its continuations, each of which ended with a learning rate of zero
+(stochastic weight averaging: Izmailov et al. 2018, arXiv:1803.05407).
 """
 
 import argparse

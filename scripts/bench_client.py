@@ -1,8 +1,9 @@
-"""What one token of one stream costs a client, in the steady state: a frame of columns a step, many streams.
+"""Measure the time that a client spends per token in the steady state: one frame of columns per step, many streams.
 
-Bounded by the interpreter: a dict-free walk over the columns, one append to a journal, one wake-up. `decode` is msgspec
-alone, `route` the table with readers that are far behind, `route+take` adds a delta for each token, `asyncio` the whole
-way to 256 coroutines that each await the next delta. The target is 1 us a token for `route`.
+The interpreter is the limit: a loop over the columns without dictionaries, one append to a journal, one wake-up.
+`decode` is msgspec alone; `route` adds the stream table, with readers that are far behind; `route+take` adds a delta
+per token; `asyncio` is the whole path to 256 coroutines that each await the next delta. Target: 1 us per token for
+`route`.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def route(num_streams: int, take: bool) -> Callable[[], None]:
 
 
 async def read_all(request: RequestStreams, steps: int) -> list[SequenceDelta]:
-    """As AsyncRequest does it."""
+    """Read the deltas as AsyncRequest does."""
     deltas, count = [], 0
     loop = asyncio.get_running_loop()
     while count < steps:
@@ -98,7 +99,7 @@ def to_coroutines(num_streams: int) -> Callable[[], None]:
 
 
 def measure(run: Callable[[], None], num_streams: int, repeats: int) -> tuple[float, float]:
-    """Median and spread (interquartile), in microseconds a token."""
+    """Median and interquartile range, in microseconds per token."""
     run()
     times = []
     for _ in range(repeats):
@@ -125,7 +126,7 @@ def main() -> None:
     for name, run in cases.items():
         median, spread = measure(run, options.streams, options.repeats)
         results[name] = round(median, 3)
-        print(f"{name:12s} {median:7.3f} us a token  ±{spread:5.3f}  {1 / median:7.2f} M tokens/s")
+        print(f"{name:12s} {median:7.3f} us per token  ±{spread:5.3f}  {1 / median:7.2f} M tokens/s")
     print(json.dumps({"bench": "client", "streams": options.streams, "us_per_token": results}))
 
 

@@ -1,20 +1,20 @@
-"""What do connections cost that ask for nothing, ask slowly, or never read?
+"""Measure the cost of connections that send nothing, send slowly, or never read.
 
     python scripts/bench_connections.py {idle,unread} [--rounds 6] [--seconds 8] [--rate 30] [serve options]
 
-On a server of its own, the built-in demo model unless an option names another; clients and attackers are processes of
-this machine and take their share of it. A load of --rate runs alone and beside the attackers in turns, the other one
-first in every second round, so that whatever drifts meets both. Standby workers are off: one that starts takes a core
-for seconds. A quarter of each run is not counted at its beginning.
+Starts its own server, with the built-in demo model unless an option names another. Clients and attackers are processes
+on the same machine and use part of it. A load of --rate alternates between running alone and running beside the
+attackers; every second round reverses the order, so that drift affects both equally. Standby workers are off, because
+starting one occupies a core for seconds. The first quarter of each run is not counted.
 
-idle    10,000 idle and 1,000 slow connections, which send a byte of a request's headers each second and come again when
-        they are closed. Prints: p99 of the time to first token (target +10 %), and the frontend's memory for each idle
-        connection (target 10 KB).
-unread  500 streams of 400 tokens with five logprobs each whose clients never read; the load begins once all is computed
-        that can be. Prints: p99 between two tokens (target +5 %), and what the engine core (target 32 MB) and the
-        frontend have grown by.
+idle    10,000 idle and 1,000 slow connections; a slow one sends one byte of a request's headers per second and
+        reconnects when it is closed. Prints the p99 of the time to first token (target: +10 %) and the frontend's
+        memory per idle connection (target: 10 KB).
+unread  500 streams of 400 tokens with five logprobs each, whose clients never read. The load starts when the engine can
+        compute nothing more for them. Prints the p99 of the time between two tokens (target: +5 %) and the growth of
+        the engine core (target: 32 MB) and of the frontend.
 
-Each p99 is that of all runs of a kind together. Its change has a 95 % interval: rounds drawn anew two thousand times.
+Each p99 is over all runs of a kind. The 95 % interval of its change is a bootstrap over rounds (2,000 samples).
 """
 
 import argparse
@@ -37,8 +37,8 @@ from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.open_files import raise_open_files_limit
 
 NUM_IDLE, NUM_SLOW, NUM_UNREAD = 10_000, 1_000, 500
-OUTPUT_TOKENS = (16, 48)  # of a request of the load
-NOT_COUNTED = 0.25  # of a run
+OUTPUT_TOKENS = (16, 48)  # range per request of the load
+NOT_COUNTED = 0.25  # share of a run, from its start
 BOOTSTRAPS = 2000
 UNREAD_BODY = {
     "model": "demo",
@@ -48,16 +48,16 @@ UNREAD_BODY = {
     "ignore_eos": True,
     "stream": True,
 }
-SETTLED_S = 2.0  # the worker has rested for so long
-Attack = Callable[[str, int], Awaitable[None]]  # of a host and port; returns once all connections are there
+SETTLED_S = 2.0  # for which the worker must have been idle
+Attack = Callable[[str, int], Awaitable[None]]  # takes host and port; returns when all connections are open
 
 
-async def in_turns(
+async def alternate(
     running: Running, options: argparse.Namespace, attack: Attack, figure: Callable[[Timeline], list[float]]
 ) -> dict[str, object]:
-    """The p99 of `figure`, alone and beside `attack`, and what processes hold meanwhile."""
+    """The p99 of `figure`, alone and beside `attack`, and the growth of the processes meanwhile."""
     server = running.as_seen_by()
-    await peak_of(server, options, 2.0, options.seed)  # warm
+    await peak_of(server, options, 2.0, options.seed)  # warm-up
     found: dict[str, list[list[float]]] = {"alone": [], "beside": []}
     errors = {"alone": 0, "beside": 0}
     grown: dict[str, list[int]] = {"engine-core": [], "frontend 0": []}
@@ -81,15 +81,18 @@ async def in_turns(
         "p50, ms": {kind: 1000 * percentile(each, 0.5) for kind, each in values.items()},
         "p99, ms": p99,
         "p99 of each run, ms": {kind: [1000 * percentile(run, 0.99) for run in runs] for kind, runs in found.items()},
-        "p99 more, %": 100 * (p99["beside"] / p99["alone"] - 1),
-        "p99 more, %, 95 % interval": interval(found["alone"], found["beside"]),
+        "p99 increase, %": 100 * (p99["beside"] / p99["alone"] - 1),
+        "p99 increase, %, 95 % interval": interval(found["alone"], found["beside"]),
         "failures": errors,
         "grown by at most, MB": {name: max(values) / 2**20 for name, values in grown.items()},
     }
 
 
 def interval(alone: list[list[float]], beside: list[list[float]]) -> list[float]:
-    """By how much the second p99 exceeds the first, in percent. Whole rounds are drawn: a run's values are alike."""
+    """The 95 % interval of the increase of the second p99 over the first, in percent.
+
+    Whole rounds are resampled, because the values of one run are correlated.
+    """
     draw = random.Random(0)
     ratios = []
     for _ in range(BOOTSTRAPS):
@@ -105,7 +108,7 @@ def memory_of(supervisor_pid: int) -> dict[str, int]:
 
 @contextlib.contextmanager
 def attackers(running: Running, attack: Attack) -> Iterator[None]:
-    """In a process of their own; all there, and what they have asked for computed, when the block begins."""
+    """Run `attack` in its own process; the block starts when its connections are open and its requests computed."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     attacker = context.Process(target=_attack, args=(attack, running.url, ready), daemon=True)
@@ -117,11 +120,11 @@ def attackers(running: Running, attack: Attack) -> Iterator[None]:
     finally:
         attacker.kill()
         attacker.join()
-        time.sleep(1.0)  # the server closes its ends
+        time.sleep(1.0)  # the server closes its side
 
 
 def wait_until_settled(worker_pid: int) -> None:
-    """A worker that computes nothing uses hardly any time."""
+    """Wait until the worker uses almost no CPU time: it has nothing left to compute."""
     before = -1.0
     while (now := cpu_seconds(worker_pid)) - before > 0.1 * SETTLED_S:
         before = now
@@ -147,17 +150,17 @@ def _attack(attack: Attack, url: str, ready: "multiprocessing.synchronize.Event"
 
 
 async def idle_and_slow(name: str, port: int) -> None:
-    for _ in range(NUM_IDLE // 100):  # a hundred at a time: the listening socket's queue is not endless
+    for _ in range(NUM_IDLE // 100):  # a hundred at a time, because the listening socket's queue is short
         KEPT.extend(await asyncio.gather(*(_idle(name, port) for _ in range(100))))
     KEPT.extend(asyncio.create_task(_slow(name, port, random.Random(index))) for index in range(NUM_SLOW))
     await asyncio.sleep(1.0)
 
 
-KEPT: list[object] = []  # connections and tasks of an attacker's process
+KEPT: list[object] = []  # references to the connections and tasks of an attacker's process
 
 
 async def _idle(name: str, port: int) -> asyncio.StreamWriter:
-    """Asks once, and keeps the connection."""
+    """Send one request and keep the connection open."""
     reader, writer = await asyncio.open_connection(name, port, limit=1024)
     writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
@@ -202,16 +205,16 @@ KINDS: dict[str, tuple[Attack, Callable[[Timeline], list[float]]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("--rounds", type=int, default=6, help="each of them is one run alone and one beside")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each run")
-    parser.add_argument("--rate", type=float, default=30.0, help="requests a second")
+    parser.add_argument("--rounds", type=int, default=6, help="rounds of one run alone and one beside the attackers")
+    parser.add_argument("--seconds", type=float, default=8.0, help="duration of a run")
+    parser.add_argument("--rate", type=float, default=30.0, help="requests per second of the load")
     parser.add_argument("--seed", type=int, default=0)
     options, serve_options = parser.parse_known_args()
     options.output_tokens = OUTPUT_TOKENS
     raise_open_files_limit()
     queue = ["--max-num-seqs", "128", "--max-num-queued-requests", "1024", "--no-standby-workers"]
     with serving([*queue, *serve_options], []) as running:
-        result = uvloop.run(in_turns(running, options, *KINDS[options.kind]))
+        result = uvloop.run(alternate(running, options, *KINDS[options.kind]))
     if options.kind == "idle":
         grown = result["grown by at most, MB"]
         assert isinstance(grown, dict)

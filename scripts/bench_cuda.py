@@ -1,12 +1,12 @@
-"""How near do the CUDA kernels come to the device's limits, and to torch's?
+"""Compare the speed of the CUDA kernels with the device's limits and with torch's kernels.
 
     python scripts/bench_cuda.py {decode,prefill,elementwise,sampler,launch} [--executor emulator]
 
 Regimes: decode attention, rotation, norms and gates are bound by memory, prefill attention by the tensor cores, the
-sampler by its passes over the logits, which mostly stay in the L2. Kernels are timed as replays of CUDA graphs, on
-buffers that together exceed the L2 (cuda_timing.py); medians of 25 and half of what lies between the quartiles. The
-device's limits are measured here first: a copy of 1 GiB, a product of 8192 x 8192 matrices. Ends in a line of JSON.
-With --executor emulator tiny shapes run on the CPU, to see that the program runs.
+sampler by its passes over the logits, which mostly stay in the L2 cache. Kernels are timed as replays of CUDA graphs on
+buffers that together exceed the L2 cache (cuda_timing.py); figures are medians of 25 samples and half the interquartile
+range. The device's limits are measured first: a copy of 1 GiB and a product of 8192 x 8192 matrices. The last line is
+JSON. With --executor emulator, tiny shapes run on the CPU to check that the program works.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def setting_for(executor: str) -> Setting:
 
 
 def limits(setting: Setting, timer: Timer) -> tuple[float, float]:
-    """Bytes a second of a copy, operations a second of a matrix product."""
+    """Bytes per second of a copy, and operations per second of a matrix product."""
     nbytes, size = (1 << 20, 64) if setting.tiny else (GIB, MATRIX)
     source = torch.zeros(nbytes, dtype=torch.uint8, device=setting.device)
     target = torch.empty_like(source)
@@ -75,14 +75,14 @@ def measured(setting: Setting, timer: Timer, cases: Iterator[Case]) -> Iterator[
         for name, calls in case.rivals.items():
             try:
                 row[f"{name} µs"] = timer.time(calls).median_us
-            except RuntimeError as error:  # a rival that has no kernel for the shape
+            except RuntimeError as error:  # torch has no kernel for this shape
                 row[f"{name} µs"] = str(error).partition("\n")[0][:60]
         yield row
-        del case  # its memory, before the next takes as much
+        del case  # free its memory before the next case allocates as much
 
 
 def launch(setting: Setting, timer: Timer) -> Iterator[Row]:
-    """CPU time of putting a small kernel on the stream, beside a small kernel of torch's."""
+    """CPU time of launching a small kernel, compared with a small kernel of torch."""
     hidden = torch.zeros((1, 256), dtype=BF16, device=setting.device)
     weight, out = torch.ones(256, device=setting.device), torch.empty_like(hidden)
     kernels: dict[str, Callable[[], object]] = {

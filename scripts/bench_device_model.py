@@ -1,13 +1,13 @@
-"""How near is a whole step of an 8B-class model on a CUDA device to what the device can do?
+"""Compare the time of a whole step of an 8B-class model on a CUDA device with the device's limits.
 
     python scripts/bench_device_model.py [--executor emulator]
 
-Random weights in the shape of Llama 3.1 8B, made on the device, with the runner, graphs and sampler of a worker; no
-server. Decode: ms a step of 1 and of 32 rows with 1,024 tokens of context each, two steps in flight, beside the time
-in which a copy moves as many bytes as the step must read (weights but for the embedding, keys and values); and how much
-of that time the device computes, by torch's profiler. Prefill: tokens a second of chunks of 2,048. Then the same with
-weights and KV cache in fp8, where the device has such products. Ends in a line of JSON. With --executor emulator a tiny
-model runs on the CPU, to see that the program runs.
+Random weights in the shape of Llama 3.1 8B are created on the device and run with a worker's runner, graphs and
+sampler, without a server. Decode: ms per step for 1 and for 32 rows with 1,024 tokens of context each, two steps in
+flight, next to the time in which a copy moves the bytes that the step must read (weights without the embedding, keys
+and values), and the share of the time in which the device computes (torch's profiler). Prefill: tokens per second for
+chunks of 2,048. The same follows with weights and KV cache in fp8 if the device supports it. The last line is JSON.
+With --executor emulator, a tiny model runs on the CPU to check that the program works.
 """
 
 import argparse
@@ -55,7 +55,7 @@ KINDS: dict[Quantization, torch.dtype] = {"auto": torch.bfloat16, "fp8": torch.f
 
 
 class RandomCheckpoint(Checkpoint):
-    """Any tensor that is asked for, made on the device."""
+    """Creates every requested tensor on the device, with random values."""
 
     def __init__(self, folder: Path, device: str):
         self.folder, self.entries, self.used, self.read_bytes = folder, {}, set(), 0
@@ -93,7 +93,7 @@ def random_model(shape: dict[str, Any], backend: CudaBackend, quantization: Quan
 
 
 class Bench:
-    """A runner whose rows have a context of zeros."""
+    """A runner whose rows have a context of zero-valued keys and values."""
 
     def __init__(self, model: Model, cached: torch.dtype, rows: int, context: int, chunk: int, on_device: bool):
         self.model, self.cached, self.rows, self.context, self.chunk = model, cached, rows, context, chunk
@@ -121,7 +121,7 @@ class Bench:
         return NewRow(row, pack_ids([1] * length), length, computed, (blocks,), 0, (), params)
 
     def decode_s(self, batch: int, steps: int) -> float:
-        """Of one step, with two in flight all the time."""
+        """Seconds per step, with two steps always in flight."""
         rows = tuple(self.new_row(row, self.context, self.context - 1) for row in range(batch))
         self.runner.execute(SchedulerOutput(0, 1, new_rows=rows, decode_joins=pack_ids(range(batch))))
         self._decode(8)
@@ -132,7 +132,7 @@ class Bench:
         return taken
 
     def prefill_s(self) -> float:
-        """Of a chunk from the beginning of a prompt, the fastest of five."""
+        """Seconds of the first chunk of a prompt, the fastest of five."""
         taken = []
         for _ in range(5):
             began = time.perf_counter()
@@ -159,7 +159,7 @@ class Bench:
 
 
 def busy_share(bench: Bench, batch: int) -> float:
-    """Of the time of some steady steps, how much the device computes."""
+    """The share of the time of several steady steps in which the device computes."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:

@@ -1,12 +1,12 @@
-"""How long after its end does anything of a server remain?
+"""Measure how long processes of a server remain after it was ended.
 
     python scripts/bench_endings.py [--runs 10]
 
-Each run starts a real server with the demo model. Endings: SIGKILL of the supervisor, idle and under load, and with all
-its children halted; SIGKILL of a frontend, whose helper (it renders chat templates) must go with it; SIGTERM when idle,
-and a drain under load; a worker that dies once more than the budget allows. Measured: from the signal, or from the exit
-of the frontend's process, to the moment when the last process that there was is gone (a zombie is gone: its new parent
-has not looked yet), looked at each half millisecond; the exit code. One JSON line ends the table.
+Each run starts a real server with the demo model. It is ended by SIGKILL of the supervisor, idle, under load, and with
+all children stopped; by SIGKILL of a frontend, which must also end its helper (it renders chat templates); by SIGTERM,
+idle and with a drain under load; or by one worker death more than the restart budget allows. Measured are the exit code
+and the time from the signal, or from the exit of the frontend's process, until the last process is gone, polled every
+half millisecond (a zombie counts as gone: only its new parent has not reaped it). The last line is JSON.
 """
 
 import argparse
@@ -35,23 +35,23 @@ NUM_STREAMS = 16
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """`seconds` from the signal until nothing was left."""
+    """`seconds`: from the signal until no process was left."""
 
     seconds: float
     exit_code: int
 
 
 def until_gone(pids: list[int], since: float) -> float:
-    """Seconds since then until none of them is left."""
+    """Seconds from `since` until none of the processes is left."""
     while any(map(is_alive, pids)):
         if time.perf_counter() - since > GONE_WITHIN_S:
-            raise SystemExit(f"still there: {[pid for pid in pids if is_alive(pid)]}")
+            raise SystemExit(f"still running: {[pid for pid in pids if is_alive(pid)]}")
         time.sleep(LOOK_EVERY_S)
     return time.perf_counter() - since
 
 
 def end_by(server: Server, number: int) -> End:
-    """Signal the supervisor, and see how long any process is left."""
+    """Signal the supervisor, and measure the time until no process is left."""
     processes = [pid for pid in server.processes() if pid != server.process.pid]
     began = time.perf_counter()
     server.process.send_signal(number)
@@ -95,7 +95,7 @@ def drained(server: Server) -> End:
 
 
 def out_of_budget(server: Server) -> End:
-    """The supervisor gives up by itself; counted from the signal to the worker."""
+    """The supervisor ends by itself; measured from the signal to the worker."""
     processes = [pid for pid in server.processes() if pid != server.process.pid]
     began = time.perf_counter()
     server.victim("worker").kill()
@@ -103,7 +103,7 @@ def out_of_budget(server: Server) -> End:
     return End(until_gone(processes, began), code)
 
 
-ENDINGS: dict[str, tuple[Callable[[Server], End], tuple[str, ...], int]] = {  # how, server options, exit code
+ENDINGS: dict[str, tuple[Callable[[Server], End], tuple[str, ...], int]] = {  # function, server options, exit code
     "SIGKILL, idle": (killed, (), -signal.SIGKILL),
     "SIGKILL, children halted": (killed_with_all_children_halted, (), -signal.SIGKILL),
     "SIGKILL, under load": (killed_under_load, (), -signal.SIGKILL),
@@ -115,7 +115,7 @@ ENDINGS: dict[str, tuple[Callable[[Server], End], tuple[str, ...], int]] = {  # 
 
 
 class Load:
-    """Streams in a thread of their own; on entry each has had its first token."""
+    """Runs streams in a thread; the block starts when each stream has its first token."""
 
     def __init__(self, server: Server, num_tokens: int = 1500):
         self._begun = threading.Semaphore(0)
@@ -164,7 +164,7 @@ def one_run(name: str) -> End:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--only", action="append", choices=[*ENDINGS], help="this ending alone; may be repeated")
+    parser.add_argument("--only", action="append", choices=[*ENDINGS], help="measure only this ending; repeatable")
     options = parser.parse_args()
     figures = {}
     print("ending                       runs  median     max  exit code")

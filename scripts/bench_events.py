@@ -1,7 +1,8 @@
-"""What one streamed event costs a frontend's Python, without and with an Idempotency-Key, from deltas to bytes.
+"""Measure the frontend's CPU time per streamed event, with and without an Idempotency-Key, from deltas to bytes.
 
-Bounded by the interpreter: detokenizing, the event's JSON, and the hand-over to the connection; with a key also the
-numbering and the answer's own task. The engine and the connection are the tests' fakes, so nothing else is counted.
+The interpreter is the limit: detokenization, the event's JSON, and the write to the connection; with a key also the
+event numbers and the answer's own task. The engine and the connection are fakes of the tests, so that nothing else is
+measured.
 """
 
 import argparse
@@ -28,11 +29,11 @@ ASKED = {
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/messages": {"messages": MESSAGES},
 }
-NUM_OTHER = {"/v1/completions": 1, "/v1/chat/completions": 2, "/v1/messages": 5}  # events that are no token's
+NUM_OTHER = {"/v1/completions": 1, "/v1/chat/completions": 2, "/v1/messages": 5}  # events that carry no token
 
 
 async def stream(server: Server, path: str, key: str) -> int:
-    """The number of events of one stream; no key: ""."""
+    """Read one stream and return its number of events. `key` "": no Idempotency-Key."""
     body = json.dumps({**ASKED[path], "max_tokens": NUM_TOKENS, "stream": True}).encode()
     received, num_events = False, 0
 
@@ -68,9 +69,9 @@ async def us_per_event(server: Server, path: str, keyed: bool, runs: int, stream
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--streams", type=int, default=8, help="in each run, one after the other")
+    parser.add_argument("--streams", type=int, default=8, help="number per run, one after another")
     parser.add_argument("--path", choices=[*ASKED], default="/v1/completions")
-    parser.add_argument("--burst", type=int, default=1, help="tokens that are there at a time")
+    parser.add_argument("--burst", type=int, default=1, help="tokens per delta")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = Server(make_model_folder(Path(folder) / "model"), "hello world " * 25, ends=False)

@@ -1,14 +1,14 @@
-"""How near do the CPU kernels come to the machine's limits?
+"""Compare the speed of the CPU kernels with the machine's limits.
 
     python scripts/bench_kernels.py [--threads 2] [--only WORD ...] [--isa avx2] [--summation tile]
 
-Regime: one kernel at a time, called as a step calls it, on the operands of kernel_cases.py. Beside every sample both
-limits are measured with the same threads: reading the KV cache, which is larger than any cache of the machine and lies
-in large pages, and dot products in registers by the processor's best instruction for the kernel's numbers, whichever
-instruction the kernel uses: of all libraries that run here, for bfloat16 also fp32 FMA, with AMX also tiles. The floor
-of a call is the longer of bytes / read bandwidth and operations / peak; `of limit` is floor / time, the median of the
-samples. With one thread times are those of its CPU clock, so that a busy machine shows less; with more they are wall
-time. Ends in a line of JSON.
+Regime: one kernel at a time, called as in a step, on the operands of kernel_cases.py. Next to every sample, both limits
+are measured with the same threads: the bandwidth of reading the KV cache, which is larger than any cache of the machine
+and lies in large pages, and the rate of dot products in registers with the processor's fastest instruction for the
+kernel's number format. That instruction may differ from the kernel's own: all libraries that run on this machine are
+tried, for bfloat16 also fp32 FMA, with AMX also tiles. The floor of a call is the larger of bytes / bandwidth and
+operations / peak; `of limit` is floor / time, the median over the samples. With one thread, times are CPU time, which
+depends less on other load; with more threads they are wall time. The last line is JSON.
 """
 
 import argparse
@@ -32,38 +32,38 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu
 
 SAMPLES = 9
-SAMPLE_S = 0.03  # at least, of calls one after another
+SAMPLE_S = 0.03  # minimum duration of a sample: consecutive calls
 PEAK_STEPS = 1_000_000  # several milliseconds with any instruction set
 
 
-# What multiplies such numbers exactly enough.
+# Instructions that multiply numbers of each format exactly enough.
 INSTRUCTIONS = {"bf16": ("bf16", "fp32", "amx_bf16"), "fp32": ("fp32",), "int8": ("int8", "amx_int8")}
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The threads that compute, their clock, and the memory whose reading is the limit."""
+    """The threads that compute, their clock, and the memory whose read bandwidth is the limit."""
 
     pool: cpu.Pool
     clock: Callable[[], float]
     memory: Tensor
-    others: tuple[cpu.Pool, ...]  # of the same threads and every library that runs here, to measure its instructions
-    best: dict[str, tuple[cpu.Pool, str]]  # by format of a kernel's numbers: the fastest instruction, by its own format
+    others: tuple[cpu.Pool, ...]  # one per library that runs here, to measure its instructions
+    best: dict[str, tuple[cpu.Pool, str]]  # by number format of a kernel: the fastest instruction and its own format
 
     def time(self, call: Callable[[], object], times: int = 1) -> float:
-        """Seconds a call."""
+        """Seconds per call."""
         began = self.clock()
         for _ in range(times):
             call()
         return (self.clock() - began) / times
 
     def read_bandwidth(self, pool: cpu.Pool | None = None) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         pool, nbytes = pool or self.pool, self.memory.nbytes
         return nbytes / self.time(lambda: pool.library.read_memory(pool.handle, self.memory.data_ptr(), nbytes))
 
     def peak(self, number_format: str) -> float:
-        """Operations a second, by the best instruction."""
+        """Operations per second with the fastest instruction."""
         return self.peak_of(*self.best[number_format])
 
     def peak_of(self, pool: cpu.Pool, instruction: str) -> float:
@@ -72,7 +72,7 @@ class Machine:
         return done / (self.clock() - began)
 
     def instructions(self) -> dict[str, float]:
-        """Operations a second by library and format, the best of three; fills `best`."""
+        """Operations per second by library and format, the best of three; fills `best`."""
         rates = {
             (pool, name): max(self.peak_of(pool, name) for _ in range(3))
             for pool in self.others
@@ -121,7 +121,7 @@ def line(found: dict[str, Any]) -> str:
 
 
 def limits_of(results: list[dict[str, Any]]) -> dict[str, float]:
-    """Medians over the whole run."""
+    """The medians of both limits over the whole run."""
     peaks = {name: [r["peak_goperations_per_s"] for r in results if name == r["format"]] for name in cpu.PEAK_FORMATS}
     return {
         "read_gbytes_per_s": statistics.median(r["read_gbytes_per_s"] for r in results),
@@ -130,7 +130,7 @@ def limits_of(results: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def large_page_bytes() -> int:
-    """Of this process."""
+    """Bytes of this process in large pages."""
     rollup = Path("/proc/self/smaps_rollup").read_text()
     return 1024 * int(next(text.split()[1] for text in rollup.splitlines() if text.startswith("AnonHugePages:")))
 
@@ -145,7 +145,7 @@ def make_machine(threads: int, isa: str | None, summation: cpu.Summation) -> Mac
     torch.set_num_threads(1)
     memory = make_cache()
     if large_page_bytes() < memory.nbytes:
-        print("warning: the KV cache got no large pages; reading it is slower than it need be", file=sys.stderr)
+        print("warning: the KV cache has no large pages, so reading it is slower than necessary", file=sys.stderr)
     pool = cpu.Pool(library, usable[:threads], pin_caller=True, summation=summation)
     others = tuple(cpu.Pool(cpu.load_library(isa), usable[:threads]) for isa in cpu.runnable_isas())
     return Machine(pool, time.thread_time if threads == 1 else time.perf_counter, memory, others, {})
@@ -154,8 +154,8 @@ def make_machine(threads: int, isa: str | None, summation: cpu.Summation) -> Mac
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="kernels whose name has one of these")
-    parser.add_argument("--isa", choices=cpu.ISAS, help="default: the best that this machine runs")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="kernels whose name contains a WORD")
+    parser.add_argument("--isa", choices=cpu.ISAS, help="default: the best that this machine supports")
     parser.add_argument("--summation", choices=get_args(cpu.Summation), default="auto", help="order of bfloat16 sums")
     options = parser.parse_args()
     about = environment()  # before threads are pinned

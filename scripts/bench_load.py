@@ -1,12 +1,12 @@
-"""How fast a checkpoint becomes packed weights on the CPU kernels, in its own bytes, and is read from the packed file.
+"""Measure how fast a checkpoint is loaded: packed for the CPU kernels, or read from the packed file.
 
-Each load is a process of its own, as a worker's start is; the checkpoint lies in the page cache. Without --model there
-are random weights in the shape of a model of half a billion. Rates are those of `load_model` alone: neither imports nor
-the KV cache. On a machine that others use too, the rate by CPU time is the one to look at.
+Each load runs in its own process, like the start of a worker; the checkpoint is in the page cache. Without --model,
+random weights in the shape of a model with half a billion parameters are used. Rates are those of `load_model` alone,
+without imports and KV cache. On a machine with other load, look at the rate by CPU time.
 
-A virtual machine may give free memory back to its host; the first touch of a page then waits for the host, and that is
-booked as our CPU time. So a process touches as much memory as it will need, lets it go and loads at once: `first touch`
-is how fast that was. A load that finds its memory cold takes the time of its bytes at that rate more.
+A virtual machine may return free memory to its host; the first access to a page then waits for the host, and this wait
+counts as CPU time of the process. Therefore a process first touches as much memory as it will need, frees it and loads
+at once; `first touch` is the rate of that access. A load without it takes longer by its bytes divided by that rate.
 
     python scripts/bench_load.py --threads 1 2 --runs 3
 """
@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 
 HIDDEN, FFN, LAYERS, VOCAB, HEAD_DIM, HEADS, KV_HEADS = 1024, 3072, 28, 32000, 128, 8, 4
-GROUP = 128  # inputs, of gptq and awq
+GROUP = 128  # inputs per group of gptq and awq
 HEADER = "| weights | threads | seconds | GB/s | GB/s of CPU time | MB beyond the weights | first touch, GB/s |"
 FORMS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
@@ -35,11 +35,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "gptq": {},
     "awq": {},
 }
-WARM_TIMES = 2.5  # the checkpoint's bytes: float32 from bfloat16, and codes before they are packed
+WARM_TIMES = 2.5  # memory touched, in checkpoint sizes: float32 from bfloat16, and codes before packing
 
 
 def write_model(folder: Path, form: str) -> None:
-    """A llama of random weights: 0.8 GB of bfloat16, or gptq's or awq's codes."""
+    """Write a Llama with random weights: 0.8 GB of bfloat16, or of gptq or awq codes."""
     folder.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(0)
 
@@ -92,7 +92,7 @@ def write_model(folder: Path, form: str) -> None:
 
 
 def first_touch(nbytes: int) -> float:
-    """Bytes a second; the memory is free again, and the host has not yet taken it back."""
+    """Touch and free memory; returns bytes per second."""
     from paged_serve.workers.distributed.huge_pages import allocate
 
     memory = allocate((nbytes,), torch.uint8)
@@ -102,7 +102,7 @@ def first_touch(nbytes: int) -> float:
 
 
 def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, float]:
-    """In this process: seconds, and bytes of memory beyond what the weights take."""
+    """Load in this process; returns the seconds, and the peak memory beyond the weights in bytes."""
     from paged_serve.protocol.messages.config import ModelConfig
     from paged_serve.workers.distributed.allocator import keep_freed_memory
     from paged_serve.workers.distributed.memory import peak_resident_bytes, resident_bytes
@@ -126,12 +126,12 @@ def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, flo
 
 
 def reset_peak() -> None:
-    """Of this process's resident bytes, to what is resident now."""
+    """Reset the peak of this process's resident bytes to the current value."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure(model: str, fields: dict[str, Any], threads: int, runs: int) -> dict[str, float]:
-    """The least of each figure of several processes."""
+    """The minimum of each figure over several processes."""
     found = []
     for _ in range(runs):
         command = [sys.executable, __file__, "--one", json.dumps([model, fields, threads])]
@@ -142,7 +142,7 @@ def measure(model: str, fields: dict[str, Any], threads: int, runs: int) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a folder; default: random weights")
+    parser.add_argument("--model", help="folder of the checkpoint; default: random weights")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, len(os.sched_getaffinity(0))])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
@@ -152,7 +152,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(load_once(*json.loads(arguments.one))))
         return
-    print(f"least of {arguments.runs}; GB of the checkpoint's own bytes a second\n\n{HEADER}\n|{'---|' * 7}")
+    print(f"minimum of {arguments.runs} runs; GB of the checkpoint per second\n\n{HEADER}\n|{'---|' * 7}")
     with tempfile.TemporaryDirectory() as name:
         for form in arguments.forms:
             folder = Path(arguments.model or f"{name}/{form if form in ('gptq', 'awq') else 'floats'}")
@@ -171,7 +171,7 @@ def report_kept(form: str, threads: int, total: int, folder: Path, runs: int) ->
         report(f"{form}, written to the packed file", threads, total, measure(str(folder), fields, threads, 1))
         (path,) = Path(kept).iterdir()
         size = path.stat().st_size
-        report(f"{form}, from it", threads, size, measure(str(folder), fields, threads, runs))
+        report(f"{form}, read from the packed file", threads, size, measure(str(folder), fields, threads, runs))
 
 
 def report(what: str, threads: int, nbytes: int, run: dict[str, float]) -> None:

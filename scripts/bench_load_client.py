@@ -1,11 +1,11 @@
-"""How many streams can `paged-serve bench serve` read before it measures itself?
+"""Measure how many streams `paged-serve bench serve` can read before the client itself becomes the limit.
 
     python scripts/bench_load_client.py [--streams 2000] [--tokens 40]
 
-Regime: one core of a client that gets a small packet for each token of each stream, as from a server that decodes one
-token a step: a read of the socket, HTTP's chunk framing, one event, its JSON, a time noted. A child process plays the
-server and writes one chunk to every stream in turn, as fast as it can. The figure is chunks a second of the client's
-CPU time, so it does not depend on what else runs here; one thousand streams at 20 tokens a second are 20,000.
+Regime: one core of a client that receives one small packet per token and stream, as from a server that decodes one
+token per step: a socket read, HTTP chunk framing, one event, its JSON, one timestamp. A child process acts as the
+server and writes one chunk to every stream in rotation, as fast as possible. The figure is chunks per second of the
+client's CPU time, so it does not depend on other load; 1,000 streams at 20 tokens per second need 20,000.
 """
 
 import argparse
@@ -32,7 +32,7 @@ END = b"%x\r\n%s\r\n0\r\n\r\n" % (len(LAST), LAST)
 
 
 class Source(asyncio.Protocol):
-    """A stream that has been asked for; it joins the others when its request is there."""
+    """The server's side of a stream; it is added to `streams` when its request has arrived."""
 
     def __init__(self, streams: list[asyncio.Transport]):
         self._streams = streams

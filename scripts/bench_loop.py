@@ -1,11 +1,11 @@
-"""How long does one request, whatever it asks, keep a frontend from all others?
+"""Measure how long a single request can block the frontend's event loop.
 
     python scripts/bench_loop.py [--repeats 5] [serve options]
 
-On a server of its own, the built-in demo model unless an option names another: 27 requests that are the most work we
-could think of, one after another, while another connection asks for /live every millisecond. Prints per request: the
-longest time that /live took meanwhile, the least of all repeats (a pause of the machine comes in some of them, the
-request's own doing in all). Target: 50 ms. Wall time, so on a machine that does nothing else.
+Starts its own server, with the built-in demo model unless an option names another. 27 requests that cause the most work
+known run one after another, while another connection requests /live every millisecond. Prints, per request, the longest
+response time of /live, as the minimum over the repeats: a pause of the machine affects some repeats, the request itself
+affects all. Target: 50 ms. The figures are wall time, so run this on an idle machine.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def ask_for_ever(address: tuple[str, int], over: Event, result: Connection) -> None:
-    """Sends when each question was asked and when it was answered, by `time.perf_counter`, once it is `over`."""
+    """Request /live until `over` is set, then send the times of all requests and answers (`time.perf_counter`)."""
     times = array("d")
     with socket.create_connection(address) as connection:
         while not over.wait(ASK_EVERY_S):
@@ -44,7 +44,7 @@ def ask_for_ever(address: tuple[str, int], over: Event, result: Connection) -> N
 
 
 def exchange(address: tuple[str, int], path: str, body: bytes) -> int:
-    """The status; returns when the answer is complete."""
+    """Send one request; returns its status when the response is complete."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     with socket.create_connection(address) as connection:
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -55,7 +55,7 @@ def exchange(address: tuple[str, int], path: str, body: bytes) -> int:
 
 
 def measure(address: tuple[str, int], repeats: int) -> list[tuple[str, int, float]]:
-    """Of each request: what it is, its status, and the longest wait beside it in seconds."""
+    """For each request: its name, its status, and the longest wait of /live meanwhile in seconds."""
     ours, theirs = multiprocessing.Pipe()
     over = multiprocessing.Event()
     asker = multiprocessing.Process(target=ask_for_ever, args=(address, over, theirs), daemon=True)

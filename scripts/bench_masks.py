@@ -1,10 +1,11 @@
-"""What does a mask cost in the texts of published JSON schemas?
+"""Measure the time of a token mask in outputs that follow published JSON schemas.
 
     python scripts/bench_masks.py FOLDER MODEL [--every 10] [--limit 100000]
 
-FOLDER is a checkout of guidance-ai/jsonschemabench, MODEL a folder with a tokenizer.json. Each valid instance is an
-output: a mask before each of its tokens, as far as its keys come in the order of the grammar. One core; wall time of a
-mask, and of compiling a grammar for this vocabulary. The target is 0.6 ms at p99 with 128k tokens.
+FOLDER is a checkout of guidance-ai/jsonschemabench, MODEL a folder with a tokenizer.json. Each valid instance is used
+as an output: one mask is computed before each of its tokens, as long as its keys are in the order of the grammar. The
+figures are wall times on one core of a mask, and of compiling a grammar for this vocabulary. Target: 0.6 ms at p99 with
+128k tokens.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from paged_serve.workers.batch.grammar_tokenizer import tokenizer_for_grammars
 
 
 def sources(files: list[Path]) -> Iterator[tuple[str, list[str]]]:
-    """Grammars that are served, and texts of theirs."""
+    """Each supported grammar, and texts that it accepts."""
     checker = bytes_tokenizer(AddedTokens())
     for file in files:
         entry = json.loads(file.read_text())
@@ -53,8 +54,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--every", type=int, default=10, help="every how many-th schema (default: 10)")
-    parser.add_argument("--limit", type=int, default=100_000, help="stop after so many masks (default: 100000)")
+    parser.add_argument("--every", type=int, default=10, help="use every N-th schema (default: 10)")
+    parser.add_argument("--limit", type=int, default=100_000, help="stop after this many masks (default: 100000)")
     arguments = parser.parse_args()
     tokenizer = Tokenizer(str(arguments.model))
     vocabulary = tokenizer.vocab_size

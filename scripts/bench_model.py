@@ -1,9 +1,10 @@
-"""Speed of one model without HTTP, as engines are compared: prefill of 512 tokens, decode by batch size, 64 requests.
+"""Measure the speed of one model without HTTP: prefill of 512 tokens, decode by batch size, a load of 64 requests.
 
     python scripts/bench_model.py MODEL [--batches 1,4,16,32] [--no-load] [--rounds 3] [--json FILE] [NAME=VALUE of LLM]
 
-Decode: the time of 33 tokens less that of 1, so that prefill and the way there and back drop out. The load of 64 is
-that of `paged-serve bench throughput`. Medians over the rounds; prefix caching is off. Contexts are 128 to 161 tokens.
+Decode is the time of 33 tokens minus that of 1 token, which excludes prefill and the latency of the messages. The load
+of 64 requests is that of `paged-serve bench throughput`. Figures are medians over the rounds; prefix caching is off.
+Contexts have 128 to 161 tokens.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def decode_rate(llm: LLM, batch: int, vocab_size: int) -> float:
 
 
 def measure(llm: LLM, batches: Sequence[int], number: int, with_load: bool) -> dict[str, float]:
-    """One round: tokens a second; for the load, output tokens a second."""
+    """One round: tokens per second; for the load, output tokens per second."""
     vocab_size = llm.limits.vocab_size
     found = {"prefill 512": PREFILL / seconds(llm, [prompt(number, PREFILL, vocab_size)], [1])}
     for batch in batches:
@@ -61,9 +62,9 @@ def options_of_llm(texts: Sequence[str]) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("options", nargs="*", help="of LLM, like threads=1 or quantization=int8")
+    parser.add_argument("options", nargs="*", help="arguments of LLM, such as threads=1 or quantization=int8")
     parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16, 32])
-    parser.add_argument("--no-load", action="store_true", help="leave out the load of 64 requests")
+    parser.add_argument("--no-load", action="store_true", help="skip the load of 64 requests")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_intermixed_args()

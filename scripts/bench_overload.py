@@ -1,16 +1,16 @@
-"""What does a server do under overload?
+"""Measure goodput and fairness of an overloaded server.
 
     python scripts/bench_overload.py {goodput,fairness} [--seconds 20] [--rate R] [serve options]
 
-Each on a server of its own, over TCP, the built-in demo model unless an option names another; clients and attackers are
-processes of this machine and take their share of it.
+Each measurement starts its own server, over TCP, with the built-in demo model unless an option names another. The
+clients are processes on the same machine and use part of it.
 
-goodput      Peak: 48 requests at once for 32 rows, closed loop. Then ten times the requests of the peak, open loop.
-             Regime: the model fills one core, so what a refusal costs the frontend, the client and the kernel must fit
-             beside it. Prints: output tokens a second of the answers, beside the peak's (target 95 %), and how long
-             a refusal took (target 20 ms).
-fairness     Ten API keys that send 9 % of the peak each; then the first of them sends ten times that, and again from
-             the start. Prints: p99 of the time to first token of the other nine (target +20 %).
+goodput      Peak: 48 concurrent requests for 32 rows, closed loop. Then ten times the request rate of the peak, open
+             loop. Regime: the model occupies one core, so the cost of refusals for frontend, client and kernel must fit
+             beside it. Prints the output tokens per second of the answers relative to the peak (target: 95 %) and the
+             time of a refusal (target: 20 ms).
+fairness     Ten API keys send 9 % of the peak rate each. Then one key sends ten times as much; both runs are
+             repeated once. Prints the p99 of the time to first token of the other nine keys (target: +20 %).
 """
 
 import argparse
@@ -34,11 +34,11 @@ from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.open_files import raise_open_files_limit
 
-ROWS, QUEUED, CROWD = 32, 64, 48  # a crowd keeps all rows busy and is let in
+ROWS, QUEUED, CROWD = 32, 64, 48  # CROWD requests keep all rows busy and are all accepted
 INPUTS = Lengths(16, 64)
 KEYS = [f"key-{index}" for index in range(10)]
 REFUSED_WITHIN_S = 0.02
-RAMP = 0.2  # of a run's time is not counted at its beginning: the queue fills
+RAMP = 0.2  # share of a run that is not counted, from its start: the queue fills
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def serving(options: list[str], keys: list[str]) -> Iterator[Running]:
 async def run_load(
     server: Server, options: argparse.Namespace, rate: float, seconds: float, seed: int, concurrency: int = 0
 ) -> list[Timeline]:
-    """Poisson arrivals for so long, or, with `concurrency`, one after another in that many places."""
+    """Run Poisson arrivals for `seconds`, or, with `concurrency`, that many closed loops."""
     count = max(1, int(rate * seconds))
     load: list[LoadRequest] = random_load(count, INPUTS, Lengths(*options.output_tokens), seed=seed, vocab_size=1000)
     times = [0.0] * count if concurrency else arrival_times(count, rate, "poisson", seed)
@@ -81,7 +81,7 @@ async def run_load(
 
 
 def tokens_a_second(lines: list[Timeline], begin: float, end: float) -> float:
-    """Of answers, by the arrival of their chunks between two moments."""
+    """Output tokens per second of the answers, by the arrival of their chunks between `begin` and `end`."""
     good = [line for line in lines if not line.error]
     return sum(
         line.num_tokens * sum(begin <= at < end for at in line.chunks) / len(line.chunks)
@@ -101,7 +101,7 @@ def percentile(values: list[float], part: float) -> float:
 
 
 async def peak_of(server: Server, options: argparse.Namespace, seconds: float, seed: int) -> tuple[float, float]:
-    """(requests, output tokens) a second of a closed loop. A short run first, for how many requests that takes."""
+    """(requests, output tokens) per second of a closed loop. A short run estimates the number of requests needed."""
     began = time.perf_counter()
     await run_load(server, options, 4 * CROWD, 1, seed, CROWD)
     guess = 4 * CROWD / (time.perf_counter() - began)
@@ -129,9 +129,9 @@ async def goodput(running: Running, options: argparse.Namespace) -> dict[str, ob
         "answered": sum(not line.error for line in lines),
         "refused": len(refused),
         "other failures": sum(bool(line.error) for line in lines) - len(refused),
-        "refused in, ms (median, p99)": [1000 * percentile(refused, part) for part in (0.5, 0.99)],
+        "time of a refusal, ms (median, p99)": [1000 * percentile(refused, part) for part in (0.5, 0.99)],
         "refused within 20 ms, %": 100 * sum(value < REFUSED_WITHIN_S for value in refused) / max(1, len(refused)),
-        "the client sent late by, ms (p99)": 1000 * percentile(late, 0.99),
+        "delay of the client's sends, ms (p99)": 1000 * percentile(late, 0.99),
     }
 
 
@@ -161,7 +161,7 @@ async def fairness(running: Running, options: argparse.Namespace) -> dict[str, o
         "others' first tokens": {kind: len(values) for kind, values in found.items()},
         "others' TTFT p50, ms": {kind: 1000 * percentile(values, 0.5) for kind, values in found.items()},
         "others' TTFT p99, ms": p99,
-        "p99 more, %": 100 * (p99["greedy"] / p99["fair"] - 1),
+        "p99 increase, %": 100 * (p99["greedy"] / p99["fair"] - 1),
         "refused": refused,
     }
 
@@ -170,8 +170,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = {"goodput": goodput, "fairness": fairness}
     parser.add_argument("kind", choices=kinds)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
-    parser.add_argument("--rate", type=float, help="requests a second: of each key, or of the load")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of a run")
+    parser.add_argument("--rate", type=float, help="requests per second: of each key, or of the load")
     parser.add_argument("--output-tokens", type=int, nargs=2, default=(16, 48), metavar=("FROM", "TO"))
     parser.add_argument("--seed", type=int, default=0)
     options, serve_options = parser.parse_known_args()

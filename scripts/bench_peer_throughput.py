@@ -1,13 +1,13 @@
-"""How many tokens a second, beside transformers' continuous batching on the same device, one after the other?
+"""Compare the throughput with transformers' continuous batching on the same device, one system after the other.
 
     python scripts/bench_peer_throughput.py [--device cuda]
 
-A Llama of 1.5 billion random weights (Llama 3.2 1B's shape with a head of its own) is written to a temporary folder,
-from which both read it. Both get the same prompts of random tokens, 64 to 512 long, greedy, 128 tokens each, no prefix
-shared: once to warm up, once more, with other prompts, for the figure. Ours is the whole server behind LLM, theirs
-`generate_batch` with its own choice of attention and batch. After each of them the figures so far are printed as a line
-of JSON, so that a run that is ended in the midst leaves what it found. With --device cpu a tiny model, to see that the
-program runs.
+A Llama with 1.5 billion random weights (the shape of Llama 3.2 1B with an untied head) is written to a temporary folder
+that both systems read. Both get the same prompts of 64 to 512 random tokens without shared prefixes and generate 128
+tokens each, greedily: a first run warms up, a second run with other prompts is measured. Ours is the whole server
+behind LLM, theirs is `generate_batch` with its own choice of attention and batch. After each system, the figures so far
+are printed as a line of JSON, so that an interrupted run keeps its results. With --device cpu, a tiny model is used to
+check that the program works.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 Prompts = list[list[int]]
-Generate = Callable[[Prompts], int]  # tokens that came
+Generate = Callable[[Prompts], int]  # returns the number of tokens generated
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of both."""
+    """The load that both systems get."""
 
     vocab_size: int
     requests: int
@@ -67,7 +67,7 @@ def write_model(folder: Path, load: Load, device: str) -> None:
 
 def ours(folder: Path, load: Load, device: str) -> dict[str, Any]:
     params = SamplingParams(temperature=0, max_tokens=load.max_tokens, ignore_eos=True, detokenize=False)
-    tokenizer = str(demo_model_folder())  # prompts are tokens: it is not asked
+    tokenizer = str(demo_model_folder())  # required, but not used: prompts are token ids
     with LLM(
         str(folder), tokenizer=tokenizer, device=device, max_num_seqs=load.requests, enable_prefix_caching=False
     ) as llm:
@@ -84,7 +84,7 @@ def theirs(folder: Path, load: Load, device: str) -> dict[str, Any]:
     greedy = GenerationConfig(
         max_new_tokens=load.max_tokens, do_sample=False, eos_token_id=None, bos_token_id=None, pad_token_id=0
     )
-    # On a CPU it would take all memory for its cache.
+    # On a CPU, its cache would otherwise take all memory.
     sizes = {} if device == "cuda" else {"num_blocks": 16, "max_batch_tokens": 64}
     settings = ContinuousBatchingConfig(allow_block_sharing=False, **sizes)
 
@@ -111,7 +111,7 @@ def measured(system: str, load: Load, generate: Generate) -> dict[str, Any]:
         tokens = generate(prompts)
         seconds.append(time.perf_counter() - began)
         if tokens != load.requests * load.max_tokens:
-            raise RuntimeError(f"{system} gave {tokens} tokens, not {load.requests * load.max_tokens}")
+            raise RuntimeError(f"{system} generated {tokens} tokens, not {load.requests * load.max_tokens}")
     return {"system": system, "requests": load.requests, "tok/s": tokens / seconds[1], "first run, s": seconds[0]}
 
 
@@ -124,7 +124,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         write_model(Path(name), load, device)
         if device == "cuda":
-            torch.cuda.empty_cache()  # ours are other processes
+            torch.cuda.empty_cache()  # our workers are other processes
         for system in (ours, theirs):
             rows.append(system(Path(name), load, device))
             print(json.dumps(rows), flush=True)

@@ -1,15 +1,15 @@
-"""What do streams notice when a process is killed or halted under load?
+"""Measure how streams are delayed when a process is killed or stopped under load.
 
     python scripts/bench_recovery.py [--kills 10] [--halts 3] [--victims worker,engine-core] [-- SERVER OPTIONS]
 
-Regime: a real server with the demo model and 64 streams (every second one sampled, all with seeds, all with an
-Idempotency-Key, so that they go on behind their last event when a frontend dies). In each round one process gets
-SIGKILL, or SIGSTOP, once a number of tokens has come that is drawn from the seed. Victims: worker, engine-core,
-frontend (there are two of them then) and, for SIGSTOP alone, supervisor. A round's stall is the longest time between
-two tokens of one stream, over all streams. What bounds it: how fast the loss is noticed, how much of a process's start
-was done beforehand (a standby worker's imports), loading and warming up, and computing anew all tokens of the streams.
-Every stream is compared with the same stream undisturbed, token by token: what it lacks is lost, what it has too many
-is doubled. One JSON line ends the table. A hundred kills of worker and core:
+Regime: a real server with the demo model and 64 streams. Every second stream is sampled; all have seeds and an
+Idempotency-Key, so that they resume after their last event when a frontend dies. In each round, one process gets
+SIGKILL or SIGSTOP after a number of tokens that is drawn from the seed. Victims are worker, engine-core, frontend (the
+server then has two) and, for SIGSTOP only, the supervisor. The stall of a round is the longest time between two tokens
+of one stream, over all streams. It consists of the detection of the loss, the part of a process's start that is not
+done in advance (a standby worker has finished its imports), loading and warm-up, and the recomputation of all tokens of
+the streams. Every stream is compared token by token with the same stream without the fault: missing tokens are lost,
+surplus tokens are doubled. The last line is JSON. For a hundred kills of worker and core:
 
     python scripts/bench_recovery.py --kills 50 --halts 0
 """
@@ -43,7 +43,7 @@ SERVER_OPTIONS = ("--max-restarts", "100000", "--dump-dir", "none")
 
 @dataclass(slots=True)
 class Round:
-    """What one signal did. Times count from it."""
+    """The effects of one signal. Times are measured from it."""
 
     stall_s: float = 0.0
     num_wrong: int = 0  # streams that ended in an error, or whose text or tokens differ
@@ -52,13 +52,13 @@ class Round:
     num_resumed: int = 0  # streams whose connection broke
     not_ready_after_s: float | None = None  # the first /ready that is not 200
     ready_after_s: float | None = None  # the first 200 after that
-    replaced_after_s: float | None = None  # the victim is gone, or goes on
+    replaced_after_s: float | None = None  # the victim is gone, or runs again
 
 
 async def read_streams(
     server: Server, options: argparse.Namespace, key: str, signal_after: int, inject: Callable[[], None]
 ) -> list[Stream]:
-    """All streams, to their ends; `inject` is called after `signal_after` tokens."""
+    """Read all streams to their ends; `inject` is called after `signal_after` tokens."""
     seen = 0
 
     def count() -> None:
@@ -76,7 +76,7 @@ async def read_streams(
 
 
 async def watch(server: Server, victim: psutil.Process, found: Round, *, ends: bool) -> None:
-    """Notes when /ready turned to something else than 200, and back, and when the victim was gone or went on."""
+    """Record when /ready stopped and resumed returning 200, and when the victim was gone or ran again."""
     since = time.perf_counter()
     while found.ready_after_s is None or found.replaced_after_s is None:
         ready = await is_ready(server.socket)
@@ -133,7 +133,7 @@ async def measure(server: Server, options: argparse.Namespace) -> dict[str, list
     for name, count in [("SIGKILL", options.kills), ("SIGSTOP", options.halts)]:
         for _ in range(count):
             for role in options.victims:
-                if (name, role) == ("SIGKILL", "supervisor"):  # everything ends then: scripts/bench_endings.py
+                if (name, role) == ("SIGKILL", "supervisor"):  # ends the server: scripts/bench_endings.py
                     continue
                 await wait_for_standbys(server, num_standbys)
                 num_standbys += role in USES_A_STANDBY
@@ -173,8 +173,8 @@ def report(results: dict[str, list[Round]], options: argparse.Namespace) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=10, help="rounds of SIGKILL a victim")
-    parser.add_argument("--halts", type=int, default=3, help="rounds of SIGSTOP a victim")
+    parser.add_argument("--kills", type=int, default=10, help="rounds of SIGKILL per victim")
+    parser.add_argument("--halts", type=int, default=3, help="rounds of SIGSTOP per victim")
     parser.add_argument("--victims", type=lambda names: names.split(","), default=["worker", "engine-core"])
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=400)

@@ -1,12 +1,12 @@
-"""The engine core alone, no model and no sockets: what does a step cost the process that plans it?
+"""Measure the time per step of the engine core alone, without a model and without sockets.
 
     python scripts/bench_scheduler.py [--steps 400]
 
-Regime: pure Python on one core. A steady step is bounded by one C-speed pass over the new tokens (append each to its
-sequence, ~25 ns; look for a stop token, ~12 ns) plus ~1 us for each row that needs a block (one in block_size). A
-step with churn adds copying the decode set's columns and the admission of each newcomer. Hashing is bounded by
-SHA-256 of 96 bytes a block (~0.3 us with SHA-NI, most of it call overhead); allocation and prefix hits by one list
-and dict operation a block. Encoding is what msgspec needs to make the frames, and is listed apart.
+Regime: pure Python on one core. A steady step is bounded by one pass over the new tokens at C speed (append each to its
+sequence, ~25 ns; look for a stop token, ~12 ns) plus ~1 us for each row that needs a block (one in block_size). A step
+with churn adds a copy of the decode set's columns and the admission of each new sequence. Hashing is bounded by SHA-256
+of 96 bytes per block (~0.3 us with SHA-NI, most of it call overhead); allocation and prefix hits by one list and one
+dict operation per block. The time in which msgspec encodes the frames is listed separately.
 """
 
 import argparse
@@ -94,13 +94,13 @@ def decode(num_rows: int, steps: int, num_clients: int = 1) -> Bench:
 
 
 def churn(num_rows: int, steps: int, num_leaving: int) -> Bench:
-    """`num_leaving` rows end by length and as many requests arrive before each step."""
+    """Before each step, `num_leaving` rows end by length and as many requests arrive."""
     bench = Bench(num_rows)
     lifetime = num_rows // num_leaving
     for step in range(lifetime + steps):
         for _ in range(num_leaving):
             bench.add(32, max_tokens=lifetime)
-        if step < lifetime:  # replace the first generation by rows that end evenly
+        if step < lifetime:  # replace the first rows by rows whose ends are spread evenly
             streams = list(bench.engine.clients[CLIENT].streams.values())[:num_leaving]
             bench.engine._end(streams)
         bench.step()
@@ -110,7 +110,7 @@ def churn(num_rows: int, steps: int, num_leaving: int) -> Bench:
 
 
 def micro(repeat: int, prepare: Callable[[], tuple[Callable[[], object], Callable[[], object]]]) -> list[float]:
-    """Times of the first function of `prepare()`; the second undoes it."""
+    """Times of the first function that `prepare` returns; the second function undoes its effect."""
     do, undo = prepare()
     times = []
     for _ in range(repeat):
@@ -122,7 +122,7 @@ def micro(repeat: int, prepare: Callable[[], tuple[Callable[[], object], Callabl
 
 
 def prompt_benches(repeat: int) -> dict[str, list[float]]:
-    """A prompt of 4,096 tokens: 256 blocks of 16."""
+    """Times of the operations on a prompt of 4,096 tokens: 256 blocks of 16."""
     token_bytes = pack_ids(range(4096))
     names = chain_blocks(chain_root(BLOCK_SIZE, ""), token_bytes, BLOCK_SIZE)
 
@@ -199,7 +199,7 @@ def main() -> None:
 
 
 def report_bytes(benches: dict[str, Bench], result: dict[str, object]) -> None:
-    """How large a step's messages are: to the workers, from them, to all clients together."""
+    """Print the sizes of a step's messages: to the workers, from them, and to all clients together."""
     print(f"{'bytes of a step, median (largest)':42s} {'plan':>12s} {'answer':>12s} {'to clients':>12s}")
     for name, bench in benches.items():
         columns_of_bytes = list(zip(*bench.frame_bytes, strict=True))

@@ -1,12 +1,13 @@
-"""What does a decode step cost each process, with streams over HTTP?
+"""Measure the CPU time per decode step of each process, with streams over HTTP.
 
     python scripts/bench_step.py [--streams 32] [--seconds 4] [--runs 5] [MODEL [serve options]]
 
-Regime: a server of its own on a unix socket, all streams decoding, a token a stream a step; CPU time of each process as
-the kernel accounts it (schedstat: nanoseconds, system calls included), over some seconds in which no stream begins or
-ends, divided by the steps that the engine made. The worker's is the model and all; what the others take is lost to it
-where they share its cores, so the target is 4.5 ms for 32 streams (3 % of a step of 150 ms), idle time included: `idle`
-is what a process spends in a second without any request (heartbeats and timers). The client is this process.
+Regime: the script starts a server on a unix socket; all streams decode, one token per stream and step. The figure is
+the CPU time of each process as the kernel counts it (schedstat: nanoseconds, system calls included), over some seconds
+in which no stream starts or ends, divided by the number of steps. The worker's figure includes the model. The other
+processes compete with the worker where they share its cores, so their target is 4.5 ms for 32 streams (3 % of a step of
+150 ms), including idle time: `idle` is the CPU time per second of a process without requests (heartbeats and timers).
+The client is this process.
 """
 
 import argparse
@@ -36,7 +37,7 @@ SETTLE_S = 0.3  # from the first token of the last stream
 
 
 def cpu_s(pid: int) -> float:
-    """Of all threads, as the scheduler has accounted it."""
+    """CPU seconds of all threads of the process, as the kernel's scheduler counts them."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -46,7 +47,7 @@ def snapshot(pids: dict[str, int]) -> dict[str, float]:
 
 
 async def one_run(url: str, engine: Client, pids: dict[str, int], options: argparse.Namespace) -> dict[str, float]:
-    """CPU milliseconds a step by process, and the milliseconds of the step itself."""
+    """CPU milliseconds per step of each process, and the duration of the step."""
     lengths = Lengths(options.tokens, options.tokens)
     load = random_load(options.streams, Lengths(32, 32), lengths, seed=options.seed, vocab_size=1000)
     options.seed += 1
@@ -76,7 +77,7 @@ def step_of(engine: Client) -> int:
 
 
 def idle_ms(pids: dict[str, int], seconds: float = 4.0) -> dict[str, float]:
-    """CPU milliseconds a second, without requests."""
+    """CPU milliseconds per second of each process, without requests."""
     before = snapshot(pids)
     time.sleep(seconds)
     return {name: 1000 * (value - before[name]) / seconds for name, value in snapshot(pids).items()}
@@ -96,7 +97,7 @@ def wait_ready(client: HttpClient, server: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=1900, help="of a stream; none may end while it is measured")
+    parser.add_argument("--tokens", type=int, default=1900, help="tokens per stream, enough for the whole run")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
@@ -127,7 +128,7 @@ def main() -> None:
 
 
 def report(options: argparse.Namespace, idle: dict[str, float], runs: list[dict[str, float]]) -> None:
-    rows = [["CPU ms a step", "median", "min", "max", "idle ms/s"]]
+    rows = [["CPU ms per step", "median", "min", "max", "idle ms/s"]]
     for name in runs[0]:
         values = [run[name] for run in runs]
         figures = (statistics.median(values), min(values), max(values), idle.get(name))

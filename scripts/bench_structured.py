@@ -1,11 +1,11 @@
-"""What does a grammar cost a decode step?
+"""Measure how much a grammar slows a decode step down.
 
     python scripts/bench_structured.py [MODEL] [--rows 32] [--steps 100] [--threads 2]
 
-Regime: one process, the CPU kernels; four runners of one model take steps in turn, whose rows are all free, all held
-to a long list of allowed tokens, or all held to a JSON schema, with tokens that are sampled at temperature 1, or with
-those of names and numbers: noise is harder for masks than sense. Wall time of a step, median and lower quartile; the
-target is 5 % at 32 rows.
+Regime: one process with the CPU kernels. Four runners of one model alternate their steps. Their rows are all
+unconstrained, all limited to a long list of allowed tokens, or all limited to a JSON schema, either with tokens sampled
+at temperature 1 or with tokens of realistic names and numbers, because masks for random text take longer. The figures
+are wall times of a step, median and lower quartile. Target: 5 % at 32 rows.
 """
 
 import argparse
@@ -45,8 +45,8 @@ ITEM = {
 SCHEMA = {"x-guidance": {"whitespace_flexible": False}, "type": "array", "items": ITEM, "minItems": 1000}
 
 
-class Told:
-    """Passes that draw the tokens of a text in each row, whatever the logits are."""
+class FixedTokens:
+    """Sampling passes that return the tokens of a given text in each row, whatever the logits are."""
 
     def __init__(self, passes: Any, tokens: list[int], rows: int):
         self._passes, self._tokens = passes, tokens
@@ -63,8 +63,8 @@ class Told:
         return drawn
 
 
-def sense(model_folder: Path, steps: int) -> list[int]:
-    """More tokens than that of a text of the schema."""
+def realistic_tokens(model_folder: Path, steps: int) -> list[int]:
+    """More than `steps` tokens of a text that follows the schema."""
     names = ["Anna Lindqvist", "Bridge over the river", "central station", "Dr. Okafor", "east gate, 2nd floor"]
     items = [{"name": names[i % len(names)], "number": i * 7919 % 100_000} for i in range(steps)]
     text = json.dumps(items, separators=(",", ":"))
@@ -72,7 +72,7 @@ def sense(model_folder: Path, steps: int) -> list[int]:
 
 
 def stepper(model: Model, grammars: Grammars, params: SamplingParams, rows: int, steps: int) -> Callable[[], object]:
-    """Takes a decode step of `rows` rows with these parameters."""
+    """Returns a function that executes a decode step of `rows` rows with these parameters."""
     blocks = -(-(len(PROMPT) + steps + 2) // BLOCK_SIZE)
     cache = KVCache.allocate(model.geometry, rows * blocks, BLOCK_SIZE)
     scheduler = SchedulerConfig(max_num_seqs=rows)
@@ -109,9 +109,9 @@ def main() -> None:
     steppers = {
         name: stepper(model, grammars, params, options.rows, options.steps) for name, params in parameters.items()
     }
-    backend, tokens = model.backend, sense(options.model, options.steps)
+    backend, tokens = model.backend, realistic_tokens(options.model, options.steps)
     passes = backend.sampling(geometry.vocab_size)
-    backend.sampling = lambda vocab_size: Told(passes, tokens, options.rows)
+    backend.sampling = lambda vocab_size: FixedTokens(passes, tokens, options.rows)
     grammar = SamplingParams(grammar=Grammar(source))
     steppers["JSON, sense"] = stepper(model, grammars, grammar, options.rows, options.steps)
     times: dict[str, list[float]] = {name: [] for name in steppers}
@@ -120,7 +120,7 @@ def main() -> None:
             started = time.perf_counter()
             step()
             times[name].append(1000 * (time.perf_counter() - started))
-    print(f"ms a step of {options.rows} rows   median  lower quartile")
+    print(f"ms per step of {options.rows} rows   median  lower quartile")
     for name, found in times.items():
         print(f"{name:24} {statistics.median(found):8.2f} {statistics.quantiles(found)[0]:8.2f}")
     print(json.dumps({"bench": "structured", **environment(), "ms": times}))

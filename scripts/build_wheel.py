@@ -1,8 +1,10 @@
-"""`python scripts/build_wheel.py [--into dist]`: an sdist, and from it one wheel for every Linux on x86-64.
+"""Build an sdist, and from it one wheel for all Linux systems on x86-64.
 
-The wheel holds the kernels for all instruction sets of setup.py, so that installing it takes no compiler. Its tag is
-the oldest manylinux whose libraries have every symbol version that ours ask for, by `readelf`. No wheel is made that
-lacks a library, or needs one which manylinux does not promise. It takes g++ 12, binutils and pip.
+    python scripts/build_wheel.py [--into dist]
+
+The wheel contains the kernels for all instruction sets of setup.py, so that its installation needs no compiler. Its tag
+is the oldest manylinux whose libraries have every symbol version that ours require, according to `readelf`. The build
+fails if the wheel lacks a library or needs one that manylinux does not guarantee. Requires g++ 12, binutils and pip.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MAX_BYTES = 10 << 20  # beside the demo model
+MAX_BYTES = 10 << 20  # without the demo model
 PROMISED = {"libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libc.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 # manylinux_2_x: the newest GLIBCXX and CXXABI that its oldest distribution has (PEP 600's profiles).
 NEWEST = {
@@ -49,7 +51,7 @@ def main() -> int:
 
 
 def build_sdist(into: Path) -> Path:
-    """By setuptools as pip would call it, in an environment of its own."""
+    """Build the sdist with setuptools in a separate environment, as pip does."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([sys.executable, "-m", "venv", scratch], check=True)
         python = f"{scratch}/bin/python"
@@ -60,16 +62,16 @@ def build_sdist(into: Path) -> Path:
 
 
 def retagged(built: Path, into: Path) -> Path:
-    """`built` with its manylinux tag, in `into`. Raises SystemExit where it is not what it should be."""
+    """Write `built` with its manylinux tag to `into`. Raises SystemExit if its contents are wrong."""
     with zipfile.ZipFile(built) as archive:
         contents = {info.filename: archive.read(info) for info in archive.infolist()}
     libraries = {name: data for name, data in contents.items() if name.endswith(".so")}
     wanted = {f"paged_serve/csrc/_cpu_{isa}.so" for isa in runpy.run_path(str(ROOT / "setup.py"))["FLAGS_BY_ISA"]}
     if set(libraries) != wanted:
-        raise SystemExit(f"the wheel should hold {sorted(wanted)}, and holds {sorted(libraries)}")
+        raise SystemExit(f"the wheel should contain {sorted(wanted)}, but contains {sorted(libraries)}")
     beside = sum(len(data) for name, data in contents.items() if "/demo_model/" not in name)
     if beside > MAX_BYTES:
-        raise SystemExit(f"the wheel holds {beside} bytes beside the demo model, more than {MAX_BYTES}")
+        raise SystemExit(f"the wheel contains {beside} bytes besides the demo model, more than {MAX_BYTES}")
     tag = f"manylinux_2_{max(map(least_manylinux, libraries.values()))}_x86_64"
     name, version, python, abi, _ = built.stem.split("-")
     record = f"{name}-{version}.dist-info/RECORD"
@@ -84,7 +86,7 @@ def retagged(built: Path, into: Path) -> Path:
 
 
 def record_of(contents: dict[str, bytes], record: str) -> bytes:
-    """The wheel's list of its files, with their hashes and sizes."""
+    """The wheel's RECORD: its files with their hashes and sizes."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for name, data in contents.items():
@@ -94,7 +96,7 @@ def record_of(contents: dict[str, bytes], record: str) -> bytes:
 
 
 def least_manylinux(library: bytes) -> int:
-    """x of the oldest manylinux_2_x that has all that `library` asks for."""
+    """x of the oldest manylinux_2_x that provides all symbol versions that `library` requires."""
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(library)
         file.flush()
@@ -102,7 +104,7 @@ def least_manylinux(library: bytes) -> int:
             ["readelf", "--wide", "--dynamic", "--version-info", file.name], check=True, capture_output=True, text=True
         ).stdout
     if strange := set(re.findall(r"\(NEEDED\).*\[(.*)\]", symbols)) - PROMISED:
-        raise SystemExit(f"a library needs {sorted(strange)}, which manylinux does not promise")
+        raise SystemExit(f"a library needs {sorted(strange)}, which manylinux does not guarantee")
     versions = {kind: newest(re.findall(rf"Name: {kind}_([\d.]+)", symbols)) for kind in ("GLIBC", "GLIBCXX", "CXXABI")}
     for least, (glibcxx, cxxabi) in NEWEST.items():
         has = {"GLIBC": parsed(f"2.{least}"), "GLIBCXX": parsed(glibcxx), "CXXABI": parsed(cxxabi)}

@@ -1,4 +1,4 @@
-"""One layer of a cache, as a single kernel receives it: what the kernel does not read is empty."""
+"""Views of one layer of a KV cache for a single kernel; fields that the kernel does not read are empty."""
 
 import torch
 from torch import Tensor

@@ -1,8 +1,10 @@
-"""A server under load whose processes are killed, halted and crashed at random; every stream is compared to the byte.
+"""Kill, stop and crash random processes of a server under load, and compare every stream byte by byte.
 
-`python scripts/chaos.py --minutes 30 --every 15 --seed 1`. The same seed draws equal requests, faults and pauses; what
-processes do at that moment is not in it. Ends with 1 when a stream was wrong or lost, when a block, a process
-or a file is left, or when the server has given up; the server's log is kept then.
+    python scripts/chaos.py --minutes 30 --every 15 --seed 1
+
+The same seed draws the same requests, faults and pauses, but not the state of the processes at that moment. The exit
+status is 1, and the server's log is kept, if a stream is wrong or lost, if a block, a process or a file is left, or if
+the server has ended by itself.
 """
 
 import argparse
@@ -23,7 +25,7 @@ def parse() -> Campaign:
     parser.add_argument("--every", type=float, default=15.0, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--streams", type=int, default=32, help="at once, a third each over HTTP, over HTTP with keys, over ZeroMQ"
+        "--streams", type=int, default=32, help="concurrent: a third each over HTTP, HTTP with keys, and ZeroMQ"
     )
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pairs", type=float, default=0.5, help="share of the faults that hit two processes at once")

@@ -1,11 +1,12 @@
-"""Everything that must be green before a commit lands: lint, format, types, generated docs, tests.
+"""Run all checks that a commit must pass: lint, format, types, generated docs, tests.
 
-All tests run on the best CPU kernels that this machine runs. Those that whole models compute with run again on the
-portable ones; with `--isas` these tests alone run, on each instruction set but the best. (Kernel by kernel, all are
-always held to each other's bits.) Tests marked `alone` follow the others, in one process.
+    .venv/bin/python scripts/check.py [--isas] [pytest options]
 
-Stops at the first failure, or when a step takes longer than LIMIT_S. Run it with the interpreter that has the `dev`
-extra: `.venv/bin/python scripts/check.py [--isas] [pytest options]`.
+All tests run with the best CPU kernels that this machine supports; the tests of whole models run again with the
+portable kernels. With `--isas`, only those tests run, on each instruction set except the best one. (Tests of single
+kernels always compare the bits of all instruction sets.) Tests marked `alone` run last, in one process.
+
+Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """
 
 import subprocess
@@ -30,7 +31,7 @@ STEPS: list[list[str]] = [
 
 
 def steps_of_other_isas() -> list[list[str]]:
-    """The best one has been tested by then."""
+    """The tests of whole models, on every instruction set except the best one."""
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
     others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]

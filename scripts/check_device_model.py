@@ -1,14 +1,14 @@
-"""The built-in demo model on a device: is it the model that transformers runs, and the same in every batch?
+"""Check the built-in demo model on a device: parity with transformers, and equal results in every batch.
 
     python scripts/check_device_model.py parity [--device cuda]
     python scripts/check_device_model.py determinism [--device cuda] [--quantization fp8] [--kv-cache-dtype fp8]
 
-parity       log-probabilities of prompts in bfloat16 beside transformers': of both, how far they are from transformers'
-             in float32. Ours may be at most as far as theirs, give or take a quarter.
-determinism  sampled and greedy requests alone, together, together in small chunks, and again: every token and every
-             log-probability must be the same in each.
+parity       compares logprobs of prompts in bfloat16, ours and transformers', with transformers' in float32. Our mean
+             error may exceed theirs by at most a quarter.
+determinism  runs sampled and greedy requests alone, together, together in small chunks, and again: every token and
+             every logprob must be the same each time.
 
-Ends in a line of JSON, and with 1 where that does not hold.
+The last line is JSON; the exit status is 1 if the check fails.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def parity(device: str) -> list[dict[str, Any]]:
 
 
 def our_logprobs(device: str) -> torch.Tensor:
-    """Of every prompt token but the first of each text."""
+    """Our logprobs of every prompt token except the first of each text."""
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
     with LLM(device=device, dtype="bfloat16") as llm:
         outputs = llm.generate(TEXTS, params, use_tqdm=False)
@@ -98,7 +98,7 @@ def determinism(**options: str) -> list[dict[str, Any]]:
 
 
 def contents(outputs: list[Any]) -> list[tuple[list[int], list[Any]]]:
-    """Tokens, and all log-probabilities."""
+    """The token ids and all logprobs of each output."""
     results = []
     for output in outputs:
         (completion,) = output.outputs

@@ -1,9 +1,9 @@
-"""Looks for accumulators on the stack: vector registers that the loops of the CPU kernels' products keep in memory.
+"""Detect spilled accumulators in the CPU kernels: vector registers that matrix product loops keep on the stack.
 
-g++ 12 puts them there for reasons as small as a constant stride, in silence, and a product then takes up to five times
-as long. Reads the built libraries, or those that are named, also of another machine whose objdump is installed; run it
-after `python setup.py build_ext --inplace`. Exit 1 if a loop spills more than its instruction set allows: nothing with
-the 32 registers of AVX512 and NEON, one access for twelve dots where AVX512 splits words; with 16, one for three.
+g++ 12 spills them without a warning, for reasons as small as a constant stride, and the product then takes up to five
+times as long. The script reads the built libraries, or the named ones, also for another architecture if its objdump is
+installed; run it after `python setup.py build_ext --inplace`. The exit status is 1 if a loop spills more than allowed:
+with 32 registers (AVX512, NEON) no access, or one per twelve dots where AVX512 splits words; with 16, one per three.
 """
 
 import platform
@@ -15,19 +15,19 @@ from pathlib import Path
 
 CSRC = Path(__file__).parent.parent / "csrc"
 DOT = re.compile(r"vdpbf16ps|vpdpbusd|vfmadd\d+ps|vpmaddwd|\bfmla\s+v|\bsdot\s|\bsadalp\s")
-MIN_DOTS = 12  # of a loop that is a product's: with fewer, accumulators cannot fill the registers
-STACK_VECTOR = re.compile(  # a vector saved to or got from it: on x86, on ARM
+MIN_DOTS = 12  # in a loop of a product: with fewer, accumulators cannot fill the registers
+STACK_VECTOR = re.compile(  # a vector stored to or loaded from the stack: on x86, on ARM
     r"%[yz]mm\d+,[-0x\da-f]*\(%r[sb]p\)|\(%r[sb]p\),%[yz]mm|\b(?:ld|st)u?[rp]\s+q\d+,.*\[(?:sp|x29)\b"
 )
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")
 JUMP = re.compile(r"^(?:j\w+\s+|b(?:\.\w+)?\s+|cbn?z\s+\w+, |tbn?z\s+\w+, #\d+, )([0-9a-f]+) ")
-MACHINES = {62: "x86_64", 183: "aarch64"}  # by the number in a library's head
+MACHINES = {62: "x86_64", 183: "aarch64"}  # by the number in the ELF header
 WIDE = ("amx", "avx512", "neon")  # libraries whose instruction sets have 32 registers
 
 
 def objdump(library: Path) -> str:
-    """The one that reads the library: its own machine's."""
+    """The objdump for the library's architecture."""
     with library.open("rb") as file:
         machine = MACHINES[int.from_bytes(file.read(20)[18:20], "little")]
     return "objdump" if machine == platform.machine() else f"{machine}-linux-gnu-objdump"
@@ -47,7 +47,7 @@ def functions(library: Path) -> Iterator[tuple[str, list[tuple[int, str]]]]:
 
 
 def innermost_loops(body: list[tuple[int, str]]) -> list[list[str]]:
-    """The instructions between each jump back and its target, where no other loop lies between."""
+    """The instructions between each backward jump and its target, if they contain no other loop."""
     jumps = [(int(match[1], 16), address) for address, text in body if (match := JUMP.match(text))]
     spans = [(start, end) for start, end in jumps if start <= end and start >= body[0][0]]
     inner = [s for s in spans if not any(s != t and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
@@ -55,8 +55,8 @@ def innermost_loops(body: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def allowed(library: Path, name: str, dots: int) -> int:
-    """Stack accesses beside `dots` in a loop of the function `name`. The softmax of a masked tile (`weigh`) has no
-    accumulators of a product: its dots are a polynomial's."""
+    """Stack accesses allowed for `dots` in a loop of the function `name`. The softmax of a masked tile (`weigh`) has no
+    accumulators of a product: its dots belong to a polynomial."""
     if "avx512fma" in library.name:
         return dots // 12
     return 0 if any(isa in library.name for isa in WIDE) else dots // (2 if "weigh<" in name else 3)
@@ -80,7 +80,7 @@ def main() -> int:
         failed |= any(accesses > allowed(library, name, dots) for name, (accesses, dots) in found.items())
         print(f"{library.name}: {len(found)} functions spill")
         for name, (accesses, dots) in sorted(found.items()):
-            print(f"  {accesses:3d} stack accesses beside {dots:3d} dots  {name}")
+            print(f"  {accesses:3d} stack accesses, {dots:3d} dots  {name}")
     return int(failed)
 
 

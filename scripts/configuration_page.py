@@ -1,4 +1,4 @@
-"""docs/configuration.md: a row a setting, read off the table behind the command line and the types that bound it."""
+"""Generates docs/configuration.md: one row per setting, from the table of settings and the types with their bounds."""
 
 from itertools import groupby
 from typing import Any

@@ -1,7 +1,7 @@
-"""What bench_cuda.py times: each kernel in shapes of an 8B-class model, its floor, and what torch has for the same.
+"""The cases of bench_cuda.py: each kernel with shapes of an 8B-class model, its floor, and torch's equivalent.
 
-Llama-8B: 32 query heads, 8 KV heads of 128, hidden 4096, gate 14336, vocabulary 128k, bfloat16. Bytes and operations
-are those that the problem needs, not those that a kernel moves.
+Llama 8B: 32 query heads, 8 KV heads of 128, hidden size 4096, gate 14336, vocabulary 128k, bfloat16. Bytes and
+operations are the minimum that the problem needs, not those of a particular kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ SPLIT_KEYS = 512
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where kernels run. `tiny` sizes are for a rehearsal in the emulator."""
+    """Where kernels run. `tiny` sizes are for a trial run in the emulator."""
 
     launcher: Launcher
     device: str
@@ -41,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`calls` do the same on buffers of their own; so do a rival's."""
+    """A kernel with its floor. Each of `calls` computes the same on its own buffers, also for the rivals."""
 
     kernel: str
     shape: str
@@ -52,7 +52,7 @@ class Case:
 
 
 def decode(setting: Setting) -> Iterator[Case]:
-    """One token of each request over its keys. Splits are planned once a step, here before the calls."""
+    """One token of each request over its keys. Splits are planned once per step, here before the calls."""
     batches, lengths = ((1, 2), (80,)) if setting.tiny else ((1, 8, 32, 128), (1024, 4096, 32768))
     for cache_dtype in (BF16, FP8):
         for batch in batches:
@@ -61,14 +61,14 @@ def decode(setting: Setting) -> Iterator[Case]:
 
 
 def prefill(setting: Setting) -> Iterator[Case]:
-    """A whole prompt."""
+    """All tokens of a prompt."""
     for length in (80,) if setting.tiny else (1024, 4096, 8192, 32768):
         yield attention_case(setting, "prefill", 1, length, length, BF16)
 
 
 def attention_case(setting: Setting, kernel: str, batch: int, new: int, length: int, cache_dtype: torch.dtype) -> Case:
     heads = AttentionShape(BF16, cache_dtype, HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-    seen = new * length - new * (new - 1) / 2  # keys, of all the new tokens of a request
+    seen = new * length - new * (new - 1) / 2  # keys that all new tokens of a request attend to, added up
     kv_bytes = 2 * batch * length * KV_HEADS * HEAD_DIM * cache_dtype.itemsize
     nbytes = kv_bytes + 2 * batch * new * HEADS * HEAD_DIM * 2
     copies = 1 if setting.tiny else copies_of(nbytes)
@@ -97,7 +97,7 @@ def paged_call(setting: Setting, heads: AttentionShape, batch: int, new: int, le
 
 
 def dense_call(setting: Setting, batch: int, new: int, length: int) -> Call:
-    """Contiguous keys, which paged ones are not."""
+    """torch's attention over contiguous keys instead of paged ones."""
     query = random(setting, batch, HEADS, new, HEAD_DIM)
     keys, values = (random(setting, batch, KV_HEADS, length, HEAD_DIM) for _ in range(2))
     return lambda: scaled_dot_product_attention(query, keys, values, is_causal=new > 1, enable_gqa=True)

@@ -1,4 +1,4 @@
-"""Sampling steps for bench_cuda.py: 128 rows over 128k tokens, as a server takes them, the host's share included."""
+"""Sampling steps for bench_cuda.py: 128 rows over 128k tokens, as in a server, including the work of the host."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ KINDS = {
 
 
 def sampler(setting: Setting) -> Iterator[Case]:
-    """Bytes are of one pass over the logits. torch's is softmax, sort and multinomial for top-p alone."""
+    """Bytes are those of one pass over the logits. torch's time is softmax, sort and multinomial, for top-p alone."""
     rows, vocabulary = (2, 300) if setting.tiny else (ROWS, VOCABULARY)
     for name, params in KINDS.items():
         rivals = {"torch": [torch_call(setting, rows, vocabulary)]} if params.top_p < 1 else {}

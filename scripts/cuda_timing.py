@@ -1,4 +1,4 @@
-"""How long a kernel takes on the device: calls recorded as one CUDA graph, on buffers that together exceed the L2."""
+"""Times a kernel on the device: calls recorded as one CUDA graph, on buffers that together exceed the L2 cache."""
 
 import statistics
 import time
@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 
 SAMPLES = 25
-SAMPLE_US = 500.0  # at least, of calls in one graph
+SAMPLE_US = 500.0  # minimum duration of one graph
 MAX_CALLS = 400
-ROTATED_BYTES = 256 << 20  # several times the L2 of any device
+ROTATED_BYTES = 256 << 20  # several times the L2 cache of any device
 MAX_COPIES = 16
 
 Call = Callable[[], object]
@@ -20,22 +20,22 @@ Call = Callable[[], object]
 @dataclass(frozen=True, slots=True)
 class Timing:
     median_us: float
-    spread_us: float  # half of what lies between the quartiles
+    spread_us: float  # half the interquartile range
 
 
 class Timer(Protocol):
     def time(self, calls: Sequence[Call]) -> Timing:
-        """Of one call; `calls` are the same on buffers of their own."""
+        """The time of one call; `calls` compute the same, each on its own buffers."""
         ...
 
 
 def copies_of(nbytes: float) -> int:
-    """How many buffers of a call that touches so much memory it takes."""
+    """How many copies of the buffers of a call exceed the L2 cache; a call touches `nbytes`."""
     return max(1, min(MAX_COPIES, -(-ROTATED_BYTES // max(1, int(nbytes)))))
 
 
 class GraphTimer:
-    """By events around replays. The CPU's share is not in it: bench_cuda.py launch measures that."""
+    """Times replays with events. CPU time is excluded; `bench_cuda.py launch` measures it."""
 
     def time(self, calls: Sequence[Call]) -> Timing:
         once_us = self._sample(self._recorded(calls)) / len(calls)
@@ -45,7 +45,7 @@ class GraphTimer:
         return timing([self._sample(graph) / count for _ in range(SAMPLES)])
 
     def _recorded(self, calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
-        for call in calls:  # loads what is not yet
+        for call in calls:  # loads kernels that are not loaded yet
             call()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -55,7 +55,7 @@ class GraphTimer:
         return graph
 
     def _sample(self, graph: torch.cuda.CUDAGraph) -> float:
-        """µs of one replay."""
+        """Microseconds of one replay."""
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
         graph.replay()
@@ -65,7 +65,7 @@ class GraphTimer:
 
 
 class EagerTimer:
-    """By the clock, each call on its own and waited for: for what a graph cannot record, and for rehearsals."""
+    """Times each call separately with the wall clock: for calls that a graph cannot record, and for trial runs."""
 
     def __init__(self, wait: Call, samples: int = SAMPLES):
         self._wait = wait

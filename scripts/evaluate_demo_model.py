@@ -1,4 +1,4 @@
-"""Exact-match table of the demo model: greedy answers of stock transformers, on values and wordings it never saw.
+"""Evaluate the demo model by exact match: greedy answers of transformers to values and wordings not used in training.
 
 python scripts/evaluate_demo_model.py paged_serve/demo_model --gate
 """
@@ -83,7 +83,7 @@ class Answerer:
         return [text.split(STOP)[0] for text in self.tokenizer.batch_decode(out, skip_special_tokens=False)]
 
     def answers(self, asked: list[Question]) -> list[tuple[Question, str]]:
-        """Every question with the model's answer."""
+        """Pairs of each question and the model's answer."""
         rows = sorted(asked, key=lambda question: len(question.prompt))
         answered = []
         for at in range(0, len(rows), BATCH):
@@ -94,14 +94,14 @@ class Answerer:
 
 
 def is_right(question: Question, output: str) -> bool:
-    """A chat answer must match to its end; a raw one to the end of its sentence or line."""
+    """A chat answer must match completely; a raw one up to the end of its sentence or line."""
     if question.answer.endswith((END, ".")):
         return output.startswith(question.answer)
     return output.split("\n")[0] == question.answer
 
 
 def check_chat_template(tokenizer) -> None:
-    """The template must write exactly what the model was trained on."""
+    """Check that the template produces exactly the format that the model was trained on."""
     call = {"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
     messages = [
         {"role": "system", "content": "Be polite."},
@@ -117,7 +117,7 @@ def check_chat_template(tokenizer) -> None:
 
 
 def print_table(answered: list[tuple[Question, str]]) -> bool:
-    """Prints one line per kind; True when every gate holds."""
+    """Prints one line per kind; True if every kind reaches its threshold."""
     kinds: dict[str, list[bool]] = {}
     for question, output in answered:
         kinds.setdefault(question.kind, []).append(is_right(question, output))
@@ -159,7 +159,7 @@ def print_samples(answerer: Answerer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--count", type=int, default=100, help="questions of each kind, at most")
+    parser.add_argument("--count", type=int, default=100, help="maximum number of questions of each kind")
     parser.add_argument("--seed", type=int, default=77)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--wrong", type=int, default=2, help="wrong answers to show of each kind")

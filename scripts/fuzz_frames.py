@@ -1,8 +1,10 @@
-"""Damages valid frames of every link by the million and gives them to the real decoders and the engine behind them.
+"""Fuzz the links: corrupt millions of valid frames and pass them to the real decoders and the engine behind them.
 
-`python scripts/fuzz_frames.py --count 100_000_000`. Works in rounds of 2^20 frames, each from one seed, several at
-once; `--seed` is the first round's, so `--count 1 --seed N` runs round N again. `--limit-s` ends it early: no round
-begins after it, and the last line names the next seed. Ends with 1, and shows the frame, when anything raised.
+    python scripts/fuzz_frames.py --count 100_000_000
+
+Runs rounds of 2^20 frames, each from one seed, several in parallel; `--seed` is the seed of the first round, so that
+`--count 1 --seed N` repeats round N. After `--limit-s` seconds no further round starts, and the last line prints the
+next seed. The exit status is 1, and the frame is printed, if anything raised an exception.
 """
 
 import argparse
@@ -21,8 +23,8 @@ from tests.protocol.frame_fuzz import ROUND_FRAMES, Outcomes, fuzz_round
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=10_000_000, help="frames at least")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round")
+    parser.add_argument("--count", type=int, default=10_000_000, help="minimum number of frames")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first round")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit-s", type=float, default=float("inf"))
     return parser.parse_args()
@@ -48,7 +50,7 @@ def main() -> int:
     took_s, used = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime
     print(total)
-    print(f"{took_s:.0f} s, {cpu_s:.0f} s of CPU, {total.frames / cpu_s:,.0f} frames in one of them")
+    print(f"{took_s:.0f} s, {cpu_s:.0f} CPU-seconds, {total.frames / cpu_s:,.0f} frames per CPU-second")
     print(f"next: --seed {given.seed + num_rounds}")
     return 0
 

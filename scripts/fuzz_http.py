@@ -1,7 +1,9 @@
-"""Damaged HTTP requests at a real server, many connections at once; no answer may be 500 or more.
+"""Fuzz a real server with corrupted HTTP requests over many connections; no status may be 500 or above.
 
-`python scripts/fuzz_http.py --count 1_000_000 --seed 1`. `--limit-s` ends it early. Ends with 1, and shows the bytes,
-when the server answered 500, wrote a traceback or stopped answering.
+    python scripts/fuzz_http.py --count 1_000_000 --seed 1
+
+`--limit-s` ends it early. The exit status is 1, and the bytes are printed, if the server answered with 500 or above,
+logged a traceback or stopped answering.
 """
 
 import argparse
@@ -29,7 +31,7 @@ def main() -> int:
         started = time.monotonic()
         seen = fuzz(server, given.seed, given.count, given.limit_s)
         took_s = time.monotonic() - started
-    print(f"{seen.total():,} answers in {took_s:.0f} s, {seen.total() / took_s:,.0f} a second; 0: closed without one")
+    print(f"{seen.total():,} answers in {took_s:.0f} s, {seen.total() / took_s:,.0f} per second; 0: closed without one")
     print(dict(sorted(seen.items())))
     return 0
 

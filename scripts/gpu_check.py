@@ -1,11 +1,12 @@
-"""Everything that needs a GPU, in one command and under twenty minutes: what is right, and how fast it is.
+"""Run all checks and benchmarks that need a GPU in under twenty minutes.
 
     python scripts/gpu_check.py [--out build/gpu_check] [--only WORD ...] [--dry-run] [--executor emulator]
 
-Runs the parts below one after another, each in a process of its own with a time limit of its own; one that fails, hangs
-or cannot run is noted, and the next begins. Writes gpu_check.json and gpu_check.md. It needs the `dev` extra and one
-CUDA device, and ends with 2 where torch finds none; compute-sanitizer comes with the CUDA toolkit, and is left out
-where there is none. With --executor emulator what can be runs on the CPU: a rehearsal, whose figures mean nothing.
+Runs the parts below one after another, each in its own process with its own time limit. A part that fails, hangs or
+cannot run is recorded, and the next one starts. Writes gpu_check.json and gpu_check.md. Requires the `dev` extra and a
+CUDA device; the exit status is 2 if torch finds none. compute-sanitizer is part of the CUDA toolkit; its part is
+skipped if it is missing. With --executor emulator, as much as possible runs on the CPU; the figures of such a trial run
+mean nothing.
 """
 
 import argparse
@@ -36,17 +37,17 @@ Outcome = Literal["passed", "failed", "timed out", "not run"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One command. The last line of JSON that it prints, if there is one, is a list of figures for the report."""
+    """One command. The last JSON line that it prints, if any, is a list of figures for the report."""
 
     name: str
     what: str
     command: tuple[str, ...]
     limit_s: int
-    program: str = ""  # not of ours, without which it is left out
+    program: str = ""  # external program without which the part is skipped
 
 
 def parts_for(executor: Executor) -> list[Part]:
-    """In the order of what to know first."""
+    """The parts, the most important first."""
     python = sys.executable
     pytest = (python, "-m", "pytest", "-q", "--timeout", "0", "-p", "no:cacheprovider", "--executor", executor)
     checks = (python, "-m", "tests.cuda.executors", executor)
@@ -68,21 +69,19 @@ def parts_for(executor: Executor) -> list[Part]:
         for tool in ("memcheck", "racecheck")
     ]
     return [
-        Part("selftest", "every primitive, device beside emulator and definition", (*pytest, SELFTEST), 90),
+        Part("selftest", "every primitive: device, emulator and definition agree", (*pytest, SELFTEST), 90),
         Part("kernels", "the kernels' tests on the device", (*pytest, "tests/cuda", f"--deselect={SELFTEST}"), 200),
         *sanitizers,
-        Part("parity", "the demo model's log-probabilities beside transformers'", (*model, "parity"), 80),
+        Part("parity", "the demo model's logprobs compared with transformers'", (*model, "parity"), 80),
         Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 80),
-        Part("determinism-fp8", "likewise, weights and KV cache in fp8", (*model, "determinism", *coded), 80),
+        Part("determinism-fp8", "the same with weights and KV cache in fp8", (*model, "determinism", *coded), 80),
         Part("decode", "attention of single tokens", (*bench, "decode"), 70),
         Part("prefill", "attention of prompts", (*bench, "prefill"), 70),
         Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 40),
         Part("sampler", "sampling of 128 rows", (*bench, "sampler"), 40),
-        Part("launch", "what a launch costs the CPU", (*bench, "launch"), 30),
-        Part(
-            "model", "steps of an 8B-class model beside the device's bandwidth", (*whole, "--executor", executor), 100
-        ),
-        Part("throughput", "tokens a second beside transformers' continuous batching", peer, 120),
+        Part("launch", "CPU time of a kernel launch", (*bench, "launch"), 30),
+        Part("model", "steps of an 8B-class model compared with the bandwidth", (*whole, "--executor", executor), 100),
+        Part("throughput", "tokens per second compared with transformers' continuous batching", peer, 120),
     ]
 
 
@@ -90,12 +89,12 @@ SELFTEST = "tests/cuda/test_selftest.py"
 
 
 def run(part: Part, limit_s: float) -> dict[str, Any]:
-    """A record for the report."""
+    """Run one part; returns its record for the report."""
     record: dict[str, Any] = {"name": part.name, "what": part.what, "command": list(part.command), "limit_s": limit_s}
     if part.program and shutil.which(part.program) is None:
-        return record | {"outcome": "not run", "seconds": 0.0, "output": f"there is no {part.program}", "figures": []}
+        return record | {"outcome": "not run", "seconds": 0.0, "output": f"{part.program} was not found", "figures": []}
     if limit_s <= 0:
-        return record | {"outcome": "not run", "seconds": 0.0, "output": "the time was over", "figures": []}
+        return record | {"outcome": "not run", "seconds": 0.0, "output": "no time was left", "figures": []}
     started = time.monotonic()
     outcome, output = execute(part.command, limit_s)
     seconds = round(time.monotonic() - started, 1)
@@ -104,7 +103,7 @@ def run(part: Part, limit_s: float) -> dict[str, Any]:
 
 
 def execute(command: tuple[str, ...], limit_s: float) -> tuple[Outcome, str]:
-    """In a process group of its own, which is gone at the end."""
+    """Run a command in its own process group, which is killed at the end."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
     process = subprocess.Popen(
         command,
@@ -131,7 +130,7 @@ def execute(command: tuple[str, ...], limit_s: float) -> tuple[Outcome, str]:
 
 
 def figures_of(output: str) -> list[dict[str, Any]]:
-    """Of a part that was ended too, if it had printed any."""
+    """The figures that a part printed, also if it was ended by its time limit."""
     for line in reversed(output.splitlines()):
         with contextlib.suppress(ValueError):
             if line.startswith("[") and isinstance(found := json.loads(line), list):
@@ -140,7 +139,7 @@ def figures_of(output: str) -> list[dict[str, Any]]:
 
 
 def check(parts: list[Part], executor: Executor, folder: Path, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """Runs the parts and writes the report after each, so that a machine that goes away leaves what was done."""
+    """Run the parts and write the report after each, so that results survive the loss of the machine."""
     started = time.monotonic()
     report: dict[str, Any] = {"executor": executor, **surroundings(), "parts": []}
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,14 +163,14 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     parts = parts_for(options.executor)
     if unknown := set(options.only) - {part.name for part in parts}:
-        parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(p.name for p in parts)}")
+        parser.error(f"no part is called {', '.join(sorted(unknown))}; known: {', '.join(p.name for p in parts)}")
     parts = [part for part in parts if not options.only or part.name in options.only]
     if options.dry_run:
         for part in parts:
             print(f"{part.name} (at most {part.limit_s} s): {' '.join(part.command)}")
         return 0
     if options.executor == "cuda" and not torch.cuda.is_available():
-        print("torch finds no CUDA device here, so nothing was run; --executor emulator rehearses on the CPU")
+        print("torch finds no CUDA device, so nothing was run; --executor emulator runs on the CPU")
         return NO_DEVICE
     report = check(parts, options.executor, options.out)
     print(f"{options.out / 'gpu_check.md'}: {report['seconds']} s")

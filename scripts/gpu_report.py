@@ -1,4 +1,4 @@
-"""The report of gpu_check.py for people: where it ran, what passed, the figures as tables, the output of failures."""
+"""The readable report of gpu_check.py: the machine, the outcomes, the figures as tables, and the output of failures."""
 
 import importlib.metadata
 import shutil
@@ -10,7 +10,7 @@ import torch
 from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.bench.report.tables import number
 
-OUTPUT_LINES = 30  # of a part that failed
+OUTPUT_LINES = 30  # last lines shown of a part that failed
 
 
 def surroundings() -> dict[str, Any]:
@@ -42,7 +42,7 @@ def markdown(report: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name} {found}" for name, found in report["libraries"].items() if found)
     device = report["device"] or "no device"
     if report["executor"] != "cuda":
-        device += "; a rehearsal on the CPU: figures mean nothing"
+        device += "; a trial run on the CPU: the figures mean nothing"
     lines = [
         f"# GPU check, {report['date']}",
         "",

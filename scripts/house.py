@@ -1,8 +1,10 @@
-"""The layout of the packages: for each folder its files, its floors and its circles, imports for types included.
+"""The layout of the packages: the number of files, the longest import chain and the import cycles of each folder.
 
-`python scripts/house.py [protocol|engine_core|workers|frontend] …`. A floor is one step of the longest chain of
-imports, counted level by level: a folder's files and subfolders are its entries, and what lies in a subfolder counts as
-that one entry. A circle is a set of entries that import each other. tests/test_architecture.py holds the figures.
+    python scripts/house.py [protocol|engine_core|workers|frontend] …
+
+A folder's entries are its files and its subfolders; imports of files in a subfolder count for the subfolder. A floor is
+one entry of the longest chain of imports among the entries. A circle is a set of entries that import each other.
+Imports for types count, too. tests/test_architecture.py checks the figures.
 """
 
 import ast
@@ -23,7 +25,7 @@ Graph: TypeAlias = Mapping[str, set[str]]  # node → the nodes that it imports
 class Folder:
     path: str  # from the root: "engine_core/kv"
     num_files: int  # without __init__.py
-    floors: tuple[str, ...]  # the longest chain of imports among the entries, the importing one first
+    floors: tuple[str, ...]  # the longest chain of imports among the entries, the importing entry first
     circles: tuple[tuple[str, ...], ...]
     imports: tuple[str, ...]  # the other entries of the parent folder that this one imports
 
@@ -33,7 +35,7 @@ def sources(room: str) -> list[Path]:
 
 
 def imports(path: Path, *, types: bool) -> Iterator[str]:
-    """Absolute dotted names of all that `path` imports, wherever in the file; with `types` those for types as well."""
+    """The absolute dotted names that `path` imports anywhere in the file; with `types` also the imports for types."""
     package = ["paged_serve", *path.relative_to(ROOT).parent.parts]
     tree = ast.parse(path.read_text())
     skipped = set() if types else {id(node) for block in type_blocks(tree) for node in ast.walk(block)}
@@ -55,7 +57,7 @@ def type_blocks(tree: ast.Module) -> list[ast.If]:
 
 @cache
 def file_imports(room: str) -> dict[str, frozenset[str]]:
-    """For each file of a room, from the root, the room's files that it imports; packages' own files are left out."""
+    """For each file of a room, the files of the room that it imports; paths from the root, without __init__.py."""
     paths = [path for path in sources(room) if path.name != "__init__.py"]
     names = {".".join(["paged_serve", *path.relative_to(ROOT).with_suffix("").parts]): path for path in paths}
     as_file = {name: path.relative_to(ROOT).as_posix() for name, path in names.items()}
@@ -83,7 +85,7 @@ def entry(folder: str, path: str) -> str | None:
 
 
 def circles(graph: Graph) -> list[tuple[str, ...]]:
-    """The sets of more than one node in which each reaches each other."""
+    """The sets of two or more nodes in which every node reaches every other."""
     reached = {node: reachable(graph, node) for node in graph}
     found = {tuple(sorted(other for other in reached[node] if node in reached[other])) for node in graph}
     return sorted(circle for circle in found if len(circle) > 1)
@@ -101,7 +103,7 @@ def reachable(graph: Graph, start: str) -> set[str]:
 
 
 def longest_chain(graph: Graph) -> tuple[str, ...]:
-    """The longest chain of imports, a circle passed once."""
+    """The longest chain of imports; each node of a circle counts once."""
     known: dict[str, tuple[str, ...]] = {}
 
     def chain(node: str, above: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,7 +116,7 @@ def longest_chain(graph: Graph) -> tuple[str, ...]:
 
 
 def folders(room: str) -> list[Folder]:
-    """The room itself first, then every folder in it that holds files."""
+    """The room itself, then every folder in it that has files."""
     paths = {path.parent.relative_to(ROOT).as_posix() for path in sources(room) if path.parent != ROOT / room}
     return [read_folder(path) for path in [room, *sorted(paths)]]
 

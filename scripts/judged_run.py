@@ -1,4 +1,4 @@
-"""One server under one long compared run: its output is kept after a failure."""
+"""Run a server for one long comparison, and keep its log after a failure."""
 
 import shutil
 import tempfile
@@ -9,7 +9,7 @@ from tests.end_to_end.server_process import ServerProcess
 
 
 def judged_run(options: tuple[str, ...], command_line: str, judge: Callable[[ServerProcess], tuple[str, bool]]) -> int:
-    """`judge` returns (its report, whether all was well). Returns the exit code."""
+    """`judge` returns (report, whether the run succeeded). Returns the exit code."""
     folder = Path(tempfile.mkdtemp(prefix="judged-"))
     server = ServerProcess(folder, *options)
     print(command_line, flush=True)

@@ -1,7 +1,8 @@
-"""What bench_kernels.py calls: every kernel on the shapes of one model, with operands where a step has them.
+"""The cases of bench_kernels.py: every kernel with the shapes of one model, its operands placed as in a step.
 
-The model: hidden size 1024, 3072 in between, 16 heads over 8 KV heads of 128, 32,000 tokens. Weights and the KV cache
-come from memory: each call reads other copies or blocks than those before it. Activations and logits are in caches.
+The model has hidden size 1024, intermediate size 3072, 16 heads over 8 KV heads of 128, and 32,000 tokens. Weights and
+the KV cache come from memory, because consecutive calls read different copies or blocks. Activations and logits are in
+the processor's caches.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,8 +28,8 @@ from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, t
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 32_000
 BLOCK_SIZE, NUM_BLOCKS = 16, 8192  # 512 MB
-COLD_BYTES = 256 << 20  # of the copies of a weight
-GROUP_SIZE = 128  # of int4
+COLD_BYTES = 256 << 20  # of all copies of a weight together
+GROUP_SIZE = 128  # for int4
 GEMM_SHAPES = ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))  # outputs, inputs
 GEMM_ROWS = (1, 4, 16, 32, 512)
 DECODES = ((1, 512), (32, 512), (1, 4096), (32, 4096), (1, 16384), (32, 16384))  # rows, context
@@ -41,7 +42,7 @@ ROW_DTYPES = {
     WeightFormat.INT8: torch.bfloat16,
     WeightFormat.INT4: torch.bfloat16,
 }
-PRODUCTS = {  # what is multiplied in the end: float16 as float
+PRODUCTS = {  # the format that the products use: float16 is multiplied as float
     WeightFormat.BF16: "bf16",
     WeightFormat.FP16: "fp32",
     WeightFormat.FP32: "fp32",
@@ -52,18 +53,18 @@ PRODUCTS = {  # what is multiplied in the end: float16 as float
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call, and the least that any implementation of it must read (or write) and compute."""
+    """One call, and the minimum that any implementation must read (or write) and compute."""
 
     kernel: str
     shape: str
     call: Callable[[], object]
     nbytes: int
-    operations: int = 0  # a product and its addition are two
-    format: str = "fp32"  # of the operations: bf16, fp32 or int8
+    operations: int = 0  # a multiplication and its addition count as two
+    format: str = "fp32"  # number format of the operations: bf16, fp32 or int8
 
 
 def make_cache() -> Tensor:
-    """[2, blocks, kv_heads, block_size, head_dim] bf16, of any values."""
+    """[2, blocks, kv_heads, block_size, head_dim] bf16, with arbitrary values."""
     cache = allocate((2, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_DIM), torch.bfloat16)
     cache[0, 0].normal_()
     cache[:] = cache[0, 0].clone()
@@ -71,7 +72,7 @@ def make_cache() -> Tensor:
 
 
 def all_cases(pool: Pool, cache: Tensor) -> Iterator[Case]:
-    """One after another: the operands of a case live until the next is asked for."""
+    """Yields one case at a time, so that only the operands of one case are in memory."""
     for weight_format in WeightFormat:
         for outputs, inputs in GEMM_SHAPES:
             weights = cold_copies(random_weight(weight_format, outputs, inputs))
@@ -106,7 +107,7 @@ def random_weight(weight_format: WeightFormat, outputs: int, inputs: int) -> Pac
 
 
 def cold_copies(weight: PackedWeight) -> list[PackedWeight]:
-    """So many that none is in a cache when its turn comes again."""
+    """As many copies as needed so that none is in a cache when it is used again."""
     copies = -(-COLD_BYTES // weight.data.nbytes)
     data = allocate((copies, *weight.data.shape), weight.data.dtype)
     data[:] = weight.data
@@ -118,7 +119,7 @@ def gemm_case(pool: Pool, weights: list[PackedWeight], rows: int) -> Case:
     dtype = ROW_DTYPES[weight.format]
     x: Tensor | QuantizedRows = torch.randn(rows, weight.inputs).to(dtype)
     if weight.format == WeightFormat.INT8:
-        x = quantize_rows(pool, x)  # once for several products, so not of this one
+        x = quantize_rows(pool, x)  # done once for several products, so not part of this one
     out, turns = torch.empty((rows, weight.outputs), dtype=dtype), cycle(weights)
     return Case(
         f"gemm_{weight.format}",
@@ -134,9 +135,9 @@ def gemm_case(pool: Pool, weights: list[PackedWeight], rows: int) -> Case:
 
 
 def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int, dtype: torch.dtype) -> Case:
-    """The last token of each row's `context`, or in a prefill all; rows beyond the cache share blocks far apart."""
+    """The last token of each row's `context`, in a prefill all tokens; rows beyond the cache share distant blocks."""
     tokens = context if kind == "prefill" else 1
-    cache = cache.view(dtype)  # any values will do
+    cache = cache.view(dtype)  # the values do not matter
     blocks = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(0)).int()
     times = -(-rows * context // (NUM_BLOCKS * BLOCK_SIZE))
     tables_in_turn = blocks.repeat(times).view(-1, rows, context // BLOCK_SIZE)
@@ -156,7 +157,7 @@ def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int
     )
 
 
-# --- what lies between ---
+# --- other operations ---
 
 
 def elementwise_cases(pool: Pool, cache: Tensor, rows: int) -> Iterator[Case]:

@@ -1,6 +1,6 @@
-"""Writes the pages of docs/ that can be read off the code, so that they are never out of date.
+"""Generate the pages of docs/ that can be derived from the code, so that they are always up to date.
 
-`python scripts/make_docs.py` writes them; with `--check` it writes nothing and exits with 1 when one is stale.
+`python scripts/make_docs.py` writes them; with `--check` it writes nothing and exits with 1 if a page is stale.
 """
 
 import ast
@@ -49,7 +49,7 @@ SCALARS: dict[type, str] = {
     types.BytesType: "bytes",
     types.BoolType: "boolean",
 }
-# Every struct by its own name where that is unique; the three Welcomes are distinguished by their module.
+# Structs are listed by their name; the three structs named Welcome are distinguished by their module.
 AMBIGUOUS = {"Welcome"}
 
 
@@ -111,7 +111,7 @@ def enums_of(structs: list[Any]) -> list[type[enum.Enum]]:
 
 @functools.cache
 def field_comments(module: str, class_name: str) -> dict[str, str]:
-    """Field or enum member -> the comment beside it, wherever on its lines the formatter has put it."""
+    """Field or enum member -> the comment on its lines, wherever the formatter has placed it."""
     source = Path(importlib.import_module(module).__file__ or "").read_text()
     on_line = {
         token.start[0]: token.string.lstrip("# ")
@@ -131,7 +131,7 @@ def field_comments(module: str, class_name: str) -> dict[str, str]:
 
 
 def title(cls: Any) -> str:
-    """A heading, unique on the page."""
+    """The heading of a struct, unique on the page."""
     name = str(cls.__qualname__)
     return f"{name} ({cls.__module__.rpartition('.')[2]})" if name in AMBIGUOUS else name
 

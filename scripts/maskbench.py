@@ -1,11 +1,11 @@
-"""How many published JSON schemas are served, and does a grammar ever let an invalid instance through?
+"""Count the published JSON schemas that are supported, and check that no grammar accepts an invalid instance.
 
     python scripts/maskbench.py FOLDER [--every 1]
 
 FOLDER is a checkout of guidance-ai/jsonschemabench, whose maskbench/data has 11,306 schemas with valid and invalid
-instances. Each schema is rewritten and compiled as a server does it; each instance is fed byte by byte, its keys in any
-order that the grammar takes. Where MAX_TRIES did not find one, the instance is undecided. Exit code 1 when an instance
-comes through that a validator of JSON Schema refuses.
+instances. Each schema is rewritten and compiled as in a server. Each instance is passed byte by byte, with its keys in
+any order that the grammar accepts; if MAX_TRIES texts find no such order, the instance is undecided. The exit status is
+1 if a grammar accepts an instance that a JSON Schema validator rejects.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, ch
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
-MAX_TRIES = 10_000  # of texts that are fed, in an instance
+MAX_TRIES = 10_000  # texts tried per instance
 TOKENIZER = bytes_tokenizer(AddedTokens())
 
 
 @dataclass
 class Found:
-    """Of one schema."""
+    """The results of one schema."""
 
     name: str
     compile_s: float = 0.0
@@ -42,20 +42,20 @@ class Found:
 
 
 class Reading:
-    """One instance through a grammar, its keys in any order that the grammar takes."""
+    """Passes one instance through a grammar, with its keys in any order that the grammar accepts."""
 
     def __init__(self, grammar: str, *, sorts: bool = False, by_byte: bool = False) -> None:
-        """`sorts`: the grammar's order of names comes first; `by_byte`: a mask before each, which renews limits."""
+        """`sorts`: try the grammar's order of names first; `by_byte`: a mask before each byte, which renews limits."""
         self._grammar, self._sorts, self._by_byte = grammar, sorts, by_byte
         self.tries = MAX_TRIES
-        self.failed = False  # for a limit of llguidance
+        self.failed = False  # because of a limit of llguidance
 
     def accepts(self, instance: Any) -> bool:
         end = self._behind(LLMatcher(TOKENIZER, self._grammar, log_level=0), instance)
         return end is not None and bool(end.is_accepting())
 
     def _behind(self, matcher: LLMatcher, value: Any) -> LLMatcher | None:
-        """A matcher that has read `value`, or None when the grammar does not take it."""
+        """A matcher that has read `value`, or None if the grammar does not accept it."""
         found = matcher.deep_copy()
         if isinstance(value, dict):
             items = list(value.items())
@@ -72,7 +72,7 @@ class Reading:
             return found if self._fed(found, "]" if value else "[]") else None
         if self._fed(found, text := json.dumps(value, ensure_ascii=False)):
             return found
-        plain = matcher.deep_copy()  # with a number as people write it: 0.000001 for 1e-06
+        plain = matcher.deep_copy()  # with numbers in decimal notation: 0.000001 for 1e-06
         is_short = isinstance(value, float) and "e" in text
         return plain if is_short and self._fed(plain, f"{value:.20f}".rstrip("0")) else None
 
@@ -98,7 +98,7 @@ class Reading:
             if self._by_byte:
                 matcher.compute_bitmask()
             if matcher.try_consume_tokens(part) < len(part):
-                matcher.compute_bitmask()  # says whether it was for a limit
+                matcher.compute_bitmask()  # reports whether a limit was the reason
                 self.failed |= "lexer error" in matcher.get_error()
                 return False
         return True
@@ -124,7 +124,7 @@ def found_in(file: Path) -> Found:
 
 
 def not_accepted(source: str, instance: Any) -> str:
-    """Why; empty if it is accepted."""
+    """Why the instance is not accepted; empty if it is accepted."""
     reading = Reading(source)
     is_accepted = reading.accepts(instance)
     if not is_accepted and reading.tries < 0:
@@ -139,7 +139,7 @@ def not_accepted(source: str, instance: Any) -> str:
 
 
 def _is_valid(schema: Any, instance: Any) -> bool:
-    """By the specification, for which formats are annotations."""
+    """Validity by the specification, in which formats are annotations."""
     try:
         return bool(jsonschema_rs.validator_for(schema, validate_formats=False).is_valid(instance))
     except jsonschema_rs.ValidationError:
@@ -149,7 +149,7 @@ def _is_valid(schema: Any, instance: Any) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--every", type=int, default=1, help="every how many-th schema (default: all)")
+    parser.add_argument("--every", type=int, default=1, help="use every N-th schema (default: all)")
     arguments = parser.parse_args()
     files = sorted((arguments.folder / "maskbench/data").glob("*.json"))[:: arguments.every]
     if not files:

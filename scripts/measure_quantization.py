@@ -1,10 +1,10 @@
-"""What quantization costs a model in fidelity, and what it saves: a row a setting.
+"""Measure the fidelity and the savings of quantization, one row per setting.
 
     python scripts/measure_quantization.py [--model MODEL] [--prompts FILE] [--tokens 48]
 
-The float model continues each prompt greedily. Every setting then scores the same tokens: the share of positions where
-its likeliest token is the same, and by how much its mean logprob of them is lower. The rest is what
-the worker reports: bytes of weights, seconds to load them, relative error of the quantized matrices.
+The float model continues each prompt greedily. Every setting then scores the same tokens: the share of positions with
+the same most likely token, and the decrease of the mean logprob. The other figures come from the worker: bytes of
+weights, seconds to load them, and relative error of the quantized matrices.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "float, int8 KV cache": {"kv_cache_dtype": "int8"},
     "int8": {"quantization": "int8"},
     "int8, float head": {"quantization": "int8", "quantize_lm_head": False},
-    "fp8": {"quantization": "fp8", "cpu_isa": "torch"},  # plain torch has it, as the reference
+    "fp8": {"quantization": "fp8", "cpu_isa": "torch"},  # implemented only in torch, as the reference
     "int4 g32": {"quantization": "int4"},
     "int4 g32, float head": {"quantization": "int4", "quantize_lm_head": False},
     "int4 g128": {"quantization": "int4", "quantization_group_size": 128},
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="")
-    parser.add_argument("--prompts", type=Path, help="a prompt a line; default: questions that the demo model knows")
+    parser.add_argument("--prompts", type=Path, help="one prompt per line; default: questions for the demo model")
     parser.add_argument("--tokens", type=int, default=48)
     options = parser.parse_args()
     prompts = list(read_prompts(options.prompts))
@@ -58,7 +58,7 @@ def read_prompts(path: Path | None) -> Iterator[str]:
 
 
 def score(llm: LLM, texts: list[list[int]], num_tokens: int) -> dict[str, float]:
-    """Over the last `num_tokens` of each text: how often it is this model's own choice, and its mean logprob."""
+    """Over the last `num_tokens` of each text: how often the token is the model's own choice, and the mean logprob."""
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
     ranks, logprobs = [], []
     for text, output in zip(texts, llm.generate(texts, params, use_tqdm=False), strict=True):

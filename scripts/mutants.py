@@ -1,7 +1,7 @@
-"""Small wrong changes of a module, one at a time: what a useful test must detect.
+"""Generates mutants of a module: copies with one small bug each, which a useful test must detect.
 
-A comparison one off or turned round, `and` for `or`, a lost `not`, plus for minus, min for max, a number one higher, a
-statement left out. Only in functions; not in audits (`check`), assertions, or the texts of errors.
+A mutant has a comparison off by one or inverted, `and` for `or`, a missing `not`, plus for minus, min for max, a number
+one too high, or a statement left out. Only functions are mutated, except audits (`check`), assertions and error texts.
 """
 
 import ast
@@ -32,11 +32,11 @@ UNTOUCHED = (ast.Assert, ast.Raise, ast.JoinedStr, ast.FunctionDef, ast.AnnAssig
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`code` is the whole function's, to take the place of its own."""
+    """`code` replaces the code of the whole function."""
 
     file: str
     line: int
-    function: str  # with its class
+    function: str  # qualified with its class
     change: str
     code: CodeType
 
@@ -48,7 +48,7 @@ class Mutant:
 
 
 def mutants(path: Path, file: str) -> Iterator[Mutant]:
-    """All of one module, in the order of its lines."""
+    """All mutants of one module, in the order of its lines."""
     for function, name in functions(ast.parse(path.read_text())):
         for number, node in enumerate(parts(function)):
             for which in range(num_changes(node)):
@@ -63,7 +63,7 @@ def parts(function: ast.FunctionDef) -> Iterator[Any]:
 
 
 def compiled(function: ast.FunctionDef, name: str, path: str) -> CodeType:
-    """Its code, without the module round it."""
+    """The code object of a function, compiled without the rest of its module."""
     parents = name.split(".")[:-1]
     function.decorator_list = []
     around = [ast.ClassDef(parent, [], [], [function], []) for parent in parents] or [function]
@@ -82,7 +82,7 @@ def functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, str]]:
 
 
 def changeable(node: ast.AST) -> Iterator[Any]:
-    """`node` and what is in it, without what no test need notice."""
+    """`node` and its descendants, except those whose changes no test needs to detect."""
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     if isinstance(node, UNTOUCHED) or is_text or (isinstance(node, ast.keyword) and node.arg == "strict"):
         return
@@ -116,7 +116,7 @@ def num_changes(node: ast.AST) -> int:
 
 
 def apply(node: Any, which: int) -> str:
-    """Make the change in place; returns what it is."""
+    """Apply the change in place; returns its description."""
     before = ast.unparse(node)
     match node:
         case ast.Compare():
@@ -139,7 +139,7 @@ def apply(node: Any, which: int) -> str:
 
 
 def turn_into(node: Any, other: Any, before: str) -> str:
-    """`node` is `other` from here on, in whatever holds it."""
+    """Replace `node` by `other` in place; returns a description of the change."""
     place = {name: getattr(node, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
     node.__class__ = type(other)
     node.__dict__.clear()

@@ -1,9 +1,11 @@
-"""How many small bugs in the core of the engine the fast tests and a short simulation detect.
+"""Mutation testing: count the small bugs in the engine core that the fast tests and a short simulation detect.
 
-`python scripts/mutate.py [--only block_pool] [--limit-s 150 --first 200]`. Every mutant (mutants.py) is planted in a
-child of a process that has imported everything and collected all tests; the child runs them, quickest first, then a few
-lives, and ends at the first failure. A mutant that takes more than CPU_LIMIT_S of processor time is found, too. Prints
-those that no test noticed, and the score. Ends with 1 when that is below 95 %.
+    python scripts/mutate.py [--only block_pool] [--limit-s 150 --first 200]
+
+The main process imports everything and collects all tests. For each mutant (mutants.py), a forked child applies it and
+runs the tests, the fastest first, then a few simulations, until the first failure. A mutant that takes more than
+CPU_LIMIT_S of CPU time counts as detected. Prints the undetected mutants and the score; the exit status is 1 if the
+score is below 95 %.
 """
 
 import argparse
@@ -28,6 +30,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 MODULES = {
     "scheduler": "scheduling",
+    "row_assigner": "scheduling",
+    "decode_rows": "scheduling",
     "block_pool": "kv",
     "kv_cache": "kv",
     "prefix_cache": "kv",
@@ -36,26 +40,20 @@ MODULES = {
     "client_outbox": "engine",
 }
 TESTS = [
-    f"tests/engine_core/test_{name}.py"
-    for name in (
-        *(
-            "block_pool",
-            "scheduler",
-            "engine",
-            "client_outbox",
-            "fair_share",
-            "decode_set",
-            "deadlines",
-            "worker_poison",
-        ),
-        *("admission", "lifecycle"),
-    )
+    *(f"tests/engine_core/kv/test_{name}.py" for name in ("block_pool", "kv_group")),
+    *(
+        f"tests/engine_core/scheduling/test_{name}.py"
+        for name in ("scheduler", "fair_share", "decode_set", "preemption", "windows", "worker_poison")
+    ),
+    *(f"tests/engine_core/engine/test_{name}.py" for name in ("engine", "client_outbox")),
+    *(f"tests/engine_core/admission/test_{name}.py" for name in ("admission", "deadlines")),
+    "tests/engine_core/requests/test_lifecycle.py",
 ]
-LIVES, WORLDS = range(30), range(4)
-SLOW_TEST_S = 0.3  # a test that takes longer is no judge
+SIMULATIONS, WORLDS = range(30), range(4)  # seeds
+SLOW_TEST_S = 0.3  # slower tests are not used
 CPU_LIMIT_S = 12
 GOAL = 0.95
-NOTICED, UNNOTICED = 1, 0
+DETECTED, UNDETECTED = 1, 0
 
 
 def parse() -> argparse.Namespace:
@@ -63,18 +61,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=MODULES, help="repeatable")
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--numbers", type=int, nargs="*", help="these mutants only")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no mutant is begun after it")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no further mutant starts after this time")
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args()
 
 
 class Judge:
-    """Takes the place of pytest's loop over the tests that it has collected."""
+    """A pytest plugin that replaces the loop over the collected tests."""
 
     def __init__(self, given: argparse.Namespace):
         self.given = given
-        self.noticed = Counter[str]()
-        self.unnoticed: list[tuple[int, Mutant]] = []
+        self.detected = Counter[str]()
+        self.undetected: list[tuple[int, Mutant]] = []
         self.next = 0
 
     @pytest.hookimpl(tryfirst=True)
@@ -106,42 +104,46 @@ class Judge:
                 yield number, mutant
 
     def _quick_tests(self, session: pytest.Session) -> list[pytest.Item]:
-        """All that pass quickly as things are, quickest first; in a child, because no test can run twice."""
+        """The tests that pass quickly without a mutant, the fastest first.
+
+        They are timed in a child, because no test can run twice in one process.
+        """
         reading, writing = os.pipe()
         if not (child := os.fork()):
             took_s = [time_of(item) for item in session.items]
             os.write(writing, json.dumps(took_s).encode())
-            os._exit(int(lives_go_wrong()))
+            os._exit(int(simulations_fail()))
         os.close(writing)
         with os.fdopen(reading) as pipe:
             took_s = json.load(pipe)
-        assert os.waitpid(child, 0)[1] == 0, "a life goes wrong without a mutant"
+        assert os.waitpid(child, 0)[1] == 0, "a simulation fails without a mutant"
         wrong = [item.nodeid for item, seconds in zip(session.items, took_s, strict=True) if seconds is None]
-        assert not wrong, f"these fail without a mutant: {wrong}"
+        assert not wrong, f"tests fail without a mutant: {wrong}"
         quick = [pair for pair in zip(took_s, session.items, strict=True) if pair[0] < SLOW_TEST_S]
-        print(f"{len(quick)} of {len(took_s)} tests judge, in {sum(seconds for seconds, _ in quick):.1f} s", flush=True)
+        quick_s = sum(seconds for seconds, _ in quick)
+        print(f"{len(quick)} of {len(took_s)} tests are used, {quick_s:.1f} s in all", flush=True)
         return [item for _, item in sorted(quick, key=lambda pair: pair[0])]
 
     def _begin(self, tests: list[pytest.Item], mutant: Mutant) -> int:
         sys.stdout.flush()
         if child := os.fork():
             return child
-        signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)  # its signal ends the child, whatever Python does
+        signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)  # its signal ends the child even in an endless loop
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             try:
                 name = "paged_serve." + mutant.file.removesuffix(".py").replace("/", ".")
                 mutant.plant(importlib.import_module(name))
-                code = NOTICED if not all(map(passes, tests)) or lives_go_wrong() else UNNOTICED
+                code = DETECTED if not all(map(passes, tests)) or simulations_fail() else UNDETECTED
             except BaseException:
-                code = NOTICED
+                code = DETECTED
         os._exit(code)
 
     def _count(self, entry: tuple[int, Mutant], status: int) -> None:
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == UNNOTICED:
-            self.unnoticed.append(entry)
-            print(f"not noticed: {entry[0]} {entry[1]}", flush=True)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == UNDETECTED:
+            self.undetected.append(entry)
+            print(f"not detected: {entry[0]} {entry[1]}", flush=True)
         else:
-            self.noticed[entry[1].file] += 1
+            self.detected[entry[1].file] += 1
 
 
 def passes(item: pytest.Item) -> bool:
@@ -149,18 +151,18 @@ def passes(item: pytest.Item) -> bool:
 
 
 def time_of(item: pytest.Item) -> float | None:
-    """Seconds of processor time; None when it fails."""
+    """Seconds of CPU time; None if the test fails."""
     started = time.process_time()
     is_good = passes(item)
     return time.process_time() - started if is_good else None
 
 
-def lives_go_wrong() -> bool:
+def simulations_fail() -> bool:
     from paged_serve.engine_core.simulation.simulator import simulate
     from tests.simulation.world import World
 
     try:
-        for seed in LIVES:
+        for seed in SIMULATIONS:
             simulate(seed)
         for seed in WORLDS:
             World(seed).run()
@@ -176,13 +178,13 @@ def main() -> int:
     judge, started = Judge(given), time.monotonic()
     plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "0"]
     pytest.main(["-q", "--no-header", *plugins, *(str(ROOT / test) for test in TESTS)], [judge])
-    noticed, total = judge.noticed.total(), judge.noticed.total() + len(judge.unnoticed)
-    for file in sorted({*judge.noticed, *(mutant.file for _, mutant in judge.unnoticed)}):
-        missed = sum(mutant.file == file for _, mutant in judge.unnoticed)
-        print(f"{file:32s} {judge.noticed[file]} of {judge.noticed[file] + missed}")
-    print(f"{noticed} of {total} noticed, {noticed / max(1, total):.1%}, {time.monotonic() - started:.0f} s")
+    detected, total = judge.detected.total(), judge.detected.total() + len(judge.undetected)
+    for file in sorted({*judge.detected, *(mutant.file for _, mutant in judge.undetected)}):
+        missed = sum(mutant.file == file for _, mutant in judge.undetected)
+        print(f"{file:32s} {judge.detected[file]} of {judge.detected[file] + missed}")
+    print(f"{detected} of {total} detected, {detected / max(1, total):.1%}, {time.monotonic() - started:.0f} s")
     print(f"next: --first {judge.next}")
-    return int(noticed < GOAL * total)
+    return int(detected < GOAL * total)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Writes constraints.txt: the exact version of every run-time dependency, direct or not, as pip resolves them today.
+"""Write constraints.txt: the exact version of every runtime dependency, direct or not, as pip resolves them today.
 
-torch is left to its range: which build serves (CPU, which CUDA) is the machine's affair.
+torch is not pinned, because the right build (CPU, CUDA version) depends on the machine.
 """
 
 import json
@@ -14,7 +14,7 @@ HEAD = "# Written by scripts/pin.py: what was tested together. pip install -c co
 
 
 def resolved() -> dict[str, str]:
-    """Name to version, for this interpreter."""
+    """Versions by name, for this interpreter."""
     command = [
         sys.executable,
         "-m",
@@ -31,7 +31,7 @@ def resolved() -> dict[str, str]:
     found = {
         item["metadata"]["name"].lower().replace("_", "-"): item["metadata"]["version"] for item in report["install"]
     }
-    # What torch's CUDA build brings along is pinned by torch itself.
+    # torch itself pins the dependencies of its CUDA build.
     return {
         name: v for name, v in found.items() if name not in NOT_PINNED and not name.startswith(("nvidia-", "cuda-"))
     }

@@ -1,10 +1,10 @@
-"""Where the time of one decode step goes: milliseconds of CPU by kernel, and what Python takes around them.
+"""Profile one decode step: CPU milliseconds by kernel, and the time of the Python code around the kernels.
 
     taskset -c 0 python scripts/profile_step.py MODEL --rows 1,32 --context 128 --threads 1 --set temperature=0.8
 
-One process, no engine: a ModelRunner executes steps of the decode set alone. First as a server does, with the forward
-pass in one call; then with a call from Python for each kernel, which shows theirs. With one thread the times are those
-of the thread's CPU clock, so that a busy machine does not show; with more they are wall time. Ends in a line of JSON.
+One process without an engine: a ModelRunner executes steps of only the decode set, first as in a server, with the
+forward pass in one call, then with one call from Python per kernel, which gives the time of each. With one thread,
+times are CPU time, which other load does not change; with more threads they are wall time. The last line is JSON.
 """
 
 import argparse
@@ -34,7 +34,7 @@ BLOCK_SIZE, CHUNK = 16, 512
 
 
 class Profile:
-    """Counts the time spent in each kernel of a pool, and in the counting."""
+    """Measures the time spent in each kernel of a pool, and the overhead of the measurement."""
 
     def __init__(self, pool: cpu.Pool, clock: Callable[[], float]):
         self.spent: dict[str, float] = defaultdict(float)
@@ -45,11 +45,11 @@ class Profile:
         started = clock()
         for _ in range(1000):
             nothing()
-        self.inside_s = self.spent.pop("nothing") / self.calls.pop("nothing")  # of a call, what it counts as a kernel's
+        self.inside_s = self.spent.pop("nothing") / self.calls.pop("nothing")  # overhead per call inside it
         self.outside_s = (clock() - started) / 1000 - self.inside_s
 
     def of_steps(self, runner: ModelRunner, steps: int, *, programs: bool) -> dict[str, Any]:
-        """Milliseconds and calls of one step by kernel, and the milliseconds of all else."""
+        """Milliseconds and calls per step by kernel, and the milliseconds of everything else."""
         plan = SchedulerOutput(0, 1)
         self.spent.clear()
         self.calls.clear()
@@ -73,7 +73,7 @@ class Profile:
 
 def runner_with_rows(model: Any, rows: int, context: int, steps: int, params: SamplingParams) -> ModelRunner:
     """`rows` requests of `context` random tokens each, all in the decode set."""
-    length = context + steps + 3  # the first token, the step that joins, and one to spare
+    length = context + steps + 3  # the first token, the step that joins, and one more
     blocks = -(-length // BLOCK_SIZE)
     cache = KVCache.allocate(model.geometry, rows * blocks, BLOCK_SIZE)
     scheduler = SchedulerConfig(max_num_seqs=rows)
@@ -91,7 +91,7 @@ def runner_with_rows(model: Any, rows: int, context: int, steps: int, params: Sa
 
 
 def measure(pool: cpu.Pool, runner: ModelRunner, steps: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """A third of the steps undisturbed, a third with what Python calls watched, a third with every kernel watched."""
+    """A third of the steps without timers, a third with timers around Python's calls, a third around every kernel."""
     plan = SchedulerOutput(0, 1)
     times = [time_of(runner, plan, clock) for _ in range(steps)]
     profile = Profile(pool, clock)
@@ -133,7 +133,7 @@ def main() -> None:
     for rows in map(int, options.rows.split(",")):
         runner = runner_with_rows(model, rows, options.context, 3 * options.steps, params)
         found = results[rows] = measure(pool, runner, options.steps, clock)
-        print(f"{rows} rows: {found['step_ms']:.2f} ms a step, {found['fastest_ms']:.2f} the fastest")
+        print(f"{rows} rows: {found['step_ms']:.2f} ms per step, the fastest {found['fastest_ms']:.2f}")
         for way in ("in_one_call", "kernel_by_kernel"):
             print(way.replace("_", " "))
             for name, spent in sorted(found[way]["kernels_ms"].items(), key=lambda item: -item[1]):

@@ -1,11 +1,12 @@
-"""The promise over many random workloads, by instruction set and by what the products are of.
+"""Check determinism with many random workloads, for each instruction set and number format of the products.
 
-`python scripts/random_workloads.py --isa avx2 --dtype int8 --count 1000`. Each is one number, as in
-tests/workers/invariance/test_random_workloads.py, with the instruction set and the form given here in place of those
-that the number draws: a small server, requests, faults, and the output of each request compared, bit for bit, with
-its output alone. Without --isa every one that this machine runs, without --dtype every form, COUNT workloads for
-each pair. `--limit-s` ends it early. Prints a line for each pair; the first difference ends it with an exception that
-names the number.
+    python scripts/random_workloads.py --isa avx2 --dtype int8 --count 1000
+
+Each workload is drawn from a seed as in tests/workers/invariance/test_random_workloads.py: a small server, requests and
+faults; the output of each request must equal, bit for bit, its output alone. The instruction set and the format given
+here replace those drawn from the seed. Without --isa, all that this machine supports are tested; without --dtype, all
+formats; COUNT workloads per pair. `--limit-s` ends the run early. Prints one line per pair; the first difference raises
+an exception that contains the seed.
 """
 
 import argparse
@@ -34,9 +35,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isa", nargs="+", choices=isas, default=isas)
     parser.add_argument("--dtype", nargs="+", choices=forms, default=forms, help="int8 and int4 are quantized on load")
-    parser.add_argument("--count", type=int, default=1000, help="of each pair")
-    parser.add_argument("--seed", type=int, default=0, help="the first number")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no workload begins after it")
+    parser.add_argument("--count", type=int, default=1000, help="workloads per pair")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no workload starts after this time")
     return parser.parse_args()
 
 
@@ -52,7 +53,7 @@ def main() -> int:
 
 
 def run(home: Path, isa: str, form: Form, seeds: range, ends: float) -> Counter[str]:
-    """What was counted over as many workloads as began before `ends`."""
+    """Run the workloads of `seeds` until the time `ends`; returns their counts."""
     total, models = Counter[str](), Models(home)
     try:
         for seed in seeds:

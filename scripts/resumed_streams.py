@@ -1,4 +1,4 @@
-"""Streams over HTTP that, when their connection breaks, go on behind their last event until they have all."""
+"""Streams over HTTP that resume after their last event when their connection breaks, until they are complete."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ ASK_AGAIN_S = 0.05
 
 @dataclass(slots=True)
 class Stream:
-    """One answer as it came, over one connection or several: tokens, text, and when its pieces were there."""
+    """One answer as received over one or several connections: tokens, text, and the arrival times of its parts."""
 
     index: int
     key: str  # Idempotency-Key
@@ -26,11 +26,11 @@ class Stream:
     error: str = ""
     _complete: bool = False
     _event_id: str = ""
-    _over: asyncio.Event = field(default_factory=asyncio.Event)  # this connection's part is
+    _over: asyncio.Event = field(default_factory=asyncio.Event)  # set when this connection has ended
     _rest: bytes = b""
 
     async def read(self, pool: ConnectionPool) -> None:
-        """To its end."""
+        """Read the stream to its end."""
         while not self._complete and not self.error:
             self._over.clear()
             self._rest = b""
@@ -65,10 +65,10 @@ class Stream:
         ]
         return "\r\n".join(head).encode() + b"\r\n\r\n" + text
 
-    # What the connection delivers
+    # Callbacks of the connection
 
     def begin(self, status: int) -> None:
-        if status not in (200, 503):  # 503: another frontend is not there yet
+        if status not in (200, 503):  # 503: no other frontend is ready yet
             self.error = f"HTTP {status}"
 
     def feed(self, data: bytes, now: float) -> None:

@@ -1,9 +1,9 @@
-"""The kernel tests under the compiler's sanitizers: memory and undefined behaviour, then threads.
+"""Run the kernel tests under the compiler's sanitizers: memory and undefined behaviour, then threads.
 
-Builds the libraries of csrc/cpu anew into a folder of their own: for every instruction set with AddressSanitizer and
-UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py on
-both, with every packed weight in plain heap memory, so that a read past its end is seen. Arguments go to pytest. Takes
-two minutes; the nightly tests run it.
+Builds the libraries of csrc/cpu into a separate folder: all instruction sets with AddressSanitizer and
+UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py with
+both. Packed weights are placed in plain heap memory, so that reads past their end are detected. Arguments are passed to
+pytest. Takes two minutes; the nightly tests run it.
 """
 
 import os
@@ -35,7 +35,7 @@ def build(isa: str, folder: Path, sanitizer: list[str]) -> None:
 
 
 def runtime(name: str) -> str:
-    """Where g++ keeps a sanitizer's library, which must be in the process before Python is."""
+    """The path of a sanitizer's library, which must be loaded before Python."""
     found = subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True)
     return found.stdout.strip()
 

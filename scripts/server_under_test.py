@@ -1,4 +1,4 @@
-"""`paged-serve` in a process of its own, for measurements that kill parts of it."""
+"""Runs `paged-serve` in a separate process, for measurements that kill parts of it."""
 
 import asyncio
 import signal
@@ -18,16 +18,16 @@ STANDBY_TIMEOUT_S = 30.0
 
 
 class Server:
-    """On a unix socket in a folder of its own."""
+    """A server on a unix socket in its own folder."""
 
     def __init__(self, folder: str, options: list[str]):
         self.socket = f"{folder}/http.sock"
-        self.log: IO[str] = open(f"{folder}/log", "w+")  # noqa: SIM115 (as long as the server)
+        self.log: IO[str] = open(f"{folder}/log", "w+")  # noqa: SIM115 (open as long as the server runs)
         command = [sys.executable, "-m", "paged_serve", "--uds", self.socket, *options]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
     def victim(self, role: str) -> psutil.Process:
-        """The process of a role, the last of several."""
+        """The process with this role; the last one if there are several."""
         pids = processes_of(self.process.pid)
         return psutil.Process([pid for name, pid in pids.items() if name.startswith(role)][-1])
 
@@ -41,7 +41,7 @@ class Server:
 
     @property
     def num_warm_standbys(self) -> int:
-        """Standby workers that have ever become warm."""
+        """The number of standby workers that have finished their imports since the start."""
         return self.stderr().count("standing by")
 
     def stderr(self) -> str:
@@ -86,7 +86,7 @@ async def wait_ready(server: Server) -> None:
 
 
 async def wait_for_standbys(server: Server, count: int) -> None:
-    """Until so many have ever become warm; none comes where standby workers are switched off."""
+    """Wait until `count` standby workers have finished their imports, or for STANDBY_TIMEOUT_S (they may be off)."""
     deadline = time.monotonic() + STANDBY_TIMEOUT_S
     while server.num_warm_standbys < count and time.monotonic() < deadline:
         await asyncio.sleep(0.1)

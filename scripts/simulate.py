@@ -1,8 +1,10 @@
-"""Simulations of the engine under faults, every step checked, by the million.
+"""Simulate the engine under faults for millions of steps, and check every step.
 
-`python scripts/simulate.py --steps 10_000_000`. A life is one seed; a failure names it, and `--seed N --steps 1` lives
-it again. `--limit-s` ends it early: no fifty lives begin after it, and the last line names the next seed. Ends
-with 1 when any life was wrong.
+    python scripts/simulate.py --steps 10_000_000
+
+Each simulation runs one seed. A failure prints its seed, and `--seed N --steps 1` repeats it. After `--limit-s` seconds
+no further batch of 50 simulations starts, and the last line prints the next seed. The exit status is 1 if any
+simulation fails.
 """
 
 import argparse
@@ -18,41 +20,42 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.simulator import simulate
 
-LIVES = 50  # of one process, at a time
+BATCH = 50  # simulations that a process runs before it returns their outcomes
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1_000_000, help="at least")
-    parser.add_argument("--seed", type=int, default=0, help="of the first life")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="minimum number of steps")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first simulation")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit-s", type=float, default=float("inf"))
     return parser.parse_args()
 
 
-def live(first_seed: int) -> Outcomes:
-    logging.disable(logging.CRITICAL)  # of requests that kill workers, and do
+def simulate_batch(first_seed: int) -> Outcomes:
+    logging.disable(logging.CRITICAL)  # poison requests are expected
     total = Outcomes()
-    for seed in range(first_seed, first_seed + LIVES):
+    for seed in range(first_seed, first_seed + BATCH):
         total.add(simulate(seed)[0])
     return total
 
 
 def main() -> int:
-    given = parse()
-    started, total, next_seed = time.monotonic(), Outcomes(), given.seed
-    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
-        while total.steps < given.steps and time.monotonic() - started < given.limit_s:
-            group = [next_seed + LIVES * number for number in range(given.processes)]
-            for outcomes in pool.map(live, group, chunksize=1):
+    options = parse()
+    started, total, next_seed = time.monotonic(), Outcomes(), options.seed
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        while total.steps < options.steps and time.monotonic() - started < options.limit_s:
+            first_seeds = [next_seed + BATCH * number for number in range(options.processes)]
+            for outcomes in pool.map(simulate_batch, first_seeds, chunksize=1):
                 total.add(outcomes)
-            next_seed += LIVES * given.processes
+            next_seed += BATCH * options.processes
         pool.close()
         pool.join()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime
     print(total)
-    print(f"{time.monotonic() - started:.0f} s, {cpu_s:.0f} s of CPU, {total.steps / cpu_s:,.0f} steps in one of them")
+    speed = f"{total.steps / cpu_s:,.0f} steps per CPU-second"
+    print(f"{time.monotonic() - started:.0f} s, {cpu_s:.0f} CPU-seconds, {speed}")
     print(f"next: --seed {next_seed}")
     return 0
 

@@ -1,4 +1,4 @@
-"""Trains the demo model, from zero or further, on text that it generates; writes the checkpoint folder.
+"""Train the demo model, from scratch or from a checkpoint, on generated text; writes the checkpoint folder.
 
 python scripts/train_demo_model.py --output build/first --minutes 105 --threads 2
 """
@@ -25,9 +25,9 @@ from demo_model.tokenizer import letter_pieces, make_tokenizer
 VOCABULARY = 1024
 ROWS, LENGTH = 16, 256
 LONG_ROWS, LONG_LENGTH, LONG_EVERY = 4, 1024, 8
-COPY_SHARE = 0.08  # of the run that is mostly copying
-SHORT_SHARE = 0.25  # of the run before long rows come in
-HOLD_SHARE = 0.35  # of the run before the learning rate falls
+COPY_SHARE = 0.08  # share of the run with mostly copying
+SHORT_SHARE = 0.25  # share of the run before long rows are added
+HOLD_SHARE = 0.35  # share of the run before the learning rate falls
 WARM_UP_STEPS = 30
 
 
@@ -76,7 +76,7 @@ class Trainer:
 
 
 def learning_rate(step: int, share: float) -> float:
-    """Rises, holds, and falls to zero at the end of the given time."""
+    """The learning rate: it rises, stays constant, and falls to zero at the end of the run."""
     falling = 1.0 if share < HOLD_SHARE else (1 - share) / (1 - HOLD_SHARE)
     return min(1.0, (step + 1) / WARM_UP_STEPS) * max(falling, 0.0)
 
@@ -84,10 +84,10 @@ def learning_rate(step: int, share: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--minutes", type=float, default=105, help="time of training, without tokenizer and compiler")
+    parser.add_argument("--minutes", type=float, default=105, help="duration without tokenizer and compiler")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start-from", type=Path, help="folder of a checkpoint of this script, to be trained further")
-    parser.add_argument("--peak-rate", type=float, default=1.0, help="share of the full learning rate; less to go on")
+    parser.add_argument("--start-from", type=Path, help="folder of a checkpoint of this script, to continue from")
+    parser.add_argument("--peak-rate", type=float, default=1.0, help="factor of the learning rate; lower to continue")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -36,7 +36,7 @@ def test_a_wheel_without_one_of_the_libraries_is_not_made(tmp_path):
     with zipfile.ZipFile(built, "w") as archive:
         archive.writestr("paged_serve/csrc/_cpu_portable.so", b"")
     with pytest.raises(
-        SystemExit, match=r"should hold .*_cpu_avx2.so.*, and holds \['paged_serve/csrc/_cpu_portable.so'\]"
+        SystemExit, match=r"should contain .*_cpu_avx2.so.*, but contains \['paged_serve/csrc/_cpu_portable.so'\]"
     ):
         build_wheel.retagged(built, tmp_path)
 

@@ -71,7 +71,7 @@ class Admission:
     def admit(
         self, client: bytes, message: EngineCoreRequest, own: ClientStreams, now: float
     ) -> Admitted | list[tuple[bytes, RequestRejected]]:
-        """The request, its sequences not yet queued, or rejections; a repeated or deferred request returns none."""
+        """The request, with its sequences not queued yet, or rejections; none for a repeated or deferred request."""
         if not self.core_poison.admits(client, message):
             return self.core_poison.defer(client, message, now)
         if (running := own.running(message)) is not None:

@@ -19,7 +19,7 @@ class Shares(Protocol):
 
     @property
     def virtual_time(self) -> float: ...
-    def served_as_of(self, tenant: Tenant) -> float:
+    def ordering_service(self, tenant: Tenant) -> float:
         """The service by which the tenant is ordered: the lowest goes next."""
         ...
 

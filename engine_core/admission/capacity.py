@@ -73,9 +73,9 @@ class Capacity:
         share = self._share(tenant, limit)
         if own <= share or not tenant.num_queued:
             return
-        whose = "" if share == limit else f" of this API key, whose share of {limit} it is now"
+        whose = "" if share == limit else f" of this API key, its current share of {limit}"
         raise Overloaded(
-            f"with this request {own} {what} would wait; at most {share:.0f} may{whose}. Come back later, or raise "
+            f"with this request {own} {what} would wait; at most {share:.0f} may{whose}. Retry later, or raise "
             f"--max-num-queued-{'requests' if what == 'sequences' else 'tokens'}",
             self._retry_after_s(self._forecast.queue_s(tenant)),
         )
@@ -92,8 +92,8 @@ class Capacity:
         wait_s = self._forecast.first_token_s(tenant, prompt_tokens)
         if wait_s > ttl_s:
             raise Overloaded(
-                f"timeout={ttl_s:.3g}: the first token would come in about {wait_s:.3g} s, as "
-                f"{self._backlog.num_waiting} sequences wait. Allow more time, or come back later",
+                f"timeout={ttl_s:.3g}: the first token is expected in about {wait_s:.3g} s, as "
+                f"{self._backlog.num_waiting} sequences are waiting. Allow more time, or retry later",
                 self._retry_after_s(wait_s - ttl_s),
             )
 

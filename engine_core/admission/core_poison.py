@@ -7,8 +7,8 @@ has passed its former position by some tokens; then its client returns the turn.
 its client knows which, whatever process dies and however many clients there are. Turns are numbered, and the supervisor
 confirms each before it begins, so it knows in which turn a core failed.
 
-Decoding a request may already kill a core, so only the candidate of the current turn reaches the engine; other messages
-are deferred here undecoded. An innocent request ends with an error only if two cores fail by themselves, the second
+Handling a request may already kill a core, so only the candidate of the current turn reaches the engine; other
+messages are deferred. A harmless request ends with an error only if two cores fail for other reasons, the second
 during its turn.
 """
 
@@ -48,7 +48,7 @@ class CorePoison:
     _idle_since: float = 0.0  # since when the turn has had nothing to compute
     _deferred: deque[tuple[bytes, Deferred, float]] = field(default_factory=deque)  # with its arrival time
     _deferred_bytes: int = 0
-    _idlers: set[bytes] = field(default_factory=set)  # clients whose turn timed out
+    _timed_out: set[bytes] = field(default_factory=set)  # clients whose turn timed out
 
     @property
     def under_way(self) -> bool:
@@ -68,7 +68,7 @@ class CorePoison:
         """Sent by a client that has candidates, and at the end of each of its turns."""
         if client == self._holder:
             self._end_turn()
-        if count and client not in self._idlers:
+        if count and client not in self._timed_out:
             self._line[client] = None
         else:
             self._line.pop(client, None)
@@ -79,7 +79,7 @@ class CorePoison:
         self._deferred = deque(entry for entry in self._deferred if entry[0] != client)
         self._deferred_bytes = sum(message_bytes(message) for _, message, _ in self._deferred)
         self.candidates_withheld(client, 0)
-        self._idlers.discard(client)
+        self._timed_out.discard(client)
 
     def record(self, turn: int) -> None:
         """From now on the supervisor attributes the end of this core to `turn`: only that one may begin."""
@@ -150,8 +150,8 @@ class CorePoison:
         if self._holder is None or self.worker_poison.first() is not None:
             self._idle_since = now
         elif now - self._idle_since > IDLE_TURN_S:
-            log.error("isolation turn timed out; its client gets no other client=%r", self._holder)
-            self._idlers.add(self._holder)
+            log.error("isolation turn timed out; its client gets no further turn client=%r", self._holder)
+            self._timed_out.add(self._holder)
             self.candidates_withheld(self._holder, 0)
 
     def _end_turn(self) -> None:

@@ -48,6 +48,6 @@ def expiry(request: Request, now: float, num_waiting: int) -> RequestRejected:
     """The rejection that ends an expired request."""
     reason = (
         f"timeout={request.deadline_s - request.arrival_s:.3g}: the request waited {now - request.arrival_s:.3g} s and "
-        f"was not begun, and {num_waiting} sequences wait now. Allow more time, or send less at once"
+        f"was not started; {num_waiting} sequences are waiting. Allow more time, or send fewer requests at once"
     )
     return RequestRejected(request.request_id, RejectReason.EXPIRED, reason, "timeout")

@@ -14,8 +14,8 @@ from .backlog import Backlog
 
 KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
-ALIKE = 1e-4  # steps that differ by less than this fraction do not separate the two costs
-MAX_NOTED = 256  # steps
+SAME_SIZE = 1e-4  # steps that differ by less than this fraction do not separate the two costs
+MAX_OBSERVED_STEPS = 256  # steps
 ROUNDS = 8  # of the iteration over the requests that arrive during the wait itself
 
 
@@ -34,7 +34,7 @@ class StepPace:
     def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
         """Record one step; the sums are updated only when prices are requested."""
         self._new.append((prompt_tokens, rows, seconds))
-        if len(self._new) == MAX_NOTED:
+        if len(self._new) == MAX_OBSERVED_STEPS:
             self._add_new()
 
     def _add_new(self) -> None:
@@ -63,7 +63,7 @@ class StepPace:
         """Solve for the factors in `used` by Gaussian elimination; None if a price would be negative."""
         matrix = [[self._products[i][j] for j in (*used, 3)] for i in used]
         for i, row in enumerate(matrix):
-            row[i] *= 1.0 + ALIKE
+            row[i] *= 1.0 + SAME_SIZE
             if row[i] <= 0.0:
                 return None
             for other in matrix[i + 1 :]:
@@ -82,10 +82,10 @@ class Forecast:
     def __init__(self, backlog: Backlog):
         self._backlog = backlog
         self._pace = StepPace()
-        self._used = self._allowed = 0.0  # output tokens of ended sequences, old ones fading
+        self._used = self._allowed = 0.0  # output tokens of ended sequences, decaying sums
         self._computed = self._admitted = 0.0  # prompt tokens of admitted ones
         self._excess = 0.0  # allowed output tokens
-        self._excess_step = -1  # of which the figure above is
+        self._excess_step = -1  # the step of the figure above
         self._now = 0.0
 
     @property
@@ -141,7 +141,7 @@ class Forecast:
 
     def _queue(self, tenant: Tenant) -> "_Queue":
         shares = self._backlog.shares
-        service = shares.served_as_of(tenant)
+        service = shares.ordering_service(tenant)
         cost = _cost(tenant.queued_prompt_tokens, tenant.queued_output_tokens * self._used_share)
         return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.value(self._now))
 
@@ -185,7 +185,7 @@ class _Queue(NamedTuple):
     service: float
     weight: float
     cost: float
-    cost_per_s: float  # of what it sends
+    cost_per_s: float  # of the requests that arrive
 
 
 def _until(moment: float, own: _Queue, queues: list[_Queue], cost_s: float, excess_s: float, least_s: float) -> float:

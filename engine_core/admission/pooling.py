@@ -58,8 +58,8 @@ class PoolingFacts:
             )
         if self.is_bidirectional and prompt_len > max_num_batched_tokens:
             raise InvalidRequest(
-                f"the prompt has {prompt_len} tokens; each of them sees all others, so one step computes it, which may "
-                f"have {max_num_batched_tokens}. Shorten it or raise --max-num-batched-tokens",
+                f"the prompt has {prompt_len} tokens; this model computes a prompt in one step, which may have "
+                f"{max_num_batched_tokens}. Shorten it or raise --max-num-batched-tokens",
                 "prompt",
             )
         self._check_dimensions(pooling)
@@ -109,8 +109,8 @@ class PoolingFacts:
         num_bytes = FLOAT_BYTES * columns * prompt_len
         if num_bytes > MAX_VECTORS_BYTES:
             raise InvalidRequest(
-                f"{prompt_len} vectors of {columns} numbers take {num_bytes} bytes; at most {MAX_VECTORS_BYTES} are "
-                f"sent. Shorten the prompt to {MAX_VECTORS_BYTES // (FLOAT_BYTES * columns)} tokens or ask for fewer "
+                f"{prompt_len} vectors of {columns} numbers take {num_bytes} bytes; the limit is {MAX_VECTORS_BYTES}. "
+                f"Shorten the prompt to {MAX_VECTORS_BYTES // (FLOAT_BYTES * columns)} tokens or ask for fewer "
                 "dimensions",
                 "prompt",
             )

@@ -1,1 +1,1 @@
-"""The sans-I/O heart: messages and the time come in, messages go out. Open engine.py first."""
+"""The sans-I/O engine: messages and the time are its inputs, messages its outputs. Open engine.py first."""

@@ -158,4 +158,4 @@ class ClientOutbox:
 
     def check(self) -> None:
         held = sum(self._sent_bytes) + sum(entry.num_bytes for entry in (self._pending or {}).values())
-        assert self.unacknowledged_bytes == held, "bytes are held for a client that nothing explains"
+        assert self.unacknowledged_bytes == held, "the unacknowledged bytes of a client are miscounted"

@@ -22,7 +22,7 @@ def check_invariants(engine: EngineCore) -> None:
     _check_tenants(scheduler, live_sequences(engine))
     _check_clients(engine)
     _check_leads(engine)
-    _check_places(engine)
+    _check_states(engine)
     _check_rows(scheduler)
     _check_passes(scheduler, live_sequences(engine))
     _check_decode_set(scheduler)
@@ -66,18 +66,18 @@ def _check_leads(engine: EngineCore) -> None:
     shares, rows = engine.scheduler.shares, engine.scheduler.max_num_rows
     longest = MAX_LEAD_BATCHES * rows * max(FIRST_COST, OUTPUT_TOKEN_COST * engine.facts.max_model_len)
     for tenant in shares.tenants.values():
-        assert tenant.service - shares.virtual_time <= longest, f"tenant {tenant.name!r} is ahead beyond all bounds"
+        assert tenant.service - shares.virtual_time <= longest, f"tenant {tenant.name!r} has too large a lead"
 
 
-def _check_places(engine: EngineCore) -> None:
-    """Every live sequence is in exactly one place, and the counters count them."""
+def _check_states(engine: EngineCore) -> None:
+    """Every live sequence runs or waits, in exactly one list, and the counters are right."""
     scheduler = engine.scheduler
     live = live_sequences(engine)
-    held = {sequence for live_one in live for sequence in live_one.request.followers}
+    followers = {sequence for live_one in live for sequence in live_one.request.followers}
     paused = [sequence for sequences in scheduler.waiting.paused.values() for sequence in sequences]
-    places = [*scheduler.waiting, *paused, *held, *scheduler.running]
-    assert len(places) == len(set(places)) == len(live) == scheduler.num_live, "a sequence is lost or in two places"
-    assert set(places) == set(live), "a sequence lives on that no client owns"
+    found = [*scheduler.waiting, *paused, *followers, *scheduler.running]
+    assert len(found) == len(set(found)) == len(live) == scheduler.num_live, "a sequence is lost or in two lists"
+    assert set(found) == set(live), "a sequence that no client owns is live"
     for sequence in scheduler.running:
         assert sequence.state is SequenceState.RUNNING, f"stream {sequence.stream_id} is {sequence.state.name}"
     owners = {sequence for sequence in live if sequence.block_tables}
@@ -86,8 +86,9 @@ def _check_places(engine: EngineCore) -> None:
     assert len(queued) == scheduler.num_queued, "num_queued is wrong"
     assert sum(sequence.num_tokens for sequence in queued) == scheduler.num_queued_tokens, "num_queued_tokens is wrong"
     assert scheduler.worker_poison.sequences() <= set(live), "a sequence that has ended is a candidate"
-    for sequence in held:
-        assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
+    for sequence in followers:
+        leads = sequence.request.leader in scheduler.running
+        assert leads, f"stream {sequence.stream_id} waits for a leader that does not run"
 
 
 def _check_passes(scheduler: Scheduler, live: list[Sequence]) -> None:
@@ -118,7 +119,7 @@ def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
     for table, released, group in zip(sequence.block_tables, sequence.num_released, groups.math, strict=True):
         room = len(table) * block_size
         assert room >= max(sequence.num_kv_applied, position - 1), f"stream {sequence.stream_id} has too little room"
-        if sequence.joined_step or position < sequence.prefill_len:  # all is planned of others
+        if sequence.joined_step or position < sequence.prefill_len:  # all tokens of other rows are planned
             is_read = released <= group.first_needed(position)
             assert is_read, f"stream {sequence.stream_id} has lost a block that it reads"
         if sequence.joined_step and room > sequence.prefill_len + block_size:
@@ -129,7 +130,7 @@ def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
 def _check_decode_set(scheduler: Scheduler) -> None:
     decode = scheduler.decode_rows.decode_set
     assert decode.rows == sorted(set(decode.rows)), "the decode set is out of order"
-    assert decode.rows == [sequence.row for sequence in decode.sequences], "the decode set names a wrong row"
+    assert decode.rows == [sequence.row for sequence in decode.sequences], "the decode set has a wrong row"
     members = {sequence for sequence in scheduler.running if sequence.joined_step}
     assert set(decode.sequences) == members, "the decode set is not the set of sequences that decode"
     assert decode.stream_ids.tolist() == [sequence.stream_id for sequence in decode.sequences]

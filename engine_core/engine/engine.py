@@ -1,6 +1,6 @@
-"""The engine core, sans-I/O: messages and the time come in, messages go out. The file to read first.
+"""The engine core, sans-I/O: messages and the time are its inputs, messages its outputs. The file to read first.
 
-`plan` makes the next step for the workers, up to `pipeline_depth` steps ahead of `apply`, which takes their answers.
+`plan` returns the next step for the workers, up to `pipeline_depth` steps ahead of `apply`, which takes their answers.
 Every method that may produce messages returns them as (client, message) pairs, in the order to send.
 """
 
@@ -92,7 +92,7 @@ class EngineCore:
     def add_client(self, client: bytes, now: float) -> None:
         self.clients.setdefault(client, ClientOutbox(self.epoch, now, self.unacknowledged))
 
-    def heard_from(self, client: bytes, now: float) -> None:
+    def renew_lease(self, client: bytes, now: float) -> None:
         """Renew the client's lease."""
         self.clients[client].heard_s = now
 
@@ -108,8 +108,8 @@ class EngineCore:
             self.scheduler.waiting.resume(client)
             self.paused_clients.resume_where_due()
 
-    def excuse_clients(self, seconds: float) -> None:
-        """Extend all leases by a time in which the core itself read nothing."""
+    def extend_leases(self, seconds: float) -> None:
+        """Extend all leases by a time in which the core itself did not read messages."""
         for outbox in self.clients.values():
             outbox.heard_s += seconds
 
@@ -196,7 +196,7 @@ class EngineCore:
         in_flight = self.scheduler.in_flight
         if not in_flight or in_flight[0].step != output.step:
             raise ProtocolError(
-                f"an answer to step {output.step} came; {[plan.step for plan in in_flight]} are in flight"
+                f"an answer to step {output.step} arrived; {[plan.step for plan in in_flight]} are in flight"
             )
         plan = in_flight[0]
         results = apply_results(plan, output, self.kv_cache)

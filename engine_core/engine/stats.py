@@ -28,7 +28,7 @@ class StepCounters:
             self.prefix_cache_hits += sequence.num_applied
 
     def applied(self, plan: ScheduledStep, num_tokens: int, step_s: float) -> None:
-        """num_tokens: appended to outputs."""
+        """`num_tokens`: tokens appended to outputs."""
         self.prompt_tokens += plan.num_tokens - len(plan.decode)
         self.generation_tokens += num_tokens
         self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens

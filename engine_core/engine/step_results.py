@@ -44,9 +44,9 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     num_decode = len(plan.decode)
     sampling = [chunk for chunk in plan.chunks if chunk.samples]
     if len(tokens) != num_decode + len(sampling):
-        raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
+        raise ProtocolError(f"step {plan.step} returned {len(tokens)} tokens instead of {num_decode + len(sampling)}")
     if not all(0 <= index < len(tokens) for index in (*bad, *failures, *(entry.index for entry in output.logprobs))):
-        raise ProtocolError(f"step {plan.step} refers to tokens that it did not bring")
+        raise ProtocolError(f"step {plan.step} refers to tokens that it did not return")
     pooling = _match_pooled(plan, output)
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]

@@ -1,7 +1,7 @@
-"""Which sequences own which KV blocks, and which free blocks can still be found.
+"""Reference counts of KV blocks, and the hashes by which their contents can be found.
 
-A block is in exactly one of three places: owned (refcount > 0), cached (free, but found by its hash and
-shared again), or blank (free, contents worthless). Blank blocks are handed out first, then cached ones.
+A block is in exactly one of three states: owned (refcount > 0), cached (free, but can be found by its hash and
+shared again), or blank (free, contents worthless). Blank blocks are allocated first, then cached ones.
 """
 
 from collections import Counter
@@ -16,9 +16,9 @@ class BlockPool:
     def __init__(self, num_blocks: int):
         self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks
-        self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id leaves first
+        self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id is allocated first
         self._cached = Evictor(num_blocks)
-        self._tenants = [""] * num_blocks  # it was allocated for; counts in that tenant's share until it is blank
+        self._tenants = [""] * num_blocks  # of each block that is not blank: it counts in this tenant's share
         self._block_by_hash: dict[bytes, int] = {}
         self._hash_by_block: dict[int, bytes] = {}
         self._invalid: set[int] = set()  # owned; what they hold may be NaN
@@ -33,7 +33,7 @@ class BlockPool:
         return len(self._cached)
 
     def allocate(self, count: int, tenants: Sequence[str] = ("",)) -> list[int]:
-        """Hand out `count` blocks, each with one owner. The caller has checked `num_free`.
+        """Allocate `count` blocks, each with one owner. The caller has checked `num_free`.
 
         `tenants`: one for all blocks, or one per block.
         """
@@ -125,7 +125,7 @@ class BlockPool:
         self.invalidate(block for block_hash in hashes if (block := self._block_by_hash.get(block_hash)) is not None)
 
     def drop(self, blocks: Iterable[int]) -> None:
-        """Make the contents of these blocks unfindable, whether owned or not."""
+        """Remove the hashes of these blocks, whether owned or not, so that their contents cannot be found."""
         for block in blocks:
             block_hash = self._hash_by_block.pop(block, None)
             if block_hash is None:
@@ -145,7 +145,7 @@ class BlockPool:
         for block, count in enumerate(self._refcounts):
             assert count == expected[block], f"block {block} has refcount {count} but {expected[block]} owners"
         held = Counter(self._tenants[block] for block in [*expected, *self._cached])
-        assert held == self._cached.num_owned_by, "blocks are counted to another tenant than has them"
+        assert held == self._cached.num_owned_by, "the blocks per tenant are miscounted"
         free = [*self._blank, *self._cached]
         assert len(free) == len(set(free)), "a block is free twice"
         assert not expected.keys() & set(free), "an owned block is free"

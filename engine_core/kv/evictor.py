@@ -9,7 +9,7 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 
-KEPT_FOR_TURNOVERS = 8  # of the whole pool; blocks of a tenant that is idle for longer are evicted first
+KEPT_FOR_TURNOVERS = 8  # turnovers of the whole pool; blocks of a tenant that is idle for longer are evicted first
 
 
 class Evictor:

@@ -35,7 +35,7 @@ class KVCache:
         num_new = [
             group.end(position, num_blocks) - len(table) for group, table in zip(self.groups.math, tables, strict=True)
         ]
-        shared = _held(tables)
+        shared = _blocks_of(tables)
         if self.pool.num_free - self.pool.num_free_among(shared) - sum(num_new) < watermark:
             return False
         self.pool.share(shared)
@@ -60,12 +60,12 @@ class KVCache:
         num_new = self.groups.num_blocks_for(sequence.num_tokens) - len(shared)
         return watermark + num_new + self.pool.num_free_among(shared) - self.pool.num_free, set(shared)
 
-    def num_held(self, sequence: Sequence) -> int:
+    def num_owned(self, sequence: Sequence) -> int:
         return sum(map(len, sequence.block_tables)) - sum(sequence.num_released)
 
     def num_owned_alone(self, sequence: Sequence, besides: set[int]) -> int:
         """Blocks that become free if `sequence` is preempted, except those in `besides`."""
-        return self.pool.num_owned_once(_held(sequence.block_tables), besides)
+        return self.pool.num_owned_once(_blocks_of(sequence.block_tables), besides)
 
     def release_behind(self, sequences: Iterable[Sequence]) -> None:
         """Release the blocks that are behind the windows once all planned steps are computed.
@@ -74,7 +74,7 @@ class KVCache:
         """
         behind: list[int] = []
         for sequence in sequences:
-            for group, indices in self.groups.alike:
+            for group, indices in self.groups.by_window:
                 length, start = len(sequence.block_tables[indices[0]]), sequence.num_released[indices[0]]
                 position = length * self.block_size if sequence.joined_step else sequence.num_scheduled
                 if (end := group.first_needed(position)) > start:
@@ -109,15 +109,15 @@ class KVCache:
             blocks += self._extend(takers, index)
         return extended, tables, blocks
 
-    def _extend(self, takers: list[Sequence], index: int) -> list[int]:
-        """Allocate one more block in this group to each taker; returns the new blocks."""
-        blocks = self.pool.allocate(len(takers), [sequence.request.tenant.name for sequence in takers])
-        for sequence, block in zip(takers, blocks, strict=True):
+    def _extend(self, sequences: list[Sequence], index: int) -> list[int]:
+        """Allocate one more block in this group to each sequence; returns the new blocks."""
+        blocks = self.pool.allocate(len(sequences), [sequence.request.tenant.name for sequence in sequences])
+        for sequence, block in zip(sequences, blocks, strict=True):
             sequence.block_tables[index].append(block)
         return blocks
 
     def _num_wanted(self, sequence: Sequence) -> list[int]:
-        """How many blocks it needs in each group before its next chunk."""
+        """How many blocks `sequence` needs in each group before its next chunk."""
         position, num_blocks = sequence.num_scheduled, -(-sequence.prefill_len // self.block_size)
         return [
             group.end(position, num_blocks) - len(table)
@@ -125,28 +125,28 @@ class KVCache:
         ]
 
     def release(self, sequence: Sequence) -> None:
-        """Release all blocks. The prefix cache can then find the generated tokens, as the next turn of a chat does."""
+        """Release all blocks. The prefix cache then also finds the generated tokens, for the next turn of a chat."""
         if not sequence.num_nans:
             self.prefix_cache.publish(sequence, sequence.num_kv_applied)
         # the tail is evicted first: a shared prefix outlives it
-        self.pool.release(reversed(_held(sequence.block_tables)))
+        self.pool.release(reversed(_blocks_of(sequence.block_tables)))
         sequence.block_tables = ()
         sequence.num_released = []
 
     def invalidate(self, sequence: Sequence) -> None:
-        """Make the blocks of `sequence` unfindable and unshared: they may hold NaN."""
-        self.pool.invalidate(_held(sequence.block_tables))
+        """Remove the blocks of `sequence` from the prefix cache and stop sharing them: they may hold NaN."""
+        self.pool.invalidate(_blocks_of(sequence.block_tables))
         self.prefix_cache.invalidate_behind(sequence)
 
     def reset(self) -> None:
-        """Forget all blocks: their contents were lost with the workers. No sequence may own a block."""
+        """Start with an empty pool: the contents were lost with the workers. No sequence may own a block."""
         self.pool = BlockPool(self.pool.num_blocks)
         self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """Raise AssertionError unless the pool's books agree with the tables of `sequences`."""
+        """Raise AssertionError unless the pool's counts agree with the tables of `sequences`."""
         sequences = list(sequences)
-        self.pool.check([_held(sequence.block_tables) for sequence in sequences])
+        self.pool.check([_blocks_of(sequence.block_tables) for sequence in sequences])
         for sequence in sequences:
             assert len(sequence.block_tables) == self.num_groups, "a group has no table"
             for table, released, group in zip(
@@ -157,12 +157,12 @@ class KVCache:
                 assert len(table) - released <= group.end(0, len(table)), "a row holds more than its window and a chunk"
 
     def _find(self, sequence: Sequence, sibling: Sequence | None) -> list[list[int]]:
-        """The leading blocks of its tables, for tokens that need not be computed."""
+        """The leading blocks of the tables of `sequence` whose tokens need not be computed."""
         self.prefix_cache.hash_blocks(sequence, sequence.num_tokens)
         return self.prefix_cache.find(sequence, sibling, (sequence.num_tokens - 1) // self.block_size)
 
 
-def _held(tables: Collection[list[int]]) -> list[int]:
+def _blocks_of(tables: Collection[list[int]]) -> list[int]:
     """The blocks of all groups, by position."""
     first = next(iter(tables), [])
     if len(tables) == 1 and RELEASED not in first[:1]:

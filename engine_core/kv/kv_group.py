@@ -29,7 +29,7 @@ class BlockMath(Protocol):
 
 
 class FullGroup:
-    """Every token sees all tokens before it: the row keeps its blocks."""
+    """Every token attends to all tokens before it: the row keeps its blocks."""
 
     def first_needed(self, position: int) -> int:
         return 0
@@ -40,7 +40,7 @@ class FullGroup:
 
 @dataclass(frozen=True, slots=True)
 class WindowGroup:
-    """A token sees itself and the window - 1 tokens before it.
+    """A token attends to itself and the window - 1 tokens before it.
 
     A row has blocks for its window and the longest chunk, so a chunk never waits for one.
     """
@@ -53,7 +53,7 @@ class WindowGroup:
         return max(0, position - self.window + 1) // self.block_size
 
     def end(self, position: int, num_blocks: int) -> int:
-        num_seen = self.window - 1 + self.max_chunk  # by the tokens of a chunk; they may lie across block borders
+        num_seen = self.window - 1 + self.max_chunk  # positions that a chunk attends to, not aligned to blocks
         return min(num_blocks, self.first_needed(position) + (num_seen - 2) // self.block_size + 2)
 
 
@@ -63,22 +63,22 @@ class KVGroups:
 
     math: tuple[BlockMath, ...]
     block_size: int  # tokens
-    full: tuple[int, ...]  # which of them
-    windows: tuple[int, ...]  # which of them
-    alike: tuple[tuple[BlockMath, tuple[int, ...]], ...]  # for each window, the groups that have it
+    full: tuple[int, ...]  # indices of the groups with full attention
+    windows: tuple[int, ...]  # indices of the groups with a window
+    by_window: tuple[tuple[BlockMath, tuple[int, ...]], ...]  # for each window, the indices of its groups
 
     @classmethod
     def of(cls, groups: Sequence[KVGroup], block_size: int, max_chunk: int) -> "KVGroups":
         """`max_chunk`: the most tokens of a row in one step."""
         math = tuple(WindowGroup(g.window, block_size, max_chunk) if g.window else FullGroup() for g in groups)
         full = tuple(index for index, group in enumerate(groups) if not group.window)
-        by_window: dict[int, list[int]] = {}
+        indices_by_window: dict[int, list[int]] = {}
         for index, group in enumerate(groups):
             if group.window:
-                by_window.setdefault(group.window, []).append(index)
-        windows = tuple(sorted(chain.from_iterable(by_window.values())))
-        alike = tuple((math[indices[0]], tuple(indices)) for indices in by_window.values())
-        return cls(math, block_size, full, windows, alike)
+                indices_by_window.setdefault(group.window, []).append(index)
+        windows = tuple(sorted(chain.from_iterable(indices_by_window.values())))
+        by_window = tuple((math[indices[0]], tuple(indices)) for indices in indices_by_window.values())
+        return cls(math, block_size, full, windows, by_window)
 
     def __len__(self) -> int:
         return len(self.math)

@@ -30,7 +30,7 @@ class PrefixCache:
             hashes += chain_blocks(parent, sequence.token_bytes(start, end), self._block_size)
 
     def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
-        """The longest prefix that exists already, at most `limit` blocks long, as the beginning of each block table.
+        """The longest prefix that is already computed, at most `limit` blocks, as the beginning of each block table.
 
         `sibling` is running and its common prompt is fully planned.
         """

@@ -56,7 +56,7 @@ class ClientLink:
         self._clock = clock
         self._engine: EngineCore | None = None
         self._early: dict[bytes, None] = {}  # sent Hello before the engine existed
-        self._sent_since_beat: set[bytes] = set()
+        self._sent_since_heartbeat: set[bytes] = set()
         self.num_failed = 0  # messages whose handling raised an unexpected error
 
     @property
@@ -78,18 +78,18 @@ class ClientLink:
             if isinstance(message, Hello):
                 self._greet(client, message, now)
             elif self._engine is not None:
-                self._take_in(self._engine, client, message, now)
+                self._handle(self._engine, client, message, now)
             if count == FRAMES_PER_ITERATION or self._clock() >= ends:
                 break
         for client, rejected in self._ports.take_rejections():
             if self._engine is not None and client in self._engine.clients:
-                self._engine.heard_from(client, now)
+                self._engine.renew_lease(client, now)
                 self._send_one(client, rejected, now)
 
-    def excuse(self, seconds: float) -> None:
+    def extend_leases(self, seconds: float) -> None:
         """Extend all leases by `seconds` in which the core itself did not run."""
         if self._engine is not None and seconds:
-            self._engine.excuse_clients(seconds)
+            self._engine.extend_leases(seconds)
 
     def expire(self, now: float) -> None:
         """End requests whose time limit is over."""
@@ -103,7 +103,7 @@ class ClientLink:
             return
         ends = self._clock() + SECONDS_PER_ITERATION
         while (deferred := engine.admission.core_poison.take_deferred(now)) is not None:
-            self._take_in(engine, *deferred, now)
+            self._handle(engine, *deferred, now)
             if self._clock() >= ends:
                 break
         if not engine.scheduler.in_flight and (holder := engine.admission.core_poison.next_turn(now)) is not None:
@@ -113,20 +113,20 @@ class ClientLink:
         for client, message in outgoing:
             self._send_one(client, message, now)
 
-    def beat(self, engine: EngineCore, now: float, *, computes: bool) -> None:
+    def heartbeat(self, engine: EngineCore, now: float, *, computes: bool) -> None:
         """Send a heartbeat to clients that were sent nothing since the last one, and remove silent clients."""
         for client in engine.expired_clients(now):
             self._remove(client, "silent", now)
-        self.send_heartbeat(engine, engine.clients.keys() - self._sent_since_beat, now, computes=computes)
-        self._sent_since_beat.clear()
+        self.send_heartbeat(engine, engine.clients.keys() - self._sent_since_heartbeat, now, computes=computes)
+        self._sent_since_heartbeat.clear()
 
     def send_heartbeat(self, engine: EngineCore, clients: Iterable[bytes], now: float, *, computes: bool) -> None:
-        """`computes`: there are workers."""
+        """`computes`: the workers are ready."""
         stats = engine.stats(now)
         for client in sorted(clients):
             self._send_one(client, EngineHeartbeat(engine.scheduler.step, stats, computes), now)
 
-    def farewell(self, reason: str) -> None:
+    def announce_end(self, reason: str) -> None:
         """Send EngineFailed to all clients."""
         for client in self._engine.clients if self._engine is not None else self._early:
             self._ports.send(client, EngineFailed(reason))
@@ -145,24 +145,24 @@ class ClientLink:
         """Answer Hello. A repeated Hello asks whether this core is the same one and still knows the client."""
         known = client in engine.clients
         engine.add_client(client, now)
-        engine.heard_from(client, now)
+        engine.renew_lease(client, now)
         self._send_one(client, welcome(engine, known, self._failures), now)
 
-    def _take_in(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
+    def _handle(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
         """Handle one message; an error in it does not end the loop."""
         if client not in engine.clients:
             return
         try:
-            self._handle(engine, client, message, now)
+            self._dispatch(engine, client, message, now)
         except Exception:
             self.num_failed += 1
             log.exception("a client's message failed type=%s", type(message).__name__)
             if isinstance(message, EngineCoreRequest):
-                reason = "the engine failed to take this request; its log says why"
+                reason = "the engine failed to handle this request; its log has the reason"
                 self._send_one(client, RequestRejected(message.request_id, RejectReason.FAILED, reason), now)
 
-    def _handle(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
-        engine.heard_from(client, now)
+    def _dispatch(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
+        engine.renew_lease(client, now)
         match message:
             case EngineCoreRequest():
                 self.send(engine.add_request(client, message, now), now)
@@ -184,7 +184,7 @@ class ClientLink:
         reason = "gone, or its queue is full"
         try:
             if self._ports.send(client, message):
-                self._sent_since_beat.add(client)
+                self._sent_since_heartbeat.add(client)
                 return
         except ProtocolError as error:  # too large for a frame: a bug of the core
             log.exception("a message to a client cannot be sent")
@@ -199,7 +199,7 @@ class ClientLink:
 
 
 def welcome(engine: EngineCore, known: bool, failures: tuple[CoreFailure, ...]) -> Welcome:
-    """`known`: the client has been here before; `failures`: how former cores ended."""
+    """`known`: this core has the client's requests; `failures`: how former cores ended."""
     facts = engine.facts
     return Welcome(
         epoch=engine.epoch,

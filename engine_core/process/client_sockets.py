@@ -50,7 +50,7 @@ class ClientSockets:
         """The bound TCP endpoint, or "" without one."""
         return self._ports[REMOTE].endpoint if REMOTE in self._ports else ""
 
-    def facts_for_people(self) -> dict[str, str]:
+    def readable_facts(self) -> dict[str, str]:
         return {"remote clients": self.remote_endpoint} if self.remote_endpoint else {}
 
     def receive(self) -> Iterator[tuple[bytes, ToEngineCore]]:
@@ -71,7 +71,7 @@ class ClientSockets:
             yield self._rejections.popleft()
 
     def send(self, client: bytes, message: FromEngineCore) -> bool:
-        """False: the client is gone or its queue is full."""
+        """Returns False if the client is gone or its queue is full."""
         return self._ports[client[:1]].send(client[1:], message)
 
     def close(self, linger_s: float) -> None:

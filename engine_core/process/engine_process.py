@@ -15,7 +15,7 @@ import zmq
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
-from paged_serve.protocol.process.lifecycle import FAREWELL_S, ChildProcess
+from paged_serve.protocol.process.lifecycle import LINGER_S, ChildProcess
 from paged_serve.protocol.transport.channel import RouterChannel
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
@@ -30,7 +30,7 @@ from .worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 0.25
+HEARTBEAT_S = 0.25
 WORKER_QUEUE_FRAMES = 64
 
 
@@ -55,7 +55,7 @@ class EngineProcess:
         for socket in (child.control.socket, self._workers_socket, *self._ports.sockets):
             self._poller.register(socket, zmq.POLLIN)
         self._engine: EngineCore | None = None
-        self._next_beat = 0.0
+        self._next_heartbeat = 0.0
         self._draining = False
         self._drained_reported = False
         self._num_poison_reported = 0
@@ -67,23 +67,23 @@ class EngineProcess:
         try:
             while not self._child.stop_requested:
                 self._iterate()
-            self._farewell("the server stops")
+            self._announce_end("the server stops")
         except Exception as error:
             if self._engine is not None:
                 log.error("state at the end: %s", dump_state(self._engine))
-            self._farewell(f"the engine core failed: {type(error).__name__}")
+            self._announce_end(f"the engine core failed: {type(error).__name__}")
             raise
 
     def _iterate(self) -> None:
-        wake_at = min(self._next_beat, self._link.group.deadline)
+        wake_at = min(self._next_heartbeat, self._link.group.deadline)
         if self._engine is not None:
             wake_at = min(wake_at, self._engine.next_deadline_s)
         sleep_s = 0.0 if self._clients.has_work else max(0.0, wake_at - time.monotonic())
         events = dict(self._poller.poll(math.ceil(1000 * sleep_s)))
         now = time.monotonic()
         lost_s = self._clock.begin_iteration(now, sleep_s)
-        self._link.group.excuse(lost_s)
-        self._clients.excuse(lost_s)
+        self._link.group.shift_deadline(lost_s)
+        self._clients.extend_leases(lost_s)
         if self._child.control.socket in events:
             self._receive_control()
         if self._workers_socket in events:
@@ -94,8 +94,8 @@ class EngineProcess:
         self._advance_isolation(now)
         self._drive_workers(now)
         self._child.heartbeat(now, 0 if self._engine is None else self._engine.scheduler.step)
-        if now >= self._next_beat:
-            self._beat(now)
+        if now >= self._next_heartbeat:
+            self._heartbeat(now)
 
     # The supervisor
 
@@ -121,11 +121,11 @@ class EngineProcess:
                 case _:
                     assert_never(message)
 
-    def _beat(self, now: float) -> None:
-        """Every 250 ms."""
-        self._next_beat = now + BEAT_S
+    def _heartbeat(self, now: float) -> None:
+        """Called every 250 ms."""
+        self._next_heartbeat = now + HEARTBEAT_S
         if self._engine is not None:
-            self._clients.beat(self._engine, now, computes=self._link.is_ready)
+            self._clients.heartbeat(self._engine, now, computes=self._link.is_ready)
             if self._draining and self._engine.is_drained and not self._drained_reported:
                 self._drained_reported = self._child.control.send(control.Drained())
 
@@ -158,7 +158,7 @@ class EngineProcess:
             self._child.epoch,
         )
         engine.admission.draining = self._draining
-        for_people = self._link.facts_for_people(engine) | self._ports.facts_for_people()
+        for_people = self._link.readable_facts(engine) | self._ports.readable_facts()
         self._child.control.send(control.Ready(for_people))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in for_people.items()))
         self._clients.open(engine, now)
@@ -198,9 +198,9 @@ class EngineProcess:
                 return
             self._clients.send(outgoing, now)
 
-    def _farewell(self, reason: str) -> None:
-        """Report `reason` to all clients; sockets linger for FAREWELL_S."""
-        self._clients.farewell(reason)
+    def _announce_end(self, reason: str) -> None:
+        """Report `reason` to all clients; sockets linger for LINGER_S."""
+        self._clients.announce_end(reason)
         self._link.shut_down()
-        self._ports.close(FAREWELL_S)
-        self._workers_socket.close(linger=int(1000 * FAREWELL_S))
+        self._ports.close(LINGER_S)
+        self._workers_socket.close(linger=int(1000 * LINGER_S))

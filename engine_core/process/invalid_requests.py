@@ -10,7 +10,7 @@ _fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def rejection(frame: bytes, error: Exception) -> RequestRejected | None:
-    """The rejection of `frame`, if it is a request with a legible id. `error` is why it did not decode."""
+    """The rejection of `frame`, if it is a request with a readable id. `error`: why it could not be decoded."""
     if not isinstance(error, msgspec.ValidationError):
         return None
     try:
@@ -19,7 +19,7 @@ def rejection(frame: bytes, error: Exception) -> RequestRejected | None:
             return None
         stream_id = msgspec.msgpack.decode(request_id, type=StreamId)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
-        return None  # the frame was counted, and the log says what is wrong with it
+        return None  # the frame was counted and the error is in the log
     cause = error.__cause__
     if isinstance(cause, InvalidRequest):
         return RequestRejected(

@@ -7,14 +7,14 @@ import math
 from dataclasses import dataclass, field
 
 FLOOR_S = 1.0  # no step is late before this, however fast its class is
-PUNCTUAL = 1000  # steps in a row after which patience is halved
+STEPS_ON_TIME = 1000  # consecutive steps after which the patience is halved
 FACTOR = 8.0  # times the 99.9th percentile of the class
 QUANTILE = 0.999
-ENOUGH = 64  # steps of a class before its times count
+MIN_STEPS = 64  # steps of a class before its times are used
 SHORTEST_S = 1e-4  # upper end of the first bucket
 RATIO = 1.25  # between the ends of two buckets
-NUM_BUCKETS = 80  # the last one begins at an hour and more
-REMEMBERED = 1 << 16  # steps of a class; beyond it all counts are halved
+NUM_BUCKETS = 80  # the last one starts above an hour
+MAX_STEPS_COUNTED = 1 << 16  # steps of a class; beyond it all counts are halved
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Histogram:
         steps = math.log(max(seconds, SHORTEST_S) / SHORTEST_S, RATIO)
         self.counts[min(NUM_BUCKETS - 1, math.ceil(steps))] += 1
         self.total += 1
-        if self.total >= REMEMBERED:
+        if self.total >= MAX_STEPS_COUNTED:
             self.counts = [count // 2 for count in self.counts]
             self.total = sum(self.counts)
 
@@ -45,8 +45,8 @@ class Histogram:
 class StepTimeLimits:
     """The time limit of each step. `longest_s` applies to steps without data and bounds all other limits.
 
-    Each late step doubles the patience, so that a slow machine does not lose its work again and again; PUNCTUAL steps
-    in a row that are on time halve it.
+    Each late step doubles the patience, so that a slow machine does not lose its work repeatedly; STEPS_ON_TIME
+    consecutive steps within their limits halve it.
     """
 
     def __init__(self, longest_s: float, floor_s: float = FLOOR_S):
@@ -59,7 +59,7 @@ class StepTimeLimits:
     def add(self, num_tokens: int, seconds: float) -> None:
         self._classes.setdefault(num_tokens.bit_length(), Histogram()).add(seconds)
         self._num_punctual += 1
-        if self._num_punctual == PUNCTUAL:
+        if self._num_punctual == STEPS_ON_TIME:
             self._num_punctual = 0
             self.patience = max(1.0, self.patience / 2.0)
 
@@ -70,7 +70,7 @@ class StepTimeLimits:
         there is none, the next larger one.
         """
         wanted = num_tokens.bit_length()
-        known = [index for index, times in self._classes.items() if times.total >= ENOUGH]
+        known = [index for index, times in self._classes.items() if times.total >= MIN_STEPS]
         if not known:
             return None
         nearest = max((index for index in known if index <= wanted), default=min(known))

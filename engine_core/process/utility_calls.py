@@ -20,7 +20,7 @@ def answer_call(engine: EngineCore, call: UtilityCall, now: float, *, is_remote:
     except AssertionError as error:
         return UtilityResult(call.call_id, b"{}", error=str(error)[:MAX_LONG_TEXT] or "an invariant does not hold")
     if len(result) > MAX_UTILITY_BYTES:
-        too_large = f"the answer takes {len(result)} bytes; at most {MAX_UTILITY_BYTES} are sent"
+        too_large = f"the answer takes {len(result)} bytes; the limit is {MAX_UTILITY_BYTES}"
         return UtilityResult(call.call_id, b"{}", error=too_large)
     return UtilityResult(call.call_id, result)
 

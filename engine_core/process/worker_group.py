@@ -41,7 +41,7 @@ GROUP_TRANSITIONS = {
 }
 
 
-MORE = 8.0  # times the usual deadline, for workers that are visibly running
+EXTENSION_FACTOR = 8.0  # factor of the deadline for workers that are visibly running
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class WorkerGroup:
     _progress: dict[int, LoadProgress] = field(default_factory=dict)
     _in_flight: deque[tuple[int, int]] = field(default_factory=deque)  # number and tokens of each step
     _working_since: float = 0.0
-    _granted: float = 1.0  # times what the step under way is allowed
+    _deadline_factor: float = 1.0  # factor of the current step's deadline
 
     def rank_of(self, peer: bytes) -> int | None:
         """The rank of `peer`; None for an unknown peer and for ranks of a former group."""
@@ -76,17 +76,17 @@ class WorkerGroup:
         if not reason and self.epoch is not None and hello.epoch != self.epoch:
             reason = f"worker group {hello.epoch}; group {self.epoch} is in use"
         if not reason and self.peers.get(hello.index, peer) != peer:
-            reason = f"rank {hello.index} of group {hello.epoch} is here already"
+            reason = f"rank {hello.index} of group {hello.epoch} is already connected"
         if not reason:
             self.epoch = hello.epoch
             self.peers[hello.index] = peer
             self.pids[hello.index] = hello.pid
         return reason
 
-    def judge(self, rank: int, message: ToCoreFromWorker) -> str:
-        """Why this message is a protocol error in the current state, or ""; checked before it is counted."""
+    def protocol_error(self, rank: int, message: ToCoreFromWorker) -> str:
+        """Why this message violates the protocol in the current state, or ""; called before the message is counted."""
         if isinstance(message, WorkerReady | KVCacheReady | LoadProgress | WorkerFailed) and message.rank != rank:
-            return f"it speaks as rank {message.rank}"
+            return f"its message names rank {message.rank}"
         if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
             return f"it reports loaded weights while the group is {self.state.name}"
         if isinstance(message, WorkerReady) and any(
@@ -99,11 +99,11 @@ class WorkerGroup:
 
     def _judge_answer(self, rank: int, answer: ModelRunnerOutput) -> str:
         if rank:
-            return "it answers a step, which rank 0 alone does"
+            return "it answers a step, which only rank 0 does"
         if answer.epoch != self.epoch:
             return f"it answers for epoch {answer.epoch}"
         if not self._in_flight or self._in_flight[0][0] != answer.step:
-            return f"it answers step {answer.step}; {[step for step, _ in self._in_flight]} are under way"
+            return f"it answers step {answer.step}; {[step for step, _ in self._in_flight]} are in flight"
         return ""
 
     def load(self, ready: WorkerReady) -> bool:
@@ -139,15 +139,15 @@ class WorkerGroup:
         self.times.add(num_tokens, now - self._working_since)
         self._begin_step(now)
 
-    def excuse(self, seconds: float) -> None:
+    def shift_deadline(self, seconds: float) -> None:
         """Extend the deadline by a time in which the core, and perhaps the workers, did not run."""
         self._working_since += seconds
 
-    def grant_more(self) -> bool:
+    def extend_deadline(self) -> bool:
         """Allow the current step eight times as long, once; False if that was already granted."""
-        if self._granted > 1.0:
+        if self._deadline_factor > 1.0:
             return False
-        self._granted = MORE
+        self._deadline_factor = EXTENSION_FACTOR
         return True
 
     @property
@@ -156,7 +156,7 @@ class WorkerGroup:
         if self.state is not GroupState.READY or not self._in_flight:
             return float("inf")
         return self._working_since + min(
-            self.times.longest_s, self._granted * self.times.allowed_s(self._in_flight[0][1])
+            self.times.longest_s, self._deadline_factor * self.times.allowed_s(self._in_flight[0][1])
         )
 
     def lateness(self, now: float) -> str:
@@ -167,7 +167,7 @@ class WorkerGroup:
         return f"no answer to a step of {num_tokens} tokens for {now - self._working_since:.3g} s{usual}"
 
     def _begin_step(self, now: float) -> None:
-        self._working_since, self._granted = now, 1.0
+        self._working_since, self._deadline_factor = now, 1.0
 
     def fail(self, reason: str) -> None:
         """Mark the group as lost."""

@@ -82,13 +82,13 @@ class WorkerLink:
             if isinstance(message, Hello):
                 self._greet(peer, message)
             elif (rank := self.group.rank_of(peer)) is not None and self.group.state is not GroupState.LOST:
-                answers += self._take_in(rank, message, now)
+                answers += self._handle(rank, message, now)
         return answers
 
-    def _take_in(self, rank: int, message: FromWorker, now: float) -> list[worker.ModelRunnerOutput]:
+    def _handle(self, rank: int, message: FromWorker, now: float) -> list[worker.ModelRunnerOutput]:
         """Handle a message of a worker of this group; a protocol error ends the group."""
-        if wrong := self.group.judge(rank, message):
-            self.lose(f"rank {rank} breaks the protocol: {wrong}")
+        if wrong := self.group.protocol_error(rank, message):
+            self.lose(f"rank {rank} violates the protocol: {wrong}")
         elif isinstance(message, worker.ModelRunnerOutput):
             self.group.step_answered(now)
             self._log.answered(message)
@@ -102,7 +102,7 @@ class WorkerLink:
         if self._channel.num_invalid > self._num_invalid:
             self._num_invalid = self._channel.num_invalid
             if self.group.peers and self.group.state is not GroupState.LOST:
-                self.lose("a worker's message could not be read; the line above says why")
+                self.lose("a worker's message could not be decoded; the line above has the reason")
 
     def send_step(self, plan: worker.SchedulerOutput, scheduler: Scheduler, now: float) -> None:
         self.group.step_sent(plan.step, scheduler.in_flight[-1].num_tokens, now)
@@ -114,16 +114,16 @@ class WorkerLink:
         if now < self.group.deadline:
             return
         at_work = any(map(is_at_work, self.group.pids.values()))
-        if at_work and self.group.grant_more() and now < self.group.deadline:
+        if at_work and self.group.extend_deadline() and now < self.group.deadline:
             return
         self.times.was_late()
-        state = "some of its threads are at work" if at_work else "all its threads sleep"
+        state = "some of its threads are running" if at_work else "all its threads sleep"
         self.lose(f"{self.group.lateness(now)}; {state}")
 
     def lose(self, reason: str) -> None:
         """Give up the group and ask the supervisor for a new one."""
         epoch = self.group.epoch
-        assert epoch is not None, "a group is lost before any of its ranks came"
+        assert epoch is not None, "a group is lost before any of its ranks connected"
         self.group.fail(reason)
         log.error("workers lost epoch=%d reason=%s", epoch, reason)
         self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT]))
@@ -133,7 +133,7 @@ class WorkerLink:
 
         `from_outside`: whether a cause other than a request ended the previous group, if known.
         """
-        if self._from_outside is None:  # of several losses the first one counts: nothing ran at the others
+        if self._from_outside is None:  # of several losses, the first one counts: no step ran after it
             self._from_outside = from_outside
         if self.group.epoch is None or epoch > self.group.epoch:
             self.group = WorkerGroup(self._config.tensor_parallel_size, self.times, epoch)
@@ -148,7 +148,7 @@ class WorkerLink:
         for peer in self.group.peers.values():
             self._channel.send(peer, worker.Shutdown())
 
-    def facts_for_people(self, engine: EngineCore) -> dict[str, str]:
+    def readable_facts(self, engine: EngineCore) -> dict[str, str]:
         """Facts about the group and the engine's limits, for the log and for operators."""
         ranks, block_size = self.group.loaded.values(), engine.kv_cache.block_size
         blocks_per_group = engine.facts.num_blocks // engine.kv_cache.num_groups
@@ -195,11 +195,11 @@ class WorkerLink:
         fitting = self.group.num_blocks
         self.num_blocks = fitting if self.num_blocks is None else self.num_blocks
         if fitting < self.num_blocks:  # the number of blocks is fixed; a rank that cannot allocate them reports it
-            log.warning("%d KV blocks would fit now; making the %d of the start", fitting, self.num_blocks)
+            log.warning("%d KV blocks would fit now; allocating %d as at the start", fitting, self.num_blocks)
         self._send_to_all(worker.CreateKVCache(self.num_blocks))
 
     def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput) -> None:
         for rank, peer in sorted(self.group.peers.items()):
             if not self._channel.send(peer, message):
-                self.lose(f"rank {rank} is gone, or takes no more steps")
+                self.lose(f"rank {rank} is gone, or its queue is full")
                 return

@@ -18,7 +18,7 @@ from .tenant import Tenant
 class SequenceState(Enum):
     WAITING = auto()  # never ran
     RUNNING = auto()  # owns a row and blocks
-    PREEMPTED = auto()  # ran, gave everything back, keeps its output
+    PREEMPTED = auto()  # ran, released its row and blocks, keeps its output
     FINISHED = auto()
 
 
@@ -48,7 +48,7 @@ class Request:
     params: SamplingParams
     params_bytes: int  # as each sequence's NewRow carries them; a list of allowed tokens may take a megabyte
     arrival_s: float
-    chain_root: bytes  # parent of the first block's name
+    chain_root: bytes  # parent of the first block's hash
     tenant: Tenant
     arrival: int = 0  # counts requests
     deadline_s: float = math.inf  # must be scheduled by then, else it expires
@@ -81,7 +81,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One output of a request; what the scheduler schedules.
+    """One output of a request; the unit of scheduling.
 
     Layout of its tokens while it runs (K and V are written left to right):
       [0, shared prefix) | [.., num_scheduled) planned in chunks | [.., prefill_len) known | then one a decode step
@@ -91,18 +91,18 @@ class Sequence:
     index: int
     seed: int
     order: tuple[int, int, int]  # the policy's order; smaller is served first and preempted last
-    output: list[int]  # applied; begins with what an earlier life of the engine already delivered
-    token_limit: int  # prompt and output at most
+    output: list[int]  # applied tokens; those that a former core delivered come first
+    token_limit: int  # most tokens of prompt and output together
     stop_ids: frozenset[int]  # EOS and the request's own
     eos_ids: frozenset[int]
-    block_hashes: list[bytes]  # of the full blocks named so far
+    block_hashes: list[bytes]  # of the full blocks hashed so far
     state: SequenceState = SequenceState.WAITING
     row: int = -1
     block_tables: tuple[list[int], ...] = ()  # one for each KV group, by position
-    num_released: list[int] = field(default_factory=list)  # of each table, blocks behind the window
-    prefill_len: int = 0  # tokens known when it was admitted; after them one token a step
-    num_scheduled: int = 0  # of prefill_len, planned or shared
-    num_applied: int = 0  # of prefill_len, results seen or shared
+    num_released: list[int] = field(default_factory=list)  # blocks behind the window, per table
+    prefill_len: int = 0  # tokens known when it was admitted; after them it takes one token per step
+    num_scheduled: int = 0  # tokens of prefill_len that are planned or shared
+    num_applied: int = 0  # tokens of prefill_len that are applied or shared
     num_published: int = 0  # blocks offered to the prefix cache, or taken from it
     joined_step: int = 0  # first step in the decode set; 0: not in it
     num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
@@ -125,7 +125,7 @@ class Sequence:
 
     @property
     def num_kv_applied(self) -> int:
-        """Tokens whose K and V are surely in the cache: their step's result was seen."""
+        """Tokens whose K and V are certainly in the cache, because the result of their step was applied."""
         return self.num_tokens - 1 if self.num_tokens > self.prefill_len else self.num_applied
 
     @property
@@ -170,7 +170,7 @@ class Sequence:
         self.state = fire(TRANSITIONS, self.state, event, f"stream {self.stream_id}")
 
     def times(self, now: float) -> RequestTimes:
-        """How it spent its time; called at its end."""
+        """How long the sequence was queued, in prefill and in decode; called at its end."""
         scheduled = now if self.scheduled_s is None else self.scheduled_s
         first_token = now if self.first_token_s is None else self.first_token_s
         return RequestTimes(

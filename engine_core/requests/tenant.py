@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 PROMPT_TOKEN_COST, OUTPUT_TOKEN_COST = 1.0, 2.0  # of service; the weights of the paper that fair_share.py names
-RATE_OVER_S = 10.0  # what is older counts for little
+RATE_OVER_S = 10.0  # time constant of the decay
 
 
 @dataclass(slots=True)

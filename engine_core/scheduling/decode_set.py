@@ -1,7 +1,7 @@
 """The rows that take one token each step, as parallel columns that never change.
 
 Every in-flight step keeps the set it was planned with. A change makes a new set by copying whole columns, which costs
-a microsecond each even for a thousand rows; no column is ever walked in Python on a steady step.
+a microsecond each even for a thousand rows; a steady step iterates over no column in Python.
 """
 
 from array import array
@@ -18,7 +18,7 @@ from ..requests.request import Sequence
 
 Key = TypeVar("Key")
 
-MAX_ADVANCE = 1 << 30  # steps after which first_positions are counted anew, before they leave int32
+MAX_ADVANCE = 1 << 30  # steps after which first_positions are recomputed, before they exceed int32
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 Service is counted as in Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024: the tokens computed for
 a tenant divided by its weight, where an output token counts as much as two prompt tokens. The virtual time is the
 service that each tenant would have received if all tenants with live sequences had always had their shares
-(generalized processor sharing, Parekh and Gallager 1993). Service beyond it is the tenant's lead; an idle tenant saves
-up nothing. Leads are compared in thirds of a batch, the cost of a full set of rows from first token to last; among
-equals the first arrival is served first. From two thirds on, a tenant is ahead, and its sequences are preempted for
-other tenants. Outputs are charged as they are planned, so no length needs to be known.
+(generalized processor sharing, Parekh and Gallager 1993). Service beyond it is the tenant's lead; an idle tenant
+accumulates no credit. Leads are compared in thirds of a batch, the cost of a full set of rows from first token to last;
+with equal leads, the first arrival is served first. From two thirds on, a tenant is ahead, and its sequences are
+preempted for other tenants. Outputs are charged as they are planned, so no length needs to be known.
 """
 
 import math
@@ -16,10 +16,10 @@ from ..requests.tenant import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Rate, Tenant
 
 STAGES_OF_BATCH = 3  # resolution of a lead, in parts of a batch
 AHEAD_STAGE = 2
-MAX_LEAD_BATCHES = 2.0  # a larger lead is forgiven: no other tenant lost it
-LEAD_FADES_BATCHES = 6.0  # service in which a lead decays to 1/e: equals differ by chance
+MAX_LEAD_BATCHES = 2.0  # a lead is cut to this: beyond it no other tenant was waiting
+LEAD_FADES_BATCHES = 6.0  # service in which a lead decays to 1/e: leads of equal tenants differ by chance
 FIRST_COST, KEEP_COST = 100.0, 0.95  # of a sequence: until one has ended; one counts half after 14 more
-ARRIVALS_OVER_BATCHES = 2.0  # rows returned, in sets of all rows: older arrivals count for little
+ARRIVALS_OVER_BATCHES = 2.0  # time constant of the arrival rates, in sets of all rows returned
 MAX_IDLE_TENANTS = 1024  # remembered without live sequences
 
 
@@ -30,8 +30,8 @@ class FairShares:
         self.tenants: dict[str, Tenant] = {}
         self.virtual_time = 0.0  # service
         self._max_num_rows = max_num_rows
-        self._ended_cost, self._num_ended = 0.1 * FIRST_COST, 0.1  # of sequences, old ones fading
-        self._live_weight = 0.0  # of tenants with something alive
+        self._ended_cost, self._num_ended = 0.1 * FIRST_COST, 0.1  # of sequences, decaying averages
+        self._live_weight = 0.0  # of tenants with live sequences
         self._decoding: dict[Tenant, None] = {}
         self._num_rows_returned = 0
         self._arrivals_over = ARRIVALS_OVER_BATCHES * max_num_rows
@@ -54,7 +54,7 @@ class FairShares:
         """The tenant's lead in thirds of a batch; 0: little or none."""
         return max(0, int((tenant.service - self.virtual_time) * STAGES_OF_BATCH / self._batch_cost))
 
-    def served_as_of(self, tenant: Tenant) -> float:
+    def ordering_service(self, tenant: Tenant) -> float:
         """The service by which the tenant is ordered; it is equal within a stage."""
         return self.virtual_time + self.stage(tenant) * self._batch_cost / STAGES_OF_BATCH
 
@@ -66,7 +66,7 @@ class FairShares:
         least = self.virtual_time + AHEAD_STAGE * self._batch_cost / STAGES_OF_BATCH
         return {tenant for tenant in self.tenants.values() if tenant.service >= least and tenant.num_live}
 
-    def begins_to_live(self, tenant: Tenant) -> None:
+    def sequence_arrived(self, tenant: Tenant) -> None:
         """Record the arrival of a sequence of `tenant`."""
         if not tenant.num_live:
             self._live_weight += tenant.weight
@@ -84,7 +84,7 @@ class FairShares:
         own = sum(tenant.sequence_arrivals.value(clock) for tenant in besides)
         return max(0.0, self._sequence_arrivals.value(clock) - own)
 
-    def ends(self, tenant: Tenant, num_prompt_tokens: int, num_output_tokens: int) -> None:
+    def sequence_ended(self, tenant: Tenant, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Record the end of a sequence of `tenant`."""
         tenant.num_live -= 1
         if not tenant.num_live:
@@ -93,8 +93,8 @@ class FairShares:
         self._ended_cost = KEEP_COST * self._ended_cost + cost
         self._num_ended = KEEP_COST * self._num_ended + 1
 
-    def begins_to_wait(self, tenant: Tenant) -> None:
-        """Record that `tenant` has a waiting sequence; until now it had none."""
+    def start_waiting(self, tenant: Tenant) -> None:
+        """Record that `tenant`, which had no waiting sequence, now has one."""
         tenant.service = max(tenant.service, self.virtual_time)
 
     def join_decode_set(self, tenant: Tenant) -> None:
@@ -139,15 +139,16 @@ class FairShares:
         return self._max_num_rows * max(1.0, self._ended_cost / self._num_ended)
 
     def _remove_idle(self) -> None:
-        """Forget the idle tenants with the least service, which costs them nothing: a tenant that returns starts at the
-        virtual time at least."""
+        """Remove the idle tenants with the least service, which has no effect on them: a tenant that returns starts at
+        the virtual time or later."""
         idle = sorted((tenant for tenant in self.tenants.values() if not tenant.num_live), key=lambda t: t.service)
         for tenant in idle[: max(1, len(idle) // 2)]:
             del self.tenants[tenant.name]
 
     def check(self) -> None:
         live_weight = sum(tenant.weight for tenant in self.tenants.values() if tenant.num_live)
-        assert math.isclose(self._live_weight, live_weight, abs_tol=1e-6), "the weight of those alive is wrong"
+        assert math.isclose(self._live_weight, live_weight, abs_tol=1e-6), "the weight of the live tenants is wrong"
         for tenant in self.tenants.values():
-            assert (tenant in self._decoding) == (tenant.num_decoding > 0), f"tenant {tenant.name!r} decodes unseen"
+            decodes = tenant.num_decoding > 0
+            assert (tenant in self._decoding) == decodes, f"tenant {tenant.name!r}: wrong entry in _decoding"
             assert min(tenant.num_queued, tenant.num_decoding, tenant.queued_output_tokens) >= 0, "negative counts"

@@ -1,8 +1,9 @@
 """Chooses the sequences to preempt for the first one in the queue, and the rows to reserve.
 
-Two kinds may be preempted for it: the latest of tenants that are ahead, if its own is not; and those that were admitted
-past it while it did not fit. None is preempted unless all of them together make enough room. What is preempted keeps
-its output, and the prefix cache what was computed while there is room; reserved rows make preemption seldom.
+Two kinds of sequences may be preempted for it: the latest of tenants that are ahead, unless its own tenant is; and
+those that were admitted past it while it did not fit. Sequences are preempted only if together they make enough room.
+They keep their output, and their blocks stay in the prefix cache while there is room. Reserved rows make preemption
+rare.
 """
 
 import math
@@ -14,9 +15,9 @@ from ..requests.request import Sequence
 from .fair_share import FairShares
 from .waiting_queue import WaitingQueue, goes_on
 
-ROWS_PER_RESERVED = 8  # an eighth of the rows at most
-MISS_SHARE = 0.1  # of the arrivals may find the reserve used up
-MIN_ARRIVALS_PER_ROW = 0.01  # fewer are no need
+ROWS_PER_RESERVED = 8  # at most an eighth of the rows is reserved
+MISS_SHARE = 0.1  # share of the arrivals that may find no reserved row
+MIN_ARRIVALS_PER_ROW = 0.01  # below it, no row is reserved
 MAX_YIELDED = 8  # preemptions of a sequence in favour of others, so that each ends
 
 
@@ -51,19 +52,19 @@ def choose_victims(
     shares: FairShares,
     kv_cache: KVCache,
 ) -> list[Sequence]:
-    """The fewest victims that make room for `sequence`, latest first; none if all candidates together do not suffice.
+    """The fewest victims that make room for `sequence`, latest first; none if all of them together do not suffice.
 
     Only blocks with one owner count: a block that two victims share may have a third owner.
     """
-    candidates = _candidates(sequence, running, just_admitted, shares)
-    if not candidates:
+    preemptible = _preemptible(sequence, running, just_admitted, shares)
+    if not preemptible:
         return []
     num_groups = kv_cache.num_groups
     num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, num_groups * len(running))
-    if num_missing > sum(kv_cache.num_held(victim) + num_groups for victim in candidates):
+    if num_missing > sum(kv_cache.num_owned(victim) + num_groups for victim in preemptible):
         return []  # skips the per-block check
     victims: list[Sequence] = []
-    for victim in candidates:
+    for victim in preemptible:
         victims.append(victim)
         num_missing -= kv_cache.num_owned_alone(victim, shared) + num_groups  # its part of the watermark
         if num_missing <= 0:
@@ -71,7 +72,7 @@ def choose_victims(
     return []
 
 
-def _candidates(
+def _preemptible(
     sequence: Sequence, running: Collection[Sequence], just_admitted: Collection[Sequence], shares: FairShares
 ) -> list[Sequence]:
     """The sequences that may be preempted for `sequence`, in the order of preemption."""

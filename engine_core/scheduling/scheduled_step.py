@@ -9,7 +9,7 @@ from .decode_set import DecodeSet
 
 @dataclass(slots=True)
 class ScheduledChunk:
-    """Tokens [start, end) of a sequence's known tokens; the last chunk samples the next one, or gives the vector."""
+    """Tokens [start, end) of a sequence's known tokens; the last chunk samples the next token or yields the vector."""
 
     sequence: Sequence
     row: int
@@ -22,7 +22,7 @@ class ScheduledChunk:
 
 @dataclass(slots=True)
 class ScheduledStep:
-    """In flight from plan to apply. Refers to sequences, because a row index may be reused meanwhile."""
+    """A step in flight, from plan to apply. Refers to sequences, because a row index may be reused meanwhile."""
 
     step: int
     decode: DecodeSet = field(default_factory=DecodeSet)
@@ -33,7 +33,7 @@ class ScheduledStep:
     leaves: list[int] = field(default_factory=list)  # rows
     joins: list[int] = field(default_factory=list)  # rows
     chunks: list[ScheduledChunk] = field(default_factory=list)
-    last: list[Sequence] = field(default_factory=list)  # decode rows whose last token by length it samples
+    last: list[Sequence] = field(default_factory=list)  # decode rows that reach their length limit in this step
     discarded: set[int] = field(default_factory=set)  # indices into decode
 
     @property

@@ -32,7 +32,7 @@ class Scheduler:
         """`cuts_prompts`: False if tokens attend to later ones, so that a prompt must be one chunk."""
         self.kv_cache = kv_cache
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # a decode row must find its token
+        self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # each decode row needs a token of the budget
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares)
@@ -47,16 +47,16 @@ class Scheduler:
         self.num_preemptions = 0
         self.free_rows = list(range(self.max_num_rows))  # a heap: low indices keep the workers' tables short
         self.worker_poison = WorkerPoison()
-        self._prefilled: list[Sequence] = []  # the last plan had their last chunk
+        self._prefilled: list[Sequence] = []  # sequences whose last chunk was in the last plan
 
     @property
     def num_waiting(self) -> int:
-        """Sequences without row or blocks: queued, held back for their leader, or preempted."""
+        """Sequences without row or blocks: queued, waiting for their leader, or preempted."""
         return self.num_live - len(self.running)
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.add(sequence)
-        self.shares.begins_to_live(sequence.request.tenant)
+        self.shares.sequence_arrived(sequence.request.tenant)
         self.num_live += 1
         self._count_queued(sequence, +1)
 
@@ -176,7 +176,7 @@ class Scheduler:
         sequence.prefill_len = sequence.num_tokens
         if sequence.state is SequenceState.WAITING:
             self._count_queued(sequence, -1)
-            if not sequence.output:  # what an earlier life of the engine has computed is not charged again
+            if not sequence.output:  # output of a former core was charged before
                 self.shares.charge_prompt(sequence.request.tenant, sequence.prefill_len - sequence.num_scheduled)
         sequence.fire(SequenceEvent.SCHEDULE)
         sequence.has_yielded = False
@@ -218,7 +218,7 @@ class Scheduler:
             sequence.request.followers.remove(sequence)
 
     def finish(self, sequences: list[Sequence]) -> None:
-        """End `sequences`, in whatever state, and release their rows and blocks."""
+        """End `sequences`, in any state, and release their rows and blocks."""
         running = [sequence for sequence in sequences if sequence.state is SequenceState.RUNNING]
         for sequence in sequences:
             if sequence.state is SequenceState.WAITING:
@@ -226,7 +226,7 @@ class Scheduler:
             if sequence.state is not SequenceState.RUNNING:
                 self._remove_waiting(sequence)
             sequence.fire(SequenceEvent.FINISH)
-            self.shares.ends(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
+            self.shares.sequence_ended(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
             self.worker_poison.discard(sequence)
         self.num_live -= len(sequences)
         self._stop_running(running)
@@ -273,7 +273,7 @@ class Scheduler:
             request.followers = []
 
     def _count_queued(self, sequence: Sequence, sign: int) -> None:
-        """Count a sequence that never ran in (+1) or out (-1)."""
+        """Add (+1) or remove (-1) a sequence that never ran to or from the counts of queued sequences."""
         self.num_queued += sign
         self.num_queued_tokens += sign * sequence.num_tokens
         sequence.request.tenant.queue(sequence.num_tokens, sequence.token_limit, sign)

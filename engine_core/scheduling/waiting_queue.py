@@ -44,7 +44,7 @@ class WaitingQueue:
         tenant = sequence.request.tenant
         waiting = self._waiting.get(tenant)
         if waiting is None:
-            self._shares.begins_to_wait(tenant)
+            self._shares.start_waiting(tenant)
             waiting = self._waiting[tenant] = []
         insert(waiting, sequence)
         self._count += 1
@@ -115,7 +115,7 @@ class WaitingQueue:
     def check(self) -> None:
         for tenant, waiting in self._waiting.items():
             orders = [sequence.order for sequence in waiting]
-            assert orders, "an empty queue counts as waiting"
+            assert orders, "a tenant without waiting sequences has a queue"
             assert orders == sorted(set(orders)), "the queue is out of order, or holds a sequence twice"
             assert all(sequence.request.tenant is tenant for sequence in waiting), "in another tenant's queue"
-        assert self._count == sum(map(len, self._waiting.values())), "the queue has miscounted"
+        assert self._count == sum(map(len, self._waiting.values())), "the length of the queue is wrong"

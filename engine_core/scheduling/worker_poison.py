@@ -1,16 +1,16 @@
 """Finds the request that kills workers, so that only it ends with an error.
 
-After a death that a request may have caused, all sequences whose steps were in flight are candidates, preempted ones
-too. Each is run alone, one step at a time, until it has the tokens that those steps would have given it, which clears
-it; a worker that dies meanwhile was killed by it. So one poison request costs two worker groups, and all others go on.
-Results do not depend on what shares a step: a poison request kills workers at the same token every time, and one beyond
-it is innocent.
+After a death that a request may have caused, all sequences with steps in flight are candidates, including preempted
+ones. Each runs alone, one step at a time, until it has the tokens that those steps would have sampled, which clears it;
+if a worker dies meanwhile, that sequence is the poison request. A poison request therefore costs two worker groups, and
+all other requests continue. Results do not depend on the batch, so a poison request kills workers at the same token
+every time, and a sequence that has passed that token is harmless.
 
-Deaths from outside (SIGKILL without a shortage of memory, SIGTERM, a halt) make no request a candidate. An innocent one
-ends with an error only if workers break twice by themselves, the second time while the candidates are being cleared.
-For 64 of them that takes some 1.5 s; at one such break a day it is one death in 58,000.
+Deaths with an outside cause (SIGKILL without a shortage of memory, SIGTERM, SIGSTOP) make no request a candidate. A
+harmless request ends with an error only if workers crash twice for other reasons, the second time while candidates are
+being cleared. Clearing 64 candidates takes about 1.5 s; with one such crash per day, this is one crash in 58,000.
 
-Candidates of a core's death come one request at a time (core_poison.py), and are isolated here, too.
+Candidates of a core's death arrive one request at a time (core_poison.py), and are isolated here, too.
 """
 
 from collections import Counter

@@ -1,1 +1,1 @@
-"""The engine in a world of fakes: virtual time, seeded faults, and an oracle for every token."""
+"""The engine in a simulation: virtual time, seeded faults, and an oracle for every token."""

@@ -27,7 +27,7 @@ from .scenario import EOS, Scenario, capacity_tokens
 
 @dataclass(slots=True)
 class Stream:
-    """What must come, and what came."""
+    """The expected output of a stream, and what was received."""
 
     request: EngineCoreRequest
     index: int
@@ -36,16 +36,16 @@ class Stream:
     expected_reason: FinishReason
     received: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    abort_reason: FinishReason | None = None  # asked for
+    abort_reason: FinishReason | None = None  # that the client requested
     has_prompt_logprobs: bool = False
     has_expired: bool = False
-    vector: Pooled | None = None  # that must come, in the place of tokens
+    vector: Pooled | None = None  # expected instead of tokens
 
 
 def output_alone(
     request: EngineCoreRequest, seed: int, token_limit: int, vocab_size: int
 ) -> tuple[list[int], FinishReason]:
-    """A sequence's output, computed with no engine at all."""
+    """A sequence's expected output, computed without the engine."""
     params, prefix, output = request.sampling_params, 0, list[int]()
     for token in unpack_ids(request.prompt_token_ids):
         prefix = extend_hash(prefix, token)
@@ -64,7 +64,7 @@ def output_alone(
 
 
 def pooling_stream(request: EngineCoreRequest) -> Stream:
-    """What must come of a request for a vector, computed with no engine at all."""
+    """The expected vector of a pooling request, computed without the engine."""
     assert request.pooling_params is not None
     prefixes, prefix = list[int](), 0
     for token in unpack_ids(request.prompt_token_ids):
@@ -75,7 +75,7 @@ def pooling_stream(request: EngineCoreRequest) -> Stream:
 
 
 class SimulatedClient:
-    """Takes its messages at its own pace, acknowledges them, and may fall silent for good."""
+    """Reads its messages at its own pace, acknowledges them, and may fall silent permanently."""
 
     def __init__(self, name: bytes, scenario: Scenario):
         self.name = name
@@ -90,7 +90,7 @@ class SimulatedClient:
         self._scenario = scenario
 
     def next_turn(self, request: EngineCoreRequest, rng: random.Random) -> EngineCoreRequest:
-        """`request`, its prompt behind what an earlier one has asked and got, as in a chat."""
+        """`request` with the prompt and output of an earlier one before its prompt, as in a chat."""
         streams = [stream for stream in self.streams.values() if stream.received]
         if not streams or request.pooling_params is not None:
             return request
@@ -100,7 +100,7 @@ class SimulatedClient:
         return msgspec.structs.replace(request, prompt_token_ids=prompt[:longest], cache_salt=before.request.cache_salt)
 
     def submitted(self, request: EngineCoreRequest, now: float, seeds: list[int]) -> None:
-        """The request was accepted; `seeds` are its sequences'."""
+        """Record an accepted request; `seeds` are those of its sequences."""
         self.deadlines[request.request_id] = now + request.ttl_s if request.ttl_s else math.inf
         facts, params = self._scenario.facts, request.sampling_params
         if request.pooling_params is not None:
@@ -124,7 +124,7 @@ class SimulatedClient:
         return [stream_id for stream_id, stream in self.streams.items() if stream.finish_reason is None]
 
     def unfinished_requests(self, now: float) -> list[EngineCoreRequest]:
-        """To be sent again to a new core, with what was received so far; finished siblings come along."""
+        """The requests to send to a new core, with the tokens received so far; finished siblings are included."""
         requests = {self.streams[stream_id].request.request_id: stream_id for stream_id in self.unfinished()}
         again = []
         for request_id, stream_id in requests.items():
@@ -147,7 +147,7 @@ class SimulatedClient:
         return again
 
     def repeated_requests(self, rng: random.Random, now: float) -> list[EngineCoreRequest]:
-        """Its unanswered requests, asked again elsewhere; part of them with another question about the same prompt."""
+        """The unfinished requests as another client repeats them; some with other parameters for the same prompt."""
         again = []
         for request in self.unfinished_requests(now):
             params = request.sampling_params
@@ -157,7 +157,7 @@ class SimulatedClient:
         return again
 
     def take(self) -> int:
-        """Read the next message; returns how many frames of credit that gives back."""
+        """Read the next message; returns the frames to acknowledge."""
         message = self.inbox.popleft()
         if isinstance(message, RequestRejected):
             self._expire(message)
@@ -182,7 +182,7 @@ class SimulatedClient:
         return max(0.001, deadline - now)
 
     def _expire(self, message: RequestRejected) -> None:
-        assert message.reason is RejectReason.EXPIRED, f"rejected after it was accepted: {message}"
+        assert message.reason is RejectReason.EXPIRED, f"rejected after acceptance: {message}"
         assert self.deadlines[message.request_id] < math.inf, "no time limit was set"
         first = self.streams[message.request_id]
         for index in range(first.request.sampling_params.n):
@@ -192,8 +192,8 @@ class SimulatedClient:
 
     def _receive(self, stream: Stream, position: int, tokens: list[int]) -> None:
         if stream.finish_reason is not None:
-            is_old = stream.has_expired and stream.abort_reason is not None  # its own end came later than its request's
-            assert is_old or stream.request.resume_token_ids or self.epoch, "outputs of a stream that has ended"
+            is_old = stream.has_expired and stream.abort_reason is not None  # it ended after its request had expired
+            assert is_old or stream.request.resume_token_ids or self.epoch, "output of a stream that has ended"
             return
         assert position == len(stream.received), f"token {position} came after {len(stream.received)} tokens"
         stream.received += tokens
@@ -212,14 +212,14 @@ class SimulatedClient:
         assert output.times is not None
         if reason is FinishReason.ERROR:
             if output.error == DEADLY:
-                assert stream.seed == self._scenario.poison, "an innocent was taken for the poison"
+                assert stream.seed == self._scenario.poison, "a request that is not the poison failed as poison"
                 self.num_poisoned += 1
             else:
                 assert output.error == (NOT_FINITE if stream.vector is None else NOT_FINITE_VECTOR)
                 self.num_errors += 1
         elif stream.vector is not None:
             is_answer = output.pooled == stream.vector and reason is FinishReason.STOP
-            assert is_answer or (output.pooled is None and reason is stream.abort_reason), "a wrong vector"
+            assert is_answer or (output.pooled is None and reason is stream.abort_reason), "wrong vector"
             self.num_vectors += is_answer
         elif stream.received == stream.expected and reason is stream.expected_reason:
             last, is_stop = stream.received[-1], reason is FinishReason.STOP
@@ -244,4 +244,4 @@ class SimulatedClient:
             assert params.prompt_logprobs is not None
             stream.has_prompt_logprobs = True
         if params.prompt_logprobs is not None and stream.received:
-            assert stream.has_prompt_logprobs, "tokens came before the prompt's logprobs"
+            assert stream.has_prompt_logprobs, "tokens arrived before the prompt's logprobs"

@@ -14,9 +14,9 @@ from .scenario import Scenario
 
 
 class FakeGroup:
-    """One epoch of the workers. Nothing happens but by `plan`, `execute` and `answers`.
+    """One epoch of the workers. It acts only when `plan`, `execute` or `answer` is called.
 
-    `salts`: as sent by clients, by (client, request id). The engine is not asked, as it may have mixed them up.
+    `salts`: by (client, request id), as the clients sent them, because the engine's own may be mixed up.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class FakeGroup:
         link: SimulatedWorkerLink | None = None,
         now: float = 0.0,
     ):
-        """`link`: the core's; without one steps and answers pass from hand to hand."""
+        """`link`: the core's link to its workers; without one, the caller passes steps and answers itself."""
         self._link = link
         self._peer = b"" if link is None else link.bring_up(epoch, now)
         facts, block_size = scenario.facts, scenario.config.cache.block_size
@@ -60,7 +60,7 @@ class FakeGroup:
         return bool(self._plans)
 
     def plan(self, engine: EngineCore, now: float) -> SchedulerOutput | None:
-        """Have the engine make a plan, and send it off."""
+        """Let the engine plan a step, and send it to the worker."""
         waiting = list(engine.scheduler.waiting)
         is_isolating = bool(engine.scheduler.worker_poison)
         message = engine.plan(now)
@@ -68,46 +68,47 @@ class FakeGroup:
             step = engine.scheduler.in_flight[-1]
             paused = engine.paused_clients.names
             assert is_isolating or not any(s.request.client in paused for s in step.sequences()), (
-                "a client is not paused"
+                "a sequence of a paused client was scheduled"
             )
             if not is_isolating:
                 self._count_passes(step.admitted, set(waiting).intersection(engine.scheduler.waiting))
             salts = {s.row: self._salts[s.request.client, s.request.request_id] for s in step.admitted}
-            assert not any(s.num_nans and s.num_applied for s in step.admitted), "poison may be read again"
+            reads_again = any(s.num_nans and s.num_applied for s in step.admitted)
+            assert not reads_again, "a sequence with a result that was not finite reads the prefix cache"
             applied_step = engine.scheduler.in_flight[0].step - 1
             if self._link is not None:
                 self._link.link.send_step(message, engine.scheduler, now)
                 _, sent = self._link.channel.to_workers.popleft()
-                assert sent is message, "another step was sent than was planned"
+                assert sent is message, "the step that was sent is not the planned one"
             self._plans.append((message, Background(applied_step, salts)))
         return message
 
     def answer(self, now: float) -> list[ModelRunnerOutput]:
-        """Send the oldest answer through the link; returns what the link lets through, that one."""
+        """Send the oldest answer through the link; returns the answers that the link accepts."""
         assert self._link is not None
         return self._link.send_to_core(self._peer, self.answers.popleft(), now)
 
     def send_to_core(self, message: ToCoreFromWorker, now: float) -> list[ModelRunnerOutput]:
-        """Send a message that violates the protocol."""
+        """Send any message, also one that violates the protocol."""
         assert self._link is not None
         return self._link.send_to_core(self._peer, message, now)
 
     def _count_passes(self, admitted: list[Sequence], waiting: set[Sequence]) -> None:
-        """The order within a tenant never changes, so a pass is seen without asking what was first in the queue.
+        """Count passes from the order within each tenant, which never changes, independently of the queue.
 
-        `waiting`: before the step was planned, and after.
+        `waiting`: the sequences that waited before the step was planned and still wait.
         """
         for passed in waiting:
             tenant, order = passed.request.tenant, passed.order
             count = sum(each.request.tenant is tenant and each.order > order for each in admitted)
             self._passes[passed] += count
             self.num_passes += count
-            assert self._passes[passed] <= self._max_passes, f"stream {passed.stream_id} may wait for ever"
+            assert self._passes[passed] <= self._max_passes, f"stream {passed.stream_id} was passed too often"
 
     def execute(self) -> int:
-        """The oldest plan's answer is on its way; returns how many of its results are not finite.
+        """Compute the oldest plan and queue its answer; returns how many of its results are not finite.
 
-        WorkerDied as by a crash in mid-step: the caller replaces the group.
+        Raises WorkerDied if a poison request crashes the worker: the caller replaces the group.
         """
         plan, background = self._plans.popleft()
         answer = self._worker.execute(plan, background)
@@ -115,14 +116,15 @@ class FakeGroup:
         return len(unpack_ids(answer.nan_indices)) + sum(entry.pooled is None for entry in answer.pooled)
 
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
-        """A block that the engine knows to be poisoned cannot be found.
+        """No block that the engine knows to be poisoned is in the prefix cache.
 
-        Behind a window, blocks can be found as soon as the step is sent that writes to them: then it must be over.
+        A block behind a window enters the cache as soon as the step that writes it is sent, so this is checked only
+        while no step is in flight.
         """
         if self._plans and engine.kv_cache.groups.windows:
             return
         for block in self._worker.reported(applied_step):
-            assert engine.kv_cache.pool.hash_of(block) is None, "a poisoned block can be found"
+            assert engine.kv_cache.pool.hash_of(block) is None, "a poisoned block is in the prefix cache"
 
     def spoil(self, block: int, offset: int) -> None:
         self._worker.spoil(block, offset)

@@ -1,10 +1,10 @@
-"""A worker without a model, for simulations: honest about rows, blocks and slots, exact about what it reads.
+"""A worker without a model, for simulations: it tracks rows, blocks and slots exactly and checks every read.
 
-Its KV slots hold a hash of all tokens up to the slot's own, its blocks the salt and the KV group for which they were
-written. A step that reads a slot which another has written, or none, raises AssertionError; each group reads as far
-back as its window. The next token is a function of
-(all tokens, seed, position), so any slip shows. A slot may be poisoned, too: what is computed from it is not finite and
-poisons what it writes, and once that was reported and the engine has heard of it, no new row may read it.
+A KV slot holds a hash of all tokens up to its own; a block records the salt and the KV group for which it was written.
+Reading a slot that another sequence wrote, or that was never written, raises AssertionError; each group reads as far
+back as its window. The next token is a function of (all tokens, seed, position), so any mistake changes the output. A
+slot can also be poisoned: results computed from it are not finite and poison the slots that they write. Once a step has
+reported this and the engine has applied that step, no new row may read the slot.
 """
 
 from array import array
@@ -29,7 +29,7 @@ def extend_hash(prefix: int, token: int) -> int:
 
 
 def sample(prefix: int, seed: int, position: int, vocab_size: int, masked: frozenset[int]) -> int:
-    """The one right token at output `position` after the tokens that `prefix` stands for."""
+    """The only correct token at output `position` after the tokens whose hash is `prefix`."""
     token = hash((prefix, seed, position)) % vocab_size
     while token in masked:
         token = (token + 1) % vocab_size
@@ -37,7 +37,7 @@ def sample(prefix: int, seed: int, position: int, vocab_size: int, masked: froze
 
 
 def vector(prefixes: Sequence[int], pooling: PoolingParams) -> Pooled:
-    """The one right answer for a prompt, of which `prefixes` stand for the first token, the first two and so on."""
+    """The only correct answer for a prompt; `prefixes` are the hashes of its first token, its first two and so on."""
     used = prefixes if pooling.task == "token_embed" else prefixes[-1:]
     columns = pooling.dimensions or VECTOR_SIZE
     numbers = [hash((prefix, column)) % 1000 for prefix in used for column in range(columns)]
@@ -55,19 +55,19 @@ NOT_REPORTED = 1 << 62  # a step
 
 
 def pooling_mark(prefix: int) -> int:
-    """What a pooling request has in the place of a seed, which is its prompt's alone."""
+    """Takes the place of a seed for a pooling request; it depends only on the prompt."""
     return prefix % 12
 
 
 class WorkerDied(Exception):
-    """As by a segmentation fault, in mid-step."""
+    """The worker crashed during a step, as after a segmentation fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """State of the engine when it scheduled a step, as far as it is not sent to the workers."""
+    """State of the engine when it scheduled a step that is not part of the message to the workers."""
 
-    applied_step: int = 0  # the last one
+    applied_step: int = 0  # the last step applied
     salts: dict[int, str] = field(default_factory=dict)  # of new rows
 
 
@@ -96,14 +96,14 @@ class FakeWorker:
         needs_whole_prompt: bool = False,
         cuts_prompts: bool = True,
     ):
-        """`windows`: of each KV group, in tokens; 0: it sees all."""
+        """`windows`: the window of each KV group in tokens; 0: full attention."""
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.epoch = epoch
         self.step_s = 0.001
         self._is_nan = is_nan
         self._poison = poison
-        self._needs_whole_prompt = needs_whole_prompt  # by a vector
+        self._needs_whole_prompt = needs_whole_prompt  # to compute a vector
         self._cuts_prompts = cuts_prompts
         self._slots = [[0] * block_size for _ in range(num_blocks)]
         self._written_for = [("", 0)] * num_blocks  # salt and group
@@ -113,7 +113,7 @@ class FakeWorker:
         self._decode_set: list[int] = []
 
     def spoil(self, block: int, offset: int) -> None:
-        """A value in this slot is not finite from now on, whatever the reason."""
+        """Make a value in this slot not finite."""
         self._poisoned[block, offset] = NOT_REPORTED
 
     def reported(self, step: int) -> set[int]:
@@ -127,7 +127,7 @@ class FakeWorker:
         assert len({row for row, _ in work}) == len(work), "a row is computed twice in one step"
         for row, num_tokens in work:
             is_whole = num_tokens == self._rows[row].new_row.prompt_len
-            assert self._cuts_prompts or is_whole, "a prompt is cut whose tokens see those behind them"
+            assert self._cuts_prompts or is_whole, "a bidirectional prompt was divided into chunks"
             if self._is_deadly(self._rows[row], num_tokens):
                 raise WorkerDied
             self._check_reads(self._rows[row], num_tokens)
@@ -152,13 +152,13 @@ class FakeWorker:
                 prefix = extend_hash(prefix, token)
                 prefixes.append(prefix)
             assert new_row.num_computed_tokens < len(tokens), "nothing is left to compute"
-            assert len(new_row.block_tables) == len(self._windows), "a row has not a table for each group"
+            assert len(new_row.block_tables) == len(self._windows), "a row lacks the block table of a group"
             tables = [unpack_ids(table).tolist() for table in new_row.block_tables]
             salt = background.salts.get(new_row.row, "")
             row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt)
             self._rows[new_row.row] = row
             for slot in self._poison_of(row):
-                assert self._poisoned[slot] > background.applied_step, "a poisoned block reaches another sequence"
+                assert self._poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
         for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
             index, group = divmod(table, len(self._windows))
             self._rows[index].block_tables[group].append(block)
@@ -176,14 +176,17 @@ class FakeWorker:
             assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
             first = self._first_seen(row, group) // size
             seen = table[first : -(-end // size)]
-            assert all(self._written_for[block] == (row.salt, group) for block in seen), "of another salt or group"
+            is_own = all(self._written_for[block] == (row.salt, group) for block in seen)
+            assert is_own, "a row reads a block of another salt or KV group"
             for index in range(first, end // size):
-                assert slots[table[index]] == row.prefixes[index * size : index * size + size], "a block is not ours"
+                block_prefixes = row.prefixes[index * size : index * size + size]
+                assert slots[table[index]] == block_prefixes, "a row reads a block with other tokens"
             if (rest := end % size) and seen:
-                assert slots[table[end // size]][:rest] == row.prefixes[end - rest : end], "the last block is not ours"
+                is_own = slots[table[end // size]][:rest] == row.prefixes[end - rest : end]
+                assert is_own, "a row reads other tokens in its last block"
 
     def _first_seen(self, row: FakeRow, group: int) -> int:
-        """The first position that the row's next token sees."""
+        """The first position that the row's next token attends to."""
         window = self._windows[group]
         return max(0, row.num_computed - window + 1) if window else 0
 
@@ -200,7 +203,7 @@ class FakeWorker:
         row.num_computed += num_tokens
 
     def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
-        """Poisoned slots among those that the row has computed, or received as computed, and still sees."""
+        """Poisoned slots within the row's window, computed by the row or taken from the prefix cache."""
         used: dict[int, tuple[int, int]] = {}  # block -> position of its first slot, first position that is seen
         for group, table in enumerate(row.block_tables):
             seen = self._first_seen(row, group)
@@ -213,7 +216,7 @@ class FakeWorker:
         ]
 
     def _spoil_last(self, row: FakeRow, num_tokens: int) -> None:
-        """What the row has just written is not finite."""
+        """Poison the slots that the row has just written."""
         for position in range(row.num_computed - num_tokens, row.num_computed):
             for table in row.block_tables:
                 self.spoil(table[position // self.block_size], position % self.block_size)
@@ -229,7 +232,7 @@ class FakeWorker:
                 assert index not in self._decode_set, "a decode row has more than one token to compute"
                 continue
             if row.new_row.pooling_params is not None:
-                assert index not in self._decode_set, "a row without tokens decodes"
+                assert index not in self._decode_set, "a pooling row is in the decode set"
                 is_bad = self._is_bad(index, row, num_tokens, ill, plan.step)
                 pooled.append(RowPooled(index, None if is_bad else self._vector(row, row.new_row.pooling_params)))
                 continue
@@ -258,7 +261,7 @@ class FakeWorker:
 
     def _vector(self, row: FakeRow, pooling: PoolingParams) -> Pooled:
         whole = pooling.task == "token_embed" or self._needs_whole_prompt
-        assert not (whole and row.new_row.num_computed_tokens), "tokens are missing whose hidden states count"
+        assert not (whole and row.new_row.num_computed_tokens), "the prefix cache replaced tokens that the vector needs"
         return vector(row.prefixes, pooling)
 
     def _is_bad(self, index: int, row: FakeRow, num_tokens: int, ill: set[int], step: int) -> bool:
@@ -271,7 +274,7 @@ class FakeWorker:
         return True
 
     def _report(self, row: FakeRow, step: int) -> None:
-        """Also what lies behind its windows: the row has read it, and unless it was overwritten, it is there still."""
+        """Slots behind the row's windows count, too: the row has read them, and they may not be overwritten yet."""
         for group, table in enumerate(row.block_tables):
             numbers = {block: index for index, block in enumerate(table)}
             for block, offset in self._poisoned:

@@ -54,7 +54,7 @@ class SimulatedSockets:
 
 
 class SimulatedLinks(SimulatedSockets):
-    """Delivers to the clients' inboxes, records what is sent, and checks that no client is sent more than its credit."""
+    """Delivers to the clients' inboxes, records all messages, and checks that no client gets more than its credit."""
 
     def __init__(self, clients: Sequence[SimulatedClient], credit: int):
         super().__init__(self._deliver_to_inbox)

@@ -1,11 +1,11 @@
-"""What a simulation was worth: steps, streams, and how much went wrong in it."""
+"""The results of a simulation: its steps and streams, and how many faults occurred in it."""
 
 from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """Counts; `add` sums up runs."""
+    """The counts of one simulation, or of several that were added up."""
 
     steps: int = 0
     streams: int = 0
@@ -17,12 +17,12 @@ class Outcomes:
     overloads: int = 0
     expired: int = 0
     worker_deaths: int = 0
-    crashes: int = 0  # of them, by a request that kills
+    crashes: int = 0  # worker deaths caused by a poison request
     core_deaths: int = 0
     silent_clients: int = 0
-    reused: int = 0  # requests that began with what a lost client's had
+    reused: int = 0  # requests that started with the output of an abandoned request
     nans: int = 0  # results that were not finite
-    spoiled: int = 0  # slots
+    spoiled: int = 0  # KV slots poisoned
     errors: int = 0
     poisoned: int = 0
     steps_behind: int = 0
@@ -30,10 +30,10 @@ class Outcomes:
     clock_jumps: int = 0
     duplicates: int = 0
     late_aborts: int = 0
-    broken_workers: int = 0  # that violated the protocol
-    halts: int = 0  # of the core, longer than a client's lease
-    retries: int = 0  # requests that a new core was too full to take back at once
-    paused: int = 0  # clients that held too much
+    broken_workers: int = 0  # workers that violated the protocol
+    halts: int = 0  # times that the core stood still for longer than a client's lease
+    retries: int = 0  # requests that a new core had to reject at first because it was full
+    paused: int = 0  # clients paused for their unacknowledged bytes
     passes: int = 0  # admissions past a sequence that did not fit
 
     def add(self, other: "Outcomes") -> None:

@@ -1,7 +1,7 @@
-"""An overloaded engine in virtual time: forecasts compared with measured waits, and each tenant's share.
+"""An overloaded engine in virtual time: compares forecasts with measured waits and counts each tenant's share.
 
-The workers are a clock: a step takes what its tokens cost, and every sequence ends at a length drawn beforehand. So a
-minute of overload takes seconds, and the same seed gives the same figures anywhere.
+No worker computes anything: the duration of a step follows from its tokens, and the length of every output is drawn in
+advance. A simulated minute takes seconds of real time, and the same seed gives the same figures on every machine.
 """
 
 import random
@@ -30,20 +30,20 @@ EOS = 0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A sender of, in the mean, `per_s` requests a second, from the moment `begins_s` on."""
+    """Sends `per_s` requests per second on average, starting at `begins_s`."""
 
     tenant: str
     per_s: float
     weight: float = 1.0
     ttl_s: float = 0.0
-    prompt: tuple[int, int] = (8, 200)  # tokens, from … to
-    allowed: tuple[int, int] = (20, 200)  # max_tokens; the outputs end anywhere before
+    prompt: tuple[int, int] = (8, 200)  # range of the length in tokens
+    allowed: tuple[int, int] = (20, 200)  # range of max_tokens; the length of an output is drawn from 1 to max_tokens
     begins_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step; by default 64 rows decode at 2,500 tokens a second."""
+    """The duration of a step in seconds; by default 64 rows decode at 2,500 tokens per second."""
 
     step_s: float = 0.0064
     prompt_token_s: float = 0.0002
@@ -54,8 +54,8 @@ class StepTime:
 
 
 @dataclass(slots=True)
-class Asked:
-    """One request: what was foretold, and what came."""
+class SentRequest:
+    """One request, with its forecast and its result."""
 
     source: Source
     at_s: float
@@ -68,7 +68,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Overload:
-    """`run` fills `asked`, and `tokens`, the number that each tenant received."""
+    """`run` fills `sent`, and `tokens`, the number of output tokens that each tenant received."""
 
     seed: int
     sources: tuple[Source, ...]
@@ -78,11 +78,11 @@ class Overload:
     max_model_len: int = 1024
     checks: bool = False
     now: float = 0.0
-    asked: dict[int, Asked] = field(default_factory=dict)  # by request id
+    sent: dict[int, SentRequest] = field(default_factory=dict)  # by request id
     tokens: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     engine: EngineCore = field(init=False)
     _rng: random.Random = field(init=False)
-    _arrivals: list[tuple[float, int]] = field(default_factory=list)  # of each source the next, as a schedule
+    _arrivals: list[tuple[float, int]] = field(default_factory=list)  # the next arrival of each source: time, index
     _plans: deque[SchedulerOutput] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -100,14 +100,14 @@ class Overload:
         self._arrivals = [(source.begins_s, index) for index, source in enumerate(self.sources)]
 
     def run(self, seconds: float) -> "Overload":
-        """The requests come for so long; then what was accepted is finished."""
-        while self._turn(seconds):
+        """Requests arrive for `seconds`; the accepted ones are then finished."""
+        while self._advance(seconds):
             if self.checks:
                 check_invariants(self.engine)
         return self
 
-    def _turn(self, seconds: float) -> bool:
-        """Until the next event: a step ends or a request comes."""
+    def _advance(self, seconds: float) -> bool:
+        """Advance to the next event, the end of a step or an arrival; False when there is none."""
         engine = self.engine
         while (plan := engine.plan(self.now)) is not None:
             self._plans.append(plan)
@@ -116,24 +116,24 @@ class Overload:
             answer = self._execute(self._plans[0])
             ends = self.now + answer.step_s
             while due < min(ends, seconds):
-                self._ask(due, index)
+                self._send(due, index)
                 due, index = min(self._arrivals)
             self._plans.popleft()
             self.now = ends
-            self._take(engine.expire(self.now))
-            self._take(engine.apply(answer, self.now))
+            self._receive(engine.expire(self.now))
+            self._receive(engine.apply(answer, self.now))
             return True
         if due >= seconds:
             return False
         self.now = due
-        self._ask(due, index)
+        self._send(due, index)
         return True
 
-    def _ask(self, at_s: float, index: int) -> None:
+    def _send(self, at_s: float, index: int) -> None:
         rng, source = self._rng, self.sources[index]
         self._arrivals[index] = (at_s + rng.expovariate(source.per_s), index)
-        request_id, allowed = len(self.asked) + 1, rng.randint(*source.allowed)
-        asked = self.asked[request_id] = Asked(source, at_s, rng.randint(1, allowed))
+        request_id, allowed = len(self.sent) + 1, rng.randint(*source.allowed)
+        request = self.sent[request_id] = SentRequest(source, at_s, rng.randint(1, allowed))
         prompt = pack_ids(rng.randrange(1, 1000) for _ in range(rng.randint(*source.prompt)))
         message = EngineCoreRequest(
             request_id,
@@ -144,11 +144,11 @@ class Overload:
             ttl_s=source.ttl_s,
         )
         tenant = self.engine.scheduler.shares.of(source.tenant, source.weight)
-        asked.forecast_s = self.engine.admission.forecast.first_token_s(tenant, len(prompt) // 4)
-        self._take(self.engine.add_request(CLIENT, message, at_s))
+        request.forecast_s = self.engine.admission.forecast.first_token_s(tenant, len(prompt) // 4)
+        self._receive(self.engine.add_request(CLIENT, message, at_s))
 
     def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """In the order of the answer: the decode set, then the chunks that sample."""
+        """Answers first the decode set, then the chunks that sample a token, as a worker does."""
         step = next(step for step in self.engine.scheduler.in_flight if step.step == plan.step)
         decode, advance = step.decode, plan.step - step.decode.origin
         tokens = [
@@ -160,24 +160,26 @@ class Overload:
         return ModelRunnerOutput(plan.epoch, plan.step, pack_ids(tokens), seconds)
 
     def _token(self, sequence: Sequence, position: int) -> int:
-        return EOS if position + 1 >= self.asked[sequence.request.request_id].output_len else 7
+        return EOS if position + 1 >= self.sent[sequence.request.request_id].output_len else 7
 
-    def _take(self, outgoing: Outgoing) -> None:
+    def _receive(self, outgoing: Outgoing) -> None:
         for _, message in outgoing:
             if isinstance(message, RequestRejected):
-                asked = self.asked[message.request_id]
-                asked.rejected, asked.rejected_s = message, self.now - asked.at_s
+                request = self.sent[message.request_id]
+                request.rejected, request.rejected_s = message, self.now - request.at_s
                 continue
             assert isinstance(message, EngineCoreOutputs)
             for output in message.outputs:
-                asked = self.asked[output.stream_id]
-                if asked.first_token_s is None:
-                    asked.first_token_s = self.now - asked.at_s
+                request = self.sent[output.stream_id]
+                if request.first_token_s is None:
+                    request.first_token_s = self.now - request.at_s
                 if output.finish_reason is not None:
-                    self.tokens[asked.source.tenant] += output.position + len(output.token_ids) // 4
-            self._take(self.engine.outputs_received(CLIENT, 1))
+                    self.tokens[request.source.tenant] += output.position + len(output.token_ids) // 4
+            self._receive(self.engine.outputs_received(CLIENT, 1))
 
-    def rejected(self, reason: RejectReason) -> list[Asked]:
+    def rejected(self, reason: RejectReason) -> list[SentRequest]:
         return [
-            asked for asked in self.asked.values() if asked.rejected is not None and asked.rejected.reason is reason
+            request
+            for request in self.sent.values()
+            if request.rejected is not None and request.rejected.reason is reason
         ]

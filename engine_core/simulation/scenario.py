@@ -1,4 +1,4 @@
-"""What one seed makes of the world: configuration, cache size, load, tempers and faults."""
+"""Draws a scenario from a seed: configuration, cache size, load, the behaviour of clients, and faults."""
 
 import random
 from dataclasses import dataclass, replace
@@ -25,15 +25,15 @@ TENANTS = (("", 1.0), ("a", 1.0), ("b", 2.0), ("c", 0.25))
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Faults are probabilities per tick of the simulation."""
+    """One simulation. Faults are probabilities per tick unless noted."""
 
     seed: int
     config: Config
     facts: ModelFacts
     num_clients: int
     num_requests: int
-    client_credit: int  # messages that a client leaves unacknowledged
-    client_pace: float  # chance per tick that a client takes its next message
+    client_credit: int  # messages that may be unacknowledged
+    client_pace: float  # chance per tick that a client reads its next message
     abort: float
     worker_death: float
     core_death: float
@@ -42,13 +42,13 @@ class Scenario:
     tenants: tuple[tuple[str, float], ...]  # names and weights
     ttl: float  # chance that a request has a time limit
     poison: int | None  # a worker dies when it computes a sequence of this seed beyond its third token
-    spoil: float = 0.0  # a KV slot holds what is not finite
+    spoil: float = 0.0  # a KV slot gets a value that is not finite
     slow_step: float = 0.0
     clock_jump: float = 0.0
     duplicate: float = 0.0  # per request and per answer, not per tick
     max_passes: int = 4  # admissions past a sequence that does not fit
     broken_worker: float = 0.0  # per answer: the worker also violates the protocol
-    pooling: float = 0.0  # of the requests, want a vector
+    pooling: float = 0.0  # share of pooling requests
 
 
 def happens(rng: random.Random, chance: float) -> bool:
@@ -57,26 +57,26 @@ def happens(rng: random.Random, chance: float) -> bool:
 
 
 def blocks_of_alone(length: int, groups: tuple[KVGroup, ...], config: Config) -> int:
-    """The most blocks that a sequence of so many tokens holds at once when it is computed alone, counted one by one."""
+    """The most blocks that a sequence of `length` tokens holds at once when it runs alone, counted one by one."""
     size, chunk, count = config.cache.block_size, config.scheduler.max_num_batched_tokens, 0
     for group in groups:
         touched = -(-length // size)
         if group.window:
-            seen = group.window - 1 + chunk  # by the tokens of a chunk, wherever it begins
+            seen = group.window - 1 + chunk  # tokens that a chunk attends to
             touched = min(touched, max(len({p // size for p in range(at, at + seen)}) for at in range(size)))
         count += touched
     return count
 
 
 def capacity_tokens(scenario: Scenario) -> int:
-    """The longest sequence that fits alone, as far as the model goes; it ends at a block's end."""
+    """The longest sequence that fits alone, rounded up to whole blocks, up to the model's maximum length."""
     facts, size = scenario.facts, scenario.config.cache.block_size
     lengths = range(0, facts.max_model_len + size, size)
     return max(n for n in lengths if blocks_of_alone(n, facts.kv_groups, scenario.config) <= facts.num_blocks)
 
 
 def draw_scenario(seed: int) -> Scenario:
-    """Tiny pools, tiny blocks and short contexts, so that everything collides with everything."""
+    """Small pools, small blocks and short contexts, so that shortages and faults coincide often."""
     rng = random.Random(seed)
     block_size: Any = rng.choice((1, 2, 4, 8))
     max_model_len = rng.randint(8, 64)
@@ -99,15 +99,15 @@ def draw_scenario(seed: int) -> Scenario:
         eos_token_ids=frozenset({EOS}),
     )
     facts = with_groups(facts, config, random.Random(f"KV groups of {seed}"))
-    kinds = random.Random(f"kinds {seed}")  # of their own, so that other draws stay as they were
-    pooling = kinds.choice((0.0, 0.0, 0.3, 1.0))
-    is_bidirectional = pooling == 1.0 and kinds.random() < 0.5
+    pooling_rng = random.Random(f"kinds {seed}")  # separate, so that the other draws of a seed do not depend on it
+    pooling = pooling_rng.choice((0.0, 0.0, 0.3, 1.0))
+    is_bidirectional = pooling == 1.0 and pooling_rng.random() < 0.5
     facts = replace(
         facts,
         pooling=PoolingFacts(
             tasks=("embed", "token_embed") if is_bidirectional else ("generate", "embed", "token_embed"),
             embedding_size=VECTOR_SIZE,
-            needs_whole_prompt=is_bidirectional or kinds.random() < 0.3,
+            needs_whole_prompt=is_bidirectional or pooling_rng.random() < 0.3,
             is_bidirectional=is_bidirectional,
         ),
     )
@@ -138,7 +138,7 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def with_groups(facts: ModelFacts, config: Config, rng: random.Random) -> ModelFacts:
-    """Most models have one full group, some a window in every layer, some full layers and others with windows."""
+    """Half of the models have one full group; the others have windows in all layers or in some of them."""
     kind = rng.choice(("full", "full", "full", "window", "mixed", "mixed"))
     if kind == "full":
         return facts
@@ -172,7 +172,7 @@ def draw_request(rng: random.Random, scenario: Scenario, request_id: int, max_tt
 
 
 def for_pooling(request: EngineCoreRequest, rng: random.Random, scenario: Scenario) -> EngineCoreRequest:
-    """The same prompt, as far as one step may compute it where it must; a vector is wanted."""
+    """A pooling request with the same prompt, cut to the longest that the model accepts."""
     facts, prompt = scenario.facts, request.prompt_token_ids
     if rng.random() < 0.2:
         prompt = prompt + pack_ids(rng.randrange(facts.vocab_size) for _ in range(facts.max_model_len))
@@ -190,14 +190,14 @@ def for_pooling(request: EngineCoreRequest, rng: random.Random, scenario: Scenar
 
 
 def longest_prompt(scenario: Scenario) -> int:
-    """Of a vector; a cache that is smaller than the longest context bounds it, too."""
+    """The longest prompt of a pooling request; the context, the cache and, without causality, one step bound it."""
     facts, config = scenario.facts, scenario.config
     longest = min(facts.max_model_len, facts.num_blocks * config.cache.block_size)
     return min(longest, config.scheduler.max_num_batched_tokens) if facts.pooling.is_bidirectional else longest
 
 
 def draw_prompt(rng: random.Random, facts: ModelFacts) -> list[int]:
-    """Often a prefix of one of two texts, with or without a tail of its own."""
+    """Often a prefix of one of two texts, half the time followed by random tokens."""
     length = rng.randint(1, facts.max_model_len - 1)
     story = random.Random(rng.randint(0, 1))
     prompt = [story.randrange(facts.vocab_size) for _ in range(length)]

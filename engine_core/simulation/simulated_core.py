@@ -46,7 +46,7 @@ class SimulatedCore:
         self.group = self._start_group(0, now)
 
     def restart(self, clients: Iterable[bytes], now: float) -> None:
-        """Everything in the core and on its way is lost."""
+        """Replace the core: everything in it and in flight is lost."""
         self.count()
         self.start(self.engine.epoch + 1, clients, now)
         self._outcomes.core_deaths += 1
@@ -58,7 +58,7 @@ class SimulatedCore:
         assert not self._client_link.num_failed, "the core itself failed on a message; the log has the traceback"
 
     def begin_iteration(self, now: float) -> None:
-        self._client_link.excuse(self._clock.begin_iteration(now, TICK_S))
+        self._client_link.extend_leases(self._clock.begin_iteration(now, TICK_S))
 
     def advance(self, now: float) -> None:
         """Plan a step, compute one and apply one, each with some probability."""
@@ -81,7 +81,7 @@ class SimulatedCore:
             self._apply(now)
 
     def heartbeat(self, now: float) -> None:
-        self._client_link.beat(self.engine, now, computes=True)
+        self._client_link.heartbeat(self.engine, now, computes=True)
         check_invariants(self.engine)
 
     def expire(self, now: float) -> None:

@@ -55,10 +55,10 @@ class Simulation:
             if self._tick():
                 self._finish()
                 return self.outcomes
-        raise AssertionError(f"seed {self.scenario.seed}: not all has ended after {MAX_TICKS} ticks")
+        raise AssertionError(f"seed {self.scenario.seed}: not finished after {MAX_TICKS} ticks")
 
     def _tick(self) -> bool:
-        """A moment in which each party may act once; True when there is nothing left to do."""
+        """One tick, in which clients, core and workers may each act once; True when nothing is left to do."""
         rng = self._rng
         self.now += rng.random() * 2 * TICK_S
         self._inject_faults()
@@ -79,7 +79,7 @@ class Simulation:
 
     def _finish(self) -> None:
         pool = self._engine.kv_cache.pool
-        assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
+        assert pool.num_free == pool.num_blocks, "blocks are still owned although no sequence is live"
         for client in self._responsive():
             assert not client.unfinished(), f"streams {client.unfinished()} never ended"
         streams = [stream for client in self._clients for stream in client.streams.values()]
@@ -90,7 +90,7 @@ class Simulation:
         self.outcomes.poisoned = sum(client.num_poisoned for client in self._clients)
         assert 2 * self.outcomes.errors <= self.outcomes.nans, "a stream failed without two bad results"
         num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.outcomes.core_deaths)
-        assert self.outcomes.crashes <= 2 * num_deadly, "one request has killed three worker groups"
+        assert self.outcomes.crashes <= 2 * num_deadly, "one poison request ended three worker groups"
         self._core.count()
         self.outcomes.passes += self._core.group.num_passes
 
@@ -128,7 +128,8 @@ class Simulation:
             self.outcomes.duplicates += 1
             before = self._engine.scheduler.num_live, len(client.inbox)
             self._send(client, request)
-            assert (self._engine.scheduler.num_live, len(client.inbox)) == before, "a request that comes twice counts"
+            after = self._engine.scheduler.num_live, len(client.inbox)
+            assert after == before, "a repeated request was counted twice"
 
     def _send(self, client: SimulatedClient, message: ToEngineCore) -> None:
         self._core.receive(client.name, message, self.now)
@@ -158,7 +159,7 @@ class Simulation:
         for stream_id in stream_ids:
             stream = client.streams[stream_id]
             stream.abort_reason = reason if stream.abort_reason is None else stream.abort_reason
-        message = AbortRequests((*stream_ids, 7), reason)  # 7 is no stream's
+        message = AbortRequests((*stream_ids, 7), reason)  # no stream has the id 7
         reasons = {client.streams[stream_id].abort_reason for stream_id in stream_ids}
         if reasons == {reason} and happens(self._rng, 0.3):
             self._late_aborts.append((client, message))
@@ -168,7 +169,7 @@ class Simulation:
             self.outcomes.aborts += 1
 
     def _deliver_late_aborts(self) -> None:
-        """Some of their streams have ended meanwhile."""
+        """Send aborts that were delayed; some of their streams may have ended by now."""
         while self._late_aborts and self._rng.random() < 0.3:
             client, message = self._late_aborts.pop(0)
             if not client.is_silent:
@@ -201,7 +202,7 @@ class Simulation:
             self.outcomes.halts += seconds > CLIENT_LEASE_S
 
     def _silence(self, lost: SimulatedClient) -> None:
-        """Either its lease must end, or a send to it fails; its requests are asked again of another client."""
+        """A client falls silent: its lease ends or a send to it fails. Other clients repeat its requests."""
         lost.is_silent = True
         self.outcomes.silent_clients += 1
         if self._rng.random() < 0.2:
@@ -214,7 +215,7 @@ class Simulation:
                 self._send_request(self._rng.choice(clients), again)
 
     def _kill_core(self) -> None:
-        """Everything in the core and on its way is lost; the clients ask again for what they miss."""
+        """Everything in the core and in flight is lost; the clients send their unfinished requests again."""
         self._late_aborts.clear()
         self._retries.clear()
         self._core.restart(self._names_responsive(), self.now)
@@ -252,7 +253,7 @@ class Simulation:
 
 
 def simulate(seed: int) -> tuple[Outcomes, str]:
-    """Run the scenario of `seed`; returns what it did and its trace."""
+    """Run the scenario of `seed`; returns its outcomes and the hash of its trace."""
     simulation = Simulation(draw_scenario(seed))
     try:
         return simulation.run(), simulation.links.trace_hash

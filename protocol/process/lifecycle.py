@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
 HANDSHAKE_TIMEOUT_S = 30.0
-FAREWELL_S = 0.5  # how long an ending process waits for its last message to leave
+LINGER_S = 0.5  # how long an ending process waits for its last message to leave
 EXIT_FAILED = 1
 EXIT_REFUSED = 2  # starting again will not help
 
@@ -135,11 +135,11 @@ class ChildProcess:
 
     def close(self) -> None:
         """Close the control link; queued messages have 500 ms to leave."""
-        self.control.close(linger_s=FAREWELL_S)
+        self.control.close(linger_s=LINGER_S)
         # term() blocks while any socket is open, so it gets a deadline.
         ending = threading.Thread(target=self.context.term, daemon=True)
         ending.start()
-        ending.join(FAREWELL_S + 0.1)
+        ending.join(LINGER_S + 0.1)
 
 
 def name_process(name: str) -> None:

@@ -20,6 +20,6 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 def load(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """The weights of `folder` into `model`; ValueError when it was trained with other tokens."""
     if PreTrainedTokenizerFast.from_pretrained(folder).get_vocab() != tokenizer.get_vocab():
-        raise ValueError(f"{folder} has other tokens than this script makes now; train from zero")
+        raise ValueError(f"{folder} has other tokens than this script makes now; train from scratch")
     served = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.load_state_dict(served.state_dict())

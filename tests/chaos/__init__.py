@@ -1,1 +1,1 @@
-"""Faults in real processes under load, judged by streams whose every token is known before."""
+"""Faults in real processes under load, checked with streams whose tokens are known in advance."""

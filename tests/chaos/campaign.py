@@ -25,14 +25,14 @@ from .faults import (
 )
 from .ledger import Fault, Ledger
 from .load import Load
-from .orders import draw_orders
+from .load_requests import draw_requests
 from .transports import transports
 
 EVERYTHING = (
     *(f"{role}:{name}" for role in (*CHILDREN, "standby", HELPER) for name in SIGNALS),
     *("supervisor:SIGSTOP", "supervisor:SIGSTOP+SIGCONT"),
 )
-NUM_ORDERS = 32
+NUM_REQUESTS = 32
 MAX_TOKENS = 200
 
 
@@ -65,7 +65,7 @@ class Campaign:
 
 
 def run(campaign: Campaign, server: ServerProcess) -> Ledger:
-    """Serve, break, check, stop. AssertionError when a block, a process or a file is left; the rest is reported."""
+    """Run load and faults, check, stop. Raises AssertionError if a block, a process or a file is left."""
     server.wait_ready()
     ledger = asyncio.run(_run(campaign, server))
     server.process.terminate()
@@ -76,9 +76,9 @@ def run(campaign: Campaign, server: ServerProcess) -> Ledger:
 
 
 async def _run(campaign: Campaign, server: ServerProcess) -> Ledger:
-    orders = draw_orders(campaign.seed, NUM_ORDERS, MAX_TOKENS)
+    requests = draw_requests(campaign.seed, NUM_REQUESTS, MAX_TOKENS)
     async with await AsyncClient.connect(str(run_dir(server))) as client:
-        load = Load(transports(server.port, client), orders, {}, campaign.seed)
+        load = Load(transports(server.port, client), requests, {}, campaign.seed)
         await load.compute_expected()
         end = time.monotonic() + campaign.seconds
         await asyncio.gather(load.until(end, campaign.streams), _break(campaign, server, load.ledger, end))
@@ -95,7 +95,7 @@ async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end:
             return
         await asyncio.sleep(pause_s)
         victims = _victims(server, kinds, rng)
-        if not victims:  # still on its way back from the last fault, or a standby worker that is not there yet
+        if not victims:  # the processes are still starting
             continue
         kind = " & ".join(sorted(victims.values()))
         ledger.faults.append(Fault(kind, time.monotonic(), next(iter(victims)).pid))
@@ -109,7 +109,7 @@ async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end:
 
 
 def _victims(server: ServerProcess, kinds: list[str], rng: random.Random) -> dict[psutil.Process, str]:
-    """A process for each kind, none twice; without those of which there is none now."""
+    """A process for each kind, no process twice; kinds without a process are left out."""
     victims: dict[psutil.Process, str] = {}
     for kind in kinds:
         role = kind.partition(":")[0]

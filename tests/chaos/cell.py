@@ -1,4 +1,4 @@
-"""One cell of the matrix: a signal to a process in a phase, under a small load, with everything that must then hold."""
+"""One cell of the matrix: a signal to a process in a phase, under a small load, and the checks that follow."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ from .faults import (
     wait_for_process,
 )
 from .load import Expected, Load
-from .orders import Order
+from .load_requests import LoadRequest
 from .transports import NUM_TRANSPORTS, transports
 
-HALT_S = 0.3  # of SIGSTOP with SIGCONT: shorter than what counts as a hang
-LONG_HALT_S = 4.0  # of a supervisor while no frontend may be there to continue it
+HALT_S = 0.3  # between SIGSTOP and SIGCONT: shorter than a hang
+LONG_HALT_S = 4.0  # for a supervisor, while there may be no frontend to continue it
 OPTIONS = ("--max-restarts", "1000000", "--num-blocks", "600", "--max-num-batched-tokens", "128")
 NO_KEY = ""
 PHASES = ("loading", "idle", "prefill", "decode", "draining")
@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def ends_all(self) -> bool:
-        """Nothing is promised beyond leaving nothing behind."""
+        """Whether the server ends; then only its cleanup is checked."""
         at_once = ("SIGKILL", "SIGSEGV") + (("SIGTERM",) if self.phase in ("loading", "draining") else ())
         return self.role == "supervisor" and self.signal in at_once
 
@@ -57,17 +57,19 @@ class Cell:
 
 
 @contextlib.asynccontextmanager
-async def loading(server: ServerProcess, orders: list[Order], expected: Expected, seed: int = 0) -> AsyncIterator[Load]:
-    """A load over both transports; `expected` is filled by the first one and kept for the others."""
+async def loading(
+    server: ServerProcess, requests: list[LoadRequest], expected: Expected, seed: int = 0
+) -> AsyncIterator[Load]:
+    """A load over both transports; the first call fills `expected` for the others."""
     async with await AsyncClient.connect(str(run_dir(server)), away_s=90.0) as client:
-        load = Load(transports(server.port, client), orders, expected, seed)
+        load = Load(transports(server.port, client), requests, expected, seed)
         if not expected:
             await load.compute_expected()
         yield load
 
 
 async def inject(server: ServerProcess, cell: Cell) -> None:
-    wait_for_process(server, CHILDREN[0])  # its signal handlers are there before its children
+    wait_for_process(server, CHILDREN[0])  # the signal handlers are set before children start
     victim = wait_for_process(server, cell.role)
     send(victim, cell.signal)
     if cell.signal == "SIGSTOP+SIGCONT":
@@ -78,7 +80,7 @@ async def inject(server: ServerProcess, cell: Cell) -> None:
         resume(victim)
 
 
-def judge(cell: Cell, load: Load) -> None:
+def check_load(cell: Cell, load: Load) -> None:
     ledger = load.ledger
     assert not ledger.wrong, ledger.report()
     if not cell.ends_all:
@@ -86,45 +88,45 @@ def judge(cell: Cell, load: Load) -> None:
         assert cell.breaks_connections or not ledger.broken, ledger.report()
 
 
-async def run_while_serving(server: ServerProcess, cell: Cell, orders: list[Order], expected: Expected) -> None:
-    """The phases idle, prefill and decode; the server goes on unless the supervisor was hit."""
-    async with loading(server, orders, expected) as load:
+async def run_while_serving(server: ServerProcess, cell: Cell, requests: list[LoadRequest], expected: Expected) -> None:
+    """The phases idle, prefill and decode; the server continues unless the supervisor is the victim."""
+    async with loading(server, requests, expected) as load:
         if cell.phase == "idle" and cell.role != NO_KEY:
             await inject(server, cell)
             if cell.ends_server:
                 return
         asking = asyncio.create_task(load.once(again=cell.role != "supervisor"))
         if cell.phase == "prefill":
-            await asyncio.sleep(0.01)  # sent, and too little time for 128 tokens a step to be over
+            await asyncio.sleep(0.01)  # long enough to send, too short to finish at 128 tokens per step
         elif cell.phase == "decode":
-            await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
+            await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(requests))
         if cell.phase != "idle":
             await inject(server, cell)
         await asking
-        judge(cell, load)
+        check_load(cell, load)
     if not cell.ends_server:
         await check_nothing_is_left(server)
 
 
-async def run_draining(server: ServerProcess, cell: Cell, orders: list[Order], expected: Expected) -> None:
-    async with loading(server, orders, expected) as load:
+async def run_draining(server: ServerProcess, cell: Cell, requests: list[LoadRequest], expected: Expected) -> None:
+    async with loading(server, requests, expected) as load:
         asking = asyncio.create_task(load.once(again=False))
-        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
+        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(requests))
         server.process.send_signal(signal.SIGTERM)
         if cell.role == "supervisor" or server.process.poll() is None:
             await inject(server, cell)
         await asking
-        judge(cell, load)
+        check_load(cell, load)
 
 
 async def until_all_have_begun(load: Load, asking: "asyncio.Task[None]", count: int) -> None:
-    """Until each stream has had a token, or has ended already."""
+    """Wait until each stream has a token or has ended."""
     while load.num_begun < count and not asking.done():
         await asyncio.sleep(0.005)
 
 
 def check_end(server: ServerProcess, cell: Cell) -> None:
-    """After the end of the server, asked for or not: no process and no file is left, and the exit code shows how."""
+    """After the end of the server: no process and no file is left, and the exit code is right."""
     code = wait_ended(server)
     sudden = {"SIGKILL": -signal.SIGKILL, "SIGSEGV": -signal.SIGSEGV}
     if cell.role == "supervisor" and cell.signal in sudden:

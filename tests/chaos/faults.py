@@ -20,7 +20,7 @@ CHILDREN = ("worker", "engine-core", "frontend")
 PROCESSES = (*CHILDREN, "supervisor")
 HELPER = "template helper"  # a frontend's child
 HELPER_MODULE = "paged_serve.frontend.conversation.template_process"
-# SIGSTOP alone leaves it to the server to notice
+# after SIGSTOP without SIGCONT, the server must detect the hang
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP", "SIGSTOP+SIGCONT")
 
 
@@ -30,7 +30,7 @@ def run_dir(server: ServerProcess) -> Path:
 
 
 def processes_of(server: ServerProcess, role: str) -> list[psutil.Process]:
-    """Those that are not on their way out. `role`: a role, or a role and an index, as "worker 1"."""
+    """The processes that are not ending. `role`: a role, or a role and an index, as "worker 1"."""
     if role == "supervisor":
         return [psutil.Process(server.process.pid)]
     found = []
@@ -43,7 +43,7 @@ def processes_of(server: ServerProcess, role: str) -> list[psutil.Process]:
 
 
 def process_of(server: ServerProcess, role: str) -> psutil.Process | None:
-    """Of several, which are equal, any; None while there is none."""
+    """A process of the role; None if there is none."""
     return next(iter(processes_of(server, role)), None)
 
 
@@ -56,7 +56,7 @@ def wait_for_process(server: ServerProcess, role: str) -> psutil.Process:
 
 
 def send(process: psutil.Process, what: str) -> None:
-    """The first of the signals of `what`; one that has just ended needs none."""
+    """Send the first signal of `what`; a process that has just ended is ignored."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, getattr(signal, what.partition("+")[0]))
 
@@ -67,7 +67,7 @@ def resume(process: psutil.Process) -> None:
 
 
 async def check_nothing_is_left(server: ServerProcess) -> None:
-    """No sequence, no block: the engine's own audit, and its figures."""
+    """Check that no sequence and no block is left, with the engine's audit and its statistics."""
     async with await AsyncClient.connect(str(run_dir(server))) as client:
         await client.utility(Utility.CHECK_INVARIANTS)
         await client.utility(Utility.RESET_PREFIX_CACHE)
@@ -77,7 +77,7 @@ async def check_nothing_is_left(server: ServerProcess) -> None:
 
 
 def wait_ended(server: ServerProcess) -> int:
-    """The exit code, once every process that was ever started for this server is gone."""
+    """Wait until all processes of this server are gone; returns the exit code."""
     code = server.process.wait(GONE_WITHIN_S)
     deadline = time.monotonic() + GONE_WITHIN_S
     while left := list(_of_this_server(server)):
@@ -91,11 +91,11 @@ def check_no_file_is_left(server: ServerProcess) -> None:
 
 
 def _role(child: psutil.Process) -> str:
-    """By its name, or by its module until it has one. A promoted standby worker is a worker by name."""
+    """The role by the process's name, or by its module before it has one. A promoted standby worker is a worker."""
     role, words = child.name().rpartition("-")[0], child.cmdline()
     if role in (*CHILDREN, "standby"):
         return role
-    if any(HELPER_MODULE in word for word in words):  # in the text of its program
+    if any(HELPER_MODULE in word for word in words):  # in the program text
         return HELPER
     return next((ROLES[word] for word in words if word in ROLES), "")
 
@@ -108,7 +108,7 @@ def _children(server: ServerProcess) -> list[psutil.Process]:
 
 
 def _of_this_server(server: ServerProcess) -> Iterator[tuple[int, list[str]]]:
-    """Processes of the whole machine whose temporary directory is this server's: the children inherit it."""
+    """All processes of the machine with this server's temporary directory, which children inherit."""
     for process in psutil.process_iter():
         try:
             if process.environ().get("TMPDIR") == str(server.temporary) and process.status() != psutil.STATUS_ZOMBIE:

@@ -1,4 +1,4 @@
-"""The results of a load: counts, latencies, and everything that must not have happened."""
+"""The results of a load: counts, latencies and failures."""
 
 import statistics
 from collections import Counter
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from .transports import Attempt
 
-NEAR_S = 0.5  # a silence that covers any of the time so long after a fault is that fault's
+NEAR_S = 0.5  # a silence that overlaps this time after a fault counts as caused by it
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done to which process, and when (`time.monotonic` seconds)."""
+    """A fault, its process and its time (`time.monotonic` seconds)."""
 
     kind: str
     at: float
@@ -20,28 +20,28 @@ class Fault:
 
 @dataclass(slots=True)
 class Ledger:
-    """`wrong`: streams that differ from what is expected; `lost`: accepted streams that did not end well."""
+    """`wrong`: streams that differ from the expected ones; `lost`: accepted streams without a regular end."""
 
-    orders: int = 0
+    requests: int = 0
     completed: int = 0
     aborted: int = 0
     tokens: int = 0
-    refused: int = 0  # orders that were refused with Retry-After at the first try
+    refused: int = 0  # requests that were refused with Retry-After at the first try
     broken: int = 0  # connections that ended before their answer
-    resumed: int = 0  # of them, answers that went on behind the last event that was received
+    resumed: int = 0  # of them, answers that resumed after the last event received
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    attempts: dict[int, Attempt] = field(default_factory=dict)  # by id, so that one that was resumed is in it once
+    attempts: dict[int, Attempt] = field(default_factory=dict)  # by id, so that a resumed attempt counts once
     reasons: Counter[str] = field(default_factory=Counter)
 
     @property
     def admitted(self) -> float:
-        """Share of orders that were taken at the first try."""
-        return 1.0 if not self.orders else 1 - self.refused / self.orders
+        """Share of requests that were accepted at the first attempt."""
+        return 1.0 if not self.requests else 1 - self.refused / self.requests
 
     def stalls(self) -> dict[str, list[float]]:
-        """By kind of fault: of each stream that ran at its moment, the longest silence near it, in seconds."""
+        """By kind of fault: for each stream that ran at its time, the longest silence near it in seconds."""
         found: dict[str, list[float]] = {fault.kind: [] for fault in self.faults}
         for fault in self.faults:
             for attempt in self.attempts.values():
@@ -60,7 +60,7 @@ class Ledger:
             median, most = (statistics.median(stalls), max(stalls)) if stalls else (0.0, 0.0)
             rows.append(f"{kind:{width}s} {times[kind]:5d} {len(stalls):7d} {median:10.2f} s {most:4.2f} s")
         rows += [
-            f"faults {len(self.faults)}, orders {self.orders}, completed {self.completed}, aborted {self.aborted}, "
+            f"faults {len(self.faults)}, requests {self.requests}, completed {self.completed}, aborted {self.aborted}, "
             f"tokens {self.tokens}, wrong {len(self.wrong)}, lost {len(self.lost)}",
             f"connections broken {self.broken} (resumed {self.resumed}), "
             f"admitted at the first try {100 * self.admitted:.2f} %",

@@ -1,4 +1,4 @@
-"""The load: so many streams at once, each compared with the output of the same request without a fault."""
+"""The load: concurrent streams, each compared with the output of the same request without a fault."""
 
 import asyncio
 import contextlib
@@ -7,90 +7,97 @@ import time
 from collections.abc import Sequence
 
 from .ledger import Ledger
-from .orders import Order, Received
+from .load_requests import LoadRequest, Received
 from .transports import Attempt, Broken, Failed, Refused, Transport
 
-PATIENCE_S = 90.0  # how long an order is asked again before it counts as lost
+PATIENCE_S = 90.0  # how long a request is retried before it counts as lost
 ASK_AGAIN_S = 0.2
-Expected = dict[tuple[str, int], list[Received]]  # by transport and order
-ABORTED = 0.1  # share of orders that are left in the middle
+Expected = dict[tuple[str, int], list[Received]]  # by transport and request
+ABORTED = 0.1  # share of requests that are aborted
 
 
 class Load:
     """`compute_expected` once without faults; then `once` or `until`. The results are in `ledger`."""
 
-    def __init__(self, transports: Sequence[Transport], orders: Sequence[Order], expected: Expected, seed: int):
-        """`expected` is empty, or was filled by another load with equal orders and transports."""
+    def __init__(self, transports: Sequence[Transport], requests: Sequence[LoadRequest], expected: Expected, seed: int):
+        """`expected` is empty, or was filled by another load with equal requests and transports."""
         self.ledger = Ledger()
         self.num_begun = 0  # attempts that have had their first token
         self._transports = transports
-        self._orders = orders
+        self._requests = requests
         self._expected = expected
         self._rng = random.Random(f"load {seed}")
 
     async def compute_expected(self) -> None:
-        """Each order on each transport, all at once; the transports must agree, too."""
-        await asyncio.gather(*(self._expect(way, order) for way in self._transports for order in self._orders))
-        for order in self._orders:
+        """Run each request on each transport, all at once; the transports must agree."""
+        await asyncio.gather(
+            *(self._expect(transport, request) for transport in self._transports for request in self._requests)
+        )
+        for request in self._requests:
             tokens = [
-                [received.token_ids for received in self._expected[way.name, order.number]] for way in self._transports
+                [received.token_ids for received in self._expected[transport.name, request.number]]
+                for transport in self._transports
             ]
-            assert all(ids == tokens[0] for ids in tokens), f"transports differ on order {order.number}"
+            assert all(ids == tokens[0] for ids in tokens), f"transports differ on request {request.number}"
 
-    async def _expect(self, way: Transport, order: Order) -> None:
-        attempt = Attempt(order)
-        async for _ in way.ask(attempt):
+    async def _expect(self, transport: Transport, request: LoadRequest) -> None:
+        attempt = Attempt(request)
+        async for _ in transport.ask(attempt):
             pass
         assert all(received.finish_reason in ("stop", "length") for received in attempt.received), attempt.received
-        self._expected[way.name, order.number] = attempt.received
+        self._expected[transport.name, request.number] = attempt.received
 
     async def once(self, *, again: bool = True) -> None:
-        """Every order once on every transport, all at once. `again`: ask again when refused or cut off."""
-        todo = [(way, order) for way in self._transports for order in self._orders]
-        await asyncio.gather(*(self._fulfil(way, order, None, again) for way, order in todo))
+        """Run every request once on every transport, all at once. `again`: retry if refused or disconnected."""
+        todo = [(transport, request) for transport in self._transports for request in self._requests]
+        await asyncio.gather(*(self._run_to_the_end(transport, request, None, again) for transport, request in todo))
 
     async def until(self, end: float, streams: int) -> None:
-        """`streams` at once, shared by the transports, always a new one for one that ended, until `end` (monotonic)."""
+        """Keep `streams` streams running, divided among the transports, until `end` (monotonic)."""
         await asyncio.gather(*(self._stream(self._transports[i % len(self._transports)], end) for i in range(streams)))
 
-    async def _stream(self, way: Transport, end: float) -> None:
+    async def _stream(self, transport: Transport, end: float) -> None:
         rng = self._rng
         while time.monotonic() < end:
-            order = rng.choice(self._orders)
-            leaves = way.name != "http with key" and rng.random() < ABORTED  # with a key it would go on without us
+            request = rng.choice(self._requests)
+            leaves = (
+                transport.name != "http with key" and rng.random() < ABORTED
+            )  # with a key it would continue without its client
             leave_after = rng.randint(1, 40) if leaves else None
-            await self._fulfil(way, order, leave_after)
+            await self._run_to_the_end(transport, request, leave_after)
 
-    async def _fulfil(self, way: Transport, order: Order, leave_after: int | None, again: bool = True) -> None:
-        """Ask until it is answered, as a client does that needs its answer."""
-        ledger, deadline, attempt = self.ledger, time.monotonic() + PATIENCE_S, Attempt(order)
-        ledger.orders += 1
+    async def _run_to_the_end(
+        self, transport: Transport, request: LoadRequest, leave_after: int | None, again: bool = True
+    ) -> None:
+        """Send the request until it is answered, as a client that needs its answer."""
+        ledger, deadline, attempt = self.ledger, time.monotonic() + PATIENCE_S, Attempt(request)
+        ledger.requests += 1
         for number in range(10**6):
             try:
-                await self._read(way, attempt, leave_after)
+                await self._read(transport, attempt, leave_after)
                 return
             except Refused as refusal:
                 ledger.refused += not number
-                ledger.reasons[f"{way.name}: {str(refusal)[:160]}"] += 1
+                ledger.reasons[f"{transport.name}: {str(refusal)[:160]}"] += 1
             except Broken:
                 ledger.broken += 1
-                ledger.resumed += way.can_resume
-                attempt = attempt if way.can_resume else Attempt(order)
+                ledger.resumed += transport.can_resume
+                attempt = attempt if transport.can_resume else Attempt(request)
             except (Failed, TimeoutError) as error:
-                ledger.lost.append(f"order {order.number} by {way.name}: {type(error).__name__} {error}")
+                ledger.lost.append(f"request {request.number} by {transport.name}: {type(error).__name__} {error}")
                 return
             if not again:
                 return
             if time.monotonic() > deadline:
-                ledger.lost.append(f"order {order.number} by {way.name}: not answered in {PATIENCE_S:.0f} s")
+                ledger.lost.append(f"request {request.number} by {transport.name}: not answered in {PATIENCE_S:.0f} s")
                 return
             await asyncio.sleep(ASK_AGAIN_S)
 
-    async def _read(self, way: Transport, attempt: Attempt, leave_after: int | None) -> None:
-        ledger, order = self.ledger, attempt.order
-        whole = self._expected[way.name, order.number]
+    async def _read(self, transport: Transport, attempt: Attempt, leave_after: int | None) -> None:
+        ledger, request = self.ledger, attempt.request
+        whole = self._expected[transport.name, request.number]
         try:
-            async with contextlib.aclosing(way.ask(attempt)) as deltas:  # type: ignore[type-var]
+            async with contextlib.aclosing(transport.ask(attempt)) as deltas:  # type: ignore[type-var]
                 async for _ in deltas:
                     self.num_begun += attempt.num_outputs == 1
                     if leave_after is not None and attempt.num_tokens >= leave_after:
@@ -100,7 +107,7 @@ class Load:
             for index, (received, expected) in enumerate(zip(attempt.received, whole, strict=True)):
                 if not received.is_prefix_of(expected):
                     ledger.wrong.append(
-                        f"order {order.number}.{index} by {way.name}: {received} is not in {expected}"[:2000]
+                        f"request {request.number}.{index} by {transport.name}: {received} is not in {expected}"[:2000]
                     )
         if leave_after is not None and attempt.received != whole:
             ledger.aborted += 1
@@ -108,4 +115,6 @@ class Load:
         ledger.completed += 1
         ledger.tokens += attempt.num_tokens
         if attempt.received != whole:
-            ledger.wrong.append(f"order {order.number} by {way.name}: {attempt.received} is not {whole}"[:2000])
+            ledger.wrong.append(
+                f"request {request.number} by {transport.name}: {attempt.received} is not {whole}"[:2000]
+            )

@@ -1,4 +1,4 @@
-"""Many faults at random moments: the required figures for kills and for chaos, within the time of a night."""
+"""Many faults at random moments: the required figures for kills and chaos, in a nightly run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The wall's clock jumps by an hour, back and forth, at every look: nothing is decided by it."""
+"""The wall clock jumps by an hour, forward and back, at every call: no decision depends on it."""
 
 import re
 import signal

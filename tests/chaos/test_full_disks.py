@@ -1,4 +1,4 @@
-"""File systems that are full: the run directory's, and shared memory. Each server sees one of its own."""
+"""Full file systems: the run directory's, and shared memory. Each server has its own."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def may_mount() -> bool:
 
 
 def within(folder: str | Path, size: str, then: str = "true") -> Sequence[str]:
-    """A command that becomes the one behind it, with an empty file system of that size at `folder`."""
+    """A command prefix that mounts an empty file system of `size` at `folder` and then runs the command."""
     script = f'mount -t tmpfs -o size={size} tmpfs "{folder}" && {then} && exec "$@"'
     return ["unshare", "--mount", "sh", "-c", script, "sh"]
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def fill(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # another process took a part of it meanwhile
+    with contextlib.suppress(OSError):  # another process used part of the space meanwhile
         (folder / "full").write_bytes(bytes(free_bytes(folder)))
     assert free_bytes(folder) == 0
 

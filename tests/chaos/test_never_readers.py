@@ -1,4 +1,4 @@
-"""500 clients that ask and never read: what they cost is bounded, and no other client notices."""
+"""500 clients that send requests and never read: their cost is bounded, and other clients are not affected."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ CORE_BYTES = 32 << 20
 FRONTEND_BYTES = CLIENTS * (256 << 10)
 WITHIN_S = 600.0
 
-HALTED_CLIENTS = """
+STOPPED_CLIENTS = """
 import asyncio, sys
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -63,7 +63,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 
 
 def memory(server: ServerProcess, role: str, field: str) -> int:
-    """Bytes that it holds (VmRSS), or held at most (VmHWM)."""
+    """The current memory (VmRSS) of a process in bytes, or its peak (VmHWM)."""
     process = process_of(server, role)
     assert process is not None
     [kilobytes] = re.findall(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
@@ -120,12 +120,12 @@ def test_each_http_client_costs_only_its_stored_answer_and_may_still_read(server
     asyncio.run(check_nothing_is_left(server))
 
 
-def test_halted_zeromq_clients_lose_their_lease(server):
+def test_stopped_zeromq_clients_lose_their_lease(server):
     undisturbed = server.complete(max_tokens=96)
     core = memory(server, "engine-core", "VmRSS")
     counts = map(str, (CLIENTS // 10, 10, MAX_TOKENS))
     halted = subprocess.Popen(
-        [sys.executable, "-c", HALTED_CLIENTS, str(run_dir(server)), *counts],
+        [sys.executable, "-c", STOPPED_CLIENTS, str(run_dir(server)), *counts],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -146,7 +146,7 @@ def test_halted_zeromq_clients_lose_their_lease(server):
 
 
 async def wait_until_few_clients(server: ServerProcess) -> None:
-    """Only the frontend and we are left."""
+    """Wait until only the frontend and the test are connected."""
     deadline = time.monotonic() + WITHIN_S
     async with await AsyncClient.connect(str(run_dir(server))) as client:
         while len(clients := json.loads(await client.utility(Utility.DUMP_STATE))["clients"]) > 3:

@@ -12,10 +12,10 @@ import pytest
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
-from .cell import NO_KEY, OPTIONS, Cell, check_end, judge, loading, run_while_serving, until_all_have_begun
+from .cell import NO_KEY, OPTIONS, Cell, check_end, check_load, loading, run_while_serving, until_all_have_begun
 from .faults import CHILDREN, process_of
 from .load import Expected, Load
-from .orders import draw_orders
+from .load_requests import draw_requests
 from .transports import NUM_TRANSPORTS
 
 pytestmark = [
@@ -46,7 +46,7 @@ def expected() -> Expected:
 
 @contextlib.contextmanager
 def limited(process: psutil.Process, kind: int, value: int) -> Iterator[None]:
-    """The process has no more than that of it. Afterwards it has what it had before, if it lives."""
+    """Limit a resource of the process to `value`; afterwards restore its limit, if it is alive."""
     before = process.rlimit(kind)
     process.rlimit(kind, (min(value, before[1]) if before[1] >= 0 else value, before[1]))
     try:
@@ -68,7 +68,7 @@ def no_more_files(server: ServerProcess, role: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_more_disk(server: ServerProcess, role: str) -> Iterator[None]:
-    """No process can make a file longer, logs among them; and one must be replaced meanwhile."""
+    """No process can extend a file, including logs, while one process must be replaced."""
     processes = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
     with contextlib.ExitStack() as limits:
         for process in processes:
@@ -81,7 +81,7 @@ def no_more_disk(server: ServerProcess, role: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_more_memory(server: ServerProcess, role: str) -> Iterator[None]:
-    """It may get no more address space than it has."""
+    """The process may allocate no further address space."""
     process = process_of(server, role)
     assert process is not None
     with limited(process, resource.RLIMIT_AS, process.memory_info().vms):
@@ -89,14 +89,14 @@ def no_more_memory(server: ServerProcess, role: str) -> Iterator[None]:
 
 
 async def serve_through(server: ServerProcess, expected: Expected, end: Callable, role: str) -> Load:
-    orders = draw_orders(seed=2, count=6, max_tokens=120)
-    async with loading(server, orders, expected) as load:
+    requests = draw_requests(seed=2, count=6, max_tokens=120)
+    async with loading(server, requests, expected) as load:
         asking = asyncio.create_task(load.once())
-        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
+        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(requests))
         with end(server, role):
             await asyncio.sleep(3.0)
         await asking
-    await run_while_serving(server, Cell("idle", NO_KEY, ""), orders, expected)
+    await run_while_serving(server, Cell("idle", NO_KEY, ""), requests, expected)
     return load
 
 
@@ -104,4 +104,4 @@ async def serve_through(server: ServerProcess, expected: Expected, end: Callable
 @pytest.mark.parametrize("end", [no_more_files, no_more_disk, no_more_memory], ids=lambda end: end.__name__)
 def test_the_service_survives_an_exhausted_resource(server, expected, end, role):
     load = asyncio.run(serve_through(server, expected, end, role))
-    judge(Cell("decode", "frontend", "SIGKILL"), load)  # a process may be replaced; nothing may be lost
+    check_load(Cell("decode", "frontend", "SIGKILL"), load)  # a process may be replaced; nothing may be lost

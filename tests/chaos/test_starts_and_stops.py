@@ -1,4 +1,4 @@
-"""Servers that start and stop again and again, and many that start at once: nothing is left, none disturbs another."""
+"""Servers that start and stop repeatedly, and many that start at once: nothing is left, and none affects another."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def processes_with(folder: Path) -> list[int]:
-    """All processes of this machine that were given this temporary directory."""
+    """All processes of this machine with this temporary directory."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,4 @@
-"""Faults in two and three processes at once: accepted requests finish to the byte, and the server goes on."""
+"""Faults in two and three processes at once: accepted requests finish with identical bytes."""
 
 import asyncio
 import signal
@@ -11,15 +11,15 @@ from paged_serve.frontend.config.model_folder import demo_model_folder
 from ..end_to_end.server_process import ServerProcess
 from .cell import OPTIONS
 from .faults import HELPER, check_no_file_is_left, wait_ended
-from .orders import draw_orders
-from .together import Injection, alike, children_of, mixed, run_injections
+from .load_requests import draw_requests
+from .together import Injection, all_signals, children_of, run_injections, same_signal
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 SIZES = (1, 2, 4)
 STANDBYS = 4  # one less than the supervisor replaces
 CORE_LOSS: tuple[Injection, ...] = (("engine-core", "SIGKILL"),)
-ORDERS = draw_orders(seed=3, count=4, max_tokens=100)
+REQUESTS = draw_requests(seed=3, count=4, max_tokens=100)
 HALTED_RANKS: tuple[Injection, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGSTOP"))
 HALTED_ENGINE: tuple[Injection, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
 HELPER_LOSS: tuple[Injection, ...] = ((HELPER, "SIGKILL"),)
@@ -49,14 +49,14 @@ def start(tmp_path_factory) -> Iterator[Callable[..., ServerProcess]]:
 def serve_through(server: ServerProcess, *all_injections: tuple[Injection, ...]) -> None:
     expected = {}
     for injections in all_injections:
-        asyncio.run(run_injections(server, injections, ORDERS, expected))
+        asyncio.run(run_injections(server, injections, REQUESTS, expected))
     server.process.send_signal(signal.SIGTERM)
     assert wait_ended(server) == 0, server.stderr()
     check_no_file_is_left(server)
 
 
 def batches(sets: Iterator[tuple[Injection, ...]]) -> Iterator[list[tuple[Injection, ...]]]:
-    """One server's each: it does without standby workers when it has lost more than STANDBYS within a minute."""
+    """Batches for one server each: a server that loses more than STANDBYS within a minute stops replacing them."""
     batch: list[tuple[Injection, ...]] = []
     for injections in sets:
         batch.append(injections)
@@ -66,14 +66,14 @@ def batches(sets: Iterator[tuple[Injection, ...]]) -> Iterator[list[tuple[Inject
     yield batch
 
 
-def test_streams_survive_halted_ranks_then_a_core_halted_with_a_rank_then_a_lost_helper(start):
+def test_streams_survive_stopped_ranks_then_a_core_stopped_with_a_rank_then_a_lost_helper(start):
     serve_through(start(2, "--no-standby-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE, HELPER_LOSS)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("size", "injections"), [(size, pair) for size in SIZES for pair in mixed(children_of(size), 2)], ids=id_of
+    ("size", "injections"), [(size, pair) for size in SIZES for pair in all_signals(children_of(size), 2)], ids=id_of
 )
 def test_streams_survive_every_pair_of_faults_on_a_fresh_server(start, size, injections):
     serve_through(start(size), injections)
@@ -84,7 +84,7 @@ def test_streams_survive_every_pair_of_faults_on_a_fresh_server(start, size, inj
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("size", SIZES)
 def test_streams_survive_every_pair_and_triple_of_faults_in_sequence(start, size, count):
-    """After a loss of the core, and after all that came before."""
-    sets = mixed(children_of(size), 2) if count == 2 else alike(children_of(size), 3)
+    """All sets on one server, after a loss of the core and all faults before."""
+    sets = all_signals(children_of(size), 2) if count == 2 else same_signal(children_of(size), 3)
     for batch in batches(sets):
         serve_through(start(size), CORE_LOSS, *batch)

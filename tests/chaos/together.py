@@ -1,4 +1,4 @@
-"""Several faults at one moment, under a small load whose every stream is compared."""
+"""Several simultaneous faults under a small load, of which every stream is compared."""
 
 import asyncio
 import itertools
@@ -9,7 +9,7 @@ from ..end_to_end.server_process import ServerProcess
 from .cell import loading, until_all_have_begun
 from .faults import HELPER, check_nothing_is_left, send, wait_for_process
 from .load import Expected
-from .orders import Order
+from .load_requests import LoadRequest
 from .transports import NUM_TRANSPORTS
 
 Injection = tuple[str, str]  # (role, signal)
@@ -22,27 +22,27 @@ def children_of(tensor_parallel_size: int) -> tuple[str, ...]:
     return (*(f"worker {rank}" for rank in range(tensor_parallel_size)), "engine-core", "frontend", "standby", HELPER)
 
 
-def mixed(children: Sequence[str], count: int) -> Iterator[tuple[Injection, ...]]:
-    """`count` of them at once, every signal with every other."""
+def all_signals(children: Sequence[str], count: int) -> Iterator[tuple[Injection, ...]]:
+    """`count` children at once, with every combination of signals."""
     for victims in itertools.combinations(children, count):
         for signals in itertools.product(SIGNALS, repeat=count):
             yield tuple(zip(victims, signals, strict=True))
 
 
-def alike(children: Sequence[str], count: int) -> Iterator[tuple[Injection, ...]]:
-    """`count` of them at once, by the same signal."""
+def same_signal(children: Sequence[str], count: int) -> Iterator[tuple[Injection, ...]]:
+    """`count` children at once, with the same signal."""
     for victims, signal in itertools.product(itertools.combinations(children, count), SIGNALS):
         yield tuple((role, signal) for role in victims)
 
 
 async def run_injections(
-    server: ServerProcess, injections: Sequence[Injection], orders: list[Order], expected: Expected
+    server: ServerProcess, injections: Sequence[Injection], requests: list[LoadRequest], expected: Expected
 ) -> None:
-    """Accepted requests finish to the byte, and the engine keeps nothing of them."""
-    async with loading(server, orders, expected) as load:
+    """Accepted requests finish with identical bytes, and the engine keeps nothing of them."""
+    async with loading(server, requests, expected) as load:
         victims = [(wait_for_process(server, role), signal) for role, signal in injections]
         asking = asyncio.create_task(load.once())
-        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
+        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(requests))
         for victim, signal in victims:
             send(victim, signal)
         await asking

@@ -1,4 +1,4 @@
-"""The two ways to ask: HTTP on a socket of its own, and the client library over ZeroMQ. Both note when output came."""
+"""The two transports: HTTP on a separate socket, and the client library over ZeroMQ. Both record arrival times."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ import httptools
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.errors import Overloaded, PagedServeError
 
-from .orders import Order, Received
+from .load_requests import LoadRequest, Received
 
 SILENCE_S = 120.0  # a stream without output for so long hangs
 
@@ -23,7 +23,7 @@ NOTICEABLE_S = 0.05
 
 
 class Refused(Exception):
-    """Not taken: 429, 503, or no server listens. Asking again later is right."""
+    """Not accepted: 429, 503, or no server listens. The request may be retried later."""
 
 
 class Broken(Exception):
@@ -31,24 +31,24 @@ class Broken(Exception):
 
 
 class Failed(Exception):
-    """The server took the request and gave it up."""
+    """The server accepted the request and ended it with an error."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One order asked once. Times are `time.monotonic` seconds."""
+    """One attempt at a request. Times are `time.monotonic` seconds."""
 
-    order: Order
+    request: LoadRequest
     received: list[Received] = field(init=False)
     sent_at: float = 0.0
     heard_at: float = 0.0  # last
     num_outputs: int = 0
-    silences: list[tuple[float, float]] = field(default_factory=list)  # begin and end of those that can be noticed
+    silences: list[tuple[float, float]] = field(default_factory=list)  # start and end; longer than NOTICEABLE_S
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
-    last_event: str = ""  # its id, where events have any
+    last_event: str = ""  # its id, if events have ids
 
     def __post_init__(self) -> None:
-        self.received = [Received() for _ in range(self.order.params.n)]
+        self.received = [Received() for _ in range(self.request.params.n)]
 
     @property
     def num_tokens(self) -> int:
@@ -68,7 +68,7 @@ class Attempt:
 
 class Transport(Protocol):
     name: str
-    can_resume: bool  # where it left off; else an attempt that broke begins anew
+    can_resume: bool  # whether a broken attempt continues; otherwise it starts again
 
     def ask(self, attempt: Attempt) -> AsyncIterator[None]:
         """Yields after each piece of output. Raises Refused, Broken or Failed; closing it aborts the request."""
@@ -76,7 +76,7 @@ class Transport(Protocol):
 
 
 class EngineTransport:
-    """Past the frontends, straight to the engine core."""
+    """Directly to the engine core, without frontends."""
 
     name = "zmq"
     can_resume = True  # by itself
@@ -86,7 +86,7 @@ class EngineTransport:
 
     async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
         attempt.sent()
-        request = self._client.submit(attempt.order.prompt, attempt.order.params)
+        request = self._client.submit(attempt.request.prompt, attempt.request.params)
         try:
             async for delta in request:
                 received = attempt.received[delta.index]
@@ -106,7 +106,7 @@ class EngineTransport:
 
 
 class _Answer:
-    """httptools' callbacks: status, and the body's events as they become whole."""
+    """httptools' callbacks: the status, and the body's complete events."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -127,7 +127,7 @@ class _Answer:
 
 
 class HttpTransport:
-    """POST /v1/completions as server-sent events, one connection a request.
+    """POST /v1/completions as server-sent events, one connection per request.
 
     `keeps`: with an Idempotency-Key; an attempt that broke goes on behind its last event when it is asked again.
     """
@@ -138,7 +138,7 @@ class HttpTransport:
         self._port = port
 
     async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
-        body = json.dumps(attempt.order.http_body()).encode()
+        body = json.dumps(attempt.request.http_body()).encode()
         head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         if self.can_resume:
             head += f"idempotency-key: {attempt.key}\r\n"

@@ -43,8 +43,8 @@ def test_every_program_that_can_use_a_device_is_a_part():
         assert any(f"scripts/{name}" in command for command in commands), f"no part runs scripts/{name}"
     regimes = [one.command[-1] for one in parts_for("cuda") if "scripts/bench_cuda.py" in one.command]
     assert set(regimes) == set(cases_of_bench_cuda())
-    rehearsed = [one.name for one in parts_for("emulator")]
-    assert rehearsed == [one.name for one in parts_for("cuda")]
+    emulated = [one.name for one in parts_for("emulator")]
+    assert emulated == [one.name for one in parts_for("cuda")]
 
 
 def cases_of_bench_cuda() -> list[str]:
@@ -62,7 +62,7 @@ def cases_of_bench_cuda() -> list[str]:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the parts would run")
 def test_without_a_device_it_reports_that_runs_nothing_and_fails(tmp_path, capsys):
     assert main(["--out", str(tmp_path)]) == NO_DEVICE
-    assert "torch finds no CUDA device here, so nothing was run" in capsys.readouterr().out
+    assert "torch finds no CUDA device, so nothing was run" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 
@@ -86,7 +86,7 @@ def test_a_part_that_fails_hangs_or_cannot_run_is_recorded_and_the_next_one_star
     assert json.loads((tmp_path / "gpu_check.json").read_text()) == report
     text = (tmp_path / "gpu_check.md").read_text()
     assert "it broke" in text
-    assert "there is no no-such-program" in text
+    assert "no-such-program was not found" in text
     assert "| kernel | µs |\n| --- | --- |\n| k | 12.3 |" in text
 
 
@@ -131,7 +131,7 @@ def test_a_part_that_the_emulator_ran_has_a_report(tmp_path):
     (record,) = report["parts"]
     assert [row["kernel"] for row in record["figures"]] == ["rms_norm through the launcher", "torch add, in place"]
     text = (tmp_path / "gpu_check.md").read_text()
-    assert "a rehearsal on the CPU: figures mean nothing" in text
+    assert "a trial run on the CPU: the figures mean nothing" in text
     assert "| launch | passed |" in text
     assert "## What a launch costs the CPU\n" in text
     assert "| rms_norm through the launcher |" in text

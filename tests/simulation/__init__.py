@@ -1,1 +1,1 @@
-"""The real client session and the real engine under one virtual clock, and bugs planted to see that it finds them."""
+"""Simulations of the real client session and engine under one virtual clock, and bugs that they must detect."""

@@ -1,4 +1,4 @@
-"""The core's process without its sockets: engine, client link and worker link, led as engine_process.py does."""
+"""The core's process without its sockets: engine, client link and worker link, driven as in engine_process.py."""
 
 import random
 from collections import deque
@@ -15,13 +15,13 @@ from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore
 from paged_serve.protocol.messages.message import unpack_ids
 
-BEAT_S = 0.25
+HEARTBEAT_S = 0.25
 STEP_DEADLINE_S = 8.0
 MEAN_TURN_S = 0.02
 
 
 class CoreDied(BaseException):
-    """Of a request; no Exception, as nothing in the core outlives it."""
+    """A request crashed the core; not an Exception, because nothing in the core may handle it."""
 
 
 def seed_of(sequence: Sequence) -> int:
@@ -35,7 +35,7 @@ def seed_of(sequence: Sequence) -> int:
 
 
 class WatchedEngine(EngineCore):
-    """Notes the requests that it takes, and crashes on some of them."""
+    """Records the requests that it accepts, and crashes on poison requests."""
 
     def __init__(self, scenario: Scenario, epoch: int, poison: int):
         super().__init__(scenario.config, scenario.facts, epoch)
@@ -60,7 +60,7 @@ class WatchedEngine(EngineCore):
 
 
 class CoreHost:
-    """One incarnation of the core with its worker group. Times are the world's."""
+    """One incarnation of the core with its worker group. The world passes the time."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class CoreHost:
         poison: int = 0,
         failures: tuple[CoreFailure, ...] = (),
     ):
-        """`poison`: as `core_dies_of` has it. `failures`: how former cores ended, as the supervisor reports."""
+        """`poison`: as in `core_dies_of`. `failures`: how former cores ended, as the supervisor reports it."""
         self.scenario = scenario
         self.engine = WatchedEngine(scenario, epoch, poison)
         self._rng = rng
-        self._busy_until = now  # the workers start, or one of them hangs
+        self._busy_until = now  # while the workers start or one of them hangs
         self._hangs_since: float | None = None
-        self._next_beat = now
+        self._next_heartbeat = now
         self._sent: list[tuple[bytes, FromEngineCore]] = []
-        self._full: set[bytes] = set()  # clients whose queue takes nothing
+        self._full: set[bytes] = set()  # clients whose queue is full
         self._ports = SimulatedSockets(self._deliver)
         self._clock = LoopClock(now)
         self._client_link = ClientLink(self._ports, failures, TickingClock())
@@ -97,13 +97,13 @@ class CoreHost:
         self._client_link.receive(now)
         return self._take_sent()
 
-    def turn(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
-        """What the loop does without a message: steps, their results, heartbeats, leases, deadlines."""
+    def iterate(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
+        """One iteration of the loop without a message: steps, their results, heartbeats, leases, deadlines."""
         rng, engine, client_link = self._rng, self.engine, self._client_link
-        client_link.excuse(self._clock.begin_iteration(now, MEAN_TURN_S))
+        client_link.extend_leases(self._clock.begin_iteration(now, MEAN_TURN_S))
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             self._replace_workers(now, from_outside=True)
-        if rng.random() < 0.5:  # the report and its confirmation take their time
+        if rng.random() < 0.5:  # the report and its confirmation take time
             self.recorded_turn = engine.admission.core_poison.turn_number
             engine.admission.core_poison.record(self.recorded_turn)
         client_link.advance_isolation(now)
@@ -122,15 +122,15 @@ class CoreHost:
                 engine.die_of(sequence, len(sequence.output))
         client_link.expire(now)
         check_invariants(engine)
-        if now >= self._next_beat:
-            self._next_beat = now + BEAT_S
-            client_link.beat(engine, now, computes=True)
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + HEARTBEAT_S
+            client_link.heartbeat(engine, now, computes=True)
             check_invariants(engine)
         return self._take_sent()
 
     def _take_sent(self) -> list[tuple[bytes, FromEngineCore]]:
         check_invariants(self.engine)
-        assert not self._client_link.num_failed, "a message failed by the core's own fault; the log has it"
+        assert not self._client_link.num_failed, "the core itself failed on a message; the log has the traceback"
         sent, self._sent = self._sent, []
         return sent
 
@@ -141,7 +141,7 @@ class CoreHost:
         return True
 
     def hang_workers(self, now: float) -> None:
-        """They answer nothing more until the step's deadline."""
+        """The workers answer nothing until the step's deadline."""
         if self._hangs_since is None:
             self._hangs_since = now
 
@@ -152,7 +152,7 @@ class CoreHost:
         )
 
     def replace_workers(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
-        """They are dead, or are killed now."""
+        """Replace the workers, which are dead or are killed now."""
         self._replace_workers(now, from_outside=True)
         return self._take_sent()
 
@@ -163,14 +163,14 @@ class CoreHost:
         from_outside = self._link.link.take_from_outside()
         self._client_link.send(self.engine.workers_replaced(epoch, now, from_outside=from_outside), now)
         while late.answers:
-            assert late.answer(now) == [], "an answer of dead workers counts"
+            assert late.answer(now) == [], "an answer of dead workers was accepted"
         self._group = self._start_group(epoch, now)
         self._hangs_since = None
         self._busy_until = now + self._rng.random()
         check_invariants(self.engine)
 
     def remove(self, client: bytes, now: float) -> None:
-        """Its queue does not take what it is sent."""
+        """Remove a client whose queue is full."""
         self._full.add(client)
         self._client_link.send_heartbeat(self.engine, [client], now, computes=True)
         self._full.discard(client)
@@ -179,13 +179,14 @@ class CoreHost:
 
     def check_all_free(self) -> None:
         pool = self.engine.kv_cache.pool
-        assert self.engine.scheduler.num_live == 0, "a sequence lives on without a reader"
-        assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
+        assert self.engine.scheduler.num_live == 0, "a sequence without a reader is live"
+        assert pool.num_free == pool.num_blocks, "blocks are still owned although no sequence is live"
 
     def _start_group(self, epoch: int, now: float) -> FakeGroup:
         return FakeGroup(self.scenario, epoch, self.engine.salts, lambda: False, self._link, now)
 
 
 def core_dies_of(poison: int, seed: int, num_tokens: int) -> bool:
-    """Of every multiple of `poison` when the sequence has a certain number of tokens; at none: when it is taken in."""
+    """Whether a sequence with `num_tokens` tokens crashes the core: its seed is a multiple of `poison`, and the seed
+    determines at how many tokens; at 0, its acceptance crashes the core."""
     return poison > 0 and seed % poison == 0 and num_tokens == seed % 4

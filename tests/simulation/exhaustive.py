@@ -1,8 +1,9 @@
-"""Every order of events there is, for a few requests and a handful of blocks, through the real engine.
+"""Explores every order of events for a few requests and a few blocks, through the real engine.
 
-Breadth first. A moment is the list of events that leads to it, and is reached by replaying them; two that look alike
-in everything that the engine, its workers and the client know are one. In each the books balance and the tokens are
-right; from each something can happen until all is over, and then no block has an owner.
+The search is breadth first. A state is the list of events that leads to it and is reached by replaying them; states
+that are equal in everything that the engine, its workers and the client know count as one. In every state, the
+accounting is right and the tokens are correct; every state has a next event until all requests are finished, and then
+no block has an owner.
 """
 
 from collections import deque
@@ -24,12 +25,12 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 from paged_serve.protocol.messages.worker import KVGroup
 
 CLIENT = b"client:0"
-NOW = 1.0  # it stands still: nothing here depends on it
+NOW = 1.0  # constant: nothing here depends on the time
 Event = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Prompt:
     """A request; equal prompts share blocks."""
 
     prompt: tuple[int, ...]
@@ -39,9 +40,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How many requests, blocks and events there are."""
+    """The requests, blocks and events of one exploration."""
 
-    requests: tuple[Asked, ...]
+    requests: tuple[Prompt, ...]
     num_blocks: int = 4
     block_size: int = 2
     max_num_seqs: int = 2
@@ -65,7 +66,7 @@ class Scope:
         return Scenario(0, config, facts, 1, len(self.requests), 256, 1.0, 0, 0, 0, 0, 0, (("", 1.0),), 0, None)
 
 
-class Moment:
+class State:
     """The engine, its workers and its client after some events."""
 
     def __init__(self, scope: Scope, events: tuple[Event, ...]):
@@ -85,7 +86,7 @@ class Moment:
         check_invariants(self.engine)
 
     def possible(self) -> Iterator[Event]:
-        """What can happen now. Planning when there is nothing to plan changes nothing, and is recognized by the key."""
+        """The events that are possible now. A plan without work changes nothing, which the key shows."""
         if self.left["submit"]:
             yield "submit", len(self.scope.requests) - self.left["submit"]
         if len(self.engine.scheduler.in_flight) < self.scope.pipeline_depth and self.engine.scheduler.num_live:
@@ -107,11 +108,11 @@ class Moment:
 
     def check_end(self) -> None:
         pool = self.engine.kv_cache.pool
-        assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
+        assert pool.num_free == pool.num_blocks, "blocks are still owned although no sequence is live"
         assert not self.client.unfinished(), "a stream never received its end"
 
     def key(self) -> object:
-        """Everything that decides what can come."""
+        """Everything that determines the further course."""
         engine, scheduler, pool = self.engine, self.engine.scheduler, self.engine.kv_cache.pool
         worker = self.group._worker
         return (
@@ -195,37 +196,37 @@ def _key_of(sequence: Sequence, step: int) -> object:
 
 @dataclass(slots=True)
 class Explored:
-    moments: int = 1
+    states: int = 1
     events: int = 0
     ends: int = 0
-    preemptions: int = 0  # the most of one life
+    preemptions: int = 0  # the most in one order of events
 
 
 def explore(scope: Scope) -> Explored:
-    """Visits every order of events. An error names its events."""
-    seen = {Moment(scope, ()).key()}
+    """Explore every order of events. An error lists the events."""
+    seen = {State(scope, ()).key()}
     waiting: deque[tuple[Event, ...]] = deque([()])
     explored = Explored()
     while waiting:
         events = waiting.popleft()
-        moment = Moment(scope, events)
-        explored.preemptions = max(explored.preemptions, moment.engine.scheduler.num_preemptions)
-        if moment.is_over:
-            moment.check_end()
+        state = State(scope, events)
+        explored.preemptions = max(explored.preemptions, state.engine.scheduler.num_preemptions)
+        if state.is_over:
+            state.check_end()
             explored.ends += 1
             continue
-        before, is_stuck = moment.key(), True
-        for event in moment.possible():
+        before, is_stuck = state.key(), True
+        for event in state.possible():
             explored.events += 1
             try:
-                key = Moment(scope, (*events, event)).key()
+                key = State(scope, (*events, event)).key()
             except BaseException as error:
-                error.add_note(f"Moment({scope}, {(*events, event)})")
+                error.add_note(f"State({scope}, {(*events, event)})")
                 raise
             is_stuck = is_stuck and key == before
             if key not in seen:
                 seen.add(key)
                 waiting.append((*events, event))
-        assert not is_stuck, f"nothing more can happen, though not all is over: {events}"
-    explored.moments = len(seen)
+        assert not is_stuck, f"no event is possible, but requests are unfinished: {events}"
+    explored.states = len(seen)
     return explored

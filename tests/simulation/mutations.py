@@ -1,6 +1,6 @@
 """Bugs to plant in scheduler, pool, outbox, recovery and client session: each must make the simulations fail.
 
-(file, a text that occurs once, its replacement, what is wrong then)
+Each entry: (file, a text that occurs once, its replacement, the effect of the bug).
 """
 
 SCHEDULER, POOL, CACHE = (
@@ -39,9 +39,9 @@ MUTATIONS = [
         POOL,
         "        self._cached.remove(free)\n",
         "        pass\n",
-        "shared and free",
+        "a block is both shared and free",
     ),
-    (POOL, "del self._block_by_hash[self._hash_by_block.pop(block)]", "self._hash_by_block.pop(block)", "a stale name"),
+    (POOL, "del self._block_by_hash[self._hash_by_block.pop(block)]", "self._hash_by_block.pop(block)", "a stale hash"),
     (POOL, "if block_hash not in self._block_by_hash and block", "if block", "two blocks have one hash"),
     (POOL, "end = blocks.index(None) if None in blocks else len(blocks)", "end = len(blocks)", "a prefix with a hole"),
     (CACHE, "(sequence.num_tokens - 1) // self", "sequence.num_tokens // self", "nothing is left to compute"),
@@ -54,9 +54,9 @@ MUTATIONS = [
     ),
     (
         CACHE,
-        "        self.pool.invalidate(_held(sequence.block_tables))\n",
+        "        self.pool.invalidate(_blocks_of(sequence.block_tables))\n",
         "        pass\n",
-        "what is poisoned can still be found",
+        "poisoned blocks are still found",
     ),
     (GROUP, "position - self.window + 1)", "position - self.window + 2)", "a block in the window is released"),
     (GROUP, "    if not index:\n", "    if True:\n", "groups share blocks with each other"),
@@ -75,21 +75,21 @@ MUTATIONS = [
         "sequence.block_hashes if",
         "nothing is left to compute of a prompt that was cached",
     ),
-    (CACHE, "self.prefix_cache.invalidate_behind(sequence)", "pass", "what is poisoned is found behind the window"),
+    (CACHE, "self.prefix_cache.invalidate_behind(sequence)", "pass", "poisoned blocks are found behind the window"),
     (
         CACHE,
         "if sequence.joined_step else sequence.num_scheduled",
         "if sequence.joined_step else sequence.prefill_len",
-        "what the next chunk reads is released",
+        "blocks that the next chunk reads are released",
     ),
     (SCHEDULER, "            due += self.prefilling\n", "", "a chunk has no blocks behind what was reserved"),
     (SCHEDULER, "            self.kv_cache.release_behind(due)\n", "", "nothing is released behind windows"),
-    (CACHE, "if not sequence.num_nans:\n", "if True:\n", "what is poisoned is found again after its release"),
+    (CACHE, "if not sequence.num_nans:\n", "if True:\n", "poisoned blocks are found after their release"),
     (
         REQUEST,
         "logprobs_missing or self.num_nans)",
         "logprobs_missing)",
-        "poison is read again by the sequence that suffered from it",
+        "a sequence reads its own poisoned blocks again",
     ),
     (HASH, ".encode() + cache_salt.encode()", ".encode()", "salts mix"),
     (CACHE, " - self.pool.num_free_among(shared)", "", "free blocks counted twice"),
@@ -103,16 +103,16 @@ MUTATIONS = [
         RESULTS,
         "_without(decode, tokens, plan.discarded | bad | reasons.keys())",
         "_without(decode, tokens, bad | reasons.keys())",
-        "a row that has gone",
+        "an output of a row that has left",
     ),
-    (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers count"),
+    (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers are accepted"),
     (ENGINE, "        scheduler.restart()\n", "", "nothing is requeued when workers die"),
     (OUTPUTS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
     (
         ENGINE,
         "            self.scheduler.finish(sequences)\n            self._remove",
         "            self._remove",
-        "a dead client's streams run on",
+        "the streams of a dead client continue",
     ),
     (
         ADMISSION,
@@ -130,7 +130,7 @@ MUTATIONS = [
         OUTBOX,
         "        self.credit = min(self.credit + frames",
         "        self.credit = min(self.credit + frames + 1",
-        "credit out of nothing",
+        "a client gets too much credit",
     ),
     (
         OUTBOX,
@@ -138,7 +138,7 @@ MUTATIONS = [
         "if True:",
         "output that a slow client has not received is dropped",
     ),
-    (ROW_ASSIGNER, "or first.num_passed >= self.max_passes", "", "a large request waits for ever"),
+    (ROW_ASSIGNER, "or first.num_passed >= self.max_passes", "", "a large request waits forever"),
     (
         ROW_ASSIGNER,
         "                    each.num_passed += 1\n",
@@ -157,7 +157,7 @@ MUTATIONS = [
         DISPATCH,
         "            if dropped and request.sent_epoch is not None:",
         "            if False:",
-        "a client that was forgotten waits for ever",
+        "a client that was removed waits forever",
     ),
     (
         WITHHELD,
@@ -169,7 +169,7 @@ MUTATIONS = [
         WITHHELD,
         "self._isolated if self._isolation in turns.items() else None",
         "self._isolated if self._isolation[0] in turns else None",
-        "a request that was isolated once is taken for poison at any death",
+        "a request that was isolated once counts as poison at any later death",
     ),
     (WITHHELD, "        self._isolated = None\n        return True", "        return True", "an isolation never ends"),
     (
@@ -182,19 +182,19 @@ MUTATIONS = [
         CORE_POISON,
         "came = self._deferred.popleft()",
         "came = self._deferred[0]",
-        "a held message is repeated again and again",
+        "a deferred message is handled repeatedly",
     ),
     (
         ABANDONED,
         "for sequence in request.sequences)\n        abandoned",
         "for sequence in request.sequences[::-1])\n        abandoned",
-        "siblings reuse each other's",
+        "siblings reuse each other's output",
     ),
     (
         OUTPUTS,
         "EngineCoreOutput(sequence.stream_id, 0,",
         "EngineCoreOutput(sequence.stream_id, 1,",
-        "reused tokens begin at the second place",
+        "reused tokens start at position 1",
     ),
     (
         ABANDONED,
@@ -207,13 +207,13 @@ MUTATIONS = [
         POOLING,
         "pooling.task in PER_TOKEN or self.needs_whole_prompt",
         "self.needs_whole_prompt",
-        "vectors of tokens are missing that the prefix cache stands in for",
+        "vectors of tokens from the prefix cache are missing",
     ),
     (
         ROW_ASSIGNER,
         "return self._cuts_prompts or sequence.num_tokens <= budget",
         "return self._cuts_prompts or sequence.num_tokens <= budget + 1",
-        "a prompt is cut although tokens see those behind them",
+        "a bidirectional prompt is divided into chunks",
     ),
     (
         RESULTS,
@@ -225,7 +225,7 @@ MUTATIONS = [
         RESULTS,
         "        if chunk.discarded:\n            if pooled is None:",
         "        if False:\n            if pooled is None:",
-        "a vector of a row that was given back is delivered",
+        "a vector of a released row is delivered",
     ),
     (
         STREAMS,
@@ -237,6 +237,6 @@ MUTATIONS = [
         STREAMS,
         "            if len(received) == first + advance:",
         "            if len(received) <= first + advance:",
-        "a gap is not noticed",
+        "a gap is not detected",
     ),
 ]

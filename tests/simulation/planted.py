@@ -1,7 +1,7 @@
-"""Runs the simulations on a copy of the sources, if asked with a bug planted in it.
+"""Runs the simulations on a copy of the sources, optionally with a planted bug.
 
-`python -m tests.simulation.planted [NUMBER]`, from the repository's root. Ends with 0 when all seeds hold, with CAUGHT
-when one fails.
+`python -m tests.simulation.planted [NUMBER]`, from the repository's root. The exit status is 0 if all seeds pass, and
+CAUGHT if one fails.
 """
 
 import logging
@@ -16,13 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CAUGHT = 10
 ROOMS = ("protocol", "engine_core", "frontend")
-SEEDS = (*range(60), 287)  # the last one: what is not finite falls behind a window before it is seen
+SEEDS = (*range(60), 287)  # in the last one, a value that is not finite is behind a window before it is detected
 WORLDS, DEADLY_WORLDS, LINKS = range(25), range(30), range(10)
 CHECK_FLAG = "--in-copy"
 
 
 def copy_sources(folder: Path) -> None:
-    """What the simulations import, laid out as here; the rooms of the package are links here as there."""
+    """Copy what the simulations import, in the same layout; the package's folders are links, as in the repository."""
     for name in ROOMS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "paged_serve", folder / "paged_serve", symlinks=True)
@@ -36,12 +36,12 @@ def plant(folder: Path, mutation: tuple[str, str, str, str]) -> None:
     file, old, new, _ = mutation
     source = (folder / file).read_text()
     found = source.count(old)
-    assert found == 1, f"{file} has {found} places that say {old!r}; a mutation needs one"
+    assert found == 1, f"{file} contains {old!r} {found} times; a mutation needs exactly one"
     (folder / file).write_text(source.replace(old, new))
 
 
 def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int, str]:
-    """Exit code of all simulations on a copy, and their output; CAUGHT, too, when they find no end."""
+    """The exit code of all simulations on a copy, and their output; CAUGHT also if they do not end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         copy_sources(folder)
@@ -54,7 +54,7 @@ def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int
                 command, cwd=name, env=environment, capture_output=True, text=True, check=False, timeout=limit_s
             )
         except subprocess.TimeoutExpired:
-            return CAUGHT, f"no end in {limit_s} s"
+            return CAUGHT, f"not finished after {limit_s} s"
         return done.returncode, done.stdout[-3000:] + done.stderr[-3000:]
 
 

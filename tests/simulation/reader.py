@@ -1,4 +1,4 @@
-"""A client program: the real session, its link, and readers that know the right tokens or vector of each request."""
+"""A client program: the real session, its link, and readers that know the correct output of each of their requests."""
 
 import random
 from collections import deque
@@ -24,16 +24,16 @@ from .core_host import core_dies_of
 
 @dataclass(slots=True)
 class Reading:
-    """One request as its reader sees it, a list per sequence."""
+    """One request as its reader sees it; lists have one entry per sequence."""
 
     streams: RequestStreams
     tokens: list[list[int]]
     reasons: list[FinishReason | None]
     aborted: set[int] = field(default_factory=set)
     seeds: list[int] = field(default_factory=list)
-    given_up: dict[int, str] = field(default_factory=dict)  # by the engine, and why
-    expected: list[tuple[list[int], FinishReason]] = field(default_factory=list)  # once the core has taken it
-    vector: Pooled | None = None  # that must come, in the place of tokens
+    given_up: dict[int, str] = field(default_factory=dict)  # the reasons with which the engine ended sequences
+    expected: list[tuple[list[int], FinishReason]] = field(default_factory=list)  # set when the core has accepted it
+    vector: Pooled | None = None  # the expected vector; None: text is expected
     received_vector: Pooled | None = None
 
     @property
@@ -42,7 +42,7 @@ class Reading:
 
 
 class Reader:
-    """`to_core` and `to_client` are what the link holds; `stale` came from a core that is dead by now."""
+    """`to_core` and `to_client` are the messages in the link; `stale` are those of a former core."""
 
     def __init__(self, name: bytes, scenario: Scenario, now: float, core_poison: int):
         self.name = name
@@ -83,10 +83,10 @@ class Reader:
         return self.readings[-1]
 
     def taken(self, message: EngineCoreRequest, seeds: list[int]) -> None:
-        """The core has accepted this; its output follows from the seeds, the same each time."""
+        """Record a request that the core has accepted; its output follows from the seeds."""
         facts, params = self._scenario.facts, message.sampling_params
         reading = next((r for r in self.readings if r.streams.request_id == message.request_id), None)
-        if reading is None:  # it has got other ids, or has ended, while this was under way
+        if reading is None:  # it has other ids, or has ended, since the message was sent
             return
         if reading.vector is not None:
             assert message.pooling_params is not None, "a request for a vector has become one for text"
@@ -110,7 +110,7 @@ class Reader:
     def read(self, rng: random.Random) -> None:
         for reading in self.readings:
             while rng.random() < 0.9 and (delta := reading.streams.take()) is not None:
-                assert reading.reasons[delta.index] is None, "outputs after the end"
+                assert reading.reasons[delta.index] is None, "output after the end"
                 reading.tokens[delta.index] += delta.token_ids
                 reading.reasons[delta.index] = delta.finish_reason
                 assert reading.received_vector is None or delta.pooled is None, "a second vector"
@@ -126,8 +126,8 @@ class Reader:
     def is_done(self) -> bool:
         return all(reading.streams.done for reading in self.readings)
 
-    def judge(self) -> None:
-        """Every stream received its end, and the right one."""
+    def check(self) -> None:
+        """Every stream received its end, and the correct one."""
         for reading in self.readings:
             if (error := reading.streams.error) is not None:
                 assert isinstance(error, Overloaded | InvalidRequest) or self._may_expire(reading), error
@@ -137,7 +137,7 @@ class Reader:
             for index, (tokens, reason) in enumerate(zip(reading.tokens, reading.reasons, strict=True)):
                 assert reason is not None, "a stream never received its end"
                 if reason is FinishReason.ERROR:
-                    self._judge_error(reading, index)
+                    self._check_error(reading, index)
                     continue
                 if (reason, index in reading.aborted) != (FinishReason.ABORT, True):
                     assert (tokens, reason) == reading.expected[index]
@@ -146,13 +146,13 @@ class Reader:
     def _may_expire(self, reading: Reading) -> bool:
         return reading.has_expired and reading.streams.terms.timeout_s > 0
 
-    def _judge_error(self, reading: Reading, index: int) -> None:
-        """Only of requests whose own doing it is, or that met values that are not finite twice."""
+    def _check_error(self, reading: Reading, index: int) -> None:
+        """Only a poison request, or a request with two results that were not finite, may end with an error."""
         if reading.given_up[index] == DEADLY:
-            assert reading.seeds[index] == self._scenario.poison, "an innocent was taken for the poison"
+            assert reading.seeds[index] == self._scenario.poison, "a request that is not the poison failed as poison"
         elif reading.given_up[index] == DEADLY_FOR_CORES:
             deadly = [core_dies_of(self._core_poison, seed, seed % 4) for seed in reading.seeds]
-            assert any(deadly), "an innocent request was taken for the poison"
+            assert any(deadly), "a request that is not the poison failed as poison"
         else:
             why = NOT_FINITE if reading.vector is None else NOT_FINITE_VECTOR
             assert reading.given_up[index] == why, reading.given_up[index]

@@ -1,4 +1,4 @@
-"""Simulations in which some requests kill engine cores: these end with an error, and no others do, under any fault."""
+"""Simulations in which some requests kill engine cores: only these requests end with an error, under any fault."""
 
 import math
 import time
@@ -16,7 +16,7 @@ POISON = 11
 
 @pytest.fixture(autouse=True)
 def _turns_may_not_be_idle(monkeypatch):
-    """The remedy for a turn that is not given back would hide it."""
+    """The time limit of idle turns would hide a turn that is not returned."""
     monkeypatch.setattr(core_poison, "IDLE_TURN_S", math.inf)
 
 
@@ -30,7 +30,7 @@ def run(seed: int) -> Counter[str]:
     return Counter(world.counts)
 
 
-def test_a_request_that_kills_cores_ends_alone():
+def test_only_the_request_that_kills_cores_ends_with_an_error():
     total, start = Counter[str](), time.monotonic()
     for seed in range(60):
         if seed >= 10 and time.monotonic() - start > FAST_SECONDS:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from .exhaustive import Asked, Scope, explore
+from .exhaustive import Prompt, Scope, explore
 
 STORY = (1, 2, 3)
 ALL_GO_WELL = {"aborts": 0, "crashes": 0, "nans": 0}
@@ -12,23 +12,23 @@ ALL_GO_WELL = {"aborts": 0, "crashes": 0, "nans": 0}
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    logging.disable(logging.CRITICAL)  # of requests that are blamed for crashes
+    logging.disable(logging.CRITICAL)  # poison requests are expected
     yield
     logging.disable(logging.NOTSET)
 
 
 def test_every_order_of_two_requests_and_a_non_finite_result_holds_the_invariants():
-    explored = explore(Scope((Asked(STORY, 4), Asked(STORY, 4)), aborts=0, crashes=0))
-    assert explored.moments > 100
+    explored = explore(Scope((Prompt(STORY, 4), Prompt(STORY, 4)), aborts=0, crashes=0))
+    assert explored.states > 100
     assert explored.preemptions
 
 
 @pytest.mark.parametrize(
     "scope",
     [
-        Scope((Asked(STORY, 4), Asked(STORY, 3)), **ALL_GO_WELL, windows=(2,), block_size=1, num_blocks=6),
+        Scope((Prompt(STORY, 4), Prompt(STORY, 3)), **ALL_GO_WELL, windows=(2,), block_size=1, num_blocks=6),
         Scope(
-            (Asked((*STORY, 4, 5), 3), Asked((*STORY, 4, 6), 3)),
+            (Prompt((*STORY, 4, 5), 3), Prompt((*STORY, 4, 6), 3)),
             **ALL_GO_WELL,
             windows=(2, 0),
             block_size=1,
@@ -39,7 +39,7 @@ def test_every_order_of_two_requests_and_a_non_finite_result_holds_the_invariant
     ids=["one window", "full and window"],
 )
 def test_every_order_of_two_requests_with_windows_holds_the_invariants(scope):
-    assert explore(scope).moments > 100
+    assert explore(scope).states > 100
 
 
 @pytest.mark.nightly
@@ -47,12 +47,12 @@ def test_every_order_of_two_requests_with_windows_holds_the_invariants(scope):
 @pytest.mark.parametrize(
     "scope",
     [
-        Scope((Asked(STORY, 4), Asked(STORY, 4)), windows=(2,), block_size=1, num_blocks=7, crashes=0),
-        Scope((Asked(STORY, 3), Asked(STORY, 3)), windows=(2, 0), block_size=1, num_blocks=13, crashes=0, aborts=0),
-        Scope((Asked(STORY, 2), Asked(STORY, 2))),
-        Scope((Asked(STORY, 3, n=2), Asked((9,), 2)), pipeline_depth=1),
-        Scope((Asked(STORY, 4), Asked(STORY, 3), Asked((9,), 2)), nans=0),
-        Scope((Asked(STORY, 4), Asked(STORY, 3), Asked((9,), 2)), crashes=0),
+        Scope((Prompt(STORY, 4), Prompt(STORY, 4)), windows=(2,), block_size=1, num_blocks=7, crashes=0),
+        Scope((Prompt(STORY, 3), Prompt(STORY, 3)), windows=(2, 0), block_size=1, num_blocks=13, crashes=0, aborts=0),
+        Scope((Prompt(STORY, 2), Prompt(STORY, 2))),
+        Scope((Prompt(STORY, 3, n=2), Prompt((9,), 2)), pipeline_depth=1),
+        Scope((Prompt(STORY, 4), Prompt(STORY, 3), Prompt((9,), 2)), nans=0),
+        Scope((Prompt(STORY, 4), Prompt(STORY, 3), Prompt((9,), 2)), crashes=0),
     ],
     ids=[
         "window",

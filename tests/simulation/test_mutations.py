@@ -28,4 +28,4 @@ def test_every_seed_passes_without_a_bug():
 @pytest.mark.parametrize("number", range(len(MUTATIONS)))
 def test_every_planted_bug_is_caught(number):
     code, output = run(MUTATIONS[number], LIMIT_S)
-    assert code == CAUGHT, f"no simulation noticed {MUTATIONS[number]}\n{output}"
+    assert code == CAUGHT, f"no simulation detected {MUTATIONS[number]}\n{output}"

@@ -1,7 +1,7 @@
 """Real sessions and the real engine under one virtual clock: crashes, hangs, pauses, stale frames, aborts, full pools.
 
-What is fake: the workers (FakeWorker), the links (queues that lose and delay as sockets do when a process dies), time.
-The oracle is each request computed alone. A seed draws everything; the same seed leaves the same trace.
+The workers (FakeWorker), the links (queues that lose and delay messages as sockets do when a process dies) and the time
+are simulated. The oracle is each request computed alone. A seed determines everything, including the trace.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from .core_host import CoreDied, CoreHost
 from .reader import Reader
 
 BUSY_TURNS, CALM_TURNS = 1500, 60_000
-LEASE_TURNS = 1500  # of 20 ms: longer than a client's lease and any silence
+LEASE_TICKS = 1500  # of 20 ms: longer than a client's lease and any silence
 FAULTS = (
     *("worker dies", "worker hangs", "core dies", "core sleeps", "client sleeps", "client dies"),
     *("client is forgotten", "clock jumps", "a slot is spoiled"),
@@ -27,7 +27,7 @@ COUNTED = ("streams", "vectors", "preemptions", "expired", "gave up")
 
 class World:
     def __init__(self, seed: int, core_poison: int = 0):
-        """`core_poison`: cores die of requests whose seed is a multiple of it; 0: of none."""
+        """`core_poison`: requests whose seed is a multiple of it crash cores; 0: none does."""
         self.rng = random.Random(f"world {seed}")
         self.scenario: Scenario = draw_scenario(seed)
         self.now = 100.0
@@ -60,18 +60,18 @@ class World:
             self._turn()
             if all(reader.is_done for reader in self._readers):
                 break
-        for _ in range(LEASE_TURNS):
+        for _ in range(LEASE_TICKS):
             self._turn()
         assert self._core is not None
         self._core.check_all_free()
         self.counts["preemptions"] += self._core.engine.scheduler.num_preemptions
         for reader in self._readers:
-            reader.judge()
+            reader.check()
             self.counts["streams"] += sum(len(reading.tokens) for reading in reader.readings)
             self.counts["vectors"] += sum(reading.received_vector is not None for reading in reader.readings)
             self.counts["expired"] += sum(reading.has_expired for reading in reader.readings)
             self.counts["gave up"] += sum(len(reading.given_up) for reading in reader.readings)
-            assert not reader.session.table.requests, "the session keeps what has ended"
+            assert not reader.session.table.requests, "the session keeps a request that has ended"
 
     def _new_reader(self) -> Reader:
         self._num_readers += 1
@@ -105,11 +105,11 @@ class World:
                 message = reader.to_core.popleft()
                 self._send(core.receive(reader.name, message, self.now))
                 self._note_seeds(core)
-        self._send(core.turn(self.now))
+        self._send(core.iterate(self.now))
         self._note_seeds(core)
 
     def _note_seeds(self, core: CoreHost) -> None:
-        """The right output of the requests that the core has just taken follows from their seeds."""
+        """Pass the seeds of the requests that the core has just accepted to their readers."""
         readers = {reader.name: reader for reader in self._readers}
         while core.taken:
             name, message, seeds = core.taken.popleft()
@@ -126,7 +126,7 @@ class World:
         reader.read(rng)
 
     def _take(self, reader: Reader, message: object) -> bool:
-        """A link without its other end takes nothing; a full one, sometimes."""
+        """Whether the link accepts the message: never without its other end, and not always if it is full."""
         if self._core is None or self.rng.random() < 0.01:
             return False
         self._trace.update(msgspec.msgpack.encode(message))
@@ -166,7 +166,7 @@ class World:
                 self.now += rng.uniform(0, 30)
 
     def _kill_core(self, core: CoreHost) -> None:
-        """What was on its way to it is lost; of what it has sent a part arrives late, some of it twice, or nothing."""
+        """Messages to the core are lost; those that it has sent arrive late, twice, or not at all."""
         rng = self.rng
         for reader in self._readers:
             reader.to_core.clear()

@@ -14,7 +14,7 @@ import httpx
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..chaos.orders import Order, Received
+from ..chaos.load_requests import LoadRequest, Received
 from ..chaos.transports import Attempt, EngineTransport, HttpTransport
 from ..end_to_end.test_bad_input import BAD
 
@@ -46,26 +46,26 @@ RANDOM_FIELDS = (
 class Mixture:
     """`learn` once without faults, then `until`. Counts, by what was done; `wrong` holds answers that differ."""
 
-    def __init__(self, port: int, run_dir: Path, orders: Sequence[Order], seed: int):
+    def __init__(self, port: int, run_dir: Path, requests: Sequence[LoadRequest], seed: int):
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._port = port
         self._run_dir = run_dir
-        self._orders = orders
+        self._requests = requests
         self._rng = random.Random(f"mixture {seed}")
         self._answers: dict[int, tuple[int, object]] = {}  # by question
-        self._streams: dict[int, list[Received]] = {}  # by order
+        self._streams: dict[int, list[Received]] = {}  # by request
         self._deeds = (self._ask, self._ask, self._resume, self._come_and_go, self._drop, self._leave, self._be_new)
 
     async def learn(self) -> None:
         async with self._http() as client:
             for number in range(len(QUESTIONS)):
                 self._answers[number] = await self._answer(client, number)
-        for order in self._orders:
-            attempt = Attempt(order)
+        for request in self._requests:
+            attempt = Attempt(request)
             async for _ in HttpTransport(self._port).ask(attempt):
                 pass
-            self._streams[order.number] = attempt.received
+            self._streams[request.number] = attempt.received
         await self._fill_pools()
 
     async def _fill_pools(self) -> None:
@@ -114,7 +114,7 @@ class Mixture:
 
     async def _resume(self, _: httpx.AsyncClient) -> None:
         """A stream whose connection breaks again and again, and that goes on behind its last event."""
-        way, attempt = HttpTransport(self._port, keeps=True), Attempt(self._rng.choice(self._orders))
+        way, attempt = HttpTransport(self._port, keeps=True), Attempt(self._rng.choice(self._requests))
         while any(received.finish_reason is None for received in attempt.received):
             await self._read_some(way, attempt)
         self._compare(attempt, "resumed")
@@ -122,16 +122,16 @@ class Mixture:
     async def _come_and_go(self, _: httpx.AsyncClient) -> None:
         """A client library of its own for one request, of a new tenant."""
         async with await AsyncClient.connect(str(self._run_dir)) as client:
-            attempt = Attempt(self._rng.choice(self._orders))
-            client.submit([5, 6, 7], attempt.order.params, tenant=f"tenant {self._rng.random()}")  # dropped at once
+            attempt = Attempt(self._rng.choice(self._requests))
+            client.submit([5, 6, 7], attempt.request.params, tenant=f"tenant {self._rng.random()}")  # dropped at once
             if self._rng.random() < 0.5:
                 await self._read_some(EngineTransport(client), attempt)
                 return
             async for _ in EngineTransport(client).ask(attempt):
                 pass
-            for received, whole in zip(attempt.received, self._streams[attempt.order.number], strict=True):
+            for received, whole in zip(attempt.received, self._streams[attempt.request.number], strict=True):
                 if received.token_ids != whole.token_ids:
-                    self.wrong.append(f"order {attempt.order.number}: {received} is not {whole}"[:2000])
+                    self.wrong.append(f"request {attempt.request.number}: {received} is not {whole}"[:2000])
 
     async def _drop(self, _: httpx.AsyncClient) -> None:
         """A connection that closes before it has asked anything."""
@@ -174,9 +174,9 @@ class Mixture:
                     return
 
     def _compare(self, attempt: Attempt, how: str) -> None:
-        whole = self._streams[attempt.order.number]
+        whole = self._streams[attempt.request.number]
         if attempt.received != whole:
-            self.wrong.append(f"order {attempt.order.number} {how}: {attempt.received} is not {whole}"[:2000])
+            self.wrong.append(f"request {attempt.request.number} {how}: {attempt.received} is not {whole}"[:2000])
 
 
 def without_random_fields(answer: object) -> object:

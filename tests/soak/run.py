@@ -12,7 +12,7 @@ from paged_serve.frontend.client.async_client import AsyncClient
 
 from ..chaos.faults import check_no_file_is_left, check_nothing_is_left, run_dir, wait_ended
 from ..chaos.load import Load
-from ..chaos.orders import draw_orders
+from ..chaos.load_requests import draw_requests
 from ..chaos.transports import transports
 from ..end_to_end.server_process import ServerProcess
 from .mixture import Mixture
@@ -22,7 +22,7 @@ from .watch import Holding, Watch, files
 OPTIONS = ("--api-server-count", "2", "--num-blocks", "600", "--max-num-batched-tokens", "256", "--resume-grace", "5")
 MAX_BYTES_PER_HOUR = 1 << 20
 FREE_LISTS_BYTES = 4 << 20  # CPython keeps up to 2,000 tuples of each length below 20, and takes an hour to have them
-NUM_ORDERS, MAX_TOKENS = 24, 120
+NUM_REQUESTS, MAX_TOKENS = 24, 120
 REST_S = 8.0  # stored answers expire, closed connections are noticed
 REST_WITHIN_S = 120.0
 
@@ -82,12 +82,12 @@ def run(soak: Soak, server: ServerProcess) -> Report:
 
 
 async def _run(soak: Soak, server: ServerProcess) -> Report:
-    orders = draw_orders(soak.seed, NUM_ORDERS, MAX_TOKENS)
-    mixture = Mixture(server.port, run_dir(server), orders, soak.seed)
+    requests = draw_requests(soak.seed, NUM_REQUESTS, MAX_TOKENS)
+    mixture = Mixture(server.port, run_dir(server), requests, soak.seed)
     watch = Watch(server)
     report = Report()
     async with await AsyncClient.connect(str(run_dir(server))) as client:
-        load = Load(transports(server.port, client), orders, {}, soak.seed)
+        load = Load(transports(server.port, client), requests, {}, soak.seed)
         await load.compute_expected()
         await mixture.learn()
         await _serve(soak, soak.warm_up * soak.minutes, load, mixture, None)
@@ -96,7 +96,7 @@ async def _run(soak: Soak, server: ServerProcess) -> Report:
         report.after = await _at_rest(server, report.before)
     await check_nothing_is_left(server)
     ledger = load.ledger
-    report.done = {"orders": ledger.orders, "completed": ledger.completed, "aborted": ledger.aborted}
+    report.done = {"requests": ledger.requests, "completed": ledger.completed, "aborted": ledger.aborted}
     report.done |= {name.strip("_"): count for name, count in mixture.counts.items()}
     report.failures += [*ledger.wrong, *ledger.lost, *mixture.wrong]
     report.failures += [f"a file is left: {path}" for path in sorted(files(server) - files_before)]

@@ -23,7 +23,7 @@ from paged_serve.protocol.messages.worker import (
     Welcome,
     WorkerFailed,
 )
-from paged_serve.protocol.process.lifecycle import FAREWELL_S, HANDSHAKE_TIMEOUT_S, HEARTBEAT_S, ChildProcess, run_child
+from paged_serve.protocol.process.lifecycle import HANDSHAKE_TIMEOUT_S, HEARTBEAT_S, LINGER_S, ChildProcess, run_child
 from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
@@ -74,7 +74,7 @@ class WorkerProcess:
             self._link.send(WorkerFailed(self._child.index, reason[:MAX_LONG_TEXT], refused))
             raise
         finally:
-            self._link.close(linger_s=FAREWELL_S)
+            self._link.close(linger_s=LINGER_S)
 
     def _send_hello(self) -> None:
         hello = handshake_hello("worker", self._child.index, self._child.epoch)
@@ -160,7 +160,7 @@ class WorkerProcess:
         assert not isinstance(message, Hello)
         if self._link.send(message):
             return
-        self._obey_supervisor(FAREWELL_S)  # on a normal stop the core ends first, and our own Stop is on its way
+        self._obey_supervisor(LINGER_S)  # on a normal stop the core ends first, and our own Stop is on its way
         if not self._child.stop_requested:
             raise ProtocolError(f"the engine core does not accept {type(message).__name__}: it has ended or is blocked")
 

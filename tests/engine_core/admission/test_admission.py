@@ -96,7 +96,7 @@ def test_a_stream_id_in_use_is_refused_and_its_stream_continues(drive):
     assert all(len(driver.tokens[stream + index]) == 5 for index in range(3))
 
 
-def test_a_request_that_is_sent_twice_runs_once(drive):
+def test_a_repeated_request_runs_once(drive):
     driver = drive()
     stream = driver.add(4, max_tokens=5, request_id=100, seed=1)
     driver.add(4, max_tokens=5, request_id=100, seed=1)

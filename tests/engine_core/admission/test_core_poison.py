@@ -47,7 +47,7 @@ def test_clients_take_turns_and_turn_numbers_are_known_in_advance(core_poison):
     assert (core_poison.turn_number, core_poison.is_over) == (0, True)
 
 
-def test_a_turn_begins_and_usual_work_goes_on_only_when_the_supervisor_has_recorded_it(core_poison):
+def test_a_turn_begins_and_normal_work_continues_only_when_the_supervisor_has_recorded_it(core_poison):
     core_poison.candidates_withheld(A, 1)
     assert core_poison.next_turn(0.0) is None
     assert next_turn(core_poison) == A
@@ -79,7 +79,7 @@ def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_after_isolati
     assert core_poison.is_over
 
 
-def test_an_abort_of_a_held_request_is_repeated_behind_it(core_poison):
+def test_an_abort_of_a_deferred_request_is_handled_after_it(core_poison):
     abort = AbortRequests((7,))
     core_poison.candidates_withheld(A, 1)
     core_poison.aborted(B, abort, 0.0)
@@ -89,7 +89,7 @@ def test_an_abort_of_a_held_request_is_repeated_behind_it(core_poison):
     assert [type(message) for _, message in taken(core_poison, 0.0)] == [EngineCoreRequest, AbortRequests]
 
 
-def test_time_spent_held_counts_against_the_time_limit(core_poison):
+def test_deferred_time_counts_against_the_time_limit(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.defer(B, request(1, ttl_s=5.0), 10.0)
     core_poison.defer(B, request(2, ttl_s=1.0), 10.0)
@@ -144,7 +144,7 @@ def test_a_candidate_runs_alone_until_its_client_returns_the_turn(drive):
     assert driver.ends[late].finish_reason is FinishReason.LENGTH
 
 
-def test_held_messages_are_bounded_in_bytes():
+def test_deferred_messages_are_bounded_in_bytes():
     core_poison = CorePoison(WorkerPoison(), max_deferred=1000, max_deferred_bytes=1 << 20)
     core_poison.candidates_withheld(A, 1)
     large = EngineCoreRequest(1, bytes(300_000), SamplingParams())
@@ -155,7 +155,7 @@ def test_held_messages_are_bounded_in_bytes():
     assert core_poison.defer(A, many_ids, 0.0) == []
 
 
-def test_an_abort_is_held_only_for_held_streams(core_poison):
+def test_an_abort_is_deferred_only_for_deferred_streams(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.defer(B, request(7), 0.0)
     core_poison.aborted(B, AbortRequests(tuple(range(60_000))), 0.0)

@@ -25,7 +25,7 @@ def test_a_request_that_waits_too_long_is_dropped_and_rejected_as_expired(drive)
     [expired] = driver.rejections
     assert (expired.request_id, expired.reason, expired.param) == (hasty, RejectReason.EXPIRED, "timeout")
     assert expired.message.startswith(
-        "timeout=2: the request waited 2.49 s and was not begun, and 1 sequences wait now"
+        "timeout=2: the request waited 2.49 s and was not started; 1 sequences are waiting"
     )
     assert driver.engine.next_deadline_s == math.inf
     driver.run()
@@ -116,7 +116,7 @@ def test_a_time_limit_that_cannot_be_met_is_refused_at_once_with_retry_after(dri
     driver.add(4, ttl=0.2)
     [refused] = driver.rejections
     assert (refused.reason, refused.request_id // 1000) == (RejectReason.OVERLOADED, 5)
-    assert refused.message.startswith("timeout=0.2: the first token would come in about 0.3")
+    assert refused.message.startswith("timeout=0.2: the first token is expected in about 0.3")
     assert 0.1 <= refused.retry_after_s <= 0.25
     driver.add(4, ttl=2.0)
     assert len(driver.rejections) == 1

@@ -16,7 +16,7 @@ def errors(world, tenant=None, after_s=5.0, at_least_s=0.2):
     """Of each served request: (foretold - waited) / waited."""
     found = [
         (asked.forecast_s - asked.first_token_s) / asked.first_token_s
-        for asked in world.asked.values()
+        for asked in world.sent.values()
         if asked.at_s > after_s and asked.first_token_s is not None and asked.first_token_s > at_least_s
         if tenant is None or asked.source.tenant == tenant
     ]
@@ -54,7 +54,7 @@ def test_time_limits_are_met_or_refused_at_once(seed):
     """What is admitted has its first token in time; hardly a request waits in vain."""
     world = Overload(seed, (Source("", 80, ttl_s=2.0),)).run(40)
     refused, expired = world.rejected(RejectReason.OVERLOADED), world.rejected(RejectReason.EXPIRED)
-    served = [asked for asked in world.asked.values() if asked.first_token_s is not None]
+    served = [asked for asked in world.sent.values() if asked.first_token_s is not None]
     assert len(served) > 800  # as many as without a limit
     assert max(asked.first_token_s for asked in served) < 2.0 + 0.5  # one that is computed at its deadline goes on
     assert len(expired) < 0.2 * len(served)
@@ -64,14 +64,14 @@ def test_time_limits_are_met_or_refused_at_once(seed):
 
 def test_retry_after_is_when_the_present_queue_has_been_served():
     world = Overload(5, (Source("", 80),)).run(40)
-    waits = [asked.first_token_s for asked in world.asked.values() if asked.first_token_s and asked.at_s > 10]
+    waits = [asked.first_token_s for asked in world.sent.values() if asked.first_token_s and asked.at_s > 10]
     predicted = [asked.rejected.retry_after_s for asked in world.rejected(RejectReason.OVERLOADED) if asked.at_s > 10]
     assert statistics.median(predicted) == pytest.approx(statistics.median(waits), rel=0.2)
 
 
 def test_an_idle_engine_predicts_the_time_of_the_prompt_alone():
     world = Overload(1, (Source("", 1),)).run(60)
-    [error] = [statistics.median((a.forecast_s - a.first_token_s) for a in world.asked.values() if a.at_s > 10)]
+    [error] = [statistics.median((a.forecast_s - a.first_token_s) for a in world.sent.values() if a.at_s > 10)]
     assert abs(error) < 0.05
 
 

@@ -146,7 +146,7 @@ def test_each_client_receives_only_its_own_streams(drive):
     assert all(len(driver.tokens[stream]) == 9 for stream in mine + other)
 
 
-def test_logprobs_travel_beside_their_tokens_and_others_stay_in_columns(drive):
+def test_logprobs_are_sent_with_their_tokens_and_other_tokens_stay_in_columns(drive):
     driver = drive()
     detailed = driver.add([1, 2, 3], max_tokens=6, logprobs=2)
     quiet = driver.add([4, 5, 6], max_tokens=6)
@@ -229,7 +229,7 @@ def test_a_silent_clients_requests_end_with_its_lease(drive):
     mine = driver.add(5, max_tokens=10)
     driver.plan()
     driver.execute()
-    driver.engine.heard_from(CLIENT, CLIENT_LEASE_S)
+    driver.engine.renew_lease(CLIENT, CLIENT_LEASE_S)
     assert driver.engine.expired_clients(CLIENT_LEASE_S) == []
     assert driver.engine.expired_clients(CLIENT_LEASE_S + 0.1) == [OTHER]
     driver.engine.remove_client(OTHER, driver.now)
@@ -400,7 +400,7 @@ def test_a_state_too_large_to_send_is_answered_with_an_error(drive):
 
 
 @pytest.mark.parametrize("steps_before", [0, 3])
-def test_a_row_whose_grammar_cannot_go_on_ends_with_the_reason_and_harms_no_neighbour(drive, steps_before):
+def test_a_row_whose_grammar_cannot_continue_ends_with_the_reason_and_affects_no_other_row(drive, steps_before):
     alone = drive()
     kept = alone.add([2] * 6, max_tokens=10, seed=1)
     alone.run()

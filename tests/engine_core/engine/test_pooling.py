@@ -101,7 +101,7 @@ def test_rows_that_generate_and_rows_that_pool_share_steps(drive):
         ),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_numbers(drive, facts, request_options, words, param):
+def test_an_unsupported_pooling_request_is_refused_with_the_numbers(drive, facts, request_options, words, param):
     driver = drive(pooling=facts, max_num_batched_tokens=request_options.pop("batched", 16))
     driver.add(request_options.pop("prompt", 10), **request_options)
     (rejection,) = driver.rejections
@@ -109,7 +109,7 @@ def test_what_cannot_be_done_is_refused_with_the_numbers(drive, facts, request_o
     assert all(word in rejection.message for word in words), rejection.message
 
 
-def test_a_last_token_may_find_its_prefix_and_what_counts_every_token_may_not(drive):
+def test_a_vector_of_the_last_token_may_use_the_prefix_cache_and_one_of_all_tokens_may_not(drive):
     prompt = new_prompt(30)
     for facts, task, cached in ((BOTH, "embed", 28), (BOTH, "token_embed", 0), (None, "embed", 0)):
         facts = facts or PoolingFacts(("embed",), VECTOR_SIZE, needs_whole_prompt=True)
@@ -161,7 +161,7 @@ def test_a_result_that_is_not_finite_is_computed_again_once(drive):
         assert driver.ends[stream].error == ("" if count == 1 else NOT_FINITE_VECTOR)
 
 
-def test_vectors_survive_the_workers_and_the_one_that_kills_them_ends_alone(drive):
+def test_vectors_survive_worker_deaths_and_only_the_poison_request_ends(drive):
     driver = drive(pooling=BOTH, max_num_batched_tokens=16)
     streams = [driver.add(new_prompt(30, start), pooling=EMBED) for start in (1, 2, 3)]
     deadly = driver.sequence(streams[1])
@@ -180,7 +180,7 @@ def test_vectors_survive_the_workers_and_the_one_that_kills_them_ends_alone(driv
     assert [driver.ends[s].pooled for s in (streams[0], streams[2])] == [expected(new_prompt(30, s)) for s in (1, 3)]
 
 
-def test_an_answer_without_a_vector_that_is_due_breaks_the_protocol(drive):
+def test_an_answer_that_lacks_a_vector_violates_the_protocol(drive):
     driver = drive(pooling=BOTH)
     driver.add(10, pooling=EMBED)
     driver.plan()
@@ -202,7 +202,7 @@ def test_a_client_that_fell_behind_gets_its_vectors_later(drive):
     assert outbox.unacknowledged_bytes == 0
 
 
-def test_a_request_that_comes_twice_counts_once_and_another_task_is_another_request(drive):
+def test_a_repeated_request_counts_once_and_another_task_is_another_request(drive):
     driver = drive(pooling=BOTH)
     for _ in range(2):
         driver.add(10, request_id=1, pooling=EMBED)
@@ -227,7 +227,7 @@ def test_a_candidate_of_a_cores_death_is_cleared_by_its_vector(drive):
     assert not driver.scheduler.worker_poison.sequences()
 
 
-def test_text_of_a_lost_client_is_no_vectors_beginning(drive):
+def test_the_output_of_an_abandoned_request_is_not_reused_for_a_vector(drive):
     driver = drive(pooling=BOTH)
     prompt = new_prompt(10)
     driver.engine.add_client(b"lost", driver.now)

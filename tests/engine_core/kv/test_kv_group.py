@@ -27,23 +27,23 @@ def config_of(block_size: int, max_chunk: int, max_model_len: int | None = None)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_window_has_blocks_for_what_a_chunk_sees_and_no_more(seed):
+def test_a_window_group_has_blocks_for_what_a_chunk_attends_to_and_no_more(seed):
     rng = random.Random(seed)
     size, window, chunk = rng.choice((1, 2, 4, 16)), rng.randint(1, 40), rng.randint(1, 40)
     group = WindowGroup(window, size, chunk)
-    num_held = []
+    num_owned = []
     for position in range(200):
         seen = {p // size for p in range(max(0, position - window + 1), position + chunk)}
         assert group.first_needed(position) == min(seen)
         assert group.end(position, 10_000) > max(seen)
-        num_held.append(group.end(position, 10_000) - group.first_needed(position))
+        num_owned.append(group.end(position, 10_000) - group.first_needed(position))
         assert group.end(position, max(seen)) == max(seen), "a row has blocks for more tokens than it has"
         at_most = max(len({p // size for p in range(at, at + window - 1 + chunk)}) for at in range(size))
-        assert num_held[-1] == at_most
+        assert num_owned[-1] == at_most
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_longest_sequence_that_fits_alone_is_what_counting_says(seed):
+def test_the_longest_sequence_that_fits_alone_equals_a_count(seed):
     rng = random.Random(seed)
     size, chunk = rng.choice((1, 2, 4, 8)), rng.randint(1, 20)
     kv_groups = tuple(KVGroup(rng.choice((0, 0, 1, 3, 10))) for _ in range(rng.randint(1, 4)))
@@ -112,7 +112,7 @@ def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
     assert cache.find(sequence, None, limit) == expected
 
 
-def test_equal_tokens_have_a_name_in_each_group():
+def test_equal_tokens_have_a_separate_key_in_each_group():
     hashes = [bytes([index]) * 32 for index in range(256)]
     names = [name for group in range(257) for name in keys_of(group, hashes)]
     assert len(set(names)) == len(names)

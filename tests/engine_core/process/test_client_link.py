@@ -63,7 +63,7 @@ def request(number, **fields):
     return EngineCoreRequest(number, pack_ids([1, 2, 3]), SamplingParams(max_tokens=10), **fields)
 
 
-def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
+def test_an_iteration_ends_after_two_milliseconds_and_the_next_handles_the_rest():
     client_link = LinkUnderTest()
     client_link.say(*(request(number) for number in range(1, 21)))
     taken = len(client_link.engine.clients[CLIENT].streams)
@@ -75,7 +75,7 @@ def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
     assert len(client_link.engine.clients[CLIENT].streams) == 20
 
 
-def test_messages_held_during_isolation_are_admitted_in_portions():
+def test_messages_deferred_during_isolation_are_admitted_in_portions():
     client_link = LinkUnderTest(failures=(object(),))
     client_link.say(CandidatesWithheld(1))
     client_link.engine.admission.core_poison.record(1)
@@ -100,7 +100,7 @@ class OnePort:
         return self.left.pop(0) if self.left else None
 
 
-def test_neither_port_starves_the_other_at_one_message_per_turn():
+def test_neither_port_starves_the_other_at_one_message_per_iteration():
     ports = ClientSockets.__new__(ClientSockets)
     ports._ports = {b"l": OnePort(b"a", 50), b"r": OnePort(b"b", 50)}
     ports._order = deque(ports._ports)
@@ -114,11 +114,11 @@ def test_a_halt_of_the_core_does_not_count_as_client_silence():
     client_link.say(ClientHeartbeat(), now=5.0)
     assert clock.begin_iteration(5.0, 5.0) == 0.0
     now = 5.0 + CLIENT_LEASE_S + 10.0
-    client_link.client_link.excuse(clock.begin_iteration(now, 0.25))
-    client_link.client_link.beat(client_link.engine, now, computes=True)
+    client_link.client_link.extend_leases(clock.begin_iteration(now, 0.25))
+    client_link.client_link.heartbeat(client_link.engine, now, computes=True)
     assert CLIENT in client_link.engine.clients
-    client_link.client_link.excuse(clock.begin_iteration(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
-    client_link.client_link.beat(client_link.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
+    client_link.client_link.extend_leases(clock.begin_iteration(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
+    client_link.client_link.heartbeat(client_link.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
     assert CLIENT not in client_link.engine.clients, "its own silence is"
 
 
@@ -129,7 +129,7 @@ def test_a_message_too_large_for_a_frame_disconnects_only_its_client():
     client_link.say(request(1, priority=3))
     assert client_link.engine.clients.keys() == {b"lother"}
     for now in (1.0, 1.25):
-        client_link.client_link.beat(client_link.engine, now, computes=True)
+        client_link.client_link.heartbeat(client_link.engine, now, computes=True)
     client, message = client_link.sent[-1]
     assert client == b"lother"
     assert isinstance(message, EngineHeartbeat)

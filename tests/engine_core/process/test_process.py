@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from paged_serve.engine_core.process.step_time_limits import ENOUGH
+from paged_serve.engine_core.process.step_time_limits import MIN_STEPS
 from paged_serve.engine_core.simulation.client import output_alone
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
@@ -138,7 +138,7 @@ def test_the_supervisor_receives_loading_progress_and_heartbeats(harness, ranks)
     harness.wait_for(control.Heartbeat)
 
 
-def test_streams_go_on_with_the_right_token_after_the_workers_die(harness, ranks):
+def test_streams_continue_with_the_right_token_after_the_workers_die(harness, ranks):
     first = start(harness, ranks, deaf_after=20)
     with Client.connect(harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
@@ -158,9 +158,9 @@ def test_streams_go_on_with_the_right_token_after_the_workers_die(harness, ranks
 def test_a_hang_is_detected_by_the_usual_step_time(run_dir, ranks):
     harness = EngineHarness(run_dir, config(step_timeout_s=1e6))
     try:
-        start(harness, ranks, deaf_after=2 * ENOUGH)
+        start(harness, ranks, deaf_after=2 * MIN_STEPS)
         with Client.connect(harness.run_dir) as client:
-            request = client.submit(PROMPT, structs.replace(PARAMS, max_tokens=4 * ENOUGH))
+            request = client.submit(PROMPT, structs.replace(PARAMS, max_tokens=4 * MIN_STEPS))
             next(request)
             assert "99.9 % of such steps take at most" in harness.wait_for(control.WorkersLost).reason
     finally:

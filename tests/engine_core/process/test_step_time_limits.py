@@ -5,19 +5,19 @@ import random
 import pytest
 
 from paged_serve.engine_core.process.step_time_limits import (
-    ENOUGH,
     FACTOR,
     FLOOR_S,
-    PUNCTUAL,
+    MAX_STEPS_COUNTED,
+    MIN_STEPS,
     QUANTILE,
     RATIO,
-    REMEMBERED,
+    STEPS_ON_TIME,
     Histogram,
     StepTimeLimits,
 )
 
 
-def learned(num_tokens: int, seconds: float, count: int = ENOUGH) -> StepTimeLimits:
+def learned(num_tokens: int, seconds: float, count: int = MIN_STEPS) -> StepTimeLimits:
     times = StepTimeLimits(longest_s=300.0)
     for _ in range(count):
         times.add(num_tokens, seconds)
@@ -26,7 +26,7 @@ def learned(num_tokens: int, seconds: float, count: int = ENOUGH) -> StepTimeLim
 
 def test_without_observations_the_configured_limit_holds():
     assert StepTimeLimits(300.0).allowed_s(8) == 300.0
-    assert learned(8, 0.01, count=ENOUGH - 1).allowed_s(8) == 300.0
+    assert learned(8, 0.01, count=MIN_STEPS - 1).allowed_s(8) == 300.0
 
 
 def test_fast_steps_have_a_limit_of_one_second():
@@ -55,7 +55,7 @@ def test_a_smaller_step_keeps_the_limit_of_the_smallest_known_one():
 
 def test_each_class_of_steps_has_its_own_limit():
     times = learned(1, 0.001)
-    for _ in range(ENOUGH):
+    for _ in range(MIN_STEPS):
         times.add(2048, 3.0)
     assert times.allowed_s(1) == FLOOR_S
     assert times.allowed_s(2048) >= FACTOR * 3.0
@@ -71,7 +71,7 @@ def test_one_slow_step_in_a_hundred_raises_the_limit_and_one_in_two_thousand_doe
     assert times.usual_s(8) >= 100.0
 
 
-def test_each_breach_doubles_the_limit_up_to_the_configured_one():
+def test_each_late_step_doubles_the_limit_up_to_the_configured_one():
     times, allowed = learned(8, 0.001), []
     for _ in range(12):
         allowed.append(times.allowed_s(8))
@@ -93,7 +93,7 @@ def test_the_quantile_is_right_within_a_bucket(seed):
 
 def test_old_observations_count_less():
     times = learned(8, 10.0)
-    for _ in range(20 * REMEMBERED):
+    for _ in range(20 * MAX_STEPS_COUNTED):
         times.add(8, 0.001)
     assert times.allowed_s(8) == FLOOR_S
 
@@ -105,17 +105,17 @@ def test_every_duration_falls_into_a_bucket(seconds):
     assert histogram.quantile_s(QUANTILE) > 0
 
 
-def test_the_limit_falls_again_after_a_thousand_punctual_steps_in_a_row():
+def test_the_limit_falls_again_after_a_thousand_consecutive_steps_on_time():
     times = learned(8, 0.001)
     for _ in range(3):
         times.was_late()
-    for _ in range(PUNCTUAL - 1):
+    for _ in range(STEPS_ON_TIME - 1):
         times.add(8, 0.001)
     times.was_late()
     assert times.patience == 16.0, "one late step begins the count anew"
-    for _ in range(2 * PUNCTUAL):
+    for _ in range(2 * STEPS_ON_TIME):
         times.add(8, 0.001)
     assert times.patience == 4.0
-    for _ in range(9 * PUNCTUAL):
+    for _ in range(9 * STEPS_ON_TIME):
         times.add(8, 0.001)
     assert times.patience == 1.0

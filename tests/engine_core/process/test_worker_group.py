@@ -4,7 +4,7 @@ import itertools
 import msgspec
 import pytest
 
-from paged_serve.engine_core.process.step_time_limits import ENOUGH, StepTimeLimits
+from paged_serve.engine_core.process.step_time_limits import MIN_STEPS, StepTimeLimits
 from paged_serve.engine_core.process.worker_group import (
     GROUP_TRANSITIONS,
     GroupEvent,
@@ -53,15 +53,15 @@ def test_a_rank_with_other_kv_groups_is_refused():
     group = WorkerGroup(2, StepTimeLimits(1.0))
     group.load(ready(0, 40))
     other = msgspec.structs.replace(ready(1, 40), kv_groups=(KVGroup(8), KVGroup()))
-    assert "not those of the other ranks" in group.judge(1, other)
-    assert group.judge(1, ready(1, 50)) == ""
+    assert "not those of the other ranks" in group.protocol_error(1, other)
+    assert group.protocol_error(1, ready(1, 50)) == ""
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
         (hello(2), "rank 2 in a group of 2"),
-        (hello(0), "rank 0 of group 0 is here already"),
+        (hello(0), "rank 0 of group 0 is already connected"),
         (hello(1, epoch=4), "group 0 is in use"),
         (msgspec.structs.replace(hello(1), role="client"), "only workers"),
         (msgspec.structs.replace(hello(1), protocol_version=99), "protocol version 99"),
@@ -107,7 +107,7 @@ def test_a_steps_time_begins_with_the_result_of_the_one_before():
     assert group.deadline == float("inf")
 
 
-def test_a_lost_group_is_not_waited_for():
+def test_a_lost_group_has_no_deadline():
     group = WorkerGroup(1, StepTimeLimits(10.0), 0, GroupState.READY)
     group.step_sent(1, 8, 100.0)
     group.fail("it died")
@@ -116,7 +116,7 @@ def test_a_lost_group_is_not_waited_for():
 
 def a_group_that_knows_its_steps(step_s: float) -> WorkerGroup:
     group = WorkerGroup(1, StepTimeLimits(300.0), 0, GroupState.READY)
-    for n in range(ENOUGH):
+    for n in range(MIN_STEPS):
         group.step_sent(1, 8, now=float(n))
         group.step_answered(n + step_s)
     return group
@@ -135,23 +135,23 @@ def test_busy_workers_get_more_time_once():
     group = a_group_that_knows_its_steps(0.001)
     group.step_sent(1, 8, now=1000.0)
     group.step_sent(1, 8, now=1000.0)
-    assert group.grant_more()
+    assert group.extend_deadline()
     assert group.deadline == 1008.0
-    assert not group.grant_more()
+    assert not group.extend_deadline()
     group.step_answered(1000.001)
     assert group.deadline == 1001.001, "the next step has what every step has"
-    assert group.grant_more()
+    assert group.extend_deadline()
 
 
 def test_time_in_which_the_core_did_not_run_does_not_count():
     group = a_group_that_knows_its_steps(0.001)
     group.step_sent(1, 8, now=1000.0)
-    group.excuse(20.0)
+    group.shift_deadline(20.0)
     assert group.deadline == 1021.0
 
 
 def test_no_step_gets_more_than_the_configured_time():
     group = WorkerGroup(1, StepTimeLimits(10.0), 0, GroupState.READY)
     group.step_sent(1, 8, now=100.0)
-    assert group.grant_more()
+    assert group.extend_deadline()
     assert group.deadline == 110.0

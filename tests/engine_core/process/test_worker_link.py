@@ -1,4 +1,4 @@
-"""The core's side of the workers' link: what breaks the protocol ends that worker group, and nothing else."""
+"""The core's side of the link to the workers: a message that violates the protocol ends only its worker group."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_a_duplicate_result_ends_the_group_and_counts_once():
     harness = LinkHarness().bring_up()
     harness.link.group.step_sent(1, 5, 0.0)
     assert harness.deliver(0, answer(1), answer(1)) == [answer(1)]
-    assert "answers step 1; [] are under way" in harness.reason
+    assert "answers step 1; [] are in flight" in harness.reason
     harness.link.replace(1)
     harness.bring_up(epoch=1)
 
@@ -69,13 +69,13 @@ def test_a_duplicate_result_ends_the_group_and_counts_once():
 @pytest.mark.parametrize(
     ("rank", "message", "words"),
     [
-        (0, answer(2), "answers step 2; [1] are under way"),
-        (1, answer(1), "which rank 0 alone does"),
+        (0, answer(2), "answers step 2; [1] are in flight"),
+        (1, answer(1), "which only rank 0 does"),
         (0, answer(1, epoch=3), "answers for epoch 3"),
         (0, ready(0), "loaded weights while the group is READY"),
         (0, worker.KVCacheReady(0), "its KV cache while the group is READY"),
-        (0, worker.LoadProgress(1, 1, 2), "speaks as rank 1"),
-        (1, worker.WorkerFailed(0, "it was the other"), "speaks as rank 0"),
+        (0, worker.LoadProgress(1, 1, 2), "message names rank 1"),
+        (1, worker.WorkerFailed(0, "it was the other"), "message names rank 0"),
     ],
 )
 def test_a_message_that_is_illegal_in_this_state_ends_the_group(rank, message, words):
@@ -94,7 +94,7 @@ def test_a_second_message_while_the_group_starts_ends_it(again):
     assert harness.reason
 
 
-def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
+def test_an_iteration_ends_after_two_milliseconds_and_the_next_handles_the_rest():
     harness = LinkHarness().bring_up()
     for step in range(1, 9):
         harness.link.group.step_sent(step, 5, 0.0)

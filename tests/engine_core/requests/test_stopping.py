@@ -18,7 +18,7 @@ def by_definition(output: list[int], detection: RepetitionDetection) -> bool:
     return False
 
 
-def test_it_is_found_as_the_definition_says():
+def test_a_repetition_is_found_according_to_the_definition():
     rng, found = random.Random(3), 0
     for _ in range(5000):
         high = rng.randint(1, 6)
@@ -45,7 +45,7 @@ def test_it_is_found_as_the_definition_says():
         ({"max_pattern_size": True, "min_count": 2}, "max_pattern_size is True"),
     ],
 )
-def test_what_cannot_be_looked_for_is_refused(fields, words):
+def test_invalid_parameters_are_refused(fields, words):
     with pytest.raises(InvalidRequest, match=words):
         RepetitionDetection(**fields)
 

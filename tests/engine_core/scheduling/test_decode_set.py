@@ -51,7 +51,7 @@ def test_random_joins_and_leaves_give_each_row_its_token(drive, clients, seed):
     assert all(old.rows == rows for old, rows in snapshots), "a snapshot has changed"
 
 
-def test_positions_stay_within_int32_for_ever(drive):
+def test_positions_never_exceed_int32(drive):
     sequences = members(drive, 3, [b"client:0"])
     late = 5 * MAX_ADVANCE
     now = late + MAX_ADVANCE + 9

@@ -40,7 +40,7 @@ def test_preemption_also_returns_blocks(drive):
     driver.run()
 
 
-def test_a_tenant_that_is_ahead_itself_takes_nothing(drive):
+def test_no_sequence_is_preempted_for_a_tenant_that_is_ahead(drive):
     driver = drive(max_num_seqs=2)
     occupy(driver, "first", 2, max_tokens=40)
     shares = driver.scheduler.shares
@@ -117,7 +117,7 @@ def test_no_row_stays_reserved_for_absent_tenants(drive):
 @pytest.mark.parametrize(
     ("arrivals_per_row", "rows"), [(0.0, 0), (0.005, 0), (0.03, 1), (0.1, 1), (0.3, 2), (0.75, 8), (1.0, 8), (5.0, 8)]
 )
-def test_the_reserve_grows_with_what_others_need_up_to_an_eighth(arrivals_per_row, rows):
+def test_the_reserve_grows_with_the_arrivals_of_other_tenants_up_to_an_eighth(arrivals_per_row, rows):
     assert reserve_rows(arrivals_per_row, 64) == rows
     assert reserve_rows(arrivals_per_row, 7) == 0
 

@@ -277,7 +277,7 @@ def test_a_chats_next_turn_finds_prompt_and_answer(drive):
     assert driver.firsts[second].num_cached_tokens == 24  # the answer's last token was never computed
 
 
-def test_a_prompts_beginning_outlives_its_end_in_the_cache(drive):
+def test_the_start_of_a_prompt_stays_in_the_cache_longer_than_its_end(drive):
     driver = drive(num_blocks=8, block_size=4)
     driver.add(20, max_tokens=1)
     driver.run()

@@ -18,7 +18,7 @@ def alone(drive, prompt, **params):
 
 
 @pytest.mark.parametrize("windows", [(8,), (0, 8), (8, 0, 3), (8, 8, 0)])
-def test_a_row_holds_its_window_while_it_decodes_and_all_of_a_full_group(drive, windows):
+def test_a_decode_row_owns_the_blocks_of_its_window_and_all_blocks_of_a_full_group(drive, windows):
     driver = drive(windows=windows, block_size=4, num_blocks=64, max_model_len=64, max_num_batched_tokens=8)
     stream = driver.add(5, max_tokens=50)
     sequence = driver.sequence(stream)
@@ -41,7 +41,7 @@ def test_blocks_behind_the_window_are_released_between_chunks_and_used_again_at_
     assert driver.scheduler.num_preemptions == 0
 
 
-def test_a_long_prompt_is_admitted_beside_rows_though_not_all_its_blocks_would_fit(drive):
+def test_a_long_prompt_is_admitted_although_not_all_its_blocks_would_fit_at_once(drive):
     full = drive(windows=(0,), block_size=4, num_blocks=24, max_model_len=90, max_num_batched_tokens=16)
     window = drive(windows=(8,), block_size=4, num_blocks=24, max_model_len=90, max_num_batched_tokens=16)
     for driver, num_running in ((full, 1), (window, 2)):
@@ -68,7 +68,7 @@ def test_a_prefix_is_found_wherever_its_window_is_cached(drive, windows):
     assert driver.tokens[second] == alone(drive, [*common, *range(200, 225)], max_tokens=4)
 
 
-def test_a_hit_needs_the_last_window_alone(drive):
+def test_a_hit_needs_only_the_last_window(drive):
     driver = drive(windows=(8, 0), block_size=4, num_blocks=64, max_model_len=64, max_num_batched_tokens=64)
     prompt = [1 + i % 89 for i in range(42)]
     driver.add(prompt, max_tokens=1)
@@ -85,7 +85,7 @@ def test_a_hit_needs_the_last_window_alone(drive):
     assert driver.firsts[third].num_cached_tokens == 0, "without the last window's block there is no hit"
 
 
-def test_a_new_row_names_only_blocks_that_it_reads(drive):
+def test_a_new_row_lists_only_blocks_that_it_reads(drive):
     driver = drive(windows=(8, 0), block_size=4, num_blocks=64, max_model_len=64, max_num_batched_tokens=64)
     prompt = [1 + i % 89 for i in range(42)]
     driver.add(prompt, max_tokens=1)
@@ -136,7 +136,7 @@ def test_shared_blocks_behind_the_window_do_not_starve_a_chunk(drive):
         assert driver.tokens[stream] == alone(drive, prompt, max_tokens=6)
 
 
-def test_what_may_hold_nan_is_not_found_behind_the_window_either(drive):
+def test_blocks_behind_the_window_that_may_hold_nan_are_not_found(drive):
     bad = iter([False] * 30 + [True] + [False] * 1000)
     driver = drive(windows=(4, 0), block_size=2, num_blocks=64, max_model_len=64, is_nan=lambda: next(bad))
     stream = driver.add(9, max_tokens=40)

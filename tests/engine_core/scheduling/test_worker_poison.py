@@ -181,7 +181,7 @@ def test_the_next_candidate_waits_for_the_steps_of_an_aborted_one(drive):
     assert alone_in_flight(driver) == short
 
 
-def test_a_candidate_may_need_every_block_there_is(drive):
+def test_a_candidate_may_use_every_block(drive):
     driver = drive(num_blocks=4, block_size=4, prefix_caching=False)
     stream = driver.add(15, max_tokens=2)
     driver.plan()

@@ -27,7 +27,7 @@ def test_the_generated_pages_are_up_to_date(make_docs):
     assert make_docs.main(["--check"]) == 0, "run `just docs` and commit the result"
 
 
-def test_a_stale_page_is_noticed_and_not_written_over_by_a_check(make_docs, monkeypatch, tmp_path, capsys):
+def test_a_check_detects_a_stale_page_and_does_not_overwrite_it(make_docs, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(make_docs, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     page = tmp_path / "docs/protocol.md"

@@ -140,7 +140,7 @@ def test_lists_are_bounded_and_their_entries_checked():
         ((1, (1,), (2,), -1), "num_prompt_tokens"),
     ],
 )
-def test_a_budget_of_reasoning_names_what_is_wrong_with_it(fields, name):
+def test_an_invalid_thinking_budget_is_refused_by_field(fields, name):
     with pytest.raises(InvalidRequest, match=rf"thinking\.{name} is "):
         ThinkingBudget(*fields)
     with pytest.raises(InvalidRequest, match="it must be a ThinkingBudget"):

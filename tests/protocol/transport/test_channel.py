@@ -88,7 +88,7 @@ def test_without_an_authenticator_no_peer_is_accepted(link):
     assert link.router.receive() is None
 
 
-def test_nothing_is_queued_for_a_peer_that_is_not_there(link):
+def test_nothing_is_queued_for_an_absent_peer(link):
     link.router.close()
     assert not link.dealer().send(ClientHeartbeat())
 
@@ -134,7 +134,7 @@ def test_one_stopped_reader_does_not_delay_another(link):
     assert reader.receive(timeout_s=60) == EngineHeartbeat(1)
 
 
-def test_a_frame_over_the_limit_disconnects_its_sender_alone(link):
+def test_a_frame_over_the_limit_disconnects_only_its_sender(link):
     good, good_peer = connected(link)
     bad = raw_dealer(link)
     bad.send(msgspec.msgpack.encode(ClientHeartbeat()))
@@ -185,7 +185,7 @@ def test_frames_that_do_not_decode_are_counted_and_the_next_good_one_is_delivere
 
 
 @pytest.mark.parametrize(("ms_a_frame", "most"), [(0, 64), (1, 3)])
-def test_a_flood_of_invalid_frames_ends_a_turn_after_64_or_2_ms(link, monkeypatch, ms_a_frame, most):
+def test_a_flood_of_invalid_frames_ends_an_iteration_after_64_or_2_ms(link, monkeypatch, ms_a_frame, most):
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) * ms_a_frame / 1000)
     raw = raw_dealer(link)

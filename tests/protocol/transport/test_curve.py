@@ -79,7 +79,7 @@ def test_garbage_is_never_delivered(port):
         assert not port.socket.poll(50)
 
 
-def test_secret_files_are_readable_by_their_owner_alone(keys):
+def test_secret_files_are_readable_only_by_their_owner(keys):
     assert os.stat(keys / "server.key_secret").st_mode & 0o077 == 0
     (keys / "server.key_secret").chmod(0o640)
     with pytest.raises(ConfigError, match=r"server.key_secret has mode 640.*600"):

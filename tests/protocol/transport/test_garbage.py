@@ -156,7 +156,7 @@ def test_no_known_attack_delivers_anything(link, name, attack):
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_an_attackers_conversation_is_valid_but_for_the_password(link, right):
+def test_an_attackers_conversation_is_valid_except_for_the_password(link, right):
     """The same bytes are a conversation that delivers with the right password, so the wrong one is what stops them."""
     password = link.secret.encode() if right else b"x" * len(link.secret)
     with socket.socket(socket.AF_UNIX) as raw:

@@ -1,4 +1,4 @@
-"""What is asked of the server, and what was received: the unit in which streams are compared."""
+"""The requests of a load and what was received for them: the unit in which streams are compared."""
 
 import random
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ MAX_PROMPT_TOKENS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LoadRequest:
     """One request of the load. `number` names it in failures."""
 
     number: int
@@ -35,7 +35,7 @@ class Order:
 
 @dataclass(slots=True)
 class Received:
-    """All that was received of one sequence so far; over HTTP with its text."""
+    """Everything received of one sequence so far; over HTTP with its text."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Received:
     finish_reason: str | None = None
 
     def is_prefix_of(self, whole: "Received") -> bool:
-        """Tokens and their logprobs; a text may be held back until the next token decides it."""
+        """Compares tokens, logprobs and text; text may arrive later than its tokens."""
         return (
             self.token_ids == whole.token_ids[: len(self.token_ids)]
             and self.logprobs == whole.logprobs[: len(self.logprobs)]
@@ -51,11 +51,11 @@ class Received:
         )
 
 
-def draw_orders(seed: int, count: int, max_tokens: int) -> list[Order]:
-    """Greedy and sampled, alone and in twos, with and without logprobs, some with a common beginning."""
+def draw_requests(seed: int, count: int, max_tokens: int) -> list[LoadRequest]:
+    """Greedy and sampled, with one and two sequences, with and without logprobs, some with a common prefix."""
     rng = random.Random(f"orders {seed}")
     shared = [rng.randrange(3, VOCAB_SIZE) for _ in range(MAX_PROMPT_TOKENS // 2)]
-    orders = []
+    requests = []
     for number in range(count):
         prompt = shared[: rng.choice((0, 0, 0, len(shared)))]
         prompt = [*prompt, *(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(4, MAX_PROMPT_TOKENS // 2)))]
@@ -69,5 +69,5 @@ def draw_orders(seed: int, count: int, max_tokens: int) -> list[Order]:
             logprobs=rng.choice((None, None, 1)),
             ignore_eos=rng.random() < 0.8,
         )
-        orders.append(Order(number, tuple(prompt), params))
-    return orders
+        requests.append(LoadRequest(number, tuple(prompt), params))
+    return requests
