@@ -15,7 +15,7 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..fake_core import LIMITS, output
-from .test_client_session import Link
+from .session_link import Link
 
 PARAMS = SamplingParams(max_tokens=400)
 
