@@ -14,7 +14,7 @@ PARAMS = SamplingParams(max_tokens=8)
 
 
 class Link:
-    """A session, a clock, and everything that was sent."""
+    """A session, a clock, and the sent messages."""
 
     def __init__(self, welcome=True, **options):
         options = {"timeout_s": 60.0, "away_s": 10.0, **options}
@@ -29,7 +29,7 @@ class Link:
         self.session.receive(message, self.now)
 
     def new(self):
-        """What the session sends now."""
+        """The messages that the session sends now."""
         start = len(self.sent)
         self.session.flush(lambda message: self.sent.append(message) or True)
         return self.sent[start:]

@@ -47,7 +47,7 @@ def test_a_time_limit_ends_while_the_core_is_away():
     assert silent.error.message.startswith("timeout=5: the engine is away")
     assert begun.error is None
     link.new()
-    link.receive(Welcome(1, **LIMITS))  # the same core: it has what no reader waits for
+    link.receive(Welcome(1, **LIMITS))  # the same core still has the request, for which no reader waits
     assert AbortRequests((silent.request_id,)) in link.new()
 
 

@@ -135,7 +135,7 @@ def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
     again, abort = link.new()
     assert again.request_id == requests[0].request_id
     assert [list(unpack_ids(ids)) for ids in again.resume_token_ids] == [[5, 6], [7]]
-    assert abort == AbortRequests((2,))  # that one has ended; only its sister needs more
+    assert abort == AbortRequests((2,))  # sequence 1 has ended; only the other is aborted
 
 
 def test_requests_submitted_while_the_core_is_away_are_sent_to_the_next():
@@ -220,7 +220,7 @@ def test_a_frame_whose_columns_do_not_fit_is_counted_and_its_loss_repaired():
     request = link.session.submit([1], PARAMS)
     link.new()
     broken = output(1, 1, 0, [5])
-    msgspec.structs.force_setattr(broken.outputs[0], "token_ids", b"\0\0\0")  # which no decoder lets through
+    msgspec.structs.force_setattr(broken.outputs[0], "token_ids", b"\0\0\0")  # a decoder would refuse it
     link.receive(broken)
     assert link.session.num_invalid == 1
     link.receive(output(1, 1, 1, [6]))

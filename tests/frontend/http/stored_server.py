@@ -1,4 +1,4 @@
-"""Servers over a fake engine that store responses in one folder, and what a client of them reads."""
+"""Servers over a fake engine that store responses in one folder, and a client for them."""
 
 import asyncio
 import json

@@ -62,7 +62,7 @@ def test_a_response_interrupted_by_the_end_of_its_process_is_resumed_with_the_sa
     monkeypatch.setattr("paged_serve.frontend.http.stored_responses.background_run.FLUSH_BYTES", 3000)
 
     async def begin(server: Server, num_answered: int) -> tuple[str, str]:
-        """Until so many events are sent."""
+        """Run until so many events are sent."""
         server.engine.pause_s = 0.001
         answered, is_enough = [], asyncio.Event()
 
@@ -90,13 +90,13 @@ def test_a_response_interrupted_by_the_end_of_its_process_is_resumed_with_the_sa
 
     for num_answered in (1, 5, 40):
         answer_id, answered = asyncio.run(begin(start(OUTPUT * 3), num_answered))
-        asyncio.run(begin(start(OUTPUT * 3), 3))  # which leaves it unfinished once more, and another
+        asyncio.run(begin(start(OUTPUT * 3), 3))  # leaves it unfinished again, and another one as well
         whole, answer = asyncio.run(read(start(OUTPUT * 3), answer_id))
         assert whole.startswith(answered)
         events = events_of(whole)
         assert [event["sequence_number"] for event in events] == [*range(len(events))]
         assert (events[-1]["response"], answer["status"]) == (answer, "completed")
-        assert start().app  # the file can be opened by another process meanwhile
+        assert start().app  # another process can open the file meanwhile
 
 
 def test_a_request_for_a_response_that_is_not_resumed_yet_waits(start):

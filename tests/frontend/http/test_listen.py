@@ -1,4 +1,4 @@
-"""The listening socket: what every connection inherits from it."""
+"""The listening socket: its address, its refusals, and the options that connections inherit."""
 
 import select
 import socket
@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.config import ServerConfig
 
 @pytest.fixture
 def connection(monkeypatch):
-    """(the server's end, the peer's end), with an impatient server."""
+    """(the server's end, the peer's end), with a short timeout of the server."""
     monkeypatch.setattr(listen, "TAKE_WITHIN_MS", 400)
     with (
         listen.open_http_socket(ServerConfig(port=0)) as listener,
@@ -30,7 +30,7 @@ def test_a_peer_that_never_reads_is_disconnected(connection):
     poll.register(accepted, select.POLLOUT)
     while poll.poll(0):
         accepted.send(b"x" * 65536)
-    poll.modify(accepted, 0)  # errors alone
+    poll.modify(accepted, 0)  # errors only
     assert poll.poll(60_000)
     assert isinstance(OSError(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), ""), TimeoutError)
 

@@ -24,7 +24,7 @@ def test_the_oldest_responses_of_the_largest_caller_are_removed_first(tmp_path):
     assert [database.row(b"large", f"resp_{number}") is not None for number in (1, 31, 32, 39)] == [0, 0, 1, 1]
     database.add(row(b"small", 50, 99_000), [])
     assert database.row(b"large", "resp_39") is None
-    assert database.item(b"small", "item") is None, "it went with its response"
+    assert database.item(b"small", "item") is None, "it is deleted with its response"
     held = sum(size for (size,) in database._connection.execute("SELECT size FROM responses"))
     assert database.num_bytes() == held
 

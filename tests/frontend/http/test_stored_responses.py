@@ -56,7 +56,7 @@ def test_a_conversation_continues_after_a_stored_response(start):
             by_reference = prompt(server)
             await created(client, [{"role": "user", "content": "2 + 2"}, *first["output"], *output], store=False)
             assert prompt(server) == by_reference
-            assert "Brief." not in by_reference, "instructions are of one response"
+            assert "Brief." not in by_reference, "instructions apply to one response"
             stored = await created(client, output, previous_response_id=first["id"])
             await created(client, "and 5?", previous_response_id=stored["id"])
             assert prompt(server).startswith(by_reference.removesuffix("<assistant>"))

@@ -79,7 +79,7 @@ def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
 
 
 def thinking_model(model: str, folder: Path) -> tuple[str, int, int]:
-    """(the folder, tokens of the tags, which are special ones)."""
+    """(the folder, the two tokens of the tags, which are special tokens)."""
     thinking = Path(shutil.copytree(model, folder / "thinking"))
     numbers = (thinking / "tokenizer.json").read_text().replace("Ġ998", "<think>").replace("Ġ999", "</think>")
     tokenizer = tokenizers.Tokenizer.from_str(numbers)

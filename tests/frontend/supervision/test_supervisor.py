@@ -1,4 +1,4 @@
-"""The supervisor against small real children: which are replaced, when it gives up, how it ends."""
+"""The supervisor with small real children: which are replaced, when it gives up, how it ends."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def test_a_killed_worker_ends_its_group_and_not_the_core(start):
     os.kill(before["worker 1"], signal.SIGKILL)
     after = running.pids_after_change(before, {"worker 0", "worker 1"})
     assert (after["engine-core"], after["frontend 0"]) == (before["engine-core"], before["frontend 0"])
-    # The latter two are the core's: it received the message.
+    # The last two are reported by the core: it received the message.
     running.wait_for_facts(worker="epoch 1", workers="epoch 1", from_outside="True")
 
 
@@ -118,7 +118,7 @@ def start_with_standbys(start, monkeypatch):
 
 
 def warm_standbys(running: Running) -> dict[str, int]:
-    """Process ids once there is a warm standby worker for each rank."""
+    """The process ids, once there is a warm standby worker for each rank."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         standbys = [child for child in list(running.supervisor._processes.living.values()) if child.role == "standby"]
@@ -172,7 +172,7 @@ def test_standbys_that_never_get_warm_are_abandoned_and_the_service_continues(st
 
 
 def bundles(folder: Path, count: int) -> list[Bundle]:
-    """Once there are so many."""
+    """The bundles, once there are `count`."""
     deadline = time.monotonic() + 60
     while len(paths := bundles_in(dump_folder(str(folder)))) < count:
         assert time.monotonic() < deadline
