@@ -1,4 +1,4 @@
-"""AsyncLLM: requests that come when they come, each a stream of growing outputs.
+"""AsyncLLM: requests may arrive at any time; each is a stream of growing outputs.
 
 Run it:
 
@@ -12,7 +12,7 @@ from paged_serve import AsyncLLM, SamplingParams
 
 
 async def complete(llm: AsyncLLM, prompt: str) -> str:
-    """The last output has all."""
+    """Return the prompt and its completion: the last output has the whole text."""
     text = ""
     async for output in llm.generate(prompt, SamplingParams(temperature=0, max_tokens=16)):
         text = output.outputs[0].text
@@ -35,7 +35,7 @@ async def main(model: str = "") -> None:
         endless = SamplingParams(max_tokens=None, ignore_eos=True)
         async for output in llm.generate("Once upon a time", endless, request_id="tale"):
             if len(output.outputs[0].token_ids) > 20:
-                await llm.abort("tale")  # leaving the loop does it, too
+                await llm.abort("tale")  # leaving the loop would abort it as well
         print("aborted:", output.outputs[0].finish_reason, "after", len(output.outputs[0].token_ids), "tokens")
 
 

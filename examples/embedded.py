@@ -1,9 +1,9 @@
-"""A web application of one's own with the engine inside: one event loop for the routes and for AsyncLLM.
+"""A web application with the engine inside: one event loop for the routes and for AsyncLLM.
 
 Run it:
 
-    python examples/embedded.py              # asks itself once, and ends
-    python examples/embedded.py 8080         # serves on that port: curl -N 'http://127.0.0.1:8080/complete?prompt=The%20sea'
+    python examples/embedded.py              # sends itself one request and ends
+    python examples/embedded.py 8080         # on port 8080: curl -N 'http://127.0.0.1:8080/complete?prompt=The%20sea'
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from starlette.routing import Route
 
 from paged_serve import AsyncLLM, InvalidRequest, SamplingParams
 
-llm = AsyncLLM()  # nothing starts yet
+llm = AsyncLLM()  # starts no process yet
 
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """The engine starts and ends with the application."""
+    """Start and end the engine with the application."""
     async with llm:
         yield
 
 
 async def complete(request: Request) -> Response:
-    """The completion as it grows. A client that leaves ends its request."""
+    """Stream the completion as it is generated. A client that disconnects aborts its request."""
     query = request.query_params
     try:
         params = SamplingParams(temperature=float(query.get("temperature", 0)), max_tokens=32)
@@ -57,7 +57,7 @@ def ask(port: int, **query: str) -> str:
         return response.read().decode()
 
 
-async def ask_itself() -> None:
+async def send_itself_a_request() -> None:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     serving = asyncio.create_task(server.serve())
     while not server.started and not serving.done():
@@ -73,4 +73,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         uvicorn.run(app, port=int(sys.argv[1]))
     else:
-        asyncio.run(ask_itself())
+        asyncio.run(send_itself_a_request())

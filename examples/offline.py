@@ -2,7 +2,7 @@
 
 Run it:
 
-    python examples/offline.py [MODEL]      # a folder or a hub name; without one the built-in demo model
+    python examples/offline.py [MODEL]      # a folder or a hub name; default: the built-in demo model
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Tools and forms without a server: the model calls a function, a schema binds what it writes.
+"""Tool calls and structured outputs without a server: the model calls a function; a schema constrains an answer.
 
 Run it:
 
-    python examples/offline_tools.py [MODEL]      # a folder or a hub name; without one the built-in demo model
+    python examples/offline_tools.py [MODEL]      # a folder or a hub name; default: the built-in demo model
 """
 
 import json

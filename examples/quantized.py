@@ -1,4 +1,4 @@
-"""The same model in bfloat16 and in int8: memory, error, and its answers.
+"""The same model in bfloat16 and in int8: memory, quantization error, and answers.
 
 Run it:
 

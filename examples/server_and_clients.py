@@ -1,4 +1,4 @@
-"""A server, and two ways to talk to it: the openai package, and plain HTTP.
+"""A server and two clients: the openai package and plain HTTP.
 
 Run it:
 
@@ -23,12 +23,12 @@ def free_port() -> int:
 
 
 def wait_ready(server: subprocess.Popen, url: str) -> None:
-    """Returns when the model is loaded."""
+    """Wait until the model is loaded."""
     while server.poll() is None:
         try:
             urllib.request.urlopen(f"{url}/ready")
             return
-        except OSError:  # nothing listens yet, or 503: it loads
+        except OSError:  # the port is not open yet, or status 503: the model is loading
             time.sleep(0.1)
     raise SystemExit(f"the server ended with exit code {server.returncode}")
 
@@ -54,7 +54,7 @@ def main(*model: str) -> None:
         with urllib.request.urlopen(request) as response:
             print("HTTP:  ", json.load(response)["choices"][0]["text"])
     finally:
-        server.terminate()  # it drains: what runs is finished
+        server.terminate()  # the server finishes running requests, then ends
         server.wait()
 
 

@@ -1,5 +1,5 @@
-"""A worker is killed in the middle of a stream. The stream pauses, goes on with the right next token, and ends as it
-ends without the kill.
+"""A worker is killed in the middle of a stream. The stream pauses, continues with the right next token, and has the
+same bytes as without the kill.
 
 Run it:
 
@@ -37,7 +37,7 @@ def wait_ready(server: subprocess.Popen, url: str) -> None:
 
 
 def stream(url: str) -> Iterator[str]:
-    """The pieces of one completion as they come."""
+    """Yield the pieces of one completion as they arrive."""
     with urllib.request.urlopen(f"{url}/v1/models") as response:
         model = json.load(response)["data"][0]["id"]
     body = json.dumps({**REQUEST, "model": model, "stream": True}).encode()
@@ -49,7 +49,7 @@ def stream(url: str) -> Iterator[str]:
 
 
 def worker_of(server: subprocess.Popen) -> int:
-    """The process that computes: the supervisor's child with that name."""
+    """The process id of the worker, a child of the supervisor."""
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     return next(int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("worker"))
 
@@ -72,7 +72,7 @@ def main(*model: str) -> None:
         server.terminate()
         server.wait()
     print(f"worker killed after {killed_after} characters; the longest pause was {longest_pause_s:.2f} s")
-    print("the same bytes" if disturbed == undisturbed else "OTHER BYTES")
+    print("the same bytes" if disturbed == undisturbed else "DIFFERENT BYTES")
     sys.exit(disturbed != undisturbed or killed_after in (0, len(disturbed)))
 
 

@@ -1,8 +1,8 @@
-"""A model split over two processes, and the same bytes as from one.
+"""A model split over two processes gives the same bytes as in one.
 
 Run it:
 
-    python examples/tensor_parallel.py [MODEL]      # on CUDA each rank takes a device
+    python examples/tensor_parallel.py [MODEL]      # on CUDA each rank uses one device
 """
 
 import sys
@@ -21,7 +21,7 @@ def main(model: str = "") -> None:
             texts.append([output.outputs[0].text for output in outputs])
     for prompt, text in zip(PROMPTS, texts[1], strict=True):
         print(repr(prompt + text))
-    print("one rank and two say the same:", texts[0] == texts[1])
+    print("the same texts with one rank and with two:", texts[0] == texts[1])
 
 
 if __name__ == "__main__":

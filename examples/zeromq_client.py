@@ -4,8 +4,9 @@ Run it:
 
     python examples/zeromq_client.py [MODEL]
 
-The engine here is this program's own. A server's is found in the same way: `Client.connect()` takes the newest server
-of this user, `Client.connect("/tmp/paged-serve-1000/run-…")` the one whose banner names that run directory.
+Here the engine belongs to this program. The clients connect to a server in the same way: `Client.connect()` uses the
+newest server of this user, `Client.connect("/tmp/paged-serve-1000/run-…")` the one with that run directory, which its
+banner names.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ GREEDY = SamplingParams(temperature=0, max_tokens=16)
 
 
 def with_client(run_dir: str, prompt: list[int]) -> list[int]:
-    """Requests run whether they are read or not."""
+    """Complete one prompt."""
     with Client.connect(run_dir) as client:
         request = client.submit(prompt, GREEDY)
         return [token for delta in request for token in delta.token_ids]
 
 
 async def with_async_client(run_dir: str, prompts: list[list[int]]) -> list[list[int]]:
-    """All prompts at once."""
+    """Complete all prompts at once."""
 
     async def complete(client: AsyncClient, prompt: list[int]) -> list[int]:
         return [token async for delta in client.submit(prompt, GREEDY) for token in delta.token_ids]

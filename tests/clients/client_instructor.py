@@ -1,4 +1,4 @@
-"""Instructor in each of its ways to a form, against the server at argv[1]."""
+"""Instructor in each of its modes, against the server at argv[1]."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""LiteLLM, as a client of OpenAI's interface and of vLLM's, against the server at argv[1]."""
+"""LiteLLM, as a client of OpenAI's API and of vLLM's, against the server at argv[1]."""
 
 import json
 import sys

@@ -43,7 +43,7 @@ async def check(model: object) -> None:
     check_city((await Runner.run(formed, QUESTION)).final_output)
 
     forced = ModelSettings(temperature=0, max_tokens=200, tool_choice="required")
-    calling = Agent(name="c", model=model, model_settings=forced, tools=[weather])  # free again after a call
+    calling = Agent(name="c", model=model, model_settings=forced, tools=[weather])  # tool_choice is reset after a call
     assert isinstance((await Runner.run(calling, QUESTION)).final_output, str)
 
 

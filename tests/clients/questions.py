@@ -1,4 +1,4 @@
-"""What every library asks: a question, a form for its answer, and a tool."""
+"""The requests of every library: a question, a schema for its answer, and a tool."""
 
 import pydantic
 
@@ -19,7 +19,7 @@ TOOL = {
 
 
 class City(pydantic.BaseModel):
-    """Bounded in length, as the demo model does not end a text by itself."""
+    """Its texts are bounded, because the demo model does not end a text by itself."""
 
     name: str = pydantic.Field(max_length=12)
     is_capital: bool

@@ -1,6 +1,7 @@
-"""Client libraries in their newest versions against a real server, each in an environment of its own.
+"""Client libraries in their newest versions against a real server, each in a separate environment.
 
-A program a library: questions, streams, forms, forced calls, and conversations sent back as the library writes them.
+One program per library: questions, streams, structured outputs, forced calls, and conversations that the library sends
+back.
 """
 
 import shutil

@@ -7,6 +7,6 @@ from .serving import Server, serving
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """The demo model behind HTTP, shared by one file's tests."""
+    """An HTTP server with the demo model, shared by the tests of one file."""
     with serving() as running:
         yield running

@@ -1,4 +1,4 @@
-"""`paged-serve` as users start it, in a process of its own, and a small HTTP client for it."""
+"""`paged-serve` as users start it, in a separate process, and a small HTTP client for it."""
 
 import http.client
 import json
@@ -32,7 +32,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 class ServerProcess:
-    """A server with the demo model on a free port; its run directory and its log lie in `temporary`."""
+    """A server with the demo model on a free port; its run directory and its log are in `temporary`."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class ServerProcess:
         within: Sequence[str] = (),
         run_dirs: Path | None = None,
     ):
-        """`import_path`: a folder whose modules every process finds before ours; `within`: a command that becomes
-        the one behind it; `run_dirs`: where the run directory lies if not in `temporary`."""
+        """`import_path`: a folder whose modules take precedence in every process; `within`: a command that executes the
+        server's command; `run_dirs`: the folder of the run directory, if not `temporary`."""
         self.temporary = temporary
         self._errors = (temporary / "stderr").open("w")
         path = f"{import_path}{os.pathsep}{ROOT}"
@@ -64,14 +64,14 @@ class ServerProcess:
         self.port = int(found[1])
 
     def children(self) -> dict[str, psutil.Process]:
-        """By role; of several workers the last."""
+        """The children by role; of several workers, the last."""
         found = {}
         for child in psutil.Process(self.process.pid).children():
-            with suppress(psutil.NoSuchProcess):  # one that a test has just killed
+            with suppress(psutil.NoSuchProcess):  # a child that a test has just killed
                 role = next((ROLES[word] for word in child.cmdline() if word in ROLES), "")
                 if child.name().startswith("worker"):
                     role = "worker"
-                if role:  # else it is a copy of its parent, which becomes what it is to be
+                if role:  # otherwise it has not executed its program yet
                     found[role] = child
         return found
 
@@ -100,7 +100,7 @@ class ServerProcess:
             return answer["choices"][0]["text"]
 
     def complete_when_ready(self, **changes: object) -> str:
-        """Like any client that comes back after a 503."""
+        """Complete a prompt, retrying after each 503 as clients do."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with self.ask("GET", "/ready") as response:
@@ -117,7 +117,7 @@ class ServerProcess:
                     yield json.loads(line[6:])["choices"][0]["text"]
 
     def signal_and_time(self, number: int) -> float:
-        """Signal the supervisor; seconds until the last process is gone."""
+        """Signal the supervisor; returns the seconds until its last process is gone."""
         processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         began = time.monotonic()
         self.process.send_signal(number)

@@ -1,4 +1,4 @@
-"""A real server on this machine: started by the command line, stopped by SIGTERM, its remains counted."""
+"""A real server on this machine: started by the command line, stopped by SIGTERM."""
 
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 40.0
 
 
 class Server:
-    """`paged-serve` with the given options; the demo model unless they name another."""
+    """`paged-serve` with the given options; they may name another model than the demo model."""
 
     def __init__(self, *options: str):
         self.port = 0
@@ -44,7 +44,7 @@ class Server:
         return self.log.read()
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body; 0 without an answer."""
+        """(status, body); the status is 0 without an answer."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=60) as answer:
                 return answer.status, answer.read().decode()
@@ -55,7 +55,7 @@ class Server:
             return 0, ""
 
     def metrics(self) -> str:
-        """The figures, from the operator's socket."""
+        """The metrics, from the operator's socket."""
         connection = http.client.HTTPConnection("localhost", timeout=60)
         connection.sock = socket.socket(socket.AF_UNIX)
         with contextlib.closing(connection):
@@ -74,7 +74,7 @@ class Server:
                 return error.code, json.loads(error.read())
 
     def wait_ready(self) -> float:
-        """Seconds until /ready answered 200; raises with the server's output when it ends before."""
+        """Wait for /ready; returns the seconds. Raises with the server's output if it ends before."""
         started = time.monotonic()
         while not self._find_port() or self.get("/ready")[0] != 200:
             if self.process.poll() is not None or time.monotonic() - started > START_TIMEOUT_S:
@@ -98,12 +98,12 @@ class Server:
         raise AssertionError("no child names a run directory")
 
     def children(self, module: str = "") -> list[psutil.Process]:
-        """Those that run `module`; a standby worker has none until it is promoted."""
+        """The children that run `module`; a standby worker has no module until it is promoted."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         return [child for child in children if not is_standby(child) and module in " ".join(_command_line(child))]
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_TIMEOUT_S)
 
@@ -114,7 +114,7 @@ class Server:
 
 
 def is_standby(process: psutil.Process) -> bool:
-    """A standby worker; once promoted it has a worker's name."""
+    """Whether the process is a standby worker; once promoted it has a worker's name."""
     try:
         return "paged_serve.workers.process.standby" in process.cmdline() and not process.name().startswith("worker")
     except psutil.NoSuchProcess:
@@ -122,7 +122,7 @@ def is_standby(process: psutil.Process) -> bool:
 
 
 def _command_line(process: psutil.Process) -> list[str]:
-    """Empty for one that has just ended."""
+    """The command line of a process; empty if it has just ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
@@ -131,7 +131,7 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 @contextmanager
 def serving(*options: str) -> Iterator[Server]:
-    """Without standby workers: chaos tests have them, and each takes two seconds of a core to start."""
+    """A server without standby workers: chaos tests cover them, and each needs two seconds of a core to start."""
     server = Server("--no-standby-workers", *options)
     try:
         server.wait_ready()

@@ -1,4 +1,4 @@
-"""Abort at random moments, thousands of times: no block is left behind and no other stream notices."""
+"""Aborts at random moments, thousands of times: no block is left behind, and no other stream is affected."""
 
 import json
 import random
@@ -19,7 +19,7 @@ def generate(client: Client, prompt: list[int]) -> list[int]:
 
 
 def abort_at_random(client: Client, rng: random.Random, count: int) -> None:
-    """Starts `count` requests, each dropped at once, after a few deltas, or never."""
+    """Start `count` requests, each of which is dropped at once, after a few deltas, or never."""
     for _ in range(count):
         params = SamplingParams(n=rng.choice([1, 1, 1, 3]), max_tokens=rng.randint(1, 40), seed=rng.randrange(1000))
         request = client.submit([rng.randrange(300) for _ in range(rng.randint(1, 90))], params)
@@ -30,7 +30,7 @@ def abort_at_random(client: Client, rng: random.Random, count: int) -> None:
 
 
 def check_nothing_is_left(client: Client) -> None:
-    generate(client, [1, 2, 3])  # the aborts that were sent before it have been handled
+    generate(client, [1, 2, 3])  # earlier aborts have been handled by its end
     client.utility(Utility.CHECK_INVARIANTS)
     client.utility(Utility.RESET_PREFIX_CACHE)
     stats = json.loads(client.utility(Utility.STATS))

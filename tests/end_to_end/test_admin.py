@@ -1,4 +1,4 @@
-"""The operator's routes of a real server with two frontends: on a socket of its own and a port of 127.0.0.1."""
+"""The operator's routes of a real server with two frontends: on unix sockets and on a port of 127.0.0.1."""
 
 import contextlib
 import http.client
@@ -54,7 +54,7 @@ def test_the_operator_can_inspect_the_engine_and_reset_its_cache(admin):
 
 
 def test_the_operator_sees_the_requests_of_all_frontends(server, admin):
-    """Two a frontend would be by chance, so there are twelve; one has a name of its own."""
+    """Twelve requests, so that both frontends get some; one has its own id."""
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with contextlib.ExitStack() as streams:
         for number in range(12):
@@ -71,7 +71,7 @@ def test_the_operator_sees_the_requests_of_all_frontends(server, admin):
         assert [each["age_s"] for each in found] == sorted((each["age_s"] for each in found), reverse=True)
     deadline = time.monotonic() + 30
     while json.loads(ask(f"{admin}/v1/requests")[1])["data"]:
-        assert time.monotonic() < deadline, "requests are listed that have ended"
+        assert time.monotonic() < deadline, "ended requests are still listed"
 
 
 def test_no_web_page_reaches_it(admin):

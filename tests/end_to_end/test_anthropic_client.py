@@ -1,4 +1,4 @@
-"""The official `anthropic` client against a real server: the calls that users make first."""
+"""The official `anthropic` client against a real server: the most common calls."""
 
 from typing import Literal
 
@@ -72,7 +72,7 @@ def test_the_client_parses_answers_into_its_users_types(client):
 
 
 def test_a_conversation_in_the_form_of_claude_code_is_answered(client):
-    """Its fields, blocks and roles, with more turns than one."""
+    """Claude Code's fields, blocks and roles, over several turns."""
     cached = {"type": "ephemeral"}
     messages = [
         {

@@ -1,4 +1,4 @@
-"""AsyncLLM with the demo model over real processes: the bytes of LLM, also beside aborts and kills."""
+"""AsyncLLM with the demo model over real processes: the bytes of LLM, even with aborts and kills."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ CHAT = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture(scope="module")
 def loop():
-    """One event loop for the file, in a thread: `loop(coroutine)` is its result."""
+    """An event loop in a thread, shared by the file: `loop(coroutine)` returns the result."""
     running = asyncio.new_event_loop()
     thread = threading.Thread(target=running.run_forever)
     thread.start()

@@ -1,4 +1,4 @@
-"""Bad input gets a clear answer and harms no other: eight streams run beside it without a change."""
+"""Bad input gets a clear answer and affects no other request: eight streams run meanwhile, unchanged."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from .serving import Server
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
 PROMPT = {"model": "demo", "prompt": "Hello"}
 
-# path, body, status, what the message must name
+# (path, body, status, words that the message must contain)
 BAD = [
     ("/v1/completions", b"{not json", 400, ["JSON"]),
     ("/v1/completions", b"", 400, ["JSON"]),
@@ -83,7 +83,7 @@ MAX_GROWTH_BYTES = 64 << 20
 
 
 def hostile_bodies() -> list[tuple[str, bytes]]:
-    """Those that are refused in tests of the HTTP side alone, those that are the most work, and every size of each."""
+    """The bodies that tests of the HTTP side refuse, those that cause the most work, and truncations of each."""
     rows = [(path, body) for path, body, *_ in [*BAD, *HTTP_BAD]]
     rows += [(path, body) for path, body in MOST_WORK if path != "/v1/completions" or body.get("max_tokens")]
     rows += [("/tokenize", {"prompt": "a b " * 10**power, "return_token_strs": True}) for power in range(1, 6)]
@@ -92,7 +92,7 @@ def hostile_bodies() -> list[tuple[str, bytes]]:
     rows += [("/v1/chat/completions", b'{"messages":' + b'[{"content":' * 10**power) for power in range(1, 5)]
     compact = json.JSONEncoder(separators=(",", ":")).encode
     bodies = [(path, body if isinstance(body, bytes) else compact(body).encode()) for path, body in rows]
-    return [(path, body) for path, body in bodies if len(body) <= 4 << 20]  # more is refused before it has come
+    return [(path, body) for path, body in bodies if len(body) <= 4 << 20]  # larger ones are refused before they arrive
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.nightly)], ids=["every eighth", "all"])
@@ -117,7 +117,7 @@ def test_two_hundred_hostile_bodies_disturb_no_stream_and_take_little_memory(ser
     [frontend] = server.children("paged_serve.frontend.http.server")
     with ThreadPoolExecutor(8) as threads:
         alone = [*threads.map(story, range(8))]
-        for path, data in bodies[::10]:  # what is imported, compiled and started but once
+        for path, data in bodies[::10]:  # imports, compilations and processes of the first requests
             server.post(path, data)
         before, most = frontend.memory_info().rss, 0
         together = [threads.submit(stories, index) for index in range(8)]

@@ -1,4 +1,4 @@
-"""`paged-serve bench` with real processes and the demo model: what it counts is what the server counted."""
+"""`paged-serve bench` with real processes and the demo model: its counts are those of the server."""
 
 import json
 import re

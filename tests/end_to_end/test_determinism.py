@@ -1,4 +1,4 @@
-"""The same bytes every time, as a property: random requests one by one and all at once, crowded, cut up and killed."""
+"""The same bytes every time, as a property: random requests one by one, all at once, on a small cache, with kills."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from .serving import Server, serving
 
 VOCAB_SIZE: int = json.loads((demo_model_folder() / "config.json").read_bytes())["vocab_size"]
 LONGEST_PROMPT = 100
-# 256 tokens in all, of which each step computes 40: prompts are cut into chunks, and late requests are preempted.
+# A cache of 256 tokens and steps of 40: prompts are split into chunks, and late requests are preempted.
 CROWDED = ("--num-blocks", "16", "--max-num-batched-tokens", "40", "--max-num-seqs", "16")
 
 
@@ -32,7 +32,7 @@ class Question:
 
 @dataclass
 class Answer:
-    """Everything received of one sequence."""
+    """Everything received for one sequence."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -71,7 +71,7 @@ def random_params(rng: random.Random) -> SamplingParams:
 
 
 def random_questions(seed: int, count: int) -> list[Question]:
-    """Prompts of 1 to 100 tokens; many begin as another one does."""
+    """Prompts of 1 to 100 tokens; many share the beginning of another one."""
     rng = random.Random(seed)
     prompts: list[list[int]] = []
     for _ in range(count):
@@ -109,14 +109,14 @@ def stats(client: Client) -> dict[str, int]:
 
 
 def check_same(questions: list[Question], wanted: list[list[Answer]], found: list[list[Answer]]) -> None:
-    """Equality of everything; floats too are compared bit for bit, there being no NaN among them."""
+    """Check that everything is equal; floats are compared bit for bit, as there is no NaN among them."""
     for question, want, got in zip(questions, wanted, found, strict=True):
         assert got == want, f"prompt of {len(question.prompt)} tokens, {question.params}"
     assert all(answer.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for got in found for answer in got)
 
 
 def crowded(server: Server, questions: list[Question], wanted: list[list[Answer]], num_kills: int) -> dict[str, int]:
-    """All at once on a small server, undisturbed and then with workers killed on the way; its figures in between."""
+    """All requests at once on a small server, undisturbed, then with killed workers; returns the metrics in between."""
     with Client.connect(server.run_dir) as client:
         check_same(questions, wanted, all_at_once(client, questions))
         figures = stats(client)
@@ -144,13 +144,13 @@ def check_workload(seed: int, count: int, num_kills: int, *options: str) -> dict
         return crowded(small, questions, wanted, num_kills)
 
 
-@pytest.mark.timeout(300)  # 15 s, but on a machine that is busy with other things
+@pytest.mark.timeout(300)  # 15 s on an idle machine
 def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte():
     check_workload(seed=1, count=16, num_kills=1)
 
 
 def check_ranks(seed: int, count: int, ranks: int, *options: str) -> None:
-    """One process, then several on a small server: everything received is the same."""
+    """Check that several ranks on a small server give the same answers as one process."""
     questions = random_questions(seed, count)
     with serving(*options) as one, Client.connect(one.run_dir) as client:
         wanted = all_at_once(client, questions)

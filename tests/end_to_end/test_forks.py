@@ -1,4 +1,4 @@
-"""A program with an engine that forks: the engine is its own, and ends with it alone."""
+"""A program with an engine that forks: the engine ends with the program, not with its children."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Raw sockets of attackers, or of programs that are wrong, while others stream: the other streams are unaffected."""
+"""Raw sockets of attackers and faulty programs while others stream: the streams are unaffected."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from .serving import Server, serving
 BODY = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0.8, "ignore_eos": True, "stream": True}
 JSON = b"content-type: application/json\r\n"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n" + JSON
-GIVEN_UP_S = 15.0  # a little more than any head or idle connection is waited for
+GIVEN_UP_S = 15.0  # slightly more than the server waits for a head or on an idle connection
 
 
 def request(body: dict | bytes, *, extra: bytes = b"") -> bytes:
@@ -37,7 +37,7 @@ async def stream(server: Server, seed: int) -> str:
 
 
 async def send(server: Server, *parts: bytes, pause_s: float = 0.0, leave_after_s: float = 1.0) -> bytes:
-    """What comes back for these bytes until the server closes or we leave."""
+    """The answer to these bytes, until the server closes the connection or `leave_after_s` has passed."""
     answer = b""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -93,7 +93,7 @@ async def half_closed(server: Server, rng: random.Random) -> None:
 
 
 async def slow_loris(server: Server) -> float:
-    """Seconds until the server gives up a head that never ends."""
+    """Seconds until the server closes a connection whose head never ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     began = time.monotonic()
     writer.write(b"GET / HTTP/1.1\r\n")
@@ -119,7 +119,7 @@ def num_descriptors(server: Server) -> int:
 
 
 async def wait_until_idle(server: Server, descriptors: int) -> None:
-    """Every connection and every sequence is gone."""
+    """Wait until all connections and sequences are gone."""
     deadline = time.monotonic() + GIVEN_UP_S
     async with await AsyncClient.connect(server.run_dir) as client:
         while True:

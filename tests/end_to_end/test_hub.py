@@ -1,4 +1,4 @@
-"""A model named `org/name` comes from a hub: here one on the loopback interface that serves the demo model's files."""
+"""A model named `org/name` is downloaded from a hub: here a local server with the demo model's files."""
 
 import hashlib
 import json
@@ -20,9 +20,9 @@ COMMIT = "0" * 40
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The two requests that a download makes: what there is, and each file."""
+    """Answers the two requests of a download: the list of files, and each file."""
 
-    more: ClassVar[dict[str, bytes]] = {}  # beside the demo model's files, by path
+    more: ClassVar[dict[str, bytes]] = {}  # in addition to the demo model's files, by path
 
     def do_GET(self) -> None:
         if self.path.split("?")[0] in ("/api/models/org/tiny", "/api/models/org/tiny/revision/main"):
@@ -91,7 +91,7 @@ def test_a_hub_name_is_downloaded_once_and_only_what_is_needed(hub, tmp_path):
     assert (folder / "model.safetensors").read_bytes() == (DEMO / "model.safetensors").read_bytes()
     assert (folder / "chat_template.jinja").exists()
     assert not (folder / "pytorch_model.bin").exists()
-    again = find("org/tiny", "http://127.0.0.1:9", tmp_path)  # no server there: the cache serves
+    again = find("org/tiny", "http://127.0.0.1:9", tmp_path)  # no server at this address: the cache is used
     assert again.stdout == done.stdout, again.stderr
 
 

@@ -1,4 +1,4 @@
-"""Two frontends, one answer for each Idempotency-Key, to whichever of them a connection leads."""
+"""Two frontends give one answer per Idempotency-Key, whichever of them a connection reaches."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from .serving import Server, serving
 from .test_resume import CHAT, COMPLETION, MESSAGES, QUESTION, STORY, ask, events_of, first_events, whole
 
 NUM_KEYS = 8
-NUM_TIMES = 8  # a fair coin shows one side alone in one of 128 runs, and there are eight keys
+NUM_TIMES = 8  # all connections reach the same frontend in one of 128 cases, and there are eight keys
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_stream_is_found_through_every_frontend_and_deleted_for_all(server):
 
 
 def test_concurrent_requests_with_one_key_share_one_answer(server):
-    """The latest reader has it; those before it get 409, and ask again."""
+    """The latest reader gets the answer; the earlier ones get 409 and repeat the request."""
 
     def answer(key: str) -> bytes:
         while True:

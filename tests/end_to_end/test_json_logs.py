@@ -1,4 +1,4 @@
-"""With JSON logs everything on a server's stderr is JSON: banner, steps, access lines, and why it did not start."""
+"""With JSON logs everything on a server's stderr is JSON: banner, steps, access lines, and a refused start."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Kill a worker in the middle of everything: every stream goes on with exactly the bytes it would have had."""
+"""A worker is killed during many streams: every stream continues with exactly the bytes of an undisturbed run."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ NUM_STREAMS = 16
 
 
 async def read_streams(url: str, kill_after: int, kill) -> list[str]:
-    """All streams' texts; `kill` is called once `kill_after` characters have come in over all of them."""
+    """The texts of all streams; `kill` is called once `kill_after` characters have been received in total."""
     seen = 0
 
     async def one(client: openai.AsyncOpenAI, index: int) -> str:

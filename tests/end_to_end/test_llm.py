@@ -196,7 +196,7 @@ def test_killing_a_process_during_generation_changes_no_byte(llm, victim):
     pid = next(pid for name, pid in llm._engine.supervisor.pids.items() if name.startswith(victim))
     epoch = llm._client.limits.epoch
     running = [llm._client.submit(llm.get_tokenizer().encode(prompt), params) for prompt in PROMPTS[:3]]
-    begun = [next(request).token_ids for request in running]  # all of them run
+    begun = [next(request).token_ids for request in running]  # all are running
     os.kill(pid, signal.SIGKILL)
     assert max(map(len, begun)) < 900
     disturbed = [
@@ -240,7 +240,7 @@ def test_a_program_that_is_interrupted_or_killed_leaves_no_process(signal_number
     try:
         run_dir, pids = json.loads(program.stdout.readline())
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
-        time.sleep(0.5)  # into the midst of generate; any moment would do
+        time.sleep(0.5)  # generate is running by then; any moment would do
         program.send_signal(signal_number)
         _, errors = program.communicate(timeout=60)
     finally:

@@ -1,4 +1,4 @@
-"""LLM beyond plain outputs, over the demo model: calls of tools, forms, beams, queues; equal to what HTTP answers."""
+"""LLM with the demo model: tool calls, structured outputs, beams, queues; equal to the answers over HTTP."""
 
 import asyncio
 import json

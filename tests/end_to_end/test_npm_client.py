@@ -1,4 +1,4 @@
-"""The official npm `openai` client against a real server: the calls that JavaScript users make first."""
+"""The official npm `openai` client against a real server: the most common calls of JavaScript users."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ MISSING = [name for name in ("node", "npm") if shutil.which(name) is None]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the client is installed."""
+    """The folder with the installed client."""
     folder = tmp_path_factory.mktemp("npm")
     subprocess.run(["npm", "install", "--no-audit", "--no-fund", "openai"], cwd=folder, check=True, capture_output=True)
     shutil.copy(SCRIPT, folder)
@@ -35,8 +35,8 @@ def test_sixty_four_concurrent_streams_of_the_npm_client_equal_their_whole_answe
     assert (seen["refusal"]["name"], seen["refusal"]["status"]) == ("BadRequestError", 400)
     assert seen["refusal"]["param"] == "max_tokens"
     assert seen["chunksBeforeAbort"] == 3
-    deadline = time.monotonic() + 60  # the stream that was left is aborted, not generated to its end
+    deadline = time.monotonic() + 60  # the abandoned stream is aborted, not generated to its end
     while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.metrics():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert 'finished_reason="abort"' not in server.metrics()  # no client was left to receive them
+    assert 'finished_reason="abort"' not in server.metrics()  # counted as disconnected clients instead

@@ -1,4 +1,4 @@
-"""The official `openai` client against a real server: the calls that users make first."""
+"""The official `openai` client against a real server: the most common calls."""
 
 import asyncio
 import re
@@ -229,7 +229,7 @@ def test_continue_final_message_continues_an_answer(client):
 
 
 def test_an_output_that_repeats_itself_ends(client):
-    """One token is likeliest by far, so that the output is that token again and again."""
+    """One token is by far the most likely, so that the output repeats it."""
     fields = {"model": "demo", "prompt": "The capital of France is", "max_tokens": 32, "logit_bias": {"50": 100}}
     detection = {"max_pattern_size": 4, "min_count": 5}
     free = client.completions.create(**fields, temperature=0)

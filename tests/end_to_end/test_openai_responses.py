@@ -1,4 +1,4 @@
-"""The official `openai` client's Responses interface against a real server: the calls that users make first."""
+"""The Responses API of the official `openai` client against a real server: the most common calls."""
 
 from typing import Literal
 

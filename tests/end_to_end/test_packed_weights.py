@@ -1,4 +1,4 @@
-"""`--packed-weights-dir` under a real server: a replacement worker reads the file, and rewrites a damaged one."""
+"""`--packed-weights-dir` with a real server: a replacement worker reads the file, and rewrites a damaged one."""
 
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 
 
 def wait_for(server: ServerProcess, line: str, count: int) -> None:
-    """Until the log has `line` `count` times."""
+    """Wait until the log has `line` `count` times."""
     deadline = time.monotonic() + 60
     while (stderr := server.stderr()).count(line) < count:
         assert time.monotonic() < deadline, stderr
@@ -39,7 +39,7 @@ def wait_for(server: ServerProcess, line: str, count: int) -> None:
 
 
 def stream_with_a_kill(server: ServerProcess) -> str:
-    """The whole text of a stream whose worker is killed once it has begun."""
+    """The whole text of a stream whose worker is killed after its beginning."""
     stream = server.stream(**LONG)
     first = next(stream)
     server.children()["worker"].kill()

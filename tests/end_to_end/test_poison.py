@@ -16,7 +16,7 @@ from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-POISON, SLOW_POISON = 777, 778  # as in poisoned_worker.py and poisoned_core.py
+POISON, SLOW_POISON = 777, 778  # the values of poisoned_worker.py and poisoned_core.py
 NUM_STREAMS = 64
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs 
 
 @pytest.fixture
 def supervise(monkeypatch, tmp_path_factory) -> Iterator[Callable[..., Supervisor]]:
-    """An engine without frontends, one of whose modules crashes at one token."""
+    """An engine without frontends, one of whose modules crashes on one token."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "poisoned"))
     config = Config(
@@ -49,7 +49,7 @@ def supervise(monkeypatch, tmp_path_factory) -> Iterator[Callable[..., Superviso
 
 
 def read_all(clients: list[Client], prompts: list[list[int]]) -> list[tuple[list[int], str]]:
-    """Tokens and error of each, asked for all at once, of each client in its turn."""
+    """(tokens, error) of each prompt; all are submitted at once, distributed over the clients."""
     asked = [
         clients[index % len(clients)].submit(prompt, SamplingParams(max_tokens=24, seed=index, ignore_eos=True))
         for index, prompt in enumerate(prompts)
@@ -76,7 +76,7 @@ def test_63_of_64_streams_are_exact_and_the_poison_request_costs_two_worker_grou
         del undisturbed[poison], disturbed[poison]
         assert disturbed == undisturbed
         assert supervisor._recovery.engine_epoch == 2
-        assert read_all([client], prompts[:poison]) == undisturbed[:poison], "the service goes on"
+        assert read_all([client], prompts[:poison]) == undisturbed[:poison], "the service continues"
 
 
 def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_two_cores(supervise):
@@ -91,7 +91,7 @@ def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_
         del undisturbed[poison], disturbed[poison]
         assert disturbed == undisturbed
         assert supervisor._recovery.engine_epoch == 2
-        assert read_all([one], prompts[:8]) == undisturbed[:8], "the service goes on"
+        assert read_all([one], prompts[:8]) == undisturbed[:8], "the service continues"
 
 
 def test_any_number_of_core_poison_requests_end_with_an_error_and_no_others_do(supervise):
@@ -108,4 +108,4 @@ def test_any_number_of_core_poison_requests_end_with_an_error_and_no_others_do(s
             )
             assert all(disturbed[i] == undisturbed[i] for i in range(12) if i not in poison_requests)
             prompts[3] = [4, 2, 3, 4]
-        assert read_all([one], prompts[:4]) == undisturbed[:4], "the service goes on"
+        assert read_all([one], prompts[:4]) == undisturbed[:4], "the service continues"

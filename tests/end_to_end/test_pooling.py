@@ -1,4 +1,4 @@
-"""Vectors of a real server: the same bits alone, among others, through a kill, and by every way that leads to them."""
+"""Vectors of a real server: the same bits alone, in a batch, through a kill, and by every interface."""
 
 import asyncio
 import base64
@@ -19,7 +19,7 @@ TEXTS = [
 
 
 def vectors(url: str, texts: list, **fields: object) -> list[bytes]:
-    """As the openai package asks for them; float32, packed."""
+    """The vectors as requested by the openai package; packed float32."""
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         data = client.embeddings.create(model="demo", input=texts, **fields).data
     return [struct.pack(f"<{len(each.embedding)}f", *each.embedding) for each in data]
@@ -27,7 +27,7 @@ def vectors(url: str, texts: list, **fields: object) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(server: Server) -> list[bytes]:
-    """Each text alone."""
+    """The vectors of each text alone."""
     return [vectors(server.url, [text])[0] for text in TEXTS]
 
 

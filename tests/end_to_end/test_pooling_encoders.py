@@ -1,4 +1,4 @@
-"""Servers of small encoders with random weights: scores of pairs and embeddings are those of transformers."""
+"""Servers of small encoders with random weights: scores of pairs and embeddings equal those of transformers."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ SIZE = {"max_position_embeddings": 64}
 
 
 def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """BERT's, of few words."""
+    """A BERT tokenizer with few words."""
     tokenizer = tokenizers.Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

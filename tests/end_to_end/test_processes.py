@@ -1,4 +1,4 @@
-"""The whole server on the demo model: what is killed comes back with the same bytes, what is stopped is gone."""
+"""The whole server with the demo model: killed processes are replaced without a changed byte; a stop leaves nothing."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 def test_a_stream_continues_with_the_same_bytes_after_a_kill(server, role):
     undisturbed = server.complete(max_tokens=96)
     stream = server.stream(max_tokens=96)
-    received = [next(stream)]  # a busy frontend may have put many tokens into one piece
+    received = [next(stream)]  # a busy frontend may join many tokens in one piece
     server.children()[role].kill()
     assert "".join([*received, *stream]) == undisturbed
 
@@ -98,9 +98,9 @@ def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
     supervisor, worker = psutil.Process(server.process.pid), server.children()["worker"]
     stream = server.stream(max_tokens=1500)
     received = [next(stream)]
-    worker.suspend()  # at once: the answer must not be whole before the supervisor halts
+    worker.suspend()  # at once: the answer must not be complete before the supervisor halts
     supervisor.suspend()
-    worker.kill()  # which is not replaced until the supervisor goes on
+    worker.kill()  # it is not replaced until the supervisor continues
     assert "".join([*received, *stream]) == undisturbed
     assert supervisor.status() != psutil.STATUS_STOPPED
     assert "the supervisor (pid" in server.stderr()

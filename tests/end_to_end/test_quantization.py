@@ -1,4 +1,4 @@
-"""Quantized models in the real processes: they answer as the float one does, alone or not, on one rank or two."""
+"""Quantized models in real processes answer like the float model, alone and in a batch, on one rank and on two."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def gptq_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "demo-gptq"
     write_quantized(demo_model_folder(), folder, "gptq")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))  # as nearly all such checkpoints say
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))  # as in nearly all such checkpoints
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(demo_model_folder() / name, folder)
     return str(folder)

@@ -1,4 +1,4 @@
-"""A form binds behind reasoning on a real server: the demo model, with its tags of calls as tags of reasoning."""
+"""Structured outputs after reasoning on a real server: the demo model, with its tool call tags as reasoning tags."""
 
 import json
 import random
@@ -19,7 +19,7 @@ from .serving import Server, serving
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 BEGIN, END = 1022, 1023  # the tokens of the tags
-BUDGET = 5  # of every third request, for its reasoning
+BUDGET = 5  # reasoning tokens of every third request
 SCHEMA = {
     "type": "object",
     "properties": {"town": {"enum": ["Rome", "Oslo"]}, "size": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def request(number: int) -> dict:
-    """The prompt begins the reasoning of every second one; of the others, its token is made likely or not."""
+    """The prompt of every second request begins the reasoning; the others make its token likely or not."""
     rng = random.Random(number)
     body = {"messages": [{"role": "user", "content": f"Which town, {number}?"}], "max_tokens": 120, "seed": number}
     opens = number % 2 == 0
@@ -84,7 +84,7 @@ def test_answers_after_reasoning_keep_their_form_alone_in_a_batch_and_through_a_
         for _, content in ended:
             assert jsonschema_rs.is_valid(SCHEMA, json.loads(content)), content
         assert sum(reasoning is not None for reasoning, _ in ended) > 2
-        assert sum(reasoning is None for reasoning, _ in ended) > 0, "its first token may be one of the form, too"
+        assert sum(reasoning is None for reasoning, _ in ended) > 0, "the first token of some is one of the form"
         lengths = [num_tokens(server, reasoning or "") for reasoning, _, _ in alone]
         assert max(lengths[::3]) == BUDGET < max(lengths)
         for number in range(2):
@@ -99,7 +99,7 @@ def test_answers_after_reasoning_keep_their_form_alone_in_a_batch_and_through_a_
 
 
 def check_llm(folder: Path, answers: list[tuple[str | None, str | None, str]]) -> None:
-    """Offline, the same request has the same message."""
+    """Check that LLM gives the same messages."""
     with LLM(str(folder), threads=1) as llm:
         for number, (reasoning, content, reason) in enumerate(answers[:6]):
             body = request(number)

@@ -16,7 +16,7 @@ DEMO = ROOT / "paged_serve" / "demo_model"
 
 
 def start(*options: str) -> tuple[int, str]:
-    """Exit code and everything that was printed."""
+    """(exit code, all output)."""
     command = [sys.executable, "-m", "paged_serve", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr

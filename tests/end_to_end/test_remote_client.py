@@ -1,4 +1,4 @@
-"""The client library over TCP: the same tokens as on the server's own host, for those whose key is listed."""
+"""The client library over TCP: a client with a listed key gets the same tokens as one on the server's host."""
 
 import re
 

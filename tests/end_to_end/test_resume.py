@@ -1,4 +1,4 @@
-"""Streams that are cut, and frontends that are killed: what a client has in the end is the answer, byte for byte."""
+"""Broken streams and killed frontends: in the end a client has the answer, byte for byte."""
 
 import contextlib
 import http.client
@@ -63,18 +63,18 @@ CASES = {
 
 
 def ask(server: Server, method: str, path: str, body: dict | None = None, **headers: str) -> http.client.HTTPResponse:
-    """Header names as keywords, `_` for `-`. Closing the response cuts the connection."""
+    """Headers are keywords with `_` for `-`. Closing the response breaks the connection."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     text = None if body is None else json.dumps(body)
     connection.request(method, path, text, {"Content-Type": "application/json", "Connection": "close", **named})
     response = connection.getresponse()
-    connection.close()  # the response alone holds the socket now
+    connection.close()  # only the response holds the socket now
     return response
 
 
 def events_of(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]:
-    """(id, the event's bytes) as they come."""
+    """Yield (id, bytes) of the events as they arrive."""
     lines: list[bytes] = []
     for line in response:
         lines.append(line)
@@ -84,7 +84,7 @@ def events_of(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]
 
 
 def first_events(response: http.client.HTTPResponse, count: int) -> list[tuple[str, bytes]]:
-    """Reads `count` events and cuts the connection."""
+    """Read `count` events and break the connection."""
     with response:
         assert response.status == 200, response.read()
         events = events_of(response)
@@ -99,7 +99,7 @@ def whole(response: http.client.HTTPResponse) -> bytes:
 
 
 def content(stream: bytes) -> dict[int, tuple[str, str | None]]:
-    """Text and tool calls of each choice, joined, and why it ended."""
+    """The joined text and tool calls of each choice, and its finish reason."""
     if b"event: message_start" in stream:
         return {0: _of_message_events(stream)}
     if b"event: response.created" in stream:
@@ -116,7 +116,7 @@ def content(stream: bytes) -> dict[int, tuple[str, str | None]]:
 
 
 def _of_message_events(stream: bytes) -> tuple[str, str]:
-    """The same of Anthropic's events, each block's content as it is written whole."""
+    """The same for Anthropic's events, with each block's content in its whole form."""
     events = [json.loads(line[6:]) for line in stream.decode().splitlines() if line.startswith("data: ")]
     assert events[-1] == {"type": "message_stop"}
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
@@ -138,7 +138,7 @@ def _calls(message: dict) -> str:
 
 
 def answer_of(server: Server, path: str, body: dict) -> dict[int, tuple[str, str | None]]:
-    """The same of an answer without key and stream."""
+    """The same for an answer without a key, not streamed."""
     plain = {name: value for name, value in body.items() if name != "stream_options"}
     status, answer = server.post(path, plain)
     assert status == 200, answer
@@ -159,7 +159,7 @@ def answer_of(server: Server, path: str, body: dict) -> dict[int, tuple[str, str
 
 
 def non_ascii_case(server: Server) -> tuple[str, dict]:
-    """Only tokens that are parts of these characters: most events have none, some have one."""
+    """Only tokens that are parts of these characters are allowed: most events have no text, some have one character."""
     _, tokens = server.post("/tokenize", {"prompt": "é日本語🙂", "add_special_tokens": False})
     return COMPLETION, {**STORY, "allowed_token_ids": sorted(set(tokens["tokens"])), "temperature": 1.0}
 
@@ -204,7 +204,7 @@ def test_a_repeated_request_recovers_everything_that_a_killed_frontend_lost(serv
 
 
 def ask_until_ready(server: Server, *request: str, **headers: str) -> http.client.HTTPResponse:
-    """As a client does that comes back after a 503."""
+    """Send a request, retrying after each 503 as clients do."""
     deadline = time.monotonic() + 60
     while True:
         with contextlib.suppress(OSError, http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""The engine core and the worker are killed under numbered streams: every event is what it would have been."""
+"""The engine core and the worker are killed during numbered streams: every event is that of an undisturbed run."""
 
 import contextlib
 import random
@@ -23,7 +23,7 @@ def body(number: int) -> dict:
 
 
 def streams_under_a_kill(server: Server, role: str, rng: random.Random, key: str) -> list[tuple[str, bytes]]:
-    """(answer's id, all its events) of each stream; the process dies when each has begun."""
+    """(answer id, all events) of each stream; the process is killed once all streams have begun."""
     all_begun = threading.Barrier(NUM_STREAMS + 1, timeout=120)
 
     def stream(number: int, num_before: int) -> tuple[str, bytes]:

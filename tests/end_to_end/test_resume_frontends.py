@@ -1,4 +1,4 @@
-"""A frontend is killed under its streams: each client has its whole answer, and what the core has computed is used."""
+"""A frontend is killed during streams: each client gets its whole answer, and computed tokens are used."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ STORY = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "tempe
 
 
 def bodies() -> list[dict]:
-    """Every other one greedy, the rest each with a seed of its own."""
+    """Every other request is greedy; the rest have different seeds."""
     return [{**STORY, "temperature": 0.0} if i % 2 else {**STORY, "seed": i} for i in range(NUM_STREAMS)]
 
 
@@ -39,7 +39,7 @@ def kill_a_frontend(server: Server, rng: random.Random) -> None:
 
 
 def texts_of_streams_under_a_kill(server: Server, rng: random.Random) -> list[str]:
-    """All streams at once; a frontend dies when each has had its first event, or a few more."""
+    """Run all streams at once; a frontend is killed after the first events of each."""
     all_begun = threading.Barrier(NUM_STREAMS + 1, timeout=120)
     killed = threading.Event()
 
@@ -77,7 +77,7 @@ def test_the_next_frontend_continues_from_the_tokens_that_the_core_had_computed(
         texts = [next(events)["choices"][0]["text"] for _ in range(300)]
         kill_a_frontend(server, random.Random(0))
         assert "".join(texts + [event["choices"][0]["text"] for event in events]) == expected
-        assert tokens_computed(client) - before <= body["max_tokens"] + 100  # what was under way is computed again
+        assert tokens_computed(client) - before <= body["max_tokens"] + 100  # tokens in flight are computed again
 
 
 def tokens_computed(client: Client) -> int:

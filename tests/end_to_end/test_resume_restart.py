@@ -1,4 +1,4 @@
-"""A stream goes on behind its last event on a server that was started anew with other ranks, threads and blocks."""
+"""A stream continues after its last event on a server that was restarted with other ranks, threads and blocks."""
 
 from .serving import Server, serving
 from .test_resume import COMPLETION, STORY, ask, first_events, whole

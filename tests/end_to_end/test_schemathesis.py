@@ -1,4 +1,4 @@
-"""Generated requests, right and wrong, against the OpenAPI document: the server keeps what it promises there."""
+"""Generated requests, valid and invalid: the answers match the OpenAPI document."""
 
 import os
 import re
@@ -12,16 +12,16 @@ import pytest
 from .serving import serving
 
 PROGRAM = shutil.which("st", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-CASES_PER_OPERATION = int(os.environ.get("PAGED_SERVE_TEST_SCHEMATHESIS_CASES", 500))  # 16_500 make 100,000 in all
+CASES_PER_OPERATION = int(os.environ.get("PAGED_SERVE_TEST_SCHEMATHESIS_CASES", 500))  # 16_500 make 100,000 in total
 FIRST_SEED = int(os.environ.get("PAGED_SERVE_TEST_SCHEMATHESIS_SEED", 1))
-SEEDS = (FIRST_SEED, FIRST_SEED + 1)  # a program each, at the same time
+SEEDS = (FIRST_SEED, FIRST_SEED + 1)  # of two concurrent programs
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance"),
     *("response_schema_conformance", "negative_data_rejection", "allow_header_conformance"),
 )
-# Not among them: that whatever fits the schema is accepted. Rules between fields are no schema's matter.
-# 504 is no server's error here, but what a request with a timeout asks for. A list of more items than are accepted may
-# make a body of more bytes than are accepted.
+# Not checked: that every request that matches the schema is accepted, because no schema expresses rules between fields.
+# 504 is not a server error here, but the answer to a request with a timeout. A list with too many items may also make a
+# body with too many bytes.
 CONFIGURATION = """[checks]
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "504"]
 negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429, "5xx"]

@@ -1,4 +1,4 @@
-"""Stored responses of real servers: found through every frontend, and made to their end whatever is killed."""
+"""Stored responses of real servers: found through every frontend, and completed whatever is killed."""
 
 import contextlib
 import time
@@ -10,7 +10,7 @@ import pytest
 from .serving import Server, serving
 
 STORY = {"model": "demo", "input": "Tell me a long story.", "temperature": 0.8, "max_output_tokens": 900}
-NUM_TIMES = 8  # connections, of which a fair coin leads all to one of two frontends in one of 128 runs
+NUM_TIMES = 8  # connections; all reach the same one of two frontends in one of 128 cases
 
 
 def frontends(server: Server) -> list[psutil.Process]:
@@ -19,7 +19,7 @@ def frontends(server: Server) -> list[psutil.Process]:
 
 
 def client_of(server: Server) -> openai.OpenAI:
-    """With new connections each time."""
+    """A client that makes a new connection for each request."""
     return openai.OpenAI(
         base_url=f"{server.url}/v1", api_key="none", max_retries=5, default_headers={"connection": "close"}
     )
@@ -39,7 +39,7 @@ def events(client: openai.OpenAI, answer_id: str, after: int | None = None) -> l
 
 
 def begun(client: openai.OpenAI, num_events: int) -> tuple[str, list[dict]]:
-    """A background stream whose connection breaks after so many events."""
+    """A background stream whose connection breaks after `num_events` events."""
     first = []
     with client.responses.create(**STORY, background=True, stream=True) as stream:
         for event in stream:

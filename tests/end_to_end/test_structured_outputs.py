@@ -1,4 +1,4 @@
-"""Structured outputs of real servers: in their form at any temperature, the same bytes alone and through kills."""
+"""Structured outputs of real servers: valid at any temperature, with the same bytes alone and through kills."""
 
 import json
 import random
@@ -59,7 +59,7 @@ PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool 
 
 
 def request(number: int) -> tuple[str, dict]:
-    """Every seventh one is a chat that must call tools, every other seventh one of several JSON answers."""
+    """Every seventh request is a chat that must call tools; another seventh asks for several JSON answers."""
     rng = random.Random(number)
     body = {"max_tokens": 160, "seed": number, "temperature": rng.choice([0.7, 1.5])}
     if rng.random() < 0.3:
@@ -76,7 +76,7 @@ def request(number: int) -> tuple[str, dict]:
 
 
 def ask(server: Server, number: int) -> list[tuple[str, str]]:
-    """(text, or the calls as JSON, and why it ended) of each choice."""
+    """(text, or calls as JSON; finish reason) of each choice."""
     status, answer = server.post(*request(number))
     assert status == 200, answer
     return [(_output(choice), choice["finish_reason"]) for choice in answer["choices"]]
@@ -105,7 +105,7 @@ def check_form(number: int, text: str, reason: str) -> None:
 
 @pytest.mark.parametrize("num_requests", [28, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_outputs_have_their_form_and_the_bytes_that_they_have_alone(num_requests):
-    """Few rows and a small cache preempt, two ranks sample on one, and a worker dies each time half have answered."""
+    """Few rows and a small cache cause preemption, two ranks share a core, and a worker is killed repeatedly."""
     with serving("--tp", "2", "--max-num-seqs", "6", "--num-blocks", "40", "--max-restarts", "1000") as server:
         alone = [ask(server, number) for number in range(num_requests)]
         ended = [reason != "length" for choices in alone for _, reason in choices]

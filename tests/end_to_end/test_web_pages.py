@@ -1,4 +1,4 @@
-"""A page of another origin, behind a proxy that serves under a prefix: over the command line and two frontends."""
+"""A page of another origin, and a proxy that serves under a prefix, with a real server of two frontends."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ from .serving import Server, serving
 APP = "https://app.example"
 COMPLETIONS = "/llm/v1/completions"
 ASK = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-NUM_TIMES = 8  # a connection leads to either frontend
+NUM_TIMES = 8  # each connection reaches either frontend
 
 
 @pytest.fixture(scope="module")
@@ -78,5 +78,5 @@ def test_the_page_is_found_behind_the_prefix(server):
     assert (moved.status, moved.headers["location"]) == (308, "/llm/")
     page, text = ask(server, "GET", "/llm/")
     assert page.status == 200
-    assert b'fetch("/' not in text, "its links begin where its path ends"
+    assert b'fetch("/' not in text, "its links are relative to its path"
     assert json.loads(ask(server, "GET", "/llm/openapi.json")[1])["servers"] == [{"url": "/llm"}]

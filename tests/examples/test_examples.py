@@ -1,4 +1,4 @@
-"""Every program of examples/ runs as its docstring states, with the demo model, and leaves no process."""
+"""Every program of examples/ runs as its docstring describes, with the demo model, and leaves no process."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
-EXPECTED = {  # what each has to print, as regular expressions
+EXPECTED = {  # regular expressions that the output must match
     "async_engine": [r"The capital of Japan is Tokyo\.", r"The capital of Italy is Rome\.\n", r"aborted: abort after"],
     "chat": [r"assistant: The capital of Italy is Rome\.", r"assistant: The capital of Peru is Lima\."],
     "embedded": [r"^ ?Paris\.$"],
@@ -26,7 +26,7 @@ EXPECTED = {  # what each has to print, as regular expressions
         r"worker killed after \d+ characters; the longest pause was \d",
         r"^the same bytes$",
     ],
-    "tensor_parallel": [r"one rank and two say the same: True"],
+    "tensor_parallel": [r"the same texts with one rank and with two: True"],
     "zeromq_client": [r"Paris", r"the same tokens: True"],
 }
 

@@ -1,4 +1,4 @@
-"""What tests of the frontend share."""
+"""Fixtures shared by the tests of the frontend."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from .http_server import make_model_folder
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """A model folder with a tokenizer of one token a byte."""
+    """A model folder with a tokenizer of one token per byte."""
     return make_model_folder(tmp_path_factory.mktemp("models") / "tiny")
 
 

@@ -1,4 +1,4 @@
-"""A small HTTP server that streams, refuses, holds back or breaks off, for the commands of the terminal."""
+"""A small HTTP server that streams, refuses, pauses or breaks off, for tests of the terminal commands."""
 
 import contextlib
 import json
@@ -8,17 +8,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Answers with `words`; keeps the requests."""
+    """Answers with `words` and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str | None, dict]] = []
         self.words = ["Good", " day", "."]
-        self.answers: list[list[dict]] = []  # the deltas of each chat's answer, before words are answered again
-        self.holds_after: int | None = None  # events of an answer, until `release`
+        self.answers: list[list[dict]] = []  # the deltas of the next chats' answers; then `words` again
+        self.holds_after: int | None = None  # pause after so many events of an answer, until `release`
         self._released = threading.Event()
         self.refusal = ""
-        self.breaks_after: list[int] = []  # words of each connection, then it ends; the last one sends them all
+        self.breaks_after: list[int] = []  # words after which each connection breaks; the next one sends all
         self.numbers_events = True
         self.deleted: list[str] = []
         self.keys: list[tuple[str, str | None]] = []
@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(first.encode())
         self.server._released.wait(60)
-        with contextlib.suppress(OSError):  # the client may have left
+        with contextlib.suppress(OSError):  # the client may have disconnected
             self.wfile.write(rest.encode())
 
     def do_DELETE(self) -> None:

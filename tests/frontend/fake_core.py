@@ -32,11 +32,11 @@ POOLING = {
     "tasks": ("embed", "classify", "token_embed", "token_classify"),
     "embedding_size": 8,
     "num_labels": 3,
-}  # limits of a model that pools
+}  # limits of a pooling model
 
 
 def token(prompt, index, position):
-    """The fake model: a sequence's output depends on its prompt, its index and the position alone."""
+    """The fake model: a token depends only on the prompt, the sequence's index and the position."""
     return (sum(prompt) + 31 * index + 7 * position) % LIMITS["vocab_size"]
 
 
@@ -52,7 +52,7 @@ def columns(epoch, advance, rows, step=0):
 
 
 def vector(prompt: list[int], params: PoolingParams, limits: dict = POOLING) -> Pooled:
-    """The fake model: each number depends on its column, the tokens and the parameters alone."""
+    """The fake model: each number depends only on its column, the tokens and the parameters."""
     is_embedding = params.task.endswith("embed")
     columns = (params.dimensions or limits["embedding_size"]) if is_embedding else limits["num_labels"]
     rows = [prompt] if params.task in ("embed", "classify") else [prompt[: i + 1] for i in range(len(prompt))]
@@ -66,7 +66,7 @@ def vector(prompt: list[int], params: PoolingParams, limits: dict = POOLING) -> 
 
 
 class FakeCore:
-    """Welcomes clients, sends heartbeats, keeps what they send, and hands the rest to `script(core, peer, message)`."""
+    """Welcomes clients, sends heartbeats, records messages, and passes the others to `script(core, peer, message)`."""
 
     def __init__(self, run_dir, epoch=1, script=None, heartbeat_s=0.1, **limits):
         """`limits`: fields of the Welcome that differ."""
@@ -81,15 +81,15 @@ class FakeCore:
         self._authenticator = Authenticator(self._context, read_secret(run_dir))
         self._channel = RouterChannel(self._context, endpoint(run_dir, ENGINE_SOCKET), ToEngineCore)
         self._peers: list[bytes] = []
-        self.mute = False  # as a stopped process is
-        self.computes = True  # as heartbeats report
+        self.mute = False  # sends nothing, like a stopped process
+        self.computes = True  # the value that heartbeats report
         self.refusal = ""
         self._alive = True
         self._thread = threading.Thread(target=self._run, name="fake-core")
         self._thread.start()
 
     def send(self, message, peer=None):
-        """From the script, that is inside the core's thread. False: the client takes no more now."""
+        """Send from the script, in the core's thread. Returns False if the client accepts no more messages now."""
         return self._channel.send(peer or self._peers[-1], message)
 
     def do(self, message):
@@ -104,7 +104,7 @@ class FakeCore:
         """The messages of `kind` so far, once there are `count`."""
         with self._grown:
             ok = self._grown.wait_for(lambda: len(self.all(kind)) >= count or self.error, timeout_s)
-        assert ok, f"{len(self.all(kind))} of {count} {kind.__name__} came; all: {self.received[-5:]}"
+        assert ok, f"{len(self.all(kind))} of {count} {kind.__name__} arrived; the last messages: {self.received[-5:]}"
         assert self.error is None, self.error
         return self.all(kind)
 
@@ -158,9 +158,9 @@ class FakeCore:
 
 
 def generate(frames_left=None, pause_s=0.0):
-    """A script that answers each request with the fake model's tokens, one column a step, then the finishes.
+    """A script that answers each request with the fake model's tokens, one column per step, then the finishes.
 
-    `frames_left` ([n]) stops it for good after n frames, in the midst of whatever it does.
+    `frames_left` ([n]) stops it for good after n frames, whatever it is doing.
     """
 
     def script(core, peer, message):

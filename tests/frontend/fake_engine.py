@@ -1,4 +1,4 @@
-"""An engine inside the process: sends the output that the test wrote, token by token, and keeps the requests."""
+"""An engine inside the process: sends the output that the test wrote, token by token, and records the requests."""
 
 import asyncio
 from collections.abc import Generator, Sequence
@@ -25,7 +25,7 @@ class FakeRequest:
     tenant: str
     weight: float
     timeout_s: float
-    outputs: list[list[int]]  # a list a sequence
+    outputs: list[list[int]]  # one list per sequence
     eos: int | None
     refusal: PagedServeError | None
     fails_after: int | None
@@ -50,7 +50,7 @@ class FakeRequest:
         raise StopAsyncIteration
 
     def take(self) -> SequenceDelta | None:
-        """Every `burst`-th delta has to be waited for."""
+        """The reader must wait for every `burst`-th delta."""
         self._taken += 1
         if self._taken % self.burst and len(self._done) < self.params.n:
             return self._delta(sum(self._positions.values()) % self.params.n)
@@ -102,13 +102,13 @@ class FakeRequest:
 
 @dataclass
 class FakePooling:
-    """A prompt whose vector is awaited."""
+    """A pooling request; awaiting it gives the vector."""
 
     prompt_token_ids: list[int]
     params: PoolingParams
     terms: dict[str, object]
-    size: dict[str, int]  # of its vectors
-    refusals: list[PagedServeError]  # the first of which is raised, once
+    size: dict[str, int]  # of the vector, by task
+    refusals: list[PagedServeError]  # the first one is raised once
     pause_s: float
     answer: PoolingAnswer = field(default_factory=PoolingAnswer)
     aborted: bool = False
@@ -128,7 +128,7 @@ class FakePooling:
 
 
 LIMITS = Welcome(0, 64, 400, 16, 100, 8)
-POOLING_LIMITS = msgspec.structs.replace(LIMITS, **POOLING)  # of a model that pools
+POOLING_LIMITS = msgspec.structs.replace(LIMITS, **POOLING)  # of a pooling model
 STATS = SchedulerStats(1, 2, 100, 75, 5, 10, 20, 30, 8, 0, 0.01, 4)
 
 
@@ -146,7 +146,7 @@ class FakeEngine:
     stats: SchedulerStats | None = STATS
     requests: list[FakeRequest] = field(default_factory=list)
     pooled: list[FakePooling] = field(default_factory=list)
-    refusals: list[PagedServeError] = field(default_factory=list)  # of prompts to pool, in turn
+    refusals: list[PagedServeError] = field(default_factory=list)  # of pooling requests, in order
 
     def pool(self, prompt_token_ids: Sequence[int], pooling_params: PoolingParams, **terms: object) -> FakePooling:
         size = {"embedding_size": self.limits.embedding_size, "num_labels": self.limits.num_labels}

@@ -40,7 +40,7 @@ class FakeSupervisor:
 
 
 def write_model_of_numbers(folder):
-    """A folder whose tokenizer reads and writes the ids themselves: "5 6 7" is [5, 6, 7]."""
+    """A folder whose tokenizer maps numbers to ids: "5 6 7" is [5, 6, 7]."""
     tokenizer = tokenizers.Tokenizer(models.WordLevel({f"Ġ{i}": i for i in range(1000)}, unk_token="Ġ0"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()

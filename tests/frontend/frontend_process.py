@@ -18,7 +18,7 @@ from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, endpoint
 
 
 class FrontendUnderTest:
-    """A supervisor's part: the listening socket, the control link and the lifeline of one frontend process."""
+    """Acts as the supervisor of one frontend process: its listening socket, control link and lifeline."""
 
     def __init__(self, run_dir, folder, *, welcome=True, **server):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -73,7 +73,7 @@ class FrontendUnderTest:
             assert time.monotonic() < deadline
 
     def raw(self, data: bytes, timeout_s=60.0) -> bytes:
-        """All that comes back for these bytes until the server closes."""
+        """Everything that the server answers to these bytes until it closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as link:
             link.sendall(data)
             answer = b""

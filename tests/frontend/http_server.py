@@ -1,4 +1,4 @@
-"""The ASGI application over a fake engine, and a client that asks it within the process."""
+"""The ASGI application over a fake engine, and a client for it in the same process."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ TEMPLATE = (
 
 
 def make_model_folder(folder: Path) -> Path:
-    """A byte-level tokenizer with a token a byte, and a template."""
+    """Make a model folder with a byte-level tokenizer of one token per byte, and a template."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = tokenizers.Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -44,13 +44,13 @@ def make_model_folder(folder: Path) -> Path:
 
 @dataclass
 class Server:
-    """`text` is what the engine generates."""
+    """`text`: the output that the engine generates."""
 
     folder: Path
     text: str = "hello"
     options: dict[str, object] = field(default_factory=dict)
     cache: CacheConfig = field(default_factory=CacheConfig)
-    ends: bool = True  # with EOS after the text; else by length
+    ends: bool = True  # whether EOS follows the text; otherwise the output ends by length
     limits: Welcome = LIMITS
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Server:
         return self.operators("GET", "/metrics")
 
     def operators(self, method: str, path: str) -> str:
-        """What a route of the operator's answers."""
+        """The answer of an operator's route."""
 
         async def answer() -> bytes:
             sent: list[dict] = []

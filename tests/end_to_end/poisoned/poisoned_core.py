@@ -1,7 +1,7 @@
-"""An engine core as in production, but for two tokens, as a bug of ours would have it.
+"""An engine core that crashes on two tokens, as if it had a bug.
 
-A prompt that holds POISON kills the process when the engine takes it in; one that holds SLOW_POISON, when the fifth
-token of its output is applied.
+A prompt with POISON kills the process when it is added to the engine; one with SLOW_POISON, when the fifth token of its
+output is applied.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A worker as in production, but for one token: a prompt that holds it kills the process, as a kernel's bug would."""
+"""A worker that crashes on one token: a prompt that contains it kills the process, like a bug in a kernel."""
 
 import os
 import signal

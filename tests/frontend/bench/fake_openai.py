@@ -1,4 +1,4 @@
-"""Servers that answer in every way an OpenAI server might, well or badly, in the loop of the test."""
+"""Servers that answer like various OpenAI servers, correctly or not, in the event loop of the test."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def chunked(data: bytes) -> bytes:
 
 
 def streamed(*events: bytes, pause_s: float = 0.0, head: bytes = HEAD) -> Answer:
-    """The events, each in a chunk of its own, `pause_s` before each."""
+    """The events, one per chunk, with `pause_s` before each."""
 
     async def answer(body: dict, writer: asyncio.StreamWriter) -> None:
         writer.write(head)
@@ -48,7 +48,7 @@ def whole(status: int, body: object) -> Answer:
 
 
 def raw(data: bytes) -> Answer:
-    """Bytes, and the connection closes."""
+    """Send the bytes and close the connection."""
 
     async def answer(_: dict, writer: asyncio.StreamWriter) -> None:
         writer.write(data)
@@ -58,12 +58,12 @@ def raw(data: bytes) -> Answer:
 
 
 async def silence(_: dict, __: asyncio.StreamWriter) -> None:
-    """No answer, ever."""
+    """Never answer."""
 
 
 @asynccontextmanager
 async def server_of(answer: Answer):
-    """Yields the URL, and what was asked: (path, headers, body) of each request."""
+    """Yields the URL, and the (path, headers, body) of each request."""
     asked: list[tuple[str, dict[str, str], dict]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

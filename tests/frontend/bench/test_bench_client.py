@@ -1,4 +1,4 @@
-"""The load generator against servers that answer well, badly, late, or not at all."""
+"""The load generator against servers that answer correctly, incorrectly, late, or not at all."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ def test_every_way_to_cut_a_stream_gives_the_same_timeline():
 @pytest.mark.parametrize(
     "events",
     [
-        (text("a"), text("b", "length"), usage(3, 2)),  # no last word, but a finish reason
+        (text("a"), text("b", "length"), usage(3, 2)),  # no end of the stream, but a finish reason
         (event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}), text("a"), text("b", "stop"), DONE),
         (event({"choices": [{"delta": {"reasoning": "a"}}]}), event({"choices": [{"delta": {"content": "b"}}]}), DONE),
         (event({"choices": None}), b"event: x\ndata:" + text("a")[6:], text("b"), DONE),
@@ -130,7 +130,7 @@ def test_a_refused_connection_is_a_failure_like_others():
 
 
 def test_a_slow_server_cannot_hide_the_wait_of_later_requests():
-    """One place, 60 ms each, a request every 20 ms: the k-th is answered 40 k + 60 ms after it was meant to be sent."""
+    """One slot, 60 ms per request, one request every 20 ms: the k-th takes 40 k + 60 ms from its scheduled time."""
 
     async def slow(body, writer):
         await asyncio.sleep(0.06)

@@ -1,4 +1,4 @@
-"""Loads, schedules and figures: what a benchmark computes, on examples that were made by hand."""
+"""Loads, schedules and the figures of a benchmark, on hand-made examples."""
 
 import math
 import random

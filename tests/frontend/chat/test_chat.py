@@ -171,7 +171,7 @@ def test_several_lines_are_entered_between_triple_quotes(lines, text):
 
 
 class Terminal:
-    """A chat with a pseudo-terminal before it."""
+    """A chat on a pseudo-terminal."""
 
     def __init__(self, server: FakeServer, home: str):
         self._master, slave = pty.openpty()

@@ -1,4 +1,4 @@
-"""Flags, environment and file become one Config: precedence, spellings, refusals."""
+"""Flags, environment and file become one Config: precedence, forms of values, refusals."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
 PACKAGE = Path(__file__).parents[2] / "plugins" / "package"
-EXAMPLES = {  # a valid value of each setting for each of three sources
+EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "model.model": ("a", "b", "c"),
     "model.served_model_names": ("a", "b", "c"),
     "model.tokenizer": ("a", "b", "c"),
@@ -102,7 +102,7 @@ def test_every_value_of_the_configuration_can_be_set():
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path, setting, monkeypatch):
-    monkeypatch.syspath_prepend(PACKAGE)  # has the plugins that are named
+    monkeypatch.syspath_prepend(PACKAGE)  # contains the plugins that the examples name
     for given_by in itertools.product((False, True), repeat=3):
         check_precedence(tmp_path, setting, *given_by)
 

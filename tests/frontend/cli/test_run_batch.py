@@ -16,7 +16,7 @@ from paged_serve.protocol.errors import ConfigError, EngineDead
 
 
 class Busy(ThreadingHTTPServer):
-    """Answers with the prompt; `statuses` are those of the first answers, 0: the connection breaks."""
+    """Answers with the prompt; `statuses`: of the first answers; 0 breaks the connection."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

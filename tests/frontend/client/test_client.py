@@ -91,7 +91,7 @@ def test_every_frame_is_acknowledged(run_dir, start_core):
             client.wait(0.05)
     acknowledged = core.all(OutputsReceived)
     assert sum(message.frames for message in acknowledged) == 303
-    assert len(acknowledged) < 40  # together, not one by one
+    assert len(acknowledged) < 40  # several together, not one by one
 
 
 def test_a_slow_reader_gets_everything_since_its_last_read_in_one_delta(run_dir, start_core):
@@ -99,7 +99,7 @@ def test_a_slow_reader_gets_everything_since_its_last_read_in_one_delta(run_dir,
     with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams(max_tokens=500))
         while sum(message.frames for message in core.all(OutputsReceived)) < 501:
-            time.sleep(0.05)  # no stream is read; the client's own thread takes the frames in
+            time.sleep(0.05)  # no stream is read; the client's background thread receives the frames
         assert len(request._streams.ready) == 1
         (delta,) = list(request)
     assert delta.token_ids == expected(PROMPT, 0, 500)

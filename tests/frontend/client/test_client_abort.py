@@ -1,4 +1,4 @@
-"""Whichever way a reader leaves, its request is aborted in the engine."""
+"""However a reader leaves, its request is aborted in the engine."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ def test_leaving_the_loop_early_aborts(run_dir, start_core):
         request = client.submit(PROMPT, SamplingParams())
         async for _ in request:
             break
-        await asyncio.to_thread(core.wait_for, AbortRequests)  # before the client closes, which aborts too
+        await asyncio.to_thread(core.wait_for, AbortRequests)  # before the client closes, which aborts as well
         return request.request_id
 
     stream_id = with_client(run_dir, body)
@@ -61,7 +61,7 @@ def test_a_dropped_request_is_aborted(run_dir, start_core):
         request = client.submit(PROMPT, SamplingParams())
         del request
         gc.collect()
-        aborted_ids(core)  # sent by the client's own thread, though no stream is read
+        aborted_ids(core)  # sent by the client's background thread, although no stream is read
 
 
 def test_leaving_the_plain_loop_early_aborts(run_dir, start_core):

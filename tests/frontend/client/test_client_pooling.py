@@ -1,4 +1,4 @@
-"""Vectors through the client library: many under way at once, exact after the engine's death, ended when dropped."""
+"""Vectors through the client library: many in flight, exact after a restart of the core, aborted when dropped."""
 
 import asyncio
 import gc

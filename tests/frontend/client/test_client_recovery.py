@@ -1,4 +1,4 @@
-"""Whatever happens to the engine core or the link, a reader gets the right tokens, or a clear error."""
+"""Whatever happens to the engine core or the link, a reader gets the right tokens or a clear error."""
 
 import asyncio
 import gc
@@ -101,7 +101,7 @@ def test_the_plain_client_follows_a_restart_even_while_no_stream_is_read(run_dir
         first.wait_for(EngineCoreRequest)
         time.sleep(0.1)
         first.kill()
-        start_core(epoch=5, script=generate()).wait_for(EngineCoreRequest)  # the client's own thread asks
+        start_core(epoch=5, script=generate()).wait_for(EngineCoreRequest)  # the client's background thread sends Hello
         for delta in request:
             got += delta.token_ids
     assert got == expected(PROMPT, 0, 20)

@@ -1,11 +1,9 @@
-"""The session under a clock of the test's own: what it sends, and when."""
+"""The session under a clock of the test: which messages it sends, and when."""
 
 import msgspec
 import pytest
 
-from paged_serve.frontend.client.request_terms import RequestTerms
-from paged_serve.frontend.client.session import ClientSession
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, ProtocolError, RequestExpired
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, ProtocolError
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     ClientHeartbeat,
@@ -21,44 +19,9 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import Hello, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.transport.channel import handshake_hello
 
 from ..fake_core import LIMITS, output
-
-PARAMS = SamplingParams(max_tokens=8)
-
-
-class Link:
-    """A session, a clock, and everything that was sent."""
-
-    def __init__(self, welcome=True, **options):
-        options = {"timeout_s": 60.0, "away_s": 10.0, **options}
-        self.now = 100.0
-        self.session = ClientSession(handshake_hello("client", 0, 0), self.now, **options)
-        self.sent = []
-        if welcome:
-            self.receive(Welcome(1, **LIMITS))
-            self.new()
-
-    def receive(self, message):
-        self.session.receive(message, self.now)
-
-    def new(self):
-        """What the session sends now."""
-        start = len(self.sent)
-        self.session.flush(lambda message: self.sent.append(message) or True)
-        return self.sent[start:]
-
-    def pass_time(self, seconds, heartbeats=True):
-        end = self.now + seconds
-        while self.now < end:
-            self.now += 0.25
-            if heartbeats:
-                self.receive(EngineHeartbeat(0))
-            self.session.tick(self.now)
-
-    def kinds(self):
-        return [type(message) for message in self.new()]
+from .session_link import PARAMS, Link
 
 
 def test_hello_comes_first_and_again_each_second_until_welcome():
@@ -172,7 +135,7 @@ def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
     again, abort = link.new()
     assert again.request_id == requests[0].request_id
     assert [list(unpack_ids(ids)) for ids in again.resume_token_ids] == [[5, 6], [7]]
-    assert abort == AbortRequests((2,))  # that one has ended; only its sister needs more
+    assert abort == AbortRequests((2,))  # sequence 1 has ended; only the other is aborted
 
 
 def test_requests_submitted_while_the_core_is_away_are_sent_to_the_next():
@@ -257,7 +220,7 @@ def test_a_frame_whose_columns_do_not_fit_is_counted_and_its_loss_repaired():
     request = link.session.submit([1], PARAMS)
     link.new()
     broken = output(1, 1, 0, [5])
-    msgspec.structs.force_setattr(broken.outputs[0], "token_ids", b"\0\0\0")  # which no decoder lets through
+    msgspec.structs.force_setattr(broken.outputs[0], "token_ids", b"\0\0\0")  # a decoder would refuse it
     link.receive(broken)
     assert link.session.num_invalid == 1
     link.receive(output(1, 1, 1, [6]))
@@ -338,65 +301,3 @@ def test_a_request_that_ended_while_the_core_was_away_is_aborted_there():
     assert request.take().finish_reason == FinishReason.ABORT
     link.receive(Welcome(1, **LIMITS))
     assert AbortRequests((1,)) in link.new()
-
-
-def test_a_time_limit_is_sent_as_the_remaining_time():
-    link = Link()
-    request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=5.0, tenant="t", weight=2.0), now=link.now)
-    (message,) = link.new()
-    assert (message.ttl_s, message.tenant, message.weight) == (5.0, "t", 2.0)
-    link.pass_time(2.0)
-    link.receive(EngineFailed("gone"))
-    link.pass_time(1.0)
-    link.receive(Welcome(2, **LIMITS))
-    again = link.new()[-1]
-    assert (type(again), again.ttl_s, again.tenant, again.weight) == (EngineCoreRequest, 2.0, "t", 2.0)
-    link.receive(output(2, request.request_id, 0, [5]))
-    link.receive(EngineFailed("gone"))
-    link.pass_time(9.0)
-    link.receive(Welcome(3, **LIMITS))
-    assert link.new()[-1].ttl_s == 0.0  # it had its first token in time
-
-
-def test_a_time_limit_ends_while_the_core_is_away():
-    link = Link()
-    terms = RequestTerms(timeout_s=5.0)
-    silent, begun = (link.session.submit([p], PARAMS, terms, now=link.now) for p in (1, 2))
-    link.receive(output(1, begun.request_id, 0, [5]))
-    link.receive(EngineFailed("gone"))
-    link.pass_time(4.5)
-    assert silent.error is None
-    link.pass_time(1.0)
-    assert isinstance(silent.error, RequestExpired)
-    assert silent.error.message.startswith("timeout=5: the engine is away")
-    assert begun.error is None
-    link.new()
-    link.receive(Welcome(1, **LIMITS))  # the same core: it has what no reader waits for
-    assert AbortRequests((silent.request_id,)) in link.new()
-
-
-def test_only_the_core_expires_requests_while_it_is_connected():
-    link = Link()
-    request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=1.0), now=link.now)
-    link.pass_time(5.0)
-    assert request.error is None
-    link.receive(RequestRejected(request.request_id, RejectReason.EXPIRED, "timeout=1: it waited", "timeout"))
-    assert isinstance(request.error, RequestExpired)
-    assert (request.error.message, request.error.param) == ("timeout=1: it waited", "timeout")
-
-
-def test_requests_whose_readers_are_slow_are_shed_the_largest_first():
-    link = Link()
-    requests = [link.session.submit([1], PARAMS) for _ in range(3)]
-    finished, large, small = (request.request_id for request in requests)
-    for stream_id, count in ((finished, 200), (large, 900), (small, 10)):
-        link.receive(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
-    undelivered = link.session.table.undelivered
-    assert undelivered.num_bytes == 4 * 1110
-    link.new()
-    link.session.shed(4 * 1000, Overloaded("too slow", 1.0))
-    assert undelivered.num_bytes == 4 * 10
-    assert [type(request.error) for request in requests] == [Overloaded, Overloaded, type(None)]
-    assert [request.take() is None for request in requests] == [True, True, False]
-    assert [message.stream_ids for message in link.new() if isinstance(message, AbortRequests)] == [(large,)]
-    assert undelivered.num_bytes == 0

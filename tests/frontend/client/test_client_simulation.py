@@ -1,4 +1,4 @@
-"""A session and a toy core under a virtual clock, with every fault a link can have: streams still come out exact."""
+"""A session and a toy core under a virtual clock, with every fault that a link can have: streams are still exact."""
 
 import random
 
@@ -28,11 +28,11 @@ STEP_S = 0.1
 
 
 class ToyCore:
-    """One incarnation. Gives every live stream its next token each step, as the fake model has it."""
+    """One incarnation of a core. Each step sends every live stream the next token of the fake model."""
 
     def __init__(self, epoch, rng):
         self.epoch, self.rng = epoch, rng
-        self.known = False  # the client, by its Hello
+        self.known = False  # whether the client has sent Hello
         self.heard = 0.0
         self.credit = 256
         self.live = {}  # stream id -> [prompt, index, position, limit]
@@ -96,7 +96,7 @@ class ToyCore:
 
 
 class World:
-    """Client, core, and what goes wrong between them."""
+    """A client, a core, and the faults between them."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)

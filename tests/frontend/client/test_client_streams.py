@@ -18,13 +18,13 @@ from ..fake_core import columns, output
 
 
 def logprobs_of(ids):
-    """Two columns a token: the token itself, then its neighbour, with figures that follow from them."""
+    """Two columns per token: the token itself, then its neighbour, with values derived from them."""
     flat = [value for token in ids for value in (token, token + 1)]
     return Logprobs(pack_ids(flat), array("f", [-value / 2 for value in flat]).tobytes(), pack_ids([1] * len(ids)))
 
 
 class Truth:
-    """A stream as the engine knows it, and what the reader has been given of it."""
+    """The tokens of a stream in the engine, and those delivered to the reader."""
 
     def __init__(self, stream_id, index, length):
         self.stream_id, self.index = stream_id, index
@@ -35,7 +35,7 @@ class Truth:
 
 
 class Engine:
-    """Sends the truths of one request in frames of every kind that the protocol allows."""
+    """Sends the streams of one request in frames of every kind that the protocol allows."""
 
     def __init__(self, data, table):
         self.data, self.table = data, table
@@ -47,7 +47,7 @@ class Engine:
         self.truths = [Truth(self.request.request_id + i, i, length) for i, length in enumerate(lengths)]
 
     def output(self, truth):
-        """New tokens behind a repetition of some that were sent, perhaps with the finish."""
+        """New tokens after a repetition of some sent ones, perhaps with the finish."""
         start = self.data.draw(st.integers(0, truth.sent))
         end = self.data.draw(st.integers(truth.sent, len(truth.tokens)))
         truth.sent = end
@@ -68,7 +68,7 @@ class Engine:
         rows = [(truth.stream_id, truth.sent - advance, truth.tokens[truth.sent]) for truth in chosen]
         for truth in chosen:
             truth.sent += 1
-        return columns(1, advance, [*rows, (999_999, 0, 5)]).columns  # and one that this client has never known
+        return columns(1, advance, [*rows, (999_999, 0, 5)]).columns  # and a stream unknown to this client
 
     def frame(self):
         open_truths = [truth for truth in self.truths if not truth.finished]
@@ -261,7 +261,7 @@ def test_an_aborted_stream_ends_as_aborted_even_when_its_own_end_came_first():
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_an_ended_request_leaves_no_reference_cycle(ends):
-    """A full collection beside ten thousand connections holds a frontend up for 0.15 s."""
+    """With ten thousand connections, a full collection stops a frontend for 0.15 s."""
     table = StreamTable()
     gc.collect()
     for _ in range(10):
@@ -280,7 +280,7 @@ def test_an_ended_request_leaves_no_reference_cycle(ends):
 
 
 def test_cached_tokens_are_those_that_were_cached_before_the_request_came():
-    """The siblings of the first sequence find the blocks that it has just had computed."""
+    """The other sequences find the blocks that the first one has just computed."""
     table = StreamTable()
     request = table.add([1] * 90, SamplingParams(n=3, temperature=1.0))
     table.receive(output(1, 2, 0, [5], num_cached_tokens=80))

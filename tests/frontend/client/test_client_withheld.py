@@ -15,13 +15,13 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..fake_core import LIMITS, output
-from .test_client_session import Link
+from .session_link import Link
 
 PARAMS = SamplingParams(max_tokens=400)
 
 
 def lose_core(link, epoch, *failures, known=False):
-    """The next core is there; `failures`: (epoch, turn) of former ones. What the client sends then."""
+    """Connect to the next core; `failures`: (epoch, turn) of previous ones. Returns the messages of the client."""
     link.receive(EngineFailed("gone"))
     link.new()
     link.receive(Welcome(epoch, **LIMITS, known=known, failures=tuple(CoreFailure(*failure) for failure in failures)))
@@ -33,7 +33,7 @@ def requests_in(messages):
 
 
 def take_turn(link, epoch, turn):
-    """What is sent in it."""
+    """The messages that the client sends in its turn."""
     link.receive(IsolationTurn(epoch, turn))
     return link.new()
 

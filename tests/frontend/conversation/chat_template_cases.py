@@ -1,4 +1,4 @@
-"""Conversations with tools, their renderings by transformers, and the templates that both are rendered with."""
+"""Conversations with tools, the templates to render them with, and their renderings by transformers."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ WEATHER = {
         },
     },
 }
-# In an order of its own, and with what other clients leave out
+# Keys in an unusual order, and with fields that other clients leave out
 TIME = {
     "function": {
         "parameters": {"properties": {"zone": {"description": "<tz>", "type": "string"}}, "type": "object"},
@@ -64,18 +64,18 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-# These join the arguments of earlier calls to other text: an object fails, or shows as Python would print it.
+# These templates join the arguments of earlier calls to other text: an object fails, or is rendered as Python's repr.
 TAKE_WRITTEN_ARGUMENTS = {"deepseek-r1-distill", "functionary-3.1", "vllm-phi4_mini"}
 
 
 def expected() -> dict[str, dict[str, str | None]]:
-    """By template and case; None: the template refuses the conversation, or cannot render it."""
+    """Renderings by template and case; None if the template refuses the conversation or cannot render it."""
     found: dict[str, dict[str, str | None]] = json.loads(EXPECTED.read_text())
     return found
 
 
 def with_written_arguments(case: dict[str, Any]) -> dict[str, Any]:
-    """As OpenAI's clients send earlier calls back."""
+    """The case with arguments as JSON text, as OpenAI's clients send earlier calls back."""
     written = copy.deepcopy(case)
     for message in written["messages"]:
         for call in message.get("tool_calls", ()):
@@ -84,7 +84,7 @@ def with_written_arguments(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def rendered_by_transformers(name: str, case: dict[str, Any]) -> str | None:
-    """What `apply_chat_template` makes of it at MOMENT; None when it raises."""
+    """The rendering of `apply_chat_template` at time MOMENT; None if it raises."""
     from unittest import mock
 
     import tokenizers
@@ -105,7 +105,7 @@ def rendered_by_transformers(name: str, case: dict[str, Any]) -> str | None:
                 add_generation_prompt=True,
                 tokenize=False,
             )
-        except Exception:  # whatever a template and a library may raise
+        except Exception:  # templates and the library may raise anything
             return None
 
 

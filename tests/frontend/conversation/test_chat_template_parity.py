@@ -1,4 +1,4 @@
-"""Published templates with tools give what transformers' apply_chat_template gives, over HTTP's way and LLM's."""
+"""Published templates with tools are rendered as by transformers' apply_chat_template, over HTTP and in LLM."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_http_and_llm_render_what_transformers_renders(name):
             found = rendered(template, given)
             if EXPECTED[name][title] is not None:
                 assert found == EXPECTED[name][title], f"{title} by {way}"
-            elif title == "called":  # what every client sends back: a content of null fails some templates there
+            elif title == "called":  # clients send back a null content, on which some templates fail in transformers
                 assert "Köln" in found
                 assert "temperature" in found
             else:
@@ -65,7 +65,7 @@ def test_http_and_llm_render_what_transformers_renders(name):
 def test_all_templates_but_one_render_tools():
     assert len(TEMPLATES) >= 12
     with_tools = [name for name, found in EXPECTED.items() if "get_weather" in (found["asked"] or "")]
-    assert len(with_tools) == len(TEMPLATES) - 1, "but for one, which writes calls alone"
+    assert len(with_tools) == len(TEMPLATES) - 1, "all but one, which renders only calls"
     assert sum(text is not None for found in EXPECTED.values() for text in found.values()) > 100
 
 

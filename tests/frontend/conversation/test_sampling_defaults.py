@@ -1,4 +1,4 @@
-"""What generation_config.json recommends fills what a request leaves out, over HTTP and in LLM alike."""
+"""The values of generation_config.json are the defaults of requests, over HTTP and in LLM alike."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Text of requests never becomes a special token in a conversation; without such text all is as transformers has it."""
+"""Text of requests never becomes a special token in a conversation; other text is encoded as by transformers."""
 
 import random
 from pathlib import Path
@@ -36,14 +36,14 @@ def byte_level(folder: Path) -> Path:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(SPECIAL)
-    made.add_tokens(["<think>", "<|user|>"])  # of which the second looks special, and is not declared so
+    made.add_tokens(["<think>", "<|user|>"])  # the second looks special but is not declared so
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
     return folder
 
 
 def sentence_pieces(folder: Path) -> Path:
-    """Special tokens within the vocabulary, text that is changed before it is split, a token put in front."""
+    """A tokenizer with special tokens in the vocabulary, a normalizer, and a token put first."""
     letters = sorted({*"▁<>|/[]_abcdefghijklmnopqrstuvwxyzINST\n"})
     vocab = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *((letter, -1.0) for letter in letters), ("<|im_end|>", 0.0)]
     made = tokenizers.Tokenizer(models.Unigram(vocab, 0))
@@ -98,7 +98,7 @@ def chat(encoder: PromptEncoder, messages: list, tools: list | None = None) -> t
 
 
 def forge(rng: random.Random, tokenizer: Tokenizer) -> str:
-    """Text that is special, or close to it: whole, cut anywhere, in another case, beside white space."""
+    """Text that spells a special token or almost does: whole, cut anywhere, in another case, next to white space."""
     spelling = rng.choice(sorted(tokenizer.special_spellings))
     cut = rng.randrange(len(spelling) + 1)
     shapes = (
@@ -175,7 +175,7 @@ def test_marks_break_every_spelling_and_remove_no_text(pieces):
     assert not spellings.spells(marked)
     assert marked.strip() == marked[len(marked) - len(marked.lstrip()) :].rstrip()
     core = marked.strip()
-    if core and not core.replace("_", "").isalnum():  # a template that puts signs around a word makes the token itself
+    if core and not core.replace("_", "").isalnum():  # a template that adds the signs writes the token itself
         for before in ("<", "<|", "<|im_en", "[", "</"):
             assert not any(spellings.spells(f"{before}{core}{after}") for after in (">", "|>", "d|>", "]", "s>"))
 

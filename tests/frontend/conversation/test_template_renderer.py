@@ -1,4 +1,4 @@
-"""Templates in processes of their own: what computes for ever, or asks for all memory, ends alone."""
+"""Templates in helper processes: one that computes forever or takes all memory ends only its process."""
 
 import asyncio
 import os
@@ -75,7 +75,7 @@ def test_an_unusable_template_is_refused_at_the_start_without_cost_to_this_proce
     with pytest.raises(ConfigError, match=words):
         renderer.start()
     after = resource.getrusage(resource.RUSAGE_SELF)
-    assert after.ru_utime - before.ru_utime < 0.5, "this process computed nothing of it"
+    assert after.ru_utime - before.ru_utime < 0.5, "this process did none of the work"
     assert not pids(renderer)
     renderer.close()
 
@@ -85,7 +85,7 @@ def test_output_that_is_not_text_is_a_refusal(source):
     renderer = TemplateRenderer(Templates({"default": source}))
     with pytest.raises(InvalidRequest, match="chat template"):
         ask(renderer, "hi")
-    assert len(pids(renderer)) == 1, "the helper lives on"
+    assert len(pids(renderer)) == 1, "the helper is still running"
     renderer.close()
 
 
@@ -183,7 +183,7 @@ def test_a_helper_killed_from_outside_costs_the_request_nothing(renderer):
 def test_a_halted_helper_is_replaced(renderer):
     renderer.start()
     (pid,) = pids(renderer)
-    renderer.helpers.places.queue[-1].patience_s = 0.2  # only this one is given up so soon
+    renderer.helpers.places.queue[-1].patience_s = 0.2  # only this helper has such a short time limit
     os.kill(pid, signal.SIGSTOP)
     assert ask(renderer, "hi") == "^<user>hi>"
     assert pid not in pids(renderer)

@@ -1,4 +1,4 @@
-"""What client libraries send back with an answer of this server: each is taken, and the model sees what was said."""
+"""Answers that client libraries send back are accepted, and the model sees the same conversation."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from ..http_server import Server
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
-# Bodies as the libraries sent them to a server that answered like this one: the last request of a conversation each.
+# Bodies recorded from the libraries with a server like this one: the last request of a conversation each.
 RECORDED = [*map(json.loads, Path(__file__).with_name("recorded_histories.jsonl").read_text().splitlines())]
 
 
@@ -27,7 +27,7 @@ def prompt_of(server: Server, **fields: object) -> str:
 @pytest.mark.parametrize("row", RECORDED, ids=[row["library"] for row in RECORDED])
 def test_an_answer_sent_back_by_each_library_is_accepted(folder, row):
     assert prompt_of(Server(folder), **row["body"]) == row["prompt"]
-    msgspec.convert(row["body"], ChatCompletionRequest)  # without a second look for what may be left out
+    msgspec.convert(row["body"], ChatCompletionRequest)  # strictly, without dropping unknown fields
 
 
 CALLS = '<think>It is asked.</think>Sure.<tool_call>{"name": "sum", "arguments": {"a": 1}}</tool_call>'
@@ -53,7 +53,7 @@ def test_twenty_turns_of_answers_and_results_are_accepted_unchanged(folder, stre
 
 
 def put_together(chunks: list[dict]) -> dict:
-    """The message of a stream's deltas, with all that they had."""
+    """The message made of a stream's deltas, with all their fields."""
     message: dict = {"role": "assistant", "content": "", "tool_calls": []}
     for delta in (choice["delta"] for chunk in chunks for choice in chunk["choices"]):
         message["content"] += delta.get("content") or ""
@@ -84,7 +84,7 @@ def tables() -> list[tuple[type[WrittenBack], str]]:
 
 @pytest.mark.parametrize(("struct", "name"), tables(), ids=lambda value: getattr(value, "__name__", value))
 def test_a_field_of_the_table_is_dropped_whatever_its_value(folder, struct, name):
-    """Else a template that prints a message as JSON would show it to the model."""
+    """Otherwise a template that writes a message as JSON would show the field to the model."""
     part, refusal, called, call, message, function, tool = ({} for _ in range(7))
     places = {
         messages.ChatMessage: message,
@@ -106,7 +106,7 @@ def test_a_field_of_the_table_is_dropped_whatever_its_value(folder, struct, name
         del places[struct][name]
         prompts.append(prompt_of(server, messages=history, tools=tools))
     assert len(set(prompts)) == 1
-    assert name not in prompts[0] or name == "id"  # of the call
+    assert name not in prompts[0] or name == "id"  # the call's id
 
 
 def test_function_calls_become_tool_calls(folder):
@@ -184,7 +184,7 @@ def test_a_refusal_is_the_content_of_the_assistant(folder):
 
 
 def test_a_null_is_an_absent_field_at_any_depth(folder):
-    """Also one of a name that is not known: a library's next version has it."""
+    """Including fields with unknown names, as in the next version of a library."""
     absent = dict.fromkeys(("new", "temprature", "tool_choice"))
     called = {"name": "f", "arguments": None, "new": None}
     history = [
@@ -203,7 +203,7 @@ def test_a_null_is_an_absent_field_at_any_depth(folder):
     assert answer.status_code == 200, answer.text
     chosen = {"type": "function", "function": {"name": "f", "description": None}, "allowed_tools": None}
     assert server.ask("POST", CHAT, {"messages": [USER], "tools": tools, "tool_choice": chosen}).status_code == 200
-    strict = {"type": "object", "properties": {"x": {"const": None}}}  # what a schema says with null stays
+    strict = {"type": "object", "properties": {"x": {"const": None}}}  # null has a meaning in a schema, so it stays
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": strict, "new": None}}
     server.chat(response_format=form)
     assert "null" in json.dumps(server.engine.requests[-1].params.grammar.source)

@@ -1,4 +1,4 @@
-"""What tests of Anthropic's interface share: requests, and a stream's events put together."""
+"""Shared by the tests of Anthropic's API: requests, and the message made of a stream's events."""
 
 import json
 
@@ -33,7 +33,7 @@ def prompt(server: Server) -> str:
 
 
 def events_of(text: str) -> list[dict]:
-    """Of a stream, whose every frame names its event twice."""
+    """The events of a stream; every frame names its event twice."""
     found = []
     for frame in text.split("\n\n")[:-1]:
         lines = dict(line.split(": ", 1) for line in frame.splitlines())
@@ -50,7 +50,7 @@ def stream(server: Server, **fields: object) -> list[dict]:
 
 
 def collected(events: list[dict]) -> dict:
-    """The message that a stream's events amount to, as clients put it together."""
+    """The message that clients make of a stream's events."""
     message: dict = {}
     buffers: list[str] = []
     for event in events:

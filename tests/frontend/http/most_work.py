@@ -1,4 +1,4 @@
-"""Requests that are the most work for a frontend we could think of, each within the bounds of a body."""
+"""Requests that cause a frontend the most work, each within the limits of a body."""
 
 from paged_serve.frontend.conversation.unknown_fields import UNSUPPORTED
 
@@ -6,7 +6,7 @@ C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokeniz
 M, R = "/v1/messages", "/v1/responses"
 HISTORY = [{"role": "user", "content": "x" * 200}, {"role": "assistant", "content": "y" * 200}] * 1000
 NULLS = dict.fromkeys(sorted(UNSUPPORTED)) | {"best_of": 1, "store": False, "modalities": ["text"]}
-STOPS = [("ab" * 128)[:255] + chr(65 + i) for i in range(16)]  # each a prefix of the other but for its end
+STOPS = [("ab" * 128)[:255] + chr(65 + i) for i in range(16)]  # equal except for the last character
 MANY = {"n": 128, "temperature": 1, "max_tokens": 2}
 
 

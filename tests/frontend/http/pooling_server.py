@@ -1,4 +1,4 @@
-"""Servers of models that pool, over the fake engine, and what their vectors must be."""
+"""Servers of pooling models over the fake engine, and their expected vectors."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ def pooling_server(folder: Path, tasks: tuple[str, ...] = EMBEDS, num_labels: in
 
 
 def numbers(server: Server, tokens: list[int], **params: object) -> list[float]:
-    """What the fake model answers."""
+    """The vector of the fake model."""
     limits = server.engine.limits
     size = {"embedding_size": limits.embedding_size, "num_labels": limits.num_labels}
     pooled = vector(tokens, PoolingParams(**params), size)
@@ -32,13 +32,13 @@ def numbers(server: Server, tokens: list[int], **params: object) -> list[float]:
 
 
 def decoded(text: str) -> list[float]:
-    """Base64 of little-endian float32."""
+    """Decode base64 of little-endian float32."""
     raw = base64.b64decode(text, validate=True)
     return list(struct.unpack(f"<{len(raw) // 4}f", raw))
 
 
 def bert_folder(source: Path, folder: Path, **files: dict) -> Path:
-    """A model whose tokenizer puts [CLS] and [SEP] around texts and pairs; `files`: JSON by name, without .json."""
+    """A model whose tokenizer puts [CLS] and [SEP] around texts and pairs; `files`: JSON by file name without .json."""
     folder.mkdir(exist_ok=True)
     for each in source.iterdir():
         (folder / each.name).write_bytes(each.read_bytes())

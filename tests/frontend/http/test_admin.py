@@ -1,4 +1,4 @@
-"""The operator's side: apart from the users', one text of many frontends, and no page of another origin."""
+"""The operator's routes: separate from the public ones, with the metrics of all frontends, and closed to web pages."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the engine would refuse the frontend refuses, unread; a client that fills it does not close it to others."""
+"""The frontend refuses, unread, what the engine would refuse; a tenant that fills the queue blocks no other."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Answers that are kept: every reader gets exactly its events, whatever leaves, however little may be kept."""
+"""Stored answers: every reader gets exactly its events, whoever disconnects and however little is stored."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ def event(number: int) -> bytes:
 
 
 class Source:
-    """Makes events on demand, and records whether it was closed."""
+    """Produces events on demand, and records whether it was closed."""
 
     def __init__(self, num_events: int):
         self.num_events = num_events
@@ -66,7 +66,7 @@ async def settle() -> None:
 
 
 async def read(answer: StoredAnswer, after: int, until: int | None = None) -> bytes:
-    """The events after one, until there are that many, or to the end."""
+    """The events after `after`, up to number `until` or to the end."""
     found = b""
     async with contextlib.aclosing(answer.events_after(after)) as events:
         async for part in events:
@@ -81,7 +81,7 @@ def events(first: int, last: int) -> bytes:
 
 
 def run(test):
-    """Have pytest call a coroutine function."""
+    """Decorator: lets pytest call a coroutine function."""
     return lambda: asyncio.run(test())
 
 
@@ -233,7 +233,7 @@ async def test_the_number_of_remembered_answers_is_bounded():
 
 
 async def _random_traffic(rng: random.Random) -> None:
-    """Readers come, read a part, leave and come back; some answers are generated again, some removed."""
+    """Readers connect, read a part, disconnect and reconnect; some answers are generated again, some removed."""
     per_answer = rng.choice([300, 2000, 1 << 20])
     kept = AnswerStore(ServerConfig(resume_bytes_per_answer=per_answer, resume_bytes=rng.choice([12000, 1 << 20])))
     lengths = [rng.randint(0, 60) for _ in range(4)]

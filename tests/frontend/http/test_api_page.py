@@ -1,4 +1,4 @@
-"""docs/api.md and docs/llm.md name all there is: every route, request field, status, metric, and field of an output."""
+"""docs/api.md and docs/llm.md name every route, request field, status, metric, and field of an output."""
 
 import re
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""One budget in bytes a frontend: it is never exceeded, the largest entry ends first, and others go on."""
+"""The memory budget of a frontend is never exceeded; the largest entry ends first, and the others continue."""
 
 import contextlib
 import random
@@ -68,7 +68,7 @@ def test_a_pool_shrinks_to_its_guaranteed_share_and_its_largest_entry_ends_first
         assert budget.num_bytes <= MAX_BYTES
     pool.entries = [100] * 40
     assert budget.has_room(28_000)
-    assert not budget.has_room(28_001)  # the pool has no more than its share, which is its own
+    assert not budget.has_room(28_001)  # the pool has only its guaranteed share
     assert pool.entries == [100] * 40
 
 

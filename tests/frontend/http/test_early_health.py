@@ -1,4 +1,4 @@
-"""Answers before the server is imported, and requests that arrive before then."""
+"""Answers before the server is imported, and requests that arrive before that."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_live_is_answered_every_time(listener, early_health):
 def test_other_requests_wait_unread_for_the_server(listener):
     early_health = EarlyHealth(listener.fileno())
     callers = [call(listener, data) for data in NOT_FOR_EARLY_HEALTH]
-    with call(listener, LIVE) as link:  # accepted after them, so they have been seen
+    with call(listener, LIVE) as link:  # accepted after the others, so those have been seen
         assert answer_to(link)
     waiting = early_health.leave()
     assert [link.recv(4096) for link in waiting] == NOT_FOR_EARLY_HEALTH

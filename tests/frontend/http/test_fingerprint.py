@@ -1,4 +1,4 @@
-"""system_fingerprint names what an answer depends on, and nothing else."""
+"""system_fingerprint depends on exactly the settings that an answer depends on."""
 
 import msgspec
 import pytest

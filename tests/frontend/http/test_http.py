@@ -1,4 +1,4 @@
-"""The HTTP routes over a fake engine: shapes that OpenAI clients read, streamed and whole alike."""
+"""The HTTP routes over a fake engine: the form that OpenAI's clients read, streamed and whole."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A table of bad bodies: each gets its status, in the one error shape, and the field at fault is named."""
+"""A table of bad bodies: each gets its status and an error that names the field."""
 
 import json
 
@@ -41,7 +41,7 @@ def called(arguments: object) -> dict:
     return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
 
 
-# path, body, param, a part of the message
+# (path, body, param, part of the message)
 BAD = [
     (H, chat(chat_template_kwargs={"self": 1}), "chat_template_kwargs", "cannot set 'self'"),
     (C, b"", None, "not valid JSON"),
@@ -298,7 +298,7 @@ def test_the_allowed_nesting_depth_is_accepted(server):
     ],
 )  # fmt: skip
 def test_no_depth_of_a_body_fails_the_server(server, path, begin, end):
-    """What is made of it may be nested a little deeper than itself."""
+    """The result of parsing may be nested slightly deeper than the body."""
     for levels in (*range(900, 970, 10), *range(970, 1005), 100_000):
         response = server.ask("POST", path, (begin + '{"a":' * levels + "1" + "}" * levels + end).encode())
         assert response.status_code == 400 or (response.status_code == 200 and "response_format" in begin), levels

@@ -1,4 +1,4 @@
-"""Chat over a fake engine: messages in, answers and tool calls out, streamed and whole alike."""
+"""Chat over a fake engine: messages in, answers and tool calls out, streamed and whole."""
 
 import json
 
@@ -142,7 +142,7 @@ def test_tool_calls_are_streamed(folder):
     assert "".join(delta.get("content", "") for delta in deltas) == "Sure."
     call, *more = [call for delta in deltas for call in delta.get("tool_calls", [])]
     assert (call["index"], call["type"], call["function"]["name"]) == (0, "function", "sum")
-    assert len(more) > 10, "arguments come piece by piece"
+    assert len(more) > 10, "arguments are sent in pieces"
     assert {tuple(each) for each in more} == {("function", "index")}
     pieces = [each["function"].get("arguments", "") for each in (call, *more)]
     assert "".join(pieces) == '{"a": 1,  "b": "é"}'

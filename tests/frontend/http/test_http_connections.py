@@ -1,4 +1,4 @@
-"""How many connections a frontend holds, which are closed when there are too many, and what one of them may cost."""
+"""The number of connections of a frontend, which are closed if there are too many, and the memory of one."""
 
 import asyncio
 import resource
@@ -20,7 +20,7 @@ GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Application:
-    """Answers on demand; counts those that wait for it."""
+    """Answers on demand; counts the waiting requests."""
 
     def __init__(self):
         self.answers = asyncio.Event()
@@ -80,7 +80,7 @@ def test_the_connection_idle_for_longest_is_closed():
         application.answers.set()
         first, second = await connect(), await connect()
         await ask(second)
-        await ask(first)  # now the second has been idle for longer
+        await ask(first)  # the second one has now been idle for longer
         third = await connect()
         assert await second[0].read() == b""
         assert (await ask(first)).startswith(b"HTTP/1.1 200")
@@ -167,7 +167,7 @@ def test_an_idle_connection_keeps_nothing_of_its_last_request():
 
 
 class Endless:
-    """Writes as fast as it may, and counts."""
+    """Writes as fast as it can, and counts the bytes."""
 
     def __init__(self):
         self.num_bytes = 0
@@ -212,9 +212,9 @@ def test_more_connections_than_open_files_are_refused_at_the_start(monkeypatch):
 
 
 def test_a_frontend_raises_its_open_file_limit_and_survives_reaching_it(start_frontend, start_core):
-    """Without a free file the loop must go on, and not spin on what it cannot accept."""
+    """Without a free file the loop must continue, and must not spin on connections that it cannot accept."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))  # as a shell may have it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))  # a limit that a shell may set
     frontend = start_frontend()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     start_core()

@@ -1,4 +1,4 @@
-"""Tools of the type `custom`, whose input is a text, in chats and in responses; streamed and whole alike."""
+"""Tools of type `custom`, whose input is a text, in chats and in responses, streamed and whole."""
 
 import json
 from itertools import pairwise

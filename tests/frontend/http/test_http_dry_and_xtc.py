@@ -1,4 +1,4 @@
-"""The fields of DRY and XTC, by llama.cpp's names and within vllm_xargs, over a fake engine."""
+"""The fields of DRY and XTC, with llama.cpp's names and in vllm_xargs, over a fake engine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Floods of a real frontend process: whatever a client sends, asks for or leaves unread, it stays within its budget."""
+"""A real frontend process stays within its budget whatever clients send, request or leave unread."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ class Flooded:
         self.frontend.wait_for(control.Ready)
         self._process = psutil.Process(self.frontend.process.pid)
         for _ in range(3):
-            assert self.ask().status_code == 200  # what the first requests import and keep
+            assert self.ask().status_code == 200  # imports and caches of the first requests
         self._idle = self._peak = self._rss()
         self.links: list[socket.socket] = []
 
@@ -49,7 +49,7 @@ class Flooded:
         )
 
     def check(self) -> None:
-        """Within the budget and a tenth, beside what connections take; and others are answered."""
+        """The memory is within 1.1 times the budget plus that of connections, and other requests are answered."""
         self.look()
         grown = self._peak - self._idle
         print(f"grown by {grown / 2**20:.1f} MB with {len(self.links)} connections")
@@ -70,7 +70,7 @@ def head_of(length: int, path: str = "/v1/completions", more: str = "") -> bytes
 
 
 def send_all(links, data):
-    """To each as far as it takes it; a link that was refused is left."""
+    """Send to each link as much as it accepts, and skip refused links."""
     for link in links:
         try:
             link.sendall(data)
@@ -109,7 +109,7 @@ def test_bodies_for_routes_without_a_body_stay_within_the_budget(start_frontend,
 
 
 def test_bodies_that_expand_when_decoded_stay_within_the_budget(start_frontend, start_core):
-    """Half a million tokens each, of requests that the engine leaves waiting."""
+    """Requests of half a million tokens each, which the engine leaves waiting."""
 
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest) and len(message.prompt_token_ids) == 4:
@@ -125,7 +125,7 @@ def test_bodies_that_expand_when_decoded_stay_within_the_budget(start_frontend, 
 
 
 def test_answers_to_clients_that_do_not_read_stay_within_the_budget(start_frontend, start_core):
-    """Forty streams of a thousand tokens with twenty logprobs each, of which nothing is taken."""
+    """Forty unread streams of a thousand tokens with twenty logprobs each."""
     rows = 40
     one = Logprobs(pack_ids([500] * 21 * rows), b"\0\0\0\xbf" * 21 * rows, pack_ids([1] * rows))
 

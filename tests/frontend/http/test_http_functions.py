@@ -1,4 +1,4 @@
-"""`functions` and `function_call`, the older form of tools, streamed and whole alike."""
+"""`functions` and `function_call`, the older form of tools, streamed and whole."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_the_template_gets_functions_as_tools_unchanged(folder, tmp_path):
 
 @pytest.mark.parametrize(("choice", "is_free"), [("auto", True), ({"name": "sum"}, False), ("none", None)])
 def test_an_output_has_at_most_one_call(folder, choice, is_free):
-    """The grammar is the proof; the fake engine does not obey it."""
+    """The test checks the grammar, which the fake engine does not apply."""
     server = Server(folder, CALL)
     answer = server.chat(**BODY, function_call=choice)["choices"][0]
     grammar = server.engine.requests[0].params.grammar

@@ -1,4 +1,4 @@
-"""What an operator sees of requests: a line each, a line every ten seconds, a count of those that were left."""
+"""Logs and metrics of requests: a line per request, a line every ten seconds, a count of disconnected clients."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from .test_http_protocol import exchange
 
 @pytest.fixture
 def lines(caplog):
-    """Lines that were logged, at debug or above."""
+    """The lines logged at debug level or above."""
     caplog.set_level(logging.DEBUG)
     for logger in (access_log.log, throughput_log.log):
         logger.disabled = False
@@ -75,7 +75,7 @@ def test_a_client_that_leaves_is_counted_and_logged(folder, lines, stream):
 
 
 def test_a_scrape_reports_the_current_values(folder):
-    """An idle engine sends its own only twice a second."""
+    """An idle engine reports its values only twice a second."""
     server = Server(folder)
     stats = server.engine.stats
 
@@ -112,6 +112,6 @@ def test_a_stats_line_is_logged_every_ten_seconds_while_there_is_work(caplog):
         "throughput prompt_tokens_per_s=100.0 generation_tokens_per_s=50.5 running=3 waiting=2 kv_cache_usage=0.25 "
         "prefix_cache_hit_rate=0.25"
     )
-    throughput.look(25.0, None)  # the engine is away, and its successor counts from the start
+    throughput.look(25.0, None)  # the engine is away, and its successor counts from zero
     throughput.look(40.0, idle)
     assert len(caplog.records) == 1

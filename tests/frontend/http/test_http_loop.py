@@ -1,4 +1,4 @@
-"""No single request holds up the event loop: what costs more goes to a thread, in steps, or is refused first."""
+"""No single request blocks the event loop: long work runs in a thread or in steps, or is refused first."""
 
 import asyncio
 import json
@@ -12,11 +12,11 @@ import pytest
 from ..http_server import Server
 from .most_work import MOST_WORK
 
-TURN_S = 0.1  # of processor time; the goal is half of it, on a machine that is not busy
+TURN_S = 0.1  # processor time; the goal is half of it, on an idle machine
 
 
 def longest_turn_s(server: Server, path: str, body: dict) -> float:
-    """Processor time of the loop's thread between two of its turns, at most, while it answers."""
+    """The longest processor time of the loop's thread between two of its iterations, while it answers."""
     data = json.dumps(body, separators=(",", ":")).encode()
 
     async def talk() -> float:
@@ -52,7 +52,7 @@ def test_one_request_does_not_delay_the_others(folder, path, body):
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=2_000_000)
     if isinstance(body.get("prompt"), list) and not isinstance(body["prompt"][0], (str, list)):
         server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=100_000)
-    # The best of three: what the request costs, not what a garbage collection or a busy neighbour adds to it.
+    # The best of three: the cost of the request, without garbage collections and other load on the machine.
     best = math.inf
     for _ in range(3):
         best = min(best, longest_turn_s(server, path, body))

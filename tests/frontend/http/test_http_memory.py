@@ -1,4 +1,4 @@
-"""What one client can hold: no place before its request is whole, no thread once it has gone, a bounded memory."""
+"""The resources of one client: no slot before its request is complete, no thread once it is gone, bounded memory."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ def scope_of(method: str, path: str, **headers: str) -> dict:
 
 
 class Sender:
-    """One client of the application, which sends its body and disconnects when the test says."""
+    """A client of the application that sends its body and disconnects when the test says so."""
 
     def __init__(self, server: Server, path: str, body: bytes, **headers: str):
         self.sent: list[dict] = []
@@ -42,7 +42,7 @@ class Sender:
 
 @pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}])
 def test_a_request_without_its_body_is_not_in_progress(folder, headers):
-    server, body = Server(folder), b'{"prompt": "x"}'  # answers eight at a time
+    server, body = Server(folder), b'{"prompt": "x"}'  # the server answers eight requests at a time
 
     async def talk() -> None:
         senders = [
@@ -70,7 +70,7 @@ def test_the_request_of_a_disconnected_client_is_neither_rendered_nor_tokenized(
     texts: list[str] = []
     encode = service.tokenizer.encode
     service.tokenizer.encode = lambda text, special=True: texts.append(text) or encode(text, special)
-    words = "word " * 4000  # more than is decoded or tokenized on the loop
+    words = "word " * 4000  # too long to be decoded or tokenized on the loop
     messages = {"messages": [{"role": "user", "content": words}], "max_tokens": 4}
     fields = {"/v1/completions": {"prompt": words}, "/v1/responses": {"input": words}}.get(path, messages)
 
@@ -180,7 +180,7 @@ def test_a_head_request_takes_a_stream_from_no_reader(folder):
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_keyed_request_that_ends_early_leaves_no_reference_cycle(folder, streams, fails):
-    """A full collection comes once in millions of allocations: until then what it would find is held."""
+    """A full collection runs once in millions of allocations: until then cyclic garbage keeps its memory."""
     server = Server(folder, options={"resume_grace_s": 0})
     server.engine.pause_s, server.engine.limits, server.engine.fails_after = 0.001, LONG, 3 if fails else None
     body = json.dumps({"prompt": "x", "max_tokens": 300, "ignore_eos": True, "stream": streams}).encode()

@@ -1,4 +1,4 @@
-"""Routes that programs know from other servers: served in the same way, or refused with the reason."""
+"""Routes of other servers: served in the same way, or refused with the reason."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Web pages and proxies: what the operator has opened to them, by name, and nothing else."""
+"""Web pages and proxies may use exactly what the operator allowed by name."""
 
 import asyncio
 import json
@@ -86,14 +86,14 @@ def test_a_header_that_is_not_a_list_of_words_is_not_echoed(folder):
 def test_only_an_allowed_page_can_read_an_answer(folder, refusal, body, status):
     server = open_server(folder)
     server.engine.refusal = refusal
-    for origin, allowed in ((APP, True), (APP.upper(), True), ("http://localhost", False)):  # the latter is its own
+    for origin, allowed in ((APP, True), (APP.upper(), True), ("http://localhost", False)):  # the last: its own
         answer = server.ask("POST", COMPLETIONS, body, origin=origin, authorization="Bearer one")
         assert answer.status_code == status
         assert answer.headers["vary"] == "Origin"
         assert answer.headers.get("access-control-allow-origin") == (origin if allowed else None)
         exposed = answer.headers.get("access-control-expose-headers", "")
         assert ("x-request-id" in exposed, "retry-after" in exposed) == (allowed, allowed)
-    assert server.ask("GET", "/v1/models").headers["vary"] == "Origin", "a cache keeps one answer for each origin"
+    assert server.ask("GET", "/v1/models").headers["vary"] == "Origin", "a cache must store one answer per origin"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ async def status_of(application, headers: list[tuple[bytes, bytes]]) -> int:
 def test_no_page_may_use_the_operators_port(run_dir):
     admin = AdminServer(ServerConfig(admin_port=0, allowed_origins=("*",), allowed_hosts=("*",)), run_dir, 1)
     local, evil, page = (b"host", b"localhost"), (b"host", b"evil.example"), (b"origin", APP.encode())
-    for headers, status in (([local], 503), ([local, page], 403), ([evil], 403)):  # 503: nothing is loaded here
+    for headers, status in (([local], 503), ([local, page], 403), ([evil], 403)):  # 503: no model is loaded
         assert asyncio.run(status_of(admin, headers)) == status
     for listener in admin._listeners:  # nothing was served on them
         listener.close()

@@ -1,4 +1,4 @@
-"""Vectors over HTTP: embeddings, poolings and classes, in every spelling of an input."""
+"""Pooling over HTTP: embeddings, vectors and classes, with every form of input."""
 
 import json
 import re

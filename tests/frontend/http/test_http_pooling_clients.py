@@ -1,4 +1,4 @@
-"""What programs send for vectors: OpenAI's client itself, the bodies of others as they write them, hostile ones."""
+"""Pooling requests of real programs: OpenAI's client itself, recorded bodies of other libraries, hostile bodies."""
 
 import asyncio
 import json
@@ -49,8 +49,8 @@ def test_openais_client_reads_base64_which_it_asks_for_and_floats(folder):
     )
 
 
-# As the libraries' own code writes them: langchain-openai's OpenAIEmbeddings with check_embedding_ctx_length (tokens of
-# tiktoken, whatever the model) and without, llama-index's OpenAIEmbedding and OpenAILikeEmbedding, litellm's.
+# The bodies that the libraries' code makes: langchain-openai's OpenAIEmbeddings with check_embedding_ctx_length (tokens
+# of tiktoken, whatever the model) and without, llama-index's OpenAIEmbedding and OpenAILikeEmbedding, litellm's.
 BODIES = [
     {"input": [[15, 96, 2], [33]], "model": "tiny", "encoding_format": "base64"},
     {"input": ["some text", "more"], "model": "tiny", "encoding_format": "base64"},

@@ -1,4 +1,4 @@
-"""Large requests for vectors, and their large answers, do not hold up the event loop."""
+"""Large pooling requests and their large answers do not block the event loop."""
 
 import dataclasses
 from array import array
@@ -40,7 +40,7 @@ _NAMES = {"ids": lambda value: value if isinstance(value, str) else "+".join(val
 
 @dataclasses.dataclass
 class Quick(FakePooling):
-    """A vector that costs nothing to make."""
+    """A pooling request whose vector is made in no time."""
 
     columns: int = 0
 

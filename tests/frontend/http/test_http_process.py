@@ -1,4 +1,4 @@
-"""The frontend as a process: alive at once, ready with the engine, drained and stopped on command, light."""
+"""The frontend as a process: alive at once, ready with the engine, drained and stopped on command, small."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from ..frontend_process import FrontendUnderTest
 
 
 def say(text):
-    """A core's script: every request gets `text`, then ends; the fake tokenizer has a token a byte."""
+    """A core's script: every request gets `text`, then ends; the fake tokenizer has one token per byte."""
     alphabet = json.loads((say.folder / "tokenizer.json").read_text())["model"]["vocab"]
     tokens = [alphabet[char] for char in text]
 
@@ -54,11 +54,11 @@ def test_a_frontend_is_alive_at_once_ready_with_the_engine_and_ends_on_stop(star
 
 
 def test_a_request_before_the_server_is_imported_is_answered_by_it(start_frontend):
-    frontend = start_frontend(welcome=False)  # without a configuration there is no server yet
+    frontend = start_frontend(welcome=False)  # without a configuration the server does not start yet
     assert frontend.get("/live") == (200, b"")
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
         link.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n")
-        frontend.get("/live")  # the early_health has seen the other by now
+        frontend.get("/live")  # afterwards early health has accepted the other connection
         frontend.send(control.Welcome(frontend.config))
         link.sendall(b"\r\n")
         assert link.recv(4096).startswith(b"HTTP/1.1 503 ")
@@ -120,13 +120,13 @@ def test_draining_waits_until_answers_are_sent(start_frontend, start_core):
     frontend = start_frontend()
     start_core()
     frontend.wait_for(control.Ready)
-    frontend.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)  # else the kernel takes megabytes
+    frontend.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)  # otherwise the kernel buffers megabytes
     body = json.dumps({"prompt": "ab " * 80_000, "return_token_strs": True}).encode()
     head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
     with socket.create_connection(("127.0.0.1", frontend.port)) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
         link.sendall(head + body)
-        answer = link.recv(100)  # the answer has begun, and is more than fits into the kernel's buffers
+        answer = link.recv(100)  # the answer has begun, and is larger than the kernel's buffers
         frontend.send(control.Drain())
         with pytest.raises(AssertionError, match="no Drained"):
             frontend.wait_for(control.Drained, 1.0)

@@ -1,4 +1,4 @@
-"""Odd senders: slow, endless, too eager or gone; each gets its error and is closed, and a slow answer is not."""
+"""Unusual peers, slow, endless, pipelining or gone: each gets its error and is closed; a slow answer is not."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from paged_serve.frontend.http.server.uvicorn_server import uvicorn_config
 
 
 class Application:
-    """Answers after 0.3 s, or as soon as the body has come; counts those that left without their answer."""
+    """Answers after 0.3 s, or as soon as the body is complete; counts peers that left without an answer."""
 
     def __init__(self, delay_s: float = 0.3):
         self.delay_s = delay_s
@@ -42,7 +42,7 @@ def exchange(
     half_close: bool = False,
     page_headers=http_protocol.no_page_headers,
 ) -> bytes:
-    """What a server with short deadlines answers to these bytes, which come 0.05 s apart."""
+    """The answer of a server with short deadlines to these bytes, sent 0.05 s apart."""
 
     async def talk() -> bytes:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -141,7 +141,7 @@ def test_a_half_closed_client_gets_its_answer(request_bytes):
     answer = exchange(request_bytes, application=application, half_close=True)
     interim, final = b"HTTP/1.1 100 Continue\r\n\r\n", answer
     if b"HTTP/1.1" in request_bytes:
-        assert answer.startswith(interim)  # it makes out whether the peer is there
+        assert answer.startswith(interim)  # it shows whether the peer is still there
         final = answer.removeprefix(interim)
     assert final.startswith(b"HTTP/1.1 200")
     assert final.endswith(b"ok")

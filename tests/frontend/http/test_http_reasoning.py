@@ -22,7 +22,7 @@ ASK = {"messages": [{"role": "user", "content": "x"}]}
 
 @pytest.fixture
 def start(tmp_path):
-    """The tags are special tokens, which a text does not show, but if `own_tags` is false."""
+    """The tags are special tokens, which are hidden from the text, unless `own_tags` is false."""
     (tmp_path / "t.jinja").write_text(TEMPLATE)
 
     def start(output: str = OUTPUT, *, own_tags: bool = True, **options) -> Server:
@@ -184,7 +184,7 @@ def test_a_budget_is_refused_if_the_tags_are_unknown(start, options, remedy):
     ("fields", "output", "count"),
     [
         ({}, "<think>abc</think>d", 5),
-        ({}, "<think>ab", 4),  # and the token that ends the output
+        ({}, "<think>ab", 4),  # includes the token that ends the output
         ({}, "d</think>", 0),
         ({"chat_template_kwargs": {"opens": True}}, "abc</think>d", 4),
     ],
@@ -195,7 +195,7 @@ def test_tokens_of_reasoning_are_counted(start, fields, output, count):
     for usage in (server.chat(**fields)["usage"], server.stream(CHAT, body)[-1]["usage"]):
         assert usage["completion_tokens_details"] == {"reasoning_tokens": count}
     plain = start(output, own_tags=False).chat(**fields)["usage"]
-    assert "completion_tokens_details" not in plain, "not known without tokens for the tags"
+    assert "completion_tokens_details" not in plain, "unknown without tokens for the tags"
 
 
 def test_other_special_tokens_stay_hidden(start):

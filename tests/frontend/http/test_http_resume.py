@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key, in one process: what their answers depend on, and what is refused."""
+"""Requests with an Idempotency-Key, in one process: their answers, and the refused ones."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def ids(stream: str) -> list[str]:
 
 
 def after(stream: str, number: int) -> str:
-    """The bytes behind an event."""
+    """The bytes after an event."""
     return "".join(f"{event}\n\n" for event in stream.split("\n\n")[:-1][number:])
 
 
@@ -124,7 +124,7 @@ def test_an_idempotency_key_belongs_to_one_request(folder):
 
 
 def test_an_idempotency_key_belongs_to_one_route(folder):
-    server = Server(folder, "hello", {"lenient": True})  # so that the same body does for both
+    server = Server(folder, "hello", {"lenient": True})  # so that both routes accept the same body
     body = {"prompt": "abc", **CHAT}
 
     async def talk() -> None:

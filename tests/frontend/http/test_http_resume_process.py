@@ -1,4 +1,4 @@
-"""A frontend process whose client goes away: an answer with a key goes on, for a while."""
+"""A frontend process whose client disconnects: an answer with a key continues for a while."""
 
 import contextlib
 import json
@@ -20,14 +20,14 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\
 
 @contextlib.contextmanager
 def asked(frontend) -> Iterator[socket.socket]:
-    """A connection that has sent the request; it breaks at the end."""
+    """A connection that has sent the request; it breaks at the end of the context."""
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
         link.sendall(HEAD + BODY)
         yield link
 
 
 def first_event(link: socket.socket) -> tuple[str, bytes]:
-    """(its id, itself) once it has come."""
+    """(id, bytes) of the first event."""
     answer = b""
     while (found := answer.find(b"id: cmpl-")) < 0 or b"\n\n" not in answer[found:]:
         part = link.recv(4096)

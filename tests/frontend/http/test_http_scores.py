@@ -1,4 +1,4 @@
-"""Scores, ranks and Cohere's embeddings: by embeddings that are alike, or by a model that reads pairs."""
+"""Scores, rankings and Cohere's embeddings, with an embedding model and with a cross-encoder."""
 
 import math
 
@@ -21,7 +21,7 @@ def vector(server: Server, text: str) -> list[float]:
 
 
 def pair(server: Server, query: str, document: str) -> tuple[list[int], int]:
-    """(tokens, where the second text begins) as BERT has it."""
+    """(tokens, index of the second text) in BERT's form."""
     encode, special = server.tokenizer.encode, server.tokenizer.token_id
     first, second = ([*encode(text, add_special_tokens=False)] for text in (query, document))
     head = [special("[CLS]"), *first, special("[SEP]")]
@@ -30,7 +30,7 @@ def pair(server: Server, query: str, document: str) -> tuple[list[int], int]:
 
 @pytest.fixture
 def reader(folder, tmp_path) -> Server:
-    """Of a cross-encoder."""
+    """A server of a cross-encoder."""
     return pooling_server(bert_folder(folder, tmp_path / "tiny"), CLASSIFIES, num_labels=1)
 
 

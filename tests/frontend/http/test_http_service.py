@@ -1,4 +1,4 @@
-"""What surrounds generation: probes, keys, metrics, refusals with their status, and readers that go away."""
+"""Probes, keys, metrics, refusals with their status, and readers that disconnect."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,7 @@ def test_an_engine_error_in_a_stream_is_its_last_event(folder):
     assert "/dev" not in json.dumps(chunks)
     response = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 60})
     assert response.status_code == 500
-    assert response.headers["x-should-retry"] == "false", "it would fail again"
+    assert response.headers["x-should-retry"] == "false", "a retry would fail again"
     assert "/dev" not in response.text
 
 
@@ -198,7 +198,7 @@ def test_metrics_have_the_usual_names(folder):
 def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
     server = Server(folder, options={"metrics_compat": "vllm"})
     server.complete()
-    server.ask("POST", "/v1/completions", {})  # a refusal is counted too
+    server.ask("POST", "/v1/completions", {})  # a refusal is counted as well
     text = server.metrics()
     assert set(re.findall(r"^# TYPE vllm:(\w+)", text, re.M)) == {
         *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
@@ -212,7 +212,7 @@ def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
         "request_num_preemptions",
     }
     assert "paged:iteration_tokens" in text
-    assert "vllm:iteration_tokens" not in text  # there it is a histogram of another name
+    assert "vllm:iteration_tokens" not in text  # in vLLM it is a histogram with another name
 
 
 def test_each_frontend_labels_its_own_counters(folder):
@@ -229,7 +229,7 @@ def test_a_silent_stream_gets_comments_that_readers_skip(folder):
     body = {"prompt": "abc", "max_tokens": 60, "stream": True}
     text = server.ask("POST", "/v1/completions", body).text
     frames = text.split("\n\n")
-    assert frames[0] == ": ping"  # before the first token too
+    assert frames[0] == ": ping"  # also before the first token
     assert frames.count(": ping") >= 6
     assert frames[-2:] == ["data: [DONE]", ""]
     chunks = [json.loads(frame[6:]) for frame in frames if frame.startswith("data: {")]
@@ -242,7 +242,7 @@ def test_a_refusal_keeps_its_status_despite_pings(folder):
     server = Server(folder, options={"sse_keep_alive_interval_s": 0.01})
     server.engine.refusal = Overloaded("full", 3.0)
     assert server.ask("POST", "/v1/completions", {"prompt": "abc", "stream": True}).status_code == 429
-    server.engine.pause_s = 0.05  # one that comes after the first ping is the stream's last event
+    server.engine.pause_s = 0.05  # an error after the first ping is the stream's last event
     text = server.ask("POST", "/v1/completions", {"prompt": "abc", "stream": True}).text
     assert text.startswith(": ping\n\n")
     assert json.loads(text.split("\n\n")[-3][6:])["error"]["code"] == 429
@@ -285,7 +285,7 @@ def test_every_spelling_of_this_machine_is_local(folder, served_on, host, status
 
 
 def run_until_gone(server: Server, path: str, body: dict, events_before: int) -> list[dict]:
-    """Send a request, take some answers, go away; the messages that were sent."""
+    """Send a request, read some events, disconnect; returns the messages that were sent."""
 
     async def talk() -> list[dict]:
         sent, gone, given = [], asyncio.Event(), []

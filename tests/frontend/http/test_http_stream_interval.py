@@ -1,4 +1,4 @@
-"""Streams whose events come at every so many tokens."""
+"""Streams whose events have a given number of tokens."""
 
 import random
 

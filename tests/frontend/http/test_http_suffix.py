@@ -1,4 +1,4 @@
-"""Completions that lead from a prompt to a suffix, for models that have tokens for it."""
+"""Completions between a prompt and a suffix, for models with fill-in-the-middle tokens."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`timings_per_token`: where a request's time went, in its answer."""
+"""`timings_per_token`: the timings of a request in its answer."""
 
 from ..http_server import Server
 
@@ -14,7 +14,7 @@ def check(timings: dict, num_generated: int) -> None:
     for kind in ("prompt", "predicted"):
         count, milliseconds = timings[f"{kind}_n"], timings[f"{kind}_ms"]
         assert milliseconds >= 0
-        if milliseconds > 1:  # what is rounded differs by no more than this
+        if milliseconds > 1:  # below this, rounding dominates
             assert abs(timings[f"{kind}_per_token_ms"] - milliseconds / count) < 0.01
             assert abs(timings[f"{kind}_per_second"] / (1000 * count / milliseconds) - 1) < 0.01
 

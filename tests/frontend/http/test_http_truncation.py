@@ -1,10 +1,10 @@
-"""Prompts that are cut because a request asks for it, and logprobs in the forms that vLLM's clients ask for."""
+"""Prompts that are truncated on request, and logprobs in the forms of vLLM's clients."""
 
 import pytest
 
 from ..http_server import Server
 
-LONG = "".join(chr(ord("a") + i % 26) for i in range(100))  # the model takes 64 tokens, one a character
+LONG = "".join(chr(ord("a") + i % 26) for i in range(100))  # the context is 64 tokens, one per character
 
 
 def sent(server: Server) -> str:

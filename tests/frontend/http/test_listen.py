@@ -1,4 +1,4 @@
-"""The listening socket: what every connection inherits from it."""
+"""The listening socket: its address, its refusals, and the options that connections inherit."""
 
 import select
 import socket
@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.config import ServerConfig
 
 @pytest.fixture
 def connection(monkeypatch):
-    """(the server's end, the peer's end), with an impatient server."""
+    """(the server's end, the peer's end), with a short timeout of the server."""
     monkeypatch.setattr(listen, "TAKE_WITHIN_MS", 400)
     with (
         listen.open_http_socket(ServerConfig(port=0)) as listener,
@@ -30,7 +30,7 @@ def test_a_peer_that_never_reads_is_disconnected(connection):
     poll.register(accepted, select.POLLOUT)
     while poll.poll(0):
         accepted.send(b"x" * 65536)
-    poll.modify(accepted, 0)  # errors alone
+    poll.modify(accepted, 0)  # errors only
     assert poll.poll(60_000)
     assert isinstance(OSError(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), ""), TimeoutError)
 
@@ -53,3 +53,38 @@ def test_waiting_peers_are_probed(connection):
 def test_weights_without_their_keys_are_refused():
     with pytest.raises(ConfigError, match="2 API key weights for 1 keys"):
         listen.open_http_socket(ServerConfig(port=0, api_keys=("a",), api_key_weights=(1.0, 2.0)))
+
+
+def test_a_port_in_use_is_refused_by_number_with_the_remedy():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use.*--port"):
+            listen.open_http_socket(ServerConfig(port=port))
+
+
+def test_a_public_host_needs_a_key():
+    with pytest.raises(ConfigError, match=r"host 0\.0\.0\.0 is reachable.*--api-key"):
+        listen.open_http_socket(ServerConfig(host="0.0.0.0", port=0))
+    listen.open_http_socket(ServerConfig(host="0.0.0.0", port=0, api_keys=("key",))).close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10"])
+def test_a_loopback_host_needs_no_key(host):
+    listen.open_http_socket(ServerConfig(host=host, port=0)).close()
+
+
+def test_a_dead_servers_unix_socket_is_replaced_and_a_living_ones_is_not(tmp_path):
+    server = ServerConfig(uds=str(tmp_path / "http.sock"))
+    listen.open_http_socket(server).close()  # like a killed server: the file stays
+    living = listen.open_http_socket(server)
+    with pytest.raises(ConfigError, match=r"a server is listening there.*--uds"):
+        listen.open_http_socket(server)
+    living.close()
+
+
+def test_a_file_that_is_not_a_socket_is_left_alone(tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("text")
+    with pytest.raises(ConfigError, match="cannot listen on unix socket"):
+        listen.open_http_socket(ServerConfig(uds=str(path)))
+    assert path.read_text() == "text"

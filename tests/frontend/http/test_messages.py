@@ -1,4 +1,4 @@
-"""Anthropic's interface over a fake engine: messages, their events, keys and errors."""
+"""Anthropic's API over a fake engine: messages, their events, keys and errors."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""docs/messages.md names every field, block, stop reason and error of this interface, and its examples are right."""
+"""docs/messages.md names every field, block, stop reason and error of this API, and its examples are valid."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Bodies of Anthropic's interface: the chats that they become, and what is refused by name."""
+"""Bodies of Anthropic's API: the chats that they become, and the fields that are refused by name."""
 
 import json
 
@@ -212,7 +212,7 @@ def test_invalid_values_are_refused_by_name(folder, fields, words):
 
 @pytest.mark.parametrize("depth", range(970, 1010, 4))
 def test_no_depth_of_a_value_fails_the_server(folder, depth):
-    """What can just be decoded could no longer be encoded a level deeper."""
+    """A value at the limit of decoding could not be encoded one level deeper."""
     nested = b'{"a":' * depth + b"1" + b"}" * depth
     call = b'{"type":"tool_use","id":"a","name":"b","input":%s}' % nested
     body = b'{"max_tokens":9,"messages":[{"role":"assistant","content":[%s]}]}' % call

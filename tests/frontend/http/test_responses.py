@@ -1,4 +1,4 @@
-"""OpenAI's Responses interface over a fake engine: items in, items and their events out."""
+"""OpenAI's Responses API over a fake engine: items in, items and their events out."""
 
 import json
 
@@ -43,7 +43,7 @@ def respond(server: Server, given: object = "hi", **fields) -> dict:
 
 
 def stream(server: Server, **fields) -> list[dict]:
-    """Events of a stream, each as the official client has it."""
+    """The events of a stream, as parsed by the official client."""
     answer = server.ask("POST", PATH, {"input": "hi", "stream": True, **fields})
     assert answer.status_code == 200, answer.text
     found = []

@@ -1,4 +1,4 @@
-"""docs/responses.md names every field, item and part of this interface."""
+"""docs/responses.md names every field, item and part of this API."""
 
 import re
 from pathlib import Path

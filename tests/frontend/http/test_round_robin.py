@@ -1,4 +1,4 @@
-"""The order of tokens in answers that can be made again."""
+"""The order of tokens in answers with an idempotency key."""
 
 import random
 
@@ -15,7 +15,7 @@ def delta(choice: int, tokens: list[int], *, ends: bool) -> SequenceDelta:
 
 
 def order(lengths: list[int], rng: random.Random) -> list[tuple[int, list[int], bool]]:
-    """What comes out for choices of these lengths, whose tokens arrive in random portions."""
+    """The order of tokens for choices of these lengths, whose tokens arrive in random portions."""
     turns, sent, found = RoundRobin(len(lengths)), [0] * len(lengths), []
     while any(had < length for had, length in zip(sent, lengths, strict=True)):
         choice = rng.choice([c for c, length in enumerate(lengths) if sent[c] < length])

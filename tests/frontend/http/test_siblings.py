@@ -19,7 +19,7 @@ KEYED = ((b"idempotency-key", KEY.encode()),)
 
 
 def exchange(method="POST", path="/v1/completions", headers=KEYED, **scope):
-    """And what is sent to its client."""
+    """An exchange, and the messages that are sent to its client."""
     events = []
     incoming = [{"type": "http.request", "body": BODY, "more_body": False}]
 

@@ -1,4 +1,4 @@
-"""A halted process is continued; one halted for a moment, or by a debugger, is left alone."""
+"""A halted process is continued; one halted only briefly or by a debugger is not."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""AsyncLLM over a fake engine: what waits, in which order, what is refused, and what the engine's end raises."""
+"""AsyncLLM over a fake engine: the order of waiting requests, refusals, and the errors of the engine's end."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(folder, monkeypatch):
-    """run(body, script) -> what `body(llm)` returns, with an AsyncLLM over a core that follows the script."""
+    """run(body, script) -> the result of `body(llm)`, with an AsyncLLM over a core that follows the script."""
     monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
 
     def run(body, script=None, **options):

@@ -1,4 +1,4 @@
-"""Beam search over a table of log-probabilities, beside every sequence that there is."""
+"""Beam search over a table of log-probabilities, compared with all possible sequences."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def one_step(seed: int, width: int):
 
 
 def all_sequences(seed: int, penalty: float) -> list[tuple[float, tuple[int, ...]]]:
-    """(score, generated tokens) of each that ends with the end token, or has the whole length."""
+    """(score, generated tokens) of each sequence that ends with the end token or has the full length."""
     found = []
     for length in range(1, LENGTH + 1):
         for tokens in itertools.product(range(VOCABULARY), repeat=length):

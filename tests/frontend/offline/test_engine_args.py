@@ -1,4 +1,4 @@
-"""Programs that take LLM's keywords on their own command line."""
+"""Programs that accept LLM's keywords as flags."""
 
 import dataclasses
 

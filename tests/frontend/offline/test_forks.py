@@ -1,4 +1,4 @@
-"""A program that forks: its children end in the ordinary way, and what it uses goes on."""
+"""A program that forks: when its children end normally, its engine and client continue."""
 
 import subprocess
 import sys
@@ -54,7 +54,7 @@ def fork(use):
 
 
 def run(code: str, run_dir: str, **values: object) -> tuple[str, str]:
-    """What the program prints, and the errors that its forked child prints."""
+    """The output of the program, and the errors that its forked child prints."""
     code = FORK + code.format(prompt=list(PROMPT), num_tokens=NUM_TOKENS, **values)
     done = subprocess.run([sys.executable, "-c", code, run_dir], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,17 +1,13 @@
-"""LLM over a fake engine: the real client, tokenizer and text, and a supervisor that starts no process."""
+"""LLM over a fake engine: prompts, outputs, errors, and options."""
 
-import shutil
 import threading
 from array import array
 from collections import Counter
 from pathlib import Path
 
 import pytest
-import tokenizers
 
 import paged_serve
-from paged_serve.frontend.offline import local_engine
-from paged_serve.frontend.offline.llm import LLM
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -26,44 +22,12 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 
 from ..fake_core import expected, generate, output
-from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
-from ..http_server import Server
+from .running_llm import core_of, llms, models, params, text_of
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model_of_numbers(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def start(model, monkeypatch):
-    """start(script) -> an LLM over a core that follows the script."""
-    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
-    started = []
-
-    def start(script=None, **options):
-        monkeypatch.setattr(FakeSupervisor, "script", staticmethod(script or generate()))
-        started.append(LLM(**{"model": model, **options}))
-        return started[-1]
-
-    yield start
-    for llm in started:
-        llm.close()
-
-
-def core_of(llm):
-    return llm._engine.supervisor.core
-
-
-def text_of(ids):
-    return "".join(f" {token}" for token in ids)
-
-
-def params(max_tokens=4, **fields):
-    return SamplingParams(max_tokens=max_tokens, **fields)
+model = pytest.fixture(scope="module")(models)
+start = pytest.fixture(llms)
 
 
 @pytest.mark.parametrize(
@@ -208,107 +172,6 @@ def test_bad_words_become_tokens(start):
     llm.generate([[5]], params(bad_words=["8"]))
     (request,) = core_of(llm).all(EngineCoreRequest)
     assert (8,) in request.sampling_params.bad_words_token_ids
-
-
-TOOL = {"type": "function", "function": {"name": "f"}}
-
-
-def test_chats_are_rendered_by_the_models_template(start):
-    llm = start()
-    talk = [{"role": "user", "content": "5"}, {"role": "assistant", "content": "6"}]
-    (one,) = llm.chat(talk, params())
-    many = llm.chat([talk, talk[:1]], params(), add_generation_prompt=False, tools=[TOOL] * 3)
-    assert (one.prompt, one.prompt_token_ids) == (" 5 6 7", [5, 6, 7])
-    assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
-    (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
-    assert other.prompt_token_ids == [9]
-    (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
-    assert more.prompt_token_ids == [5, 6]
-    with pytest.raises(InvalidRequest, match="are both true; set only one"):
-        llm.chat(talk, params(), continue_final_message=True)
-
-
-@pytest.mark.parametrize(
-    ("messages", "options", "words"),
-    [
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], {}, "expected one of text"),
-        ([{"role": "user", "contnt": "hi"}], {}, "did you mean 'content'"),
-        ([{"role": "robot", "content": "hi"}], {}, "expected one of system"),
-        ([{"role": "user"}], {}, "content is required for the role 'user'"),
-        ([{"role": "user", "content": object()}], {}, "cannot be written as JSON"),
-        ([], {}, "expected array of length >= 1"),
-        ("hi", {}, "expected array, got str"),
-        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"messages": 1}}, "cannot set 'messages'"),
-        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"bos_token": "x"}}, "cannot set 'bos_token'"),
-        (
-            [{"role": "user", "content": "5"}],
-            {"chat_template_kwargs": {"strftime_now": 1}},
-            "cannot set 'strftime_now'",
-        ),
-        ([{"role": "user", "content": "5"}], {"tools": [{"type": "function"}]}, "function is required"),
-        ([{"role": "user", "content": "5"}], {"lora_request": 1}, "lora_request"),
-    ],
-)
-def test_a_chat_is_refused_with_the_message_of_http(start, folder, messages, options, words):
-    with pytest.raises(InvalidRequest, match=words) as refused:
-        start().chat(messages, params(), **options)
-    if "lora_request" not in options and words != "cannot be written as JSON":
-        answer = Server(folder).ask("POST", "/v1/chat/completions", {"messages": messages, **options})
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"] == str(refused.value)
-        assert answer.json()["error"]["param"] == refused.value.param
-
-
-def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
-    llm = start()
-    (result,) = llm.chat(
-        [{"role": "user", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": " 6"}]}], params()
-    )
-    assert result.prompt == " 5\n 6 7"
-
-
-def thinking_model(model: str, folder: Path) -> tuple[str, int, int]:
-    """(the folder, tokens of the tags, which are special ones)."""
-    thinking = Path(shutil.copytree(model, folder / "thinking"))
-    numbers = (thinking / "tokenizer.json").read_text().replace("Ġ998", "<think>").replace("Ġ999", "</think>")
-    tokenizer = tokenizers.Tokenizer.from_str(numbers)
-    tokenizer.add_special_tokens(["<think>", "</think>"])
-    tokenizer.save(str(thinking / "tokenizer.json"))
-    template = (thinking / "chat_template.jinja").read_text()
-    (thinking / "chat_template.jinja").write_text(
-        template + "{% if opens %}<think>{% else %}<think></think>{% endif %}"
-    )
-    return str(thinking), tokenizer.token_to_id("<think>"), tokenizer.token_to_id("</think>")
-
-
-def test_a_message_has_separate_reasoning(start, tmp_path, model):
-    folder, begin, end = thinking_model(model, tmp_path)
-
-    def script(core, peer, message):
-        if isinstance(message, EngineCoreRequest):
-            ids = [begin, 5, end, 6, 2][: message.sampling_params.max_tokens]
-            finish = FinishReason.STOP if len(ids) == 5 else FinishReason.LENGTH
-            core.send(output(1, message.request_id, 0, ids, finish), peer)
-
-    llm = start(script, model=folder)
-    talk = [{"role": "user", "content": "5"}]
-    [(whole,), (cut,)] = (llm.chat(talk, params(n))[0].outputs for n in (5, 2))
-    assert whole.text == " 5 6"
-    assert whole.message == {"role": "assistant", "content": "6", "reasoning_content": "5"}
-    assert cut.message == {"role": "assistant", "content": "", "reasoning_content": "5"}
-    assert llm.generate("5", params())[0].outputs[0].message is None
-
-
-def test_a_budget_of_reasoning_is_sent_in_the_models_tokens(start, tmp_path, model):
-    thinking, begin, end = thinking_model(model, tmp_path)
-    llm, budget = start(model=thinking), params(thinking_token_budget=6)
-    llm.generate(["5", "<think> 5 6", [begin, 5, end, 6]], budget)
-    llm.chat([{"role": "user", "content": "5"}], budget)
-    llm.chat([{"role": "user", "content": "5"}], budget, chat_template_kwargs={"opens": True})
-    sent = [request.sampling_params.thinking for request in core_of(llm).all(EngineCoreRequest)]
-    assert sent == [ThinkingBudget(6, (begin,), (end,), used) for used in (None, 2, None, None, 0)]
-    with pytest.raises(InvalidRequest, match="--reasoning-parser"):
-        start().generate(["5"], budget)
 
 
 def test_default_parameters_may_be_changed_and_are_checked_when_they_are_used(start):

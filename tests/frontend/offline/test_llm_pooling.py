@@ -1,4 +1,4 @@
-"""Vectors from LLM and AsyncLLM over a fake engine: the outputs of the field, as the engine gave them."""
+"""Pooling with LLM and AsyncLLM over a fake engine."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def supervisor(monkeypatch):
-    """supervisor(script, limits): what starts an engine that follows the script."""
+    """supervisor(script, limits): lets LLM start an engine that follows the script."""
     monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
 
     def supervisor(script=pool, **limits):

@@ -1,4 +1,4 @@
-"""The bar of LLM.generate."""
+"""The progress bar of LLM.generate."""
 
 import io
 import sys
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 
 class Bar:
-    """One that a program brings."""
+    """A progress bar of the program."""
 
     def __init__(self, **given):
         self.given, self.num_done, self.is_closed = given, 0, False

@@ -1,4 +1,4 @@
-"""Headless Chromium over the DevTools protocol, on a pair of pipes: one browser, and its own page for each test."""
+"""Headless Chromium over the DevTools protocol, on a pair of pipes: one browser, and a new page for each test."""
 
 import base64
 import fcntl
@@ -15,7 +15,7 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = (
     "--headless=new",
-    "--no-sandbox",  # tests may run as root; the pages are ours
+    "--no-sandbox",  # tests may run as root, and the pages are trusted
     "--remote-debugging-pipe",
     "--no-first-run",
     "--no-proxy-server",
@@ -40,7 +40,7 @@ class Chromium:
         self._folder = tempfile.TemporaryDirectory(prefix="ps-chromium-", ignore_cleanup_errors=True)
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
-        # The browser has its pipes at 3 and 4; moved above, neither is overwritten before it is duplicated.
+        # The browser's pipes must be 3 and 4; moving them up first keeps either from being overwritten.
         high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (to_read, to_write)]
         null = os.open(os.devnull, os.O_RDWR)
         ends = [(os.POSIX_SPAWN_DUP2, high[0], 3), (os.POSIX_SPAWN_DUP2, high[1], 4)]
@@ -54,7 +54,7 @@ class Chromium:
         self.events: list[dict[str, Any]] = []
 
     def send(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """The result. Raises AssertionError for a refusal, and for none in time."""
+        """The result of the command. Raises AssertionError for an error or a timeout."""
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": parameters}
         message |= {"sessionId": session} if session else {}
@@ -89,7 +89,7 @@ class Chromium:
 
 
 class Page:
-    """With cookies and storage of its own."""
+    """A page with separate cookies and storage."""
 
     def __init__(self, browser: Chromium, width: int = 1200, height: int = 800, mobile: bool = False):
         self._browser = browser
@@ -112,7 +112,7 @@ class Page:
         self.until(f"document.readyState === 'complete' && location.href.startsWith({json.dumps(url)})")
 
     def evaluate(self, expression: str) -> Any:
-        """A JSON value, a promise's too."""
+        """The value of the expression, or of its promise, as JSON."""
         sent = {"expression": expression, "awaitPromise": True, "returnByValue": True, "userGesture": True}
         answer = self.send("Runtime.evaluate", **sent)
         if failed := answer.get("exceptionDetails"):
@@ -120,7 +120,7 @@ class Page:
         return answer["result"].get("value")
 
     def until(self, condition: str, within_s: float = 20.0) -> None:
-        """Until an expression holds in the page, which may be replaced by another one meanwhile."""
+        """Wait until an expression is true in the page, which may be replaced by another page meanwhile."""
         deadline = time.monotonic() + within_s
         look = f"new Promise(done => {{ const until = performance.now() + 250; const look = () => ({condition}) ? \
 done(true) : performance.now() > until ? done(false) : setTimeout(look, 5); look(); }})"
@@ -137,7 +137,7 @@ done(true) : performance.now() > until ? done(false) : setTimeout(look, 5); look
         return self.evaluate("document.body.innerText")
 
     def click(self, text: str, within: str = "body") -> None:
-        """The last button in sight of that text."""
+        """Click the last visible button with this text."""
         buttons = f"[...document.querySelectorAll({json.dumps(within + ' button')})]"
         found = f"{buttons}.filter(b => b.textContent === {json.dumps(text)} && b.checkVisibility()).at(-1)"
         self.until(f"Boolean({found})")
@@ -156,8 +156,8 @@ done(true) : performance.now() > until ? done(false) : setTimeout(look, 5); look
         self.send("Input.dispatchKeyEvent", type="keyUp", **code)
 
     def errors(self) -> list[str]:
-        """What the page threw, and what the browser refused it (content policy among it)."""
-        self.evaluate("1")  # events before it have come
+        """The errors that the page threw, and the browser's refusals (such as of the content policy)."""
+        self.evaluate("1")  # earlier events have arrived by then
         found = []
         for event in self._browser.events:
             if event.get("sessionId") != self._session:

@@ -19,7 +19,7 @@ def chromium() -> Iterator[Chromium]:
 
 @pytest.fixture
 def new_page(chromium) -> Iterator[Callable[..., Page]]:
-    """new_page(**size): closed with the test, which fails for an error in it."""
+    """new_page(**size): a page that is closed with the test; the test fails if the page has errors."""
     pages: list[Page] = []
 
     def open_page(**size) -> Page:
@@ -41,7 +41,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def scripted() -> Iterator[ScriptedServer]:
-    """A server whose answers the test writes; the page's files are the real ones."""
+    """A server with the real files of the page and answers written by the test."""
     running = ScriptedServer()
     yield running
     running.close()

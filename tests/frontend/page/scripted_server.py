@@ -1,4 +1,4 @@
-"""The page's own files beside answers that a test has written: for streams that the demo model does not generate."""
+"""A server with the page's files and answers written by a test, for streams that the demo model does not generate."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ def usage(completion_tokens: int) -> dict[str, Any]:
 
 
 class ScriptedServer:
-    """`answers` are given one after the other; `bodies` are the requests that came."""
+    """`answers` are sent one after another; `bodies`: the received requests."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -68,7 +68,7 @@ class ScriptedServer:
                     data = chunk if isinstance(chunk, bytes) else b"data: %s\n\n" % json.dumps(chunk).encode()
                     try:
                         self.wfile.write(data)
-                    except OSError:  # the page has stopped the answer
+                    except OSError:  # the page has aborted the request
                         return None
                 return None
 

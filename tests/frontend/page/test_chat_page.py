@@ -86,7 +86,7 @@ def test_an_answer_is_regenerated_and_a_message_is_edited(page):
         page.click("Regenerate")
         page.until(DONE.format(1))
         answers.add(page.evaluate(ANSWERS)[0])
-    assert len(answers) > 1, "each time with another seed"
+    assert len(answers) > 1, "each time with a different seed"
     page.click("Edit", ".user")
     page.fill(".editor textarea", "What is the capital of Chile?")
     page.click("Send", ".editor")

@@ -1,4 +1,4 @@
-"""The page's Markdown, in the browser: what is written, and that pieces make what the whole makes."""
+"""The page's Markdown renderer, in the browser: its elements, and that pieces render like the whole."""
 
 import json
 import random

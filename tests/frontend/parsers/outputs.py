@@ -1,4 +1,4 @@
-"""Outputs of models, written here as each format has it: what they hold is known, and so what a parser must find."""
+"""Generated outputs in each format, with their known contents, which a parser must find."""
 
 import json
 import random
@@ -183,12 +183,12 @@ WRITERS: Mapping[str, Callable[[Sequence[Call], random.Random], str]] = {
         *(granite, phi4_mini_json, openai),
     )
 } | {"mistral_v3": mistral, "deepseek_v3": deepseek, "deepseek_v31": deepseek}
-WHOLE_OUTPUT = {"llama3_json", "pythonic"}  # calls are the whole of an output
+WHOLE_OUTPUT = {"llama3_json", "pythonic"}  # an output with calls has nothing else
 
 
 @dataclass(frozen=True)
 class Output:
-    """A text, and what is in it."""
+    """A text and its contents."""
 
     text: str
     reasoning: str
@@ -218,7 +218,7 @@ def drawn_pieces(text: str, rng: random.Random) -> list[str]:
 
 
 def damaged(text: str, rng: random.Random) -> str:
-    """Cut off, or with something else within."""
+    """The text cut off, or with other text inserted."""
     text = text[: rng.randint(0, len(text))]
     if rng.random() < 0.6:
         at = rng.randint(0, len(text))

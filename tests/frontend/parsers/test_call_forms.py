@@ -1,4 +1,4 @@
-"""Forced calls in every format: what the form allows, the format's parser reads as valid calls of the tools."""
+"""Forced calls in every format: every output that the form allows is parsed as valid calls of the tools."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def source(written: ToolFormat, mode: str, tools: list[CallableTool], *, paralle
 
 
 def drawn(source: str, rng: random.Random, end: str, limit: int = 2000) -> str:
-    """A text of the grammar, byte by byte; likelier to go on with what closes it, and free text with `end`."""
+    """A random text of the grammar, byte by byte; closing characters, and `end` in free text, are more likely."""
     matcher = llguidance.LLMatcher(BYTES, source)
     bits = llguidance.numpy.allocate_token_bitmask(1, BYTES.vocab_size)
     text = bytearray()
@@ -104,7 +104,7 @@ def test_with_auto_any_text_is_allowed_and_every_call_is_valid(written):
     allowed = llguidance.LLMatcher(BYTES, grammar)
     for byte in [*begun, 0]:
         last = allowed.consume_token(byte)
-    assert not last, "behind the beginning of a call, not every text may follow"
+    assert not last, "not every text may follow the beginning of a call"
 
 
 def test_unenforceable_parts_are_refused_for_strict_tools_and_warned_about_for_others():

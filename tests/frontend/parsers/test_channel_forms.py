@@ -1,4 +1,4 @@
-"""Forms in the channels of gpt-oss: what they allow is read as reasoning, and content or a call of the form."""
+"""Forms in the channels of gpt-oss: every allowed output is parsed as reasoning, and content or a call of the form."""
 
 import json
 import random
@@ -29,7 +29,7 @@ SCHEMA = SCHEMAS["set"]
 
 
 def accepts(params: StructuredOutputsParams, text: str) -> bool:
-    """Whether all of the text, its tags as tokens, is an output."""
+    """Whether the whole text, with its tags as tokens, is an allowed output."""
     matcher = llguidance.LLMatcher(TOKENIZER, lowered(params, ADDED).source)
     assert not matcher.is_error(), matcher.get_error()
     while text:

@@ -1,4 +1,4 @@
-"""Inputs of custom tools, read from JSON in every division into pieces."""
+"""Inputs of custom tools, extracted from JSON in every division into pieces."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ def read(*pieces: str) -> str:
 
 
 def divisions(text: str):
-    """All in two and three pieces, and that into characters."""
+    """All divisions into two and three pieces, and the one into characters."""
     yield [*text]
     for first, second in itertools.combinations_with_replacement(range(len(text) + 1), 2):
         yield text[:first], text[first:second], text[second:]

@@ -1,4 +1,4 @@
-"""Which formats a model writes is found in its chat template, or named."""
+"""The formats of a model's outputs are detected in its chat template, or named."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_names_take_precedence_over_patterns():
     hermes = "<tool_call> <think></think>"
     assert names(hermes, tools="glm47", reasoning="none") == ("glm45", None)
     assert names(hermes, tools="none", reasoning="deepseek_r1") == (None, "think")
-    assert names(hermes, tools="openai") == ("openai", None), "which has reasoning of its own"
+    assert names(hermes, tools="openai") == ("openai", None), "this format includes reasoning"
     assert names(hermes, reasoning="openai_gptoss") == ("openai", None)
 
 

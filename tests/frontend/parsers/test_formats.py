@@ -1,4 +1,4 @@
-"""Every format of tool calls and reasoning: what is written is found, in whatever pieces it comes."""
+"""Every format of tool calls and reasoning: calls and reasoning are found in whatever pieces they arrive."""
 
 import json
 import random
@@ -77,14 +77,14 @@ def test_ten_thousand_outputs_of_a_format_are_found_in_any_pieces(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_arguments_are_reported_piece_by_piece(name):
-    """An object, or for formats that name each argument the text of one."""
+    """The arguments are an object, or, in formats that write each argument separately, a text."""
     calls = [("get_weather", {"city": "x" * 200, "days": 3})]
     num_pieces = []
-    for seed in range(4):  # arguments that come before the name wait for it
+    for seed in range(4):  # arguments before the name are held back until the name is known
         text, parser = WRITERS[name](calls, random.Random(seed)), OutputParser(form_of(name), TOOLS)
         events = [event for char in text for event in parser.push(char)]
         num_pieces.append(sum(isinstance(event, Arguments) for event in events))
-    at_once = 3 if name in ("pythonic", "olmo3") else 100  # a literal of Python is read when it is whole
+    at_once = 3 if name in ("pythonic", "olmo3") else 100  # a Python literal is parsed when it is complete
     assert max(num_pieces) >= at_once
 
 

@@ -1,4 +1,4 @@
-"""What is read of a model of vectors, pairs of texts as its tokenizer joins them, and exact cosines."""
+"""The files of a pooling model, pairs of texts as its tokenizer encodes them, and exact cosines."""
 
 import json
 import random

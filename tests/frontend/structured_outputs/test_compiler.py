@@ -1,4 +1,4 @@
-"""Forms become grammars in a confined process: what is refused, what takes too long, what dies."""
+"""Compiling forms to grammars in a confined process: refusals, time limits, and lost processes."""
 
 import contextlib
 import copy
@@ -145,7 +145,7 @@ VALUES = [None, True, 0, -1, 1.5, 1e400, 2**70, "", "x", "(", "#/$defs/a", "#", 
 
 
 def places(value, path=()):
-    """Of everything within a value, the keys that lead there."""
+    """The key paths to all parts of a value."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in items:

@@ -1,4 +1,4 @@
-"""Regular expressions of JSON texts, character by character: a text that does not match is never written."""
+"""Regular expressions for JSON texts, character by character: a text that does not match is never accepted."""
 
 import json
 import random
@@ -25,7 +25,7 @@ def written(value: str) -> bytes:
 
 
 def check(schema, wrap=lambda text: text):
-    """Each character as a text: accepted if, and only if, it is valid."""
+    """Check each character as a text: it is accepted exactly if it is valid."""
     validator = jsonschema_rs.validator_for(schema)
     matcher = LLMatcher(TOKENIZER, LLMatcher.grammar_from_json_schema(Rewriting(schema).schema()), log_level=0)
     if matcher.is_error():  # the class is empty

@@ -1,4 +1,4 @@
-"""JSON schemas, rewritten for llguidance, held to a validator of JSON Schema: never an invalid output, few refusals."""
+"""JSON schemas rewritten for llguidance, compared with a JSON Schema validator: no invalid output, few refusals."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def accepts(matcher: LLMatcher, instance) -> bool:
 
 
 def check(schema, instances) -> None:
-    """The grammar and the validator agree about every instance."""
+    """Check that the grammar and the validator agree on every instance."""
     matcher, validator = matcher_of(schema), jsonschema_rs.validator_for(schema)
     for instance in instances:
         assert accepts(matcher, instance) == validator.is_valid(instance), (schema, instance)
@@ -166,7 +166,7 @@ NAMES = ("a", "b", "c")
 
 
 def draw_schema(rng: random.Random, depth: int):
-    """Of the keywords that are rewritten, in random combinations."""
+    """A random combination of the keywords that are rewritten."""
     if depth == 0 or rng.random() < 0.2:
         return rng.choice(LEAVES)
     below = [draw_schema(rng, depth - 1) for _ in range(rng.randint(1, 3))]
@@ -198,7 +198,7 @@ def draw_schema(rng: random.Random, depth: int):
 
 
 def draw_instance(rng: random.Random, depth: int):
-    """Keys in the order of their names, as grammars want properties in the order of the schema."""
+    """A random instance. Keys are sorted, because grammars require properties in the order of the schema."""
     match rng.randrange(7 if depth else 5):
         case 0:
             return rng.choice(["a", "b", "c", ""])
@@ -218,7 +218,7 @@ def draw_instance(rng: random.Random, depth: int):
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(i, marks=pytest.mark.nightly) for i in range(4, 100))])
 def test_no_invalid_output_is_accepted_whatever_the_schema(seed):
-    """What the grammar alone refuses has its properties in another order than the schema."""
+    """Instances refused only by the grammar have their properties in another order than the schema."""
     rng, served, valid, missed = random.Random(seed), 0, 0, 0
     for _ in range(150):
         schema = draw_schema(rng, 3)

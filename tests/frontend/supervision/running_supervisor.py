@@ -38,7 +38,7 @@ class Running:
         self.ready.set()
 
     def pids_after_change(self, before: dict[str, int], names: set[str]) -> dict[str, int]:
-        """Process ids once all of `names` have new ones."""
+        """The process ids, once all of `names` have new ones."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             pids = self.supervisor.pids
@@ -48,7 +48,7 @@ class Running:
         raise AssertionError(f"{names} were not replaced")
 
     def wait_for_facts(self, **expected: str) -> None:
-        """What the children have reported with their latest Ready."""
+        """Wait for facts in the children's latest Ready."""
         deadline = time.monotonic() + 60
         wanted = {name.replace("_", "-"): value for name, value in expected.items()}
         while not wanted.items() <= (facts := self.supervisor.facts()).items():
@@ -62,9 +62,9 @@ class Running:
 
 
 def supervisors(monkeypatch, tmp_path_factory) -> Iterator:
-    """For a fixture: a function that starts one; `behaviours`: of its children, by role."""
+    """For a fixture: a function that starts a supervisor; `behaviours`: of its children, by role."""
     monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))  # short: sockets lie there
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))  # short, for the paths of sockets
     started: list[Running] = []
     before = set(psutil.Process().children(recursive=True))
 

@@ -1,4 +1,4 @@
-"""The bundle that is left when a process is lost, and the diagnosis of `paged-serve doctor`."""
+"""The bundle written when a process is lost, and the diagnosis of `paged-serve doctor`."""
 
 import os
 import subprocess

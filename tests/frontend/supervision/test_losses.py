@@ -1,6 +1,6 @@
-"""Two children lost at once, in every order and however it is noticed: each costs what one loss costs, or less.
+"""Two children lost at once, in every order and however it is noticed: each costs at most as much as one loss.
 
-No process and no socket: children are records, and time comes in as an argument.
+There are no processes and sockets: children are records, and time is an argument.
 """
 
 import itertools
@@ -24,7 +24,7 @@ TURN_S = 0.25
 
 
 class FakeChild(Child):
-    """Ready at once. Halted, it is silent; killed, it is gone as soon as its end is looked for."""
+    """Ready at once. A halted child is silent; a killed child has ended as soon as it is checked."""
 
     _pids = itertools.count(1)
 
@@ -51,11 +51,11 @@ class FakeChild(Child):
 
 
 class Harness:
-    """The surroundings of a loss: a table of children, and a core that follows the supervisor's messages."""
+    """A table of children, and a core that follows the supervisor's messages."""
 
     def __init__(self, tensor_parallel_size: int):
         self.sent: list[object] = []  # by the supervisor, to the core
-        self.complaints: list[Complaint] = []  # by children, to be read next
+        self.complaints: list[Complaint] = []  # of children, to be read next
         self.given_up: tuple[str, int] | None = None
         self.now = 0.0
         self.slots = [
@@ -84,7 +84,7 @@ class Harness:
         )
 
     def halt(self, slot):
-        """From now on it is silent; its last message is so old that the next look finds it."""
+        """Make it silent; its last message is old enough for the next check to find it."""
         child = self.table.living[slot]
         child.halted, child.last_heard = True, self.now - HALTED_S
 
@@ -92,7 +92,7 @@ class Harness:
         self.table.living[slot].signal(signal.SIGKILL)
 
     def turn(self, *, successors: bool = True):
-        """As Supervisor._iterate. `successors`: whether those that were dismissed are gone by then."""
+        """One iteration, as in Supervisor._iterate. `successors`: whether dismissed children are gone by then."""
         self.now += TURN_S
         for child in self.table.living.values():
             if not child.halted and child.process.returncode is None:
@@ -110,7 +110,7 @@ class Harness:
             self.turn()
 
     def check(self):
-        """All that should run does, in one epoch, of which the core knows; and nothing has ended."""
+        """Check that all children run, in one epoch that the core knows, and that the service has not ended."""
         assert self.given_up is None
         assert self.table.is_complete
         assert set(self.table.living) == set(self.slots)
@@ -133,7 +133,7 @@ def harness(monkeypatch):
 
 
 def pairs(tensor_parallel_size: int):
-    """In each order; of the ranks of a group two stand for all."""
+    """All ordered pairs of children; two ranks represent a group."""
     ranks = [("worker", 0), ("worker", tensor_parallel_size - 1)][: min(2, tensor_parallel_size)]
     return itertools.permutations([*ranks, ("engine-core", 0), ("frontend", 0)], 2)
 
@@ -174,7 +174,7 @@ def test_a_second_loss_may_be_found_while_the_first_child_is_replaced(harness, s
     for pair in pairs(size):
         made = prepared(harness, size, earlier)
         for slot in pair:
-            if slot in made.table.living:  # else it went with the first
+            if slot in made.table.living:  # otherwise it was dismissed with the first
                 made.halt(slot)
             made.turn(successors=successors)
         made.settle()

@@ -1,4 +1,4 @@
-"""The supervisor's parts, one by one: time comes in as an argument, so no test waits."""
+"""The supervisor's parts, one by one: time is an argument, so no test waits."""
 
 import itertools
 import select
@@ -130,7 +130,7 @@ class TestShutdown:
 
 
 class FakeChild:
-    """What the hang detector reads of a child."""
+    """The attributes of a child that the hang detector reads."""
 
     def __init__(self, role: str, state: ChildState, *, halted: bool = False, at_work: bool = True):
         self.role, self.state, self.halted, self.at_work = role, state, halted, at_work
@@ -150,7 +150,7 @@ class FakeChild:
 class TestSilence:
     def found(self, child: FakeChild, silence_s: float) -> bool:
         judge = HangDetector(step_timeout_s=300.0, now=0.0)
-        times = [n / 4 for n in range(int(4 * silence_s))]  # turns, so that the judge does not think it has slept
+        times = [n / 4 for n in range(int(4 * silence_s))]  # or the detector would assume that it slept
         for now in times:
             judge.judge([], now)
         return judge.judge([child], silence_s) == [child]
@@ -196,7 +196,7 @@ class TestSilence:
 
 
 class FakeTable:
-    """What StandbyWorkers reads of the process table and asks of it."""
+    """The part of the process table that StandbyWorkers uses."""
 
     def __init__(self):
         self.children = [FakeChild("engine-core", ChildState.READY), FakeChild("worker", ChildState.READY)]
@@ -284,7 +284,7 @@ class TestChildren:
         assert select.select(table.handles(), [], [], 5.0)[0]
         for child in group:
             child.process.wait(60)
-        assert table.reap({child.pidfd for child in group}) == []  # none died unasked
+        assert table.reap({child.pidfd for child in group}) == []  # no child ended unexpectedly
         table.spawn_missing(2.0)
         assert [(child.index, child.epoch) for child in table.of_role("worker")] == [(0, 1), (1, 1)]
         for child in table.unfinished():

@@ -1,8 +1,7 @@
-"""The supervisor against small real children: which are replaced, when it gives up, how it ends."""
+"""The supervisor with small real children: which are replaced, when it gives up, how it ends."""
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -49,7 +48,7 @@ def test_a_killed_worker_ends_its_group_and_not_the_core(start):
     os.kill(before["worker 1"], signal.SIGKILL)
     after = running.pids_after_change(before, {"worker 0", "worker 1"})
     assert (after["engine-core"], after["frontend 0"]) == (before["engine-core"], before["frontend 0"])
-    # The latter two are the core's: it received the message.
+    # The last two are reported by the core: it received the message.
     running.wait_for_facts(worker="epoch 1", workers="epoch 1", from_outside="True")
 
 
@@ -119,7 +118,7 @@ def start_with_standbys(start, monkeypatch):
 
 
 def warm_standbys(running: Running) -> dict[str, int]:
-    """Process ids once there is a warm standby worker for each rank."""
+    """The process ids, once there is a warm standby worker for each rank."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         standbys = [child for child in list(running.supervisor._processes.living.values()) if child.role == "standby"]
@@ -173,7 +172,7 @@ def test_standbys_that_never_get_warm_are_abandoned_and_the_service_continues(st
 
 
 def bundles(folder: Path, count: int) -> list[Bundle]:
-    """Once there are so many."""
+    """The bundles, once there are `count`."""
     deadline = time.monotonic() + 60
     while len(paths := bundles_in(dump_folder(str(folder)))) < count:
         assert time.monotonic() < deadline
@@ -386,35 +385,3 @@ def test_an_unknown_peer_with_the_secret_is_refused(start):
     )
     assert "no worker 0 of epoch 0 with pid" in unknown.stderr
     assert running.supervisor.pids == before
-
-
-class TestListening:
-    def test_a_port_in_use_is_refused_by_number_with_the_remedy(self):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use.*--port"):
-                open_http_socket(ServerConfig(port=port))
-
-    def test_a_public_host_needs_a_key(self):
-        with pytest.raises(ConfigError, match=r"host 0\.0\.0\.0 is reachable.*--api-key"):
-            open_http_socket(ServerConfig(host="0.0.0.0", port=0))
-        open_http_socket(ServerConfig(host="0.0.0.0", port=0, api_keys=("key",))).close()
-
-    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10"])
-    def test_a_loopback_host_needs_no_key(self, host):
-        open_http_socket(ServerConfig(host=host, port=0)).close()
-
-    def test_a_dead_servers_unix_socket_is_replaced_and_a_living_ones_is_not(self, tmp_path):
-        server = ServerConfig(uds=str(tmp_path / "http.sock"))
-        open_http_socket(server).close()  # like a killed server: the file stays
-        living = open_http_socket(server)
-        with pytest.raises(ConfigError, match=r"a server is listening there.*--uds"):
-            open_http_socket(server)
-        living.close()
-
-    def test_a_file_that_is_not_a_socket_is_left_alone(self, tmp_path):
-        path = tmp_path / "precious"
-        path.write_text("text")
-        with pytest.raises(ConfigError, match="cannot listen on unix socket"):
-            open_http_socket(ServerConfig(uds=str(path)))
-        assert path.read_text() == "text"

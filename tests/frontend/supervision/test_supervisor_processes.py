@@ -20,7 +20,7 @@ from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerC
 FAKES = Path(__file__).parent / "fakes"
 ROOT = Path(__file__).parents[3]
 CONFIG = Config(parallel=ParallelConfig(tensor_parallel_size=2), server=ServerConfig(port=0, drain_timeout_s=20.0))
-SOON_S = 8.0  # far below any timeout of ours, far above what a busy machine adds
+SOON_S = 8.0  # far below any timeout, and far above the delay of a busy machine
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Started:
     children: list[psutil.Process]
 
     def kill_and_time(self, number: int) -> float:
-        """Signal the supervisor; seconds until the last process of ours is gone."""
+        """Signal the supervisor; returns the seconds until its last process is gone."""
         began = time.monotonic()
         self.process.send_signal(number)
         self.process.wait(60)
@@ -49,7 +49,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def process_of(pid: int) -> psutil.Process | None:
-    """None if it has ended and been reaped, as a child that exits at once may have."""
+    """The process; None if it has ended and was reaped, like a child that exits at once."""
     try:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -57,7 +57,7 @@ def process_of(pid: int) -> psutil.Process | None:
 
 
 def is_armed(process: psutil.Process) -> bool:
-    """Whether it ends with its parent by now: a child arranges that before it handles SIGTERM. True when it is gone."""
+    """Whether it has arranged to end with its parent, as a child does before it handles SIGTERM; True if gone."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,7 @@ def is_armed(process: psutil.Process) -> bool:
 @pytest.fixture
 def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
     processes, all_children = [], []
-    temporary = tmp_path_factory.mktemp("t")  # short: sockets lie there
+    temporary = tmp_path_factory.mktemp("t")  # a short path, because it contains sockets
 
     def start(config: Config = CONFIG, *, ignored: int = 0, **behaviours: Any) -> Started:
         process = subprocess.Popen(
@@ -101,7 +101,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
     yield start
     for process in processes:
         process.kill()
-    for child in filter(is_alive, all_children):  # else it would hold the pipes that are read to their end here
+    for child in filter(is_alive, all_children):  # otherwise the pipes that are read here stay open
         child.kill()
     for process in processes:
         process.communicate(timeout=60)
@@ -110,7 +110,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
 @pytest.mark.parametrize("behaviour", ["obey", "deaf", "stuck in C"])
 def test_nothing_outlives_a_killed_supervisor(start, behaviour):
     started = start(engine_core=behaviour, worker=behaviour, frontend=behaviour)
-    time.sleep(0.3)  # until those that get stuck are stuck
+    time.sleep(0.3)  # until the children that get stuck are stuck
     assert started.kill_and_time(signal.SIGKILL) < SOON_S
 
 
@@ -192,7 +192,7 @@ def test_a_fatal_end_has_a_nonzero_exit_code(start):
             {"torch", "numpy", "starlette", "uvicorn", "tokenizers", "huggingface_hub", "asyncio"},
         ),
         (
-            "cli.serve cli.banner supervision.supervisor listen config.model_folder",  # what comes before the children
+            "cli.serve cli.banner supervision.supervisor listen config.model_folder",  # imported before children start
             {"zmq", "argparse"},
         ),
     ],

@@ -1,4 +1,4 @@
-"""Tokens to text: every division into pieces reads as the whole, and stop strings cut at the same character."""
+"""Tokens to text: every division into pieces gives the whole text, and stop strings cut at the same character."""
 
 import json
 import random
@@ -23,7 +23,7 @@ EMOJI_TEXT = "naïve café 👩🏽‍🚀 flies 🚀 to 火星, 'tschüß' 🇩
 
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory) -> Tokenizer:
-    """Every byte is a token, so that characters are split in all ways; some merges, some special tokens."""
+    """A tokenizer in which every byte is a token, so that characters are split, with some merges and special tokens."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -102,7 +102,7 @@ def test_half_a_character_is_held_back_and_shown_as_a_replacement_only_at_the_en
 def test_a_text_with_too_many_tokens_is_detected_before_it_is_encoded(byte_level):
     text = "word " * 60_000
     count = len(byte_level.encode(text, add_special_tokens=False))
-    assert byte_level.tokens_beyond(text, count) == 0, "what fits is never refused"
+    assert byte_level.tokens_beyond(text, count) == 0, "a text that fits is never refused"
     assert count // 2 < byte_level.tokens_beyond(text, count // 2) <= count
     assert byte_level.tokens_beyond("word " * 1000, 0) == 0, "a small text is simply encoded"
 

@@ -1,4 +1,4 @@
-"""A tokenizer.json that could make terabytes of a line is refused; those of real models are not."""
+"""A tokenizer.json that could expand a line to terabytes is refused; those of real models are not."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A child process that obeys, or misbehaves as the environment variable FAKE_CHILDREN demands.
+"""A child process that obeys, or misbehaves as the environment variable FAKE_CHILDREN specifies.
 
-FAKE_CHILDREN is JSON: role -> behaviour, or role -> list of behaviours by epoch (the last one goes on for ever).
+FAKE_CHILDREN is JSON: role -> behaviour, or role -> list of behaviours by epoch (the last one is repeated).
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A supervisor of fake children in a process of its own: prints its children's process ids once they are ready."""
+"""A supervisor of fake children in a separate process: prints its children's process ids once they are ready."""
 
 import json
 import sys

@@ -1,0 +1,122 @@
+"""LLM.chat over a fake engine: templates, contents, reasoning, and the messages of answers."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.engine_core import (
+    EngineCoreRequest,
+)
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.thinking import ThinkingBudget
+
+from ..fake_core import output
+from ..http_server import Server
+from .running_llm import core_of, llms, models, params
+
+model = pytest.fixture(scope="module")(models)
+start = pytest.fixture(llms)
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def test_chats_are_rendered_by_the_models_template(start):
+    llm = start()
+    talk = [{"role": "user", "content": "5"}, {"role": "assistant", "content": "6"}]
+    (one,) = llm.chat(talk, params())
+    many = llm.chat([talk, talk[:1]], params(), add_generation_prompt=False, tools=[TOOL] * 3)
+    assert (one.prompt, one.prompt_token_ids) == (" 5 6 7", [5, 6, 7])
+    assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
+    (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
+    assert other.prompt_token_ids == [9]
+    (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
+    assert more.prompt_token_ids == [5, 6]
+    with pytest.raises(InvalidRequest, match="are both true; set only one"):
+        llm.chat(talk, params(), continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "words"),
+    [
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], {}, "expected one of text"),
+        ([{"role": "user", "contnt": "hi"}], {}, "did you mean 'content'"),
+        ([{"role": "robot", "content": "hi"}], {}, "expected one of system"),
+        ([{"role": "user"}], {}, "content is required for the role 'user'"),
+        ([{"role": "user", "content": object()}], {}, "cannot be written as JSON"),
+        ([], {}, "expected array of length >= 1"),
+        ("hi", {}, "expected array, got str"),
+        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"messages": 1}}, "cannot set 'messages'"),
+        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"bos_token": "x"}}, "cannot set 'bos_token'"),
+        (
+            [{"role": "user", "content": "5"}],
+            {"chat_template_kwargs": {"strftime_now": 1}},
+            "cannot set 'strftime_now'",
+        ),
+        ([{"role": "user", "content": "5"}], {"tools": [{"type": "function"}]}, "function is required"),
+        ([{"role": "user", "content": "5"}], {"lora_request": 1}, "lora_request"),
+    ],
+)
+def test_a_chat_is_refused_with_the_message_of_http(start, folder, messages, options, words):
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        start().chat(messages, params(), **options)
+    if "lora_request" not in options and words != "cannot be written as JSON":
+        answer = Server(folder).ask("POST", "/v1/chat/completions", {"messages": messages, **options})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == str(refused.value)
+        assert answer.json()["error"]["param"] == refused.value.param
+
+
+def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
+    llm = start()
+    (result,) = llm.chat(
+        [{"role": "user", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": " 6"}]}], params()
+    )
+    assert result.prompt == " 5\n 6 7"
+
+
+def thinking_model(model: str, folder: Path) -> tuple[str, int, int]:
+    """(the folder, the two tokens of the tags, which are special tokens)."""
+    thinking = Path(shutil.copytree(model, folder / "thinking"))
+    numbers = (thinking / "tokenizer.json").read_text().replace("Ġ998", "<think>").replace("Ġ999", "</think>")
+    tokenizer = tokenizers.Tokenizer.from_str(numbers)
+    tokenizer.add_special_tokens(["<think>", "</think>"])
+    tokenizer.save(str(thinking / "tokenizer.json"))
+    template = (thinking / "chat_template.jinja").read_text()
+    (thinking / "chat_template.jinja").write_text(
+        template + "{% if opens %}<think>{% else %}<think></think>{% endif %}"
+    )
+    return str(thinking), tokenizer.token_to_id("<think>"), tokenizer.token_to_id("</think>")
+
+
+def test_a_message_has_separate_reasoning(start, tmp_path, model):
+    folder, begin, end = thinking_model(model, tmp_path)
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            ids = [begin, 5, end, 6, 2][: message.sampling_params.max_tokens]
+            finish = FinishReason.STOP if len(ids) == 5 else FinishReason.LENGTH
+            core.send(output(1, message.request_id, 0, ids, finish), peer)
+
+    llm = start(script, model=folder)
+    talk = [{"role": "user", "content": "5"}]
+    [(whole,), (cut,)] = (llm.chat(talk, params(n))[0].outputs for n in (5, 2))
+    assert whole.text == " 5 6"
+    assert whole.message == {"role": "assistant", "content": "6", "reasoning_content": "5"}
+    assert cut.message == {"role": "assistant", "content": "", "reasoning_content": "5"}
+    assert llm.generate("5", params())[0].outputs[0].message is None
+
+
+def test_a_budget_of_reasoning_is_sent_in_the_models_tokens(start, tmp_path, model):
+    thinking, begin, end = thinking_model(model, tmp_path)
+    llm, budget = start(model=thinking), params(thinking_token_budget=6)
+    llm.generate(["5", "<think> 5 6", [begin, 5, end, 6]], budget)
+    llm.chat([{"role": "user", "content": "5"}], budget)
+    llm.chat([{"role": "user", "content": "5"}], budget, chat_template_kwargs={"opens": True})
+    sent = [request.sampling_params.thinking for request in core_of(llm).all(EngineCoreRequest)]
+    assert sent == [ThinkingBudget(6, (begin,), (end,), used) for used in (None, 2, None, None, 0)]
+    with pytest.raises(InvalidRequest, match="--reasoning-parser"):
+        start().generate(["5"], budget)
