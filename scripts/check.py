@@ -1,8 +1,9 @@
 """Everything that must be green before a commit lands: lint, format, types, generated docs, tests.
 
 All tests run on the best CPU kernels that this machine runs. Those that whole models compute with run again on the
-portable ones; with `--isas` these tests alone run, on each instruction set but the best. (Kernel by kernel, all are
-always held to each other's bits.) Tests marked `alone` follow the others, in one process.
+portable ones, each value of their parameters once; with `--isas` these tests alone run, all of them, on each
+instruction set but the best. (Kernel by kernel, all are always held to each other's bits.) Tests marked `alone` follow
+the others, in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. Run it with the interpreter that has the `dev`
 extra: `.venv/bin/python scripts/check.py [--isas] [pytest options]`.
@@ -29,11 +30,11 @@ STEPS: list[list[str]] = [
 ]
 
 
-def steps_of_other_isas() -> list[list[str]]:
-    """The best one has been tested by then."""
+def steps_of_other_isas(products: str) -> list[list[str]]:
+    """The best one has been tested by then; `products` is pytest's option of tests/conftest.py."""
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
-    others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]
+    others = ["tests/workers", "-m", "chosen_isa and not nightly", "--products", products, "--cpu-isa"]
     return [[*PYTEST, *OPTIONS, *others, isa] for isa in runnable_isas()[1:]]
 
 
@@ -46,8 +47,8 @@ def run(command: list[str]) -> int:
 
 
 def main() -> int:
-    others = steps_of_other_isas()
-    for command in others if ISAS in sys.argv else [*STEPS, *others[-1:]]:
+    steps = steps_of_other_isas("pairs") if ISAS in sys.argv else [*STEPS, *steps_of_other_isas("values")[-1:]]
+    for command in steps:
         started = time.monotonic()
         print("$", " ".join(["python", *command[1:]]), flush=True)
         code = run(command)

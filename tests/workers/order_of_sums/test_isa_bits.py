@@ -27,6 +27,8 @@ from ..cache_views import reading_view, writing_view
 from ..elementwise_calls import layer_norm, rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 
+pytestmark = pytest.mark.pairs
+
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 BESIDE_FP16 = ("int8 beside fp16", "int4 beside fp16", "int4 with zeros beside fp16")
 FORMS = (*FLOATS, "int8", "int4", "int4 with zeros", *BESIDE_FP16)
