@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/check.py [--isas] [pytest options]
 
-All tests run with the best CPU kernels that this machine supports; the tests of whole models run again with the
-portable kernels. With `--isas`, only those tests run, on each instruction set except the best one. (Tests of single
-kernels always compare the bits of all instruction sets.) Tests marked `alone` run last, in one process.
+All tests run with the best CPU kernels that this machine supports. The tests of whole models run again with the portable
+kernels, each value of their parameters once. With `--isas`, only those tests run, all of them, on each instruction set
+except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Tests marked `alone` run last, in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """
@@ -30,11 +30,11 @@ STEPS: list[list[str]] = [
 ]
 
 
-def steps_of_other_isas() -> list[list[str]]:
-    """The tests of whole models, on every instruction set except the best one."""
+def steps_of_other_isas(products: str) -> list[list[str]]:
+    """The tests of whole models on every instruction set except the best; `products`: --products of tests/conftest.py."""
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
-    others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]
+    others = ["tests/workers", "-m", "chosen_isa and not nightly", "--products", products, "--cpu-isa"]
     return [[*PYTEST, *OPTIONS, *others, isa] for isa in runnable_isas()[1:]]
 
 
@@ -47,8 +47,8 @@ def run(command: list[str]) -> int:
 
 
 def main() -> int:
-    others = steps_of_other_isas()
-    for command in others if ISAS in sys.argv else [*STEPS, *others[-1:]]:
+    steps = steps_of_other_isas("pairs") if ISAS in sys.argv else [*STEPS, *steps_of_other_isas("values")[-1:]]
+    for command in steps:
         started = time.monotonic()
         print("$", " ".join(["python", *command[1:]]), flush=True)
         code = run(command)

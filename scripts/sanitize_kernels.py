@@ -51,7 +51,8 @@ def run_tests(isas: list[str], sanitizer: list[str], runtimes: list[str]) -> int
             "PAGED_SERVE_TEST_KERNELS": name,
             "PYTHONPATH": str(ROOT),
         }
-        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *TESTS, *sys.argv[1:]]
+        options = ["-q", "-s", "-p", "no:cacheprovider", "--products", "whole"]
+        command = [sys.executable, "-m", "pytest", *options, *TESTS, *sys.argv[1:]]
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

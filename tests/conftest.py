@@ -9,6 +9,8 @@ import pytest
 
 from paged_serve.workers.kernels.cpu.library import runnable_isas
 
+from .covering import PAIRS, VALUES, WHOLE, left_out
+
 TEARDOWN_S = 120
 
 # A shell starts background jobs with SIGINT ignored, and so would our servers be: they must see it as from a terminal.
@@ -33,12 +35,32 @@ def pytest_addoption(parser):
         help="the instruction set whose CPU kernels tests/workers tests, or `all` in turn; by default the best, and "
         "all where a test is about single kernels",
     )
+    parser.addoption(
+        "--products",
+        choices=[WHOLE, PAIRS, VALUES],
+        default=PAIRS,
+        help="of tests with several parameters, before nightly: all, each pair of values of those that are marked "
+        "`pairs` and all others (the default), or each value of any",
+    )
 
 
 def pytest_configure(config):
     asked = config.getoption("cpu_isa")
     if asked is not None and asked not in ("all", *(runnable := runnable_isas())):
         raise pytest.UsageError(f"--cpu-isa {asked}: built for and run by this machine are {', '.join(runnable)}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Marks as nightly what --products leaves out; a folder's own hook has marked what it has nightly before."""
+    products = config.getoption("products")
+    if products == WHOLE:
+        return
+    fast = [item for item in items if item.get_closest_marker("nightly") is None]
+    if products == PAIRS:
+        fast = [item for item in fast if item.get_closest_marker("pairs")]
+    for item in left_out(fast, strength=2 if products == PAIRS else 1):
+        item.add_marker("nightly")
 
 
 @pytest.hookimpl(wrapper=True)

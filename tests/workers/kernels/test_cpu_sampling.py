@@ -13,6 +13,8 @@ from paged_serve.workers.sampling.ordering import best, rank_of, token_of
 
 from ..sampling import sampling_oracle as oracle
 
+pytestmark = pytest.mark.pairs
+
 VOCAB_SIZES = [1, 2, 15, 17, 255, 256, 257, 1000, 4099]
 
 

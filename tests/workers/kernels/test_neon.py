@@ -70,7 +70,7 @@ def test_every_call_has_the_bits_of_this_machine(folder, library, subject):
         "PYTHONMALLOC": "malloc",  # so that all memory of Python is in the heap
     }
     tests = [str(HERE / f"test_cpu_{subject}.py"), "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", "--products", "whole", *tests]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "passed" in done.stdout

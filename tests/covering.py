@@ -1,0 +1,39 @@
+"""Which tests of a product of parameters run: all, those in which every pair of values occurs, or every value once."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+import pytest
+
+WHOLE, PAIRS, VALUES = "whole", "pairs", "values"
+
+
+def covering(cases: Sequence[Mapping[str, int]], strength: int) -> set[int]:
+    """Places in `cases` of few, in which each combination of `strength` values occurs that occurs in any of all.
+
+    The greedy algorithm for set cover: next is always the first of those with the most that no other had. A case maps
+    names of parameters to what stands for their values.
+    """
+    combined = [set(combinations(sorted(case.items()), min(strength, len(case)))) for case in cases]
+    left, chosen = set[tuple[tuple[str, int], ...]]().union(*combined), set[int]()
+    while left:
+        best = max(range(len(cases)), key=lambda place: len(combined[place] & left))
+        left -= combined[best]
+        chosen.add(best)
+    return chosen
+
+
+def left_out(items: Iterable[pytest.Item], strength: int) -> list[pytest.Item]:
+    """Tests that add no combination of values to those of their function; none of a function without parameters."""
+    by_function = defaultdict[str, list[pytest.Function]](list)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            by_function[item.nodeid.partition("[")[0]].append(item)
+    found: list[pytest.Item] = []
+    for tests in by_function.values():
+        # An entry of a list of parameters is one object in all tests that have it, and need not be hashable.
+        cases = [{name: id(value) for name, value in test.callspec.params.items()} for test in tests]
+        chosen = covering(cases, strength)
+        found += (test for place, test in enumerate(tests) if place not in chosen)
+    return found
