@@ -4,7 +4,8 @@
 
 All tests run with the best CPU kernels that this machine supports. The tests of whole models run again with the portable
 kernels, each value of their parameters once. With `--isas`, only those tests run, all of them, on each instruction set
-except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Tests marked `alone` run last, in one process.
+except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Tests marked `alone` run
+last, in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """
@@ -31,7 +32,7 @@ STEPS: list[list[str]] = [
 
 
 def steps_of_other_isas(products: str) -> list[list[str]]:
-    """The tests of whole models on every instruction set except the best; `products`: --products of tests/conftest.py."""
+    """Tests of whole models on every instruction set except the best; `products`: --products of tests/conftest.py."""
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
     others = ["tests/workers", "-m", "chosen_isa and not nightly", "--products", products, "--cpu-isa"]
