@@ -32,6 +32,7 @@ MAX_THREADS = 4
 MAX_COMPILED = 64  # compiled grammars kept; later rows copy them
 MAX_REASON_CHARS = 256
 MASK_EVERY = 16  # tokens of an output read again: computing a mask renews the limit of a step
+THREADED_VOCAB = 4096  # from this many tokens on, a mask costs more than waking a thread for it
 NO_OUTPUT = "no output satisfies the grammar"
 
 
@@ -46,7 +47,8 @@ class RowGrammar:
     free_bits: NDArray[np.int32]  # mask while the output is free: all but its end, as the grammar's part must come
     after: frozenset[int]  # as Grammar.after; empty once one of them has been output
     opens: frozenset[int] = frozenset()  # as Grammar.opens; empty after the first token
-    tokens: list[int] = field(default_factory=list)  # that the matcher has read or should have read
+    tokens: list[int] = field(default_factory=list)  # of the output, from where the grammar begins
+    num_read: int = 0  # of `tokens`, by the matcher
     failure: str = ""  # why no token can follow
 
     @property
@@ -71,8 +73,12 @@ class RowGrammar:
                 self.after = frozenset()
         elif not self.failure:
             self.tokens.append(token)
-            if not self.matcher.consume_token(token) and self.origin is None:
-                self.failure = _reason(self.matcher)
+
+    def read(self) -> None:
+        """Advance the matcher by the tokens that it has not read; a token that cannot follow leaves it in error."""
+        for token in self.tokens[self.num_read :]:
+            self.matcher.consume_token(token)
+        self.num_read = len(self.tokens)
 
 
 class Grammars:
@@ -97,6 +103,7 @@ class Grammars:
         self._free_bits = free.view(np.int32)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "grammar", _run_on, (cpus,))
+        self._is_threaded = vocab_size >= THREADED_VOCAB
         num_threads = min(MAX_THREADS, max(1, len(cpus)))
         self._executor = self._thread.submit(llguidance.LLExecutor, num_threads).result()
         self._running: Future[None] | None = None
@@ -111,14 +118,19 @@ class Grammars:
         for number, token in enumerate(output, 1):
             row.append(token)
             if number % MASK_EVERY == 0 and row.binds:
+                row.read()
                 row.matcher.compute_bitmask()
         return row
 
     def start(self, rows: Sequence[RowGrammar]) -> None:
-        """Compute the masks of `rows` in a thread."""
+        """Compute the masks of `rows`, in a thread unless the vocabulary is small."""
         self.wait()
-        if bound := [row for row in rows if row.binds and not row.failure]:
+        if not (bound := [row for row in rows if not row.failure and row.binds]):
+            return
+        if self._is_threaded:
             self._running = self._thread.submit(self._fill, bound)
+        else:
+            self._fill(bound)
 
     def wait(self) -> None:
         """Wait for the masks started last."""
@@ -128,21 +140,34 @@ class Grammars:
 
     def _fill(self, rows: list[RowGrammar]) -> None:
         masks = np.zeros((len(rows), self._words), np.int32)
-        for row in rows:
-            if row.origin is not None and row.matcher.is_error():
-                self._set_apart(row)
-        self._library.numpy.fill_next_token_bitmask_par(
-            self._executor, [(row.matcher, i) for i, row in enumerate(rows)], masks
-        )
-        for i, (row, bits) in enumerate(zip(rows, masks, strict=True)):
-            if row.origin is not None and row.matcher.is_error() and _reason(row.matcher) != NO_OUTPUT:
-                self._set_apart(row)
-                self._library.numpy.fill_next_token_bitmask(row.matcher, masks, i)
+        self._compute(rows, masks)
+        for row, bits in zip(rows, masks, strict=True):
+            row.bits = bits
+            if row.matcher.is_error():
+                self._on_error(row)
             for token in row.opens:
                 bits.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
-            row.bits = bits
-            if row.matcher.is_error() and not row.failure:
-                row.failure = _reason(row.matcher)
+
+    def _compute(self, rows: list[RowGrammar], masks: NDArray[np.int32]) -> None:
+        """The mask of each row into its place in `masks`."""
+        if self._is_threaded:
+            for row in rows:
+                row.read()
+            places = [(row.matcher, i) for i, row in enumerate(rows)]
+            self._library.numpy.fill_next_token_bitmask_par(self._executor, places, masks)
+            return
+        address, nbytes = masks.ctypes.data, masks.strides[0]
+        for i, row in enumerate(rows):  # one by one: what a matcher touched as it read is still in the cache
+            row.read()
+            row.matcher.unsafe_compute_mask_ptr(address + i * nbytes, nbytes)
+
+    def _on_error(self, row: RowGrammar) -> None:
+        """Retry a row whose matcher failed while it was shared; any other row has failed."""
+        if row.origin is not None and _reason(row.matcher) != NO_OUTPUT:
+            self._set_apart(row)
+            self._library.numpy.fill_next_token_bitmask(row.matcher, row.bits[None])
+        if row.matcher.is_error() and not row.failure:
+            row.failure = _reason(row.matcher)
 
     def _set_apart(self, row: RowGrammar) -> None:
         """Give the row a matcher that it does not share, and let later rows copy a new one."""

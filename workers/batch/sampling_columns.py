@@ -46,6 +46,7 @@ class SamplingColumns:
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
         self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a budget
+        self._readers: list[tuple[Penalties | RowGrammar | Reasoning, ...]] = [()] * num_rows  # of the row's output
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
         self._random_block = np.full(num_rows, -1, np.int64)  # position // _BLOCK of the numbers in `_random`
 
@@ -81,6 +82,8 @@ class SamplingColumns:
         self.grammars[row] = None
         if params.grammar is not None and self._grammars is not None:
             self.grammars[row] = self._grammars.prepare(params.grammar, output)
+        readers = self.penalties[row], self.grammars[row], self.reasonings[row]
+        self._readers[row] = tuple(each for each in readers if each is not None)
         rules = (self.penalties, self.repetitions, self.constraints)
         self.has_rules[row] = any(each[row] is not None for each in rules)
         self.adjusted[row] = self.has_rules[row] or self.grammars[row] is not None or self.reasonings[row] is not None
@@ -88,11 +91,11 @@ class SamplingColumns:
 
     def append(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Count one output token of each of these distinct rows."""
-        for index in np.flatnonzero(self.adjusted[rows]):
-            row = rows[index]
-            for each in (self.penalties[row], self.grammars[row], self.reasonings[row]):
-                if each is not None:
-                    each.append(int(token_ids[index]))
+        adjusted = self.adjusted[rows]
+        if adjusted.any():
+            for row, token in zip(rows[adjusted].tolist(), token_ids[adjusted].tolist(), strict=True):
+                for reader in self._readers[row]:
+                    reader.append(token)
 
     def is_forced(self, row: int) -> bool:
         """Whether the row's next token must end its reasoning, which overrides all other rules of the request."""
@@ -113,8 +116,7 @@ class SamplingColumns:
     def start_masks(self, rows: NDArray[np.int64]) -> None:
         """Start computing the grammar masks of `rows`, whose tokens must be known."""
         if self._grammars is not None and self.adjusted[rows].any():
-            found = (self.grammars[row] for row in rows.tolist())
-            self._grammars.start([each for each in found if each is not None])
+            self._grammars.start([grammar for row in rows.tolist() if (grammar := self.grammars[row]) is not None])
 
     def await_masks(self) -> None:
         """Wait for the masks."""

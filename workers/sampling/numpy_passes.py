@@ -1,7 +1,5 @@
 """The sampler's Passes in numpy: the reference, and the implementation without kernels."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,7 +38,8 @@ class NumpyPasses:
         columns: SamplingColumns,
         random: NDArray[np.float64],
         exclusions: NDArray[np.float64],
-        masks: Sequence[NDArray[np.int32] | None],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         tokens = np.empty(len(indices), np.int64)
         for start in range(0, len(indices), self._buffer.rows):
@@ -49,7 +48,7 @@ class NumpyPasses:
             # A batch of plain rows is contiguous: a slice of it is a view, where an index array would copy.
             whole = len(part) == part[-1] - part[0] + 1
             chosen = logits[part[0] : part[-1] + 1] if whole else logits[part]
-            chosen, top = self._held(chosen, best[slab], masks[slab])
+            chosen, top = self._held(chosen, best[slab], masks, mask_of[slab])
             weights = self._weights(chosen, top, rows[slab], columns)
             apply_xtc(weights, chosen, exclusions[slab])
             tokens[slab] = draw(weights, random[slab])
@@ -73,14 +72,18 @@ class NumpyPasses:
         return found
 
     def _held(
-        self, logits: NDArray[np.float32], best: NDArray[np.int64], masks: Sequence[NDArray[np.int32] | None]
+        self,
+        logits: NDArray[np.float32],
+        best: NDArray[np.int64],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """A copy of the logits with the masks applied, if any, and each row's best token in it."""
-        held = np.array([i for i, mask in enumerate(masks) if mask is not None], np.int64)
+        held = np.flatnonzero(mask_of >= 0)
         if not len(held):
             return logits, best
         logits, best = logits.copy(), best.copy()
-        best[held] = self.mask(logits, held, np.stack([mask for mask in masks if mask is not None]))
+        best[held] = self.mask(logits, held, masks[mask_of[held]])
         return logits, best
 
     def _weights(

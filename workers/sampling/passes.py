@@ -1,6 +1,5 @@
 """The expensive passes over logits; the sampler decides which rows need which pass."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -35,12 +34,14 @@ class Passes(Protocol):
         columns: SamplingColumns,
         random: NDArray[np.float64],
         exclusions: NDArray[np.float64],
-        masks: Sequence[NDArray[np.int32] | None],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Draw a token for each of the logits' rows at `indices`; the following arguments belong to these rows.
+        """Draw a token for each of the logits' rows at `indices`, to which all other arguments but `masks` belong.
 
-        At least one logit of a row is finite, the others may be -infinity. With a mask, as in `mask`, the token is one
-        that it allows, and `best` is ignored; the logits are not changed. Without `masks` no row has one.
+        At least one logit of a row is finite, the others may be -infinity. Row i has the mask `masks[mask_of[i]]`, as
+        in `mask`, or none if `mask_of[i]` is negative. With a mask the token is one that it allows, and `best` is
+        ignored; the logits are not changed.
         """
         ...
 

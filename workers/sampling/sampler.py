@@ -27,6 +27,8 @@ from ..batch.sampling_columns import NO_LOGPROBS, SamplingColumns
 from .logprobs import TokenLogprobs
 from .passes import Passes
 
+NO_MASKS = np.empty((0, 0), np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
@@ -55,21 +57,20 @@ class Sampler:
         is_wanted = (columns.logprobs[rows] != NO_LOGPROBS) & finite
         adjusted, wanted = np.flatnonzero(is_adjusted), np.flatnonzero(is_wanted)
         raw = host[is_adjusted & is_wanted]
-        masks: dict[int, NDArray[np.int32]] = {}
-        failures: dict[int, str] = {}
+        masks, mask_of, failures = _masks(adjusted, rows, columns)
         if len(adjusted):
-            masks, failures = _masks(adjusted, rows, columns)
+            bad[mask_of >= 0] = ~masks.any(axis=1)
+            now = adjusted[columns.greedy[rows[adjusted]] | columns.has_rules[rows[adjusted]]]
+            if len(now):
+                self._adjust_now(host, best, bad, now, masks, mask_of, rows, state)
             bad[list(failures)] = True
-            bad[[index for index, mask in masks.items() if not mask.any()]] = True
-            is_drawn = ~(columns.greedy[rows[adjusted]] | columns.has_rules[rows[adjusted]])
-            self._adjust_now(host, best, bad, adjusted[~is_drawn], masks, rows, state)
         best[bad] = 0
         drawn = np.flatnonzero(~columns.greedy[rows] & ~bad)
         if len(drawn):
             positions = state.next_positions(rows[drawn])
             numbers = columns.random(rows[drawn], positions), columns.exclusions(rows[drawn], positions)
-            held = [masks.get(index) for index in drawn.tolist()] if masks else ()
-            best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers, held)
+            held = masks, mask_of[drawn]
+            best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers, *held)
         logprobs = {}
         if len(wanted):
             is_raw = columns.adjusted[rows[wanted]]
@@ -85,15 +86,16 @@ class Sampler:
         best: NDArray[np.int64],
         bad: NDArray[np.bool_],
         indices: NDArray[np.int64],
-        masks: dict[int, NDArray[np.int32]],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
         rows: NDArray[np.int64],
         state: RequestRows,
     ) -> None:
         """Steps 2 and 3 in place, for the rows at `indices`, except rows with only a mask, which a draw applies."""
-        masked = [index for index in indices.tolist() if index in masks]
-        if masked:
-            stacked = np.stack([masks.pop(index) for index in masked])
-            best[masked] = self._passes.mask(host, np.array(masked), stacked)
+        masked = indices[mask_of[indices] >= 0]
+        if len(masked):
+            best[masked] = self._passes.mask(host, masked, masks[mask_of[masked]])
+            mask_of[masked] = -1
         changed = indices[state.sampling.has_rules[rows[indices]]]
         if len(changed):
             _adjust(host, changed, rows, state)
@@ -154,17 +156,24 @@ def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
 
 def _masks(
     indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
-) -> tuple[dict[int, NDArray[np.int32]], dict[int, str]]:
-    """Masks of grammars, budgets and lists for the rows at `indices`, and failures of grammars; both by index."""
+) -> tuple[NDArray[np.int32], NDArray[np.int64], dict[int, str]]:
+    """Masks of grammars, budgets and lists for the rows at `indices`, and failures of grammars by index.
+
+    The masks [masks, words] are in the order of `indices`; the second array [rows] has each row's place in them, or -1.
+    """
+    mask_of = np.full(len(rows), -1)
+    masks, failures = list[NDArray[np.int32]](), dict[int, str]()
+    if not len(indices):
+        return NO_MASKS, mask_of, failures
     columns.await_masks()
-    masks, failures = dict[int, NDArray[np.int32]](), dict[int, str]()
-    for index in indices.tolist():
-        grammar = columns.grammars[rows[index]]
+    for index, row in zip(indices.tolist(), rows[indices].tolist(), strict=True):
+        grammar = columns.grammars[row]
         if grammar is not None and grammar.failure:
             failures[index] = grammar.failure
-        elif (allowed := columns.allowed(rows[index])) is not None:
-            masks[index] = allowed
-    return masks, failures
+        elif (allowed := columns.allowed(row)) is not None:
+            mask_of[index] = len(masks)
+            masks.append(allowed)
+    return np.concatenate(masks).reshape(len(masks), -1) if masks else NO_MASKS, mask_of, failures
 
 
 def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:

@@ -30,12 +30,14 @@ def apart(logits):
     return wide[:, :vocab_size]
 
 
-def draw(pool, logits, params, uniform, masks=()):
+def draw(pool, logits, params, uniform, masks=None, mask_of=None):
     """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
 
     If a row has XTC, it applies in this step.
     """
     count = len(logits)
+    if masks is None:
+        masks, mask_of = np.empty((0, -(-logits.shape[1] // 32)), np.int32), np.full(count, -1)
     return draw_tokens(
         pool,
         apart(logits),
@@ -48,6 +50,7 @@ def draw(pool, logits, params, uniform, masks=()):
         np.asarray(uniform, np.float64),
         np.array([2.0 if one.xtc is None else one.xtc.threshold for one in params]),
         masks,
+        mask_of,
     )
 
 
@@ -107,11 +110,13 @@ def test_a_masked_row_is_drawn_like_a_row_of_its_allowed_tokens(cpu_pools, vocab
     masks[4] = -1
     without = logits.copy()
     NumpyPasses(vocab_size).mask(without, np.arange(20), masks)
-    held = [None if row in (7, 8) else mask for row, mask in enumerate(masks)]
     without[[7, 8]] = logits[[7, 8]]
+    mask_of, backwards = 19 - np.arange(20), np.ascontiguousarray(masks[::-1])
+    mask_of[[7, 8]] = -1
     for pool in cpu_pools:
         params = [PARAMS[name]] * 20
-        assert draw(pool, logits, params, uniform, held).tolist() == draw(pool, without, params, uniform).tolist()
+        held = draw(pool, logits, params, uniform, backwards, mask_of)
+        assert held.tolist() == draw(pool, without, params, uniform).tolist()
 
 
 PARAMS = {

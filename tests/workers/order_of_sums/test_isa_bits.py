@@ -274,12 +274,12 @@ def test_sampling_has_the_same_bits(agree, vocab_size, spread):
     exclusions = np.resize(np.array([2.0, 0.01, 0.2, 0.0, 2.0, 0.001, 0.1]), count)
     words = integers(-(2**31), 2**31, (count, -(-vocab_size // 32)), 10).numpy().astype(np.int32)
     words[:, 0] |= 1
-    masks = [mask if row % 3 else None for row, mask in enumerate(words)]
+    mask_of = np.where(rows % 3, rows, -1)
     tokens, counts = integers(0, vocab_size, (count,), 8).numpy(), np.resize(np.arange(6), count)
 
     def run(pool: cpu.Pool) -> tuple[Tensor, ...]:
         best, finite = scan_logits(pool, logits)
-        drawn = draw_tokens(pool, logits, rows, rows, *columns, uniform, exclusions, masks)
+        drawn = draw_tokens(pool, logits, rows, rows, *columns, uniform, exclusions, words, mask_of)
         ids, values, ranks = token_logprobs(pool, logits, rows, tokens, counts)
         written = np.arange(ids.shape[1]) <= np.minimum(counts, vocab_size)[:, None]
         return tuple(map(torch.from_numpy, (best, finite, drawn, ids[written], values[written], ranks)))

@@ -1,7 +1,5 @@
 """The sampler's Passes on our CPU kernels, which read a row a few times; numpy needs dozens of passes."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,10 +30,11 @@ class CpuPasses:
         columns: SamplingColumns,
         random: NDArray[np.float64],
         exclusions: NDArray[np.float64],
-        masks: Sequence[NDArray[np.int32] | None],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         chances = (columns.temperature, columns.log_min_p, columns.top_k, columns.top_p)
-        return draw_tokens(self._pool, logits, indices, rows, *chances, random, exclusions, masks)
+        return draw_tokens(self._pool, logits, indices, rows, *chances, random, exclusions, masks, mask_of)
 
     def logprobs(
         self,

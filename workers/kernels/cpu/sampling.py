@@ -1,6 +1,5 @@
 """The sampler's passes over logits; one thread processes a row. A row's result depends only on that row."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,18 +47,20 @@ def draw_tokens(
     top_p: NDArray[np.float64],
     uniform: NDArray[np.float64],
     exclusions: NDArray[np.float64],
-    masks: Sequence[NDArray[np.int32] | None],
+    masks: NDArray[np.int32],
+    mask_of: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Draw a token for each of the rows `indices` [n] of `logits`, with the numbers `uniform` [n].
 
-    In a row with a mask in `masks` [n or 0], as in `mask_logits`, the token is an allowed one. `rows` [n] index the
-    four columns, which SamplingColumns describes.
+    Where `mask_of` [n] is not negative, it is the row's place in `masks` [masks, ceil(vocab / 32)], as in
+    `mask_logits`, and the token is an allowed one. `rows` [n] index the four columns, which SamplingColumns describes.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
     assert _are(np.float64, top_p, uniform, exclusions)
     assert len(indices) == len(rows) == len(uniform) == len(exclusions)
-    places = _places(masks, len(indices), logits.shape[1])
+    assert len(mask_of) == len(indices)
+    places = _addresses(masks, mask_of, logits.shape[1])
     tokens = np.empty(len(indices), np.int64)
     columns = _pointers(temperature, log_min_p, top_k, top_p)
     own = _pointers(uniform, exclusions, places, tokens)
@@ -68,13 +69,15 @@ def draw_tokens(
     return tokens
 
 
-def _places(masks: Sequence[NDArray[np.int32] | None], count: int, vocab_size: int) -> NDArray[np.uint64]:
-    """The address of each mask; 0 for none."""
-    if not masks:
-        return np.zeros(count, np.uint64)
-    assert len(masks) == count
-    assert all(mask is None or (_are(np.int32, mask) and len(mask) == -(-vocab_size // 32)) for mask in masks)
-    return np.array([0 if mask is None else mask.ctypes.data for mask in masks], np.uint64)
+def _addresses(masks: NDArray[np.int32], mask_of: NDArray[np.int64], vocab_size: int) -> NDArray[np.uint64]:
+    """The address of each row's mask; 0 for none."""
+    if not len(masks):
+        return np.zeros(len(mask_of), np.uint64)
+    assert _are(np.int32, masks)
+    assert masks.shape[1] == -(-vocab_size // 32)
+    assert mask_of.max(initial=-1) < len(masks)
+    addresses = _pointers(masks)[0] + mask_of * masks.strides[0]
+    return np.where(mask_of < 0, 0, addresses).astype(np.uint64)
 
 
 def token_logprobs(
