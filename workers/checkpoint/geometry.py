@@ -11,8 +11,16 @@ from paged_serve.protocol.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
 Head = Literal["tokens", "labels", "none"]  # what a checkpoint has scores of at its end
-# rms_less_1: the file has each weight less 1. unbiased_layer: with weights alone; plain_layer: without those, too.
-NormKind = Literal["rms", "rms_less_1", "layer", "unbiased_layer", "plain_layer"]
+# …_less_1: the file has each weight less 1. unbiased_layer: with weights alone; plain_…: without weights.
+NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "unbiased_layer", "plain_layer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Rotated queries are multiplied by 1 + scale * log(1 + floor((position + 1) / floor_scale))."""
+
+    scale: float
+    floor_scale: Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,7 @@ class RopeScaling:
     short_factors: tuple[Positive, ...] = ()  # longrope: by what each pair's frequency is divided
     long_factors: tuple[Positive, ...] = ()
     rotary_dim: int | None = None  # elements of a head that are turned, in pairs; None: all
+    temperature: Temperature | None = None
     is_long: bool = False  # longrope: more positions than the original ones are served, by the long factors
 
 
@@ -41,7 +50,7 @@ class RopeScaling:
 class Activation:
     """`is_gated`: activation(gate) * up, else activation(x). "gelu_tanh" is gelu with tanh in the place of erf."""
 
-    kind: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
+    kind: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"] = "silu"  # relu2: relu squared
     is_gated: bool = True
 
     def outputs(self, inputs: int) -> int:
@@ -83,7 +92,7 @@ class Geometry:
     qkv_bias: bool
     output_bias: bool  # of attention's output projection
     mlp_bias: bool
-    qk_norm: bool  # per head
+    qk_norm: bool  # each query head and each key head is normalised
     whole_qk_norm: bool  # of all heads' queries together, and of all keys
     clip_qkv: float | None  # queries, keys and values lie between this and its negative
     is_parallel: bool  # attention and feed-forward read the same hidden states; both are added
@@ -96,8 +105,15 @@ class Geometry:
     usual_max_len: int | None = None  # tokens, where shorter than max_position_embeddings; only the option exceeds it
     scores_cap: float = 0.0  # of attention: capped at +-this by a tanh; 0: not
     logits_cap: float = 0.0
-    has_alibi: bool = False  # scores fall with the distance of the key, by a slope a head
+    attention_chunks: tuple[int, ...] = ()  # per layer, see Sight; 0: none. Empty: of no layer
+    slopes: tuple[float, ...] = ()  # of all heads: scores fall with the distance of the key (ALiBi); empty: they do not
+    qk_norm_kind: NormKind | None = None  # None: as `norm`
+    qk_norm_per_head: bool = False  # each head has weights of its own
     head_multiple: int = 1  # elements; heads in the KV cache are padded with zeros to a multiple of it
+
+    def has_qk_norm(self, layer: int) -> bool:
+        """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
+        return self.qk_norm and not (self.qk_norm_kind == "plain_rms" and self.ropes[layer].kind == "none")
 
     @property
     def scale(self) -> float:

@@ -8,6 +8,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
+from ...checkpoint.attention_options import alibi_slopes
 from ...checkpoint.geometry import Multipliers, NormKind, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...pooling.head import LayerActivation
@@ -35,7 +36,7 @@ class WeightNames:
     key: str = "model.layers.{}.self_attn.k_proj"
     value: str = "model.layers.{}.self_attn.v_proj"
     output: str = "model.layers.{}.self_attn.o_proj"
-    query_norm: str = "model.layers.{}.self_attn.q_norm.weight"
+    query_norm: str = "model.layers.{}.self_attn.q_norm.weight"  # a second `{}` stands for the head
     key_norm: str = "model.layers.{}.self_attn.k_norm.weight"
     gate: str = "model.layers.{}.mlp.gate_proj"
     up: str = "model.layers.{}.mlp.up_proj"
@@ -45,6 +46,7 @@ class WeightNames:
     token_types: str = ""  # encoders: the table of token types
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v has, KV head by KV head, its queries, its key and its value
+    sinks: str = ""  # a vector with a sink for each head; "": no sinks
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
@@ -137,6 +139,14 @@ def as_it_is(family: "Family", _: HFConfig) -> "Family":
     return family
 
 
+def usual_slopes(config: HFConfig) -> tuple[float, ...]:
+    return tuple(alibi_slopes(config.num_attention_heads).tolist())
+
+
+def no_ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
+    return (RopeScaling("none"),) * config.num_hidden_layers
+
+
 def layer_kinds(config: HFConfig, pattern: int) -> list[str]:
     """`layer_types`, or else full attention in every `pattern`-th layer and a sliding window in the others."""
     layers = range(1, config.num_hidden_layers + 1)
@@ -162,7 +172,10 @@ class Family:
     interleaved: bool = False  # elements 2 i and 2 i + 1 of a head are rotated together
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     caps: Callable[[HFConfig], Caps] = no_caps
-    has_alibi: bool = False  # attention's scores fall with the distance of the key
+    slopes: Callable[[HFConfig], tuple[float, ...]] | None = None  # ALiBi's, of all heads
+    attention_chunks: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: none
+    qk_norm_kind: NormKind | None = None  # None: as `norm`
+    qk_norm_per_head: bool = False  # each head has weights of its own
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served
     is_bidirectional: bool = False  # an encoder
     label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # from the pooled token to its scores
