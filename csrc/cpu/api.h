@@ -146,7 +146,7 @@ struct RotateParams {
   const float *query_norm, *key_norm;            // weights: [head_dim] of all heads, or [heads, head_dim]; or null
   const float *query_bias, *key_bias;            // likewise; only if centred
   const float* angles;                           // [positions, head_dim]: cosines of all pairs, then their sines
-  const float* query_scales;                     // [positions], what rotated queries are multiplied by; or null
+  const float* query_scales;                     // [positions], what rotated and rounded queries are multiplied by; or null
   const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
   void *keys, *values;                           // [blocks, kv_heads, block_size, cached_dim], see heads.h
   float *key_scales, *value_scales;              // [blocks, kv_heads, block_size]: keys and values are int8; or null

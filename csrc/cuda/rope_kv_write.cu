@@ -45,14 +45,15 @@ DEVICE float sum_of_head(float x) {
   return x;
 }
 
-// The mean of a head is subtracted from its elements: sums within a lane, then over the lanes, as the squares.
-DEVICE void centre(float (&low)[8], float (&high)[8], bool idle) {
+// Subtracts the mean of a head from its elements, summed within a lane, then over the lanes, as the squares. All lanes of a
+// warp come here; those without a norm keep their elements.
+DEVICE void centre(float (&low)[8], float (&high)[8], bool has_norm) {
   float sum = 0.f;
 #pragma unroll
   for (int e = 0; e < 8; e++) sum += low[e];
 #pragma unroll
   for (int e = 0; e < 8; e++) sum += high[e];
-  const float mean = idle ? 0.f : sum_of_head(sum) / HEAD_DIM;
+  const float all = sum_of_head(sum), mean = has_norm ? all / HEAD_DIM : 0.f;
 #pragma unroll
   for (int e = 0; e < 8; e++) low[e] -= mean, high[e] -= mean;
 }
@@ -122,7 +123,7 @@ KERNEL(rope_kv_write, RopeKvWriteParams) {
     if (p.query_norm || p.key_norm) {
       const bool has_norm = present && !is_value;
       const int at = pack + (is_query ? head : head - HEADS) * p.norm_packs;
-      if (IS_CENTRED) centre(low, high, !has_norm);
+      if (IS_CENTRED) centre(low, high, has_norm);
       normalise(low, high, has_norm ? is_query ? p.query_norm : p.key_norm : nullptr,
                 is_query ? p.query_bias : p.key_bias, at, p.eps);
     }

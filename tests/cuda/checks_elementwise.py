@@ -144,7 +144,8 @@ class Rotation:
                 [own + torch.randn((count, head_dim), generator=random) / 4 for count in (heads, kv_heads)]
                 for own in (1, 0)
             )
-            scales = 1 + torch.rand(len(self.angles), generator=random)
+            # Powers of two: csrc/cpu rounds queries before it scales them.
+            scales = 2.0 ** torch.randint(-1, 2, (len(self.angles),), generator=random)
             self.options = {"biases": tuple(biases), "is_centred": True, "query_scales": scales}
         self.scales = (0.25, 0.5) if cached == FP8 else (1.0, 1.0)
 

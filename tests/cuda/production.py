@@ -54,7 +54,7 @@ LIMITS = {
 
 # Registers decide how fast paged attention is, so each variant has a figure of its own, in the source's comment: KV,
 # HEAD_DIM, then decode / prefill for each architecture.
-OPTION_REGISTERS = 12  # more, of a variant with ALiBi or in both directions
+OPTION_REGISTERS = 12  # more, of a variant with ALiBi, in both directions or with attention chunks
 SLACK_REGISTERS = 4  # for another release of the same NVRTC
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 ATTENTION_REGISTERS = {
@@ -77,7 +77,7 @@ def registers_allowed(kernel: Kernel, arch: str) -> int:
 def has_options(kernel: Kernel) -> bool:
     """Whether the variant is one of those that the table leaves out."""
     defines = dict(kernel.defines)
-    return bool(defines["HAS_ALIBI"] or defines["IS_BIDIRECTIONAL"])
+    return any(defines[name] for name in ("HAS_ALIBI", "IS_BIDIRECTIONAL", "ATTENTION_CHUNK"))
 
 
 def attention_registers(kernel: Kernel, arch: str) -> int:
