@@ -2,10 +2,10 @@
 
     .venv/bin/python scripts/check.py [--isas] [pytest options]
 
-All tests run with the best CPU kernels that this machine supports. The tests of whole models run again with the portable
-kernels, each value of their parameters once. With `--isas`, only those tests run, all of them, on each instruction set
-except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Tests marked `alone` run
-last, in one process.
+All tests run with the best CPU kernels that this machine supports. The tests of whole models run again with the
+portable kernels, each value of their parameters once. With `--isas`, only those tests run, all of them, on each
+instruction set except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Tests
+marked `alone` run last, in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """

@@ -10,6 +10,7 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "gelu_erf": torch.nn.functional.gelu,
     "relu": torch.nn.functional.relu,
+    "relu2": lambda x: torch.nn.functional.relu(x).square(),
 }
 
 
@@ -49,12 +50,8 @@ def attended(
     keys: Tensor,
     values: Tensor,
     options: AttentionOptions,
-    sinks: Tensor | None = None,
 ) -> Tensor:
-    """One request's last tokens, `query` [new, heads, head_dim], over `keys`, `values` [length, kv_heads, head_dim].
-
-    `sinks` [heads] join the denominators.
-    """
+    """One request's last tokens, `query` [new, heads, head_dim], over `keys`, `values` [length, kv_heads, head_dim]."""
     new, length, group = len(query), len(keys), query.shape[1] // keys.shape[1]
     wide_keys, wide_values = (x.double().repeat_interleave(group, 1) for x in (keys, values))
     scores = torch.einsum("qhd,khd->hqk", query.double(), wide_keys) * options.scale
@@ -66,7 +63,15 @@ def attended(
     hidden = torch.zeros_like(distance, dtype=torch.bool) if options.is_bidirectional else distance > 0
     if options.window:
         hidden |= distance <= -options.window
+    if options.attention_chunk:
+        numbers = torch.arange(length) // options.attention_chunk
+        hidden |= numbers != numbers[length - new :].unsqueeze(1)
     scores = scores.masked_fill(hidden, -torch.inf)
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, new, 1)], -1)
+    if options.sinks is not None:
+        scores = torch.cat([scores, options.sinks.double().view(-1, 1, 1).expand(-1, new, 1)], -1)
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :length], wide_values)
+
+
+def sinks_of(heads: int) -> Tensor:
+    """[heads], below and above a token's highest score."""
+    return torch.linspace(-2, 6, heads)

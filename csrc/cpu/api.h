@@ -1,13 +1,11 @@
-// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/cpu/parameters.py mirrors
-// the structs; their sizes are checked against struct_size() when a library is loaded.
+// The whole C ABI: every exported function, with the one struct of parameters it takes; those of the sampler and of loading
+// weights in headers of their own. workers/kernels/cpu/parameters.py mirrors the structs; their sizes are checked against
+// struct_size() when a library is loaded.
 //
 // Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.
 #pragma once
-#include <cstdint>
-
-#define API extern "C" __attribute__((visibility("default")))
-
-class Pool;
+#include "sampling/parameters.h"
+#include "weights/parameters.h"
 
 // Types of elements, in fields called `dtype`.
 enum Dtype : int32_t { DTYPE_BF16 = 0, DTYPE_FP32 = 1, DTYPE_FP16 = 2 };
@@ -97,14 +95,15 @@ API void embed_fp32(Pool*, const EmbedParams*);
 API void embed_fp16(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
-// What lies between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where they are void.
+// What lies between the products; elementwise.cpp, rotate.cpp. Arrays are contiguous, of `dtype` where they are void.
 
 // out = norm(hidden += multiplier * delta): each row to mean 0 if centred, to unit mean square, times weight, plus bias.
 struct NormParams {
-  void* out;            // [rows, size]
-  void* hidden;         // [rows, size], overwritten if there is a delta
+  void* out;            // [rows, size], rows `out_stride` apart; may be `hidden`
+  void* hidden;         // [rows, size], rows `hidden_stride` apart; overwritten if there is a delta
   const void* delta;    // [rows, size], or null
   const float *weight, *bias;  // [size]; bias may be null
+  int64_t hidden_stride, out_stride;
   int32_t rows, size;
   float eps, multiplier;
   int32_t is_centred, dtype;
@@ -116,10 +115,19 @@ struct ActivateParams {
   void* out;      // [rows, size]
   const void* x;  // [rows, size]; gated: [rows, 2 * size], gate then up
   int32_t rows, size;
-  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu
+  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared
   int32_t is_gated, dtype;
 };
 API void activate(Pool*, const ActivateParams*);
+
+// x lies between limit and -limit; NaN stays.
+struct ClipParams {
+  void* x;  // [rows, size]
+  int32_t rows, size;
+  float limit;
+  int32_t dtype;
+};
+API void clip(Pool*, const ClipParams*);
 
 // x = cap * tanh(x / cap), of rows `stride` apart
 struct CapParams {
@@ -131,70 +139,23 @@ struct CapParams {
 API void cap_logits(Pool*, const CapParams*);
 
 // Splits projected tokens: queries and keys are normalised per head, if there are norms, and rotated by the angles of
-// their positions; keys and values go to their slots of the paged cache.
+// their positions; keys and values go to their slots of the paged cache. Norms are as in NormParams.
 struct RotateParams {
   void* query;                                   // [tokens, heads, head_dim]
   const void* projected;                         // [tokens, heads + 2 * kv_heads, head_dim]: queries, keys, values
-  const float *query_norm, *key_norm;            // [head_dim], or null
+  const float *query_norm, *key_norm;            // weights: [head_dim] of all heads, or [heads, head_dim]; or null
+  const float *query_bias, *key_bias;            // likewise; only if centred
   const float* angles;                           // [positions, head_dim]: cosines of all pairs, then their sines
+  const float* query_scales;                     // [positions], what rotated and rounded queries are multiplied by; or null
   const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
   void *keys, *values;                           // [blocks, kv_heads, block_size, cached_dim], see heads.h
   float *key_scales, *value_scales;              // [blocks, kv_heads, block_size]: keys and values are int8; or null
   int32_t tokens, heads, kv_heads, head_dim, block_size;
+  int32_t norm_stride;                           // from a head's weights to the next one's: 0 or head_dim
   float eps;
-  int32_t dtype;
+  int32_t is_centred, dtype;
 };
 API void rotate_and_cache(Pool*, const RotateParams*);
-
-// The sampler's passes over logits [rows, vocab] float, rows `stride` apart; sampling.cpp.
-
-struct ScanParams {
-  const float* logits;
-  int64_t* best;    // [rows], the lowest id of the highest logit
-  uint8_t* finite;  // [rows], whether all logits are
-  int64_t stride;
-  int32_t rows, vocab;
-};
-API void scan_logits(Pool*, const ScanParams*);
-
-// Sets to -infinity what a row's bits do not allow: bit i % 32 of word i / 32 is token i's. Finds the best of what is left.
-struct MaskParams {
-  float* logits;
-  const int64_t* indices;  // [count]: each one's row of the logits, distinct
-  const uint32_t* masks;   // [count, (vocab + 31) / 32]
-  int64_t* best;           // [count], the lowest id among equals; 0 where nothing is left
-  int64_t stride;
-  int32_t count, vocab;
-};
-API void mask_logits(Pool*, const MaskParams*);
-
-// Draws tokens from what the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity, but not all of a row's.
-struct DrawParams {
-  const float* logits;
-  const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
-  const float *temperature, *log_min_p;   // columns; log_min_p -infinity: off
-  const int64_t* top_k;                   // 0: off
-  const double* top_p;                    // 1: off
-  const double* uniform;                  // [count], of [0, 1)
-  const double* exclusions;               // [count], XTC's threshold in this step; above 1: off
-  const uint32_t* const* masks;           // [count]: each one's words as in MaskParams, or null
-  int64_t* tokens;                        // [count]
-  int64_t stride;
-  int32_t count, vocab;
-};
-API void draw_tokens(Pool*, const DrawParams*);
-
-// Log-probabilities of a token of each row, then of the row's best ones. Logits are finite.
-struct LogprobParams {
-  const float* logits;
-  const int64_t *indices, *tokens, *counts;  // [count]: each one's row of the logits, its token, how many of the best
-  int32_t* ids;                              // [count, width]: the token, then the best in rank order
-  float* logprobs;                           // [count, width]
-  int32_t* ranks;                            // [count], of the token; the best is 1
-  int64_t stride;
-  int32_t count, vocab, width;
-};
-API void token_logprobs(Pool*, const LogprobParams*);
 
 // Attention of every token over the keys of its request, up to and with its own, in the paged cache. attention.cpp.
 struct AttentionParams {
@@ -206,11 +167,13 @@ struct AttentionParams {
   const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
   const int32_t* kv_lens;       // [rows], this step's tokens included
   const float* slopes;          // [heads], ALiBi: a score gains slope * (key - position); or null
+  const float* sinks;           // [heads], each one more score, of a key without a value: it joins the total last; or null
   int64_t out_stride, query_stride;  // from a token to the next
   int32_t rows, table_stride;
   int32_t kv_heads, group, head_dim, block_size;  // head_dim: at most 1024; block_size: a multiple of 16
   int32_t window;               // positions that a token sees, itself included; 0: all
-  int32_t is_bidirectional;     // a token also sees the keys after its own; window is 0 then
+  int32_t attention_chunk;      // a token sees keys from the last multiple of it on; 0: from any. Excludes a window
+  int32_t is_bidirectional;     // a token also sees the keys after its own; excludes both
   float scale;                  // of the scores
   float cap;                    // scores become cap * tanh(score / cap); 0: they stay
 };
@@ -221,70 +184,6 @@ API void attention_fp32(Pool*, const AttentionParams*);
 API void attention_fp16(Pool*, const AttentionParams*);
 API void attention_int8(Pool*, const AttentionParams*);  // keys and values are codes; query and out are bfloat16
 API void attention_int8_fp16(Pool*, const AttentionParams*);  // the same; query and out are float16
-
-// Weights of a checkpoint to packed panels, read once, written once. pack.cpp. Elements are numbered as in elements.h.
-struct PackPart {
-  const void* rows;  // [outputs, inputs] of any alignment
-  int64_t stride;    // between rows
-  int32_t outputs;
-  int32_t element;   // what the rows hold: any float, or int8 for int8 panels
-};
-struct PackParams {
-  void* panels;           // as GemmParams::weight
-  const PackPart* parts;  // [count], stacked output below output
-  int32_t* not_finite;    // becomes 1 if the panels hold a NaN or an infinity, else is left alone
-  int32_t count, outputs, inputs;
-  int32_t element;        // what the panels hold; int8: code + 128
-};
-API void pack_rows(Pool*, const PackParams*);
-
-struct PackInt4Params {
-  void* panels;            // see gemm/int4.cpp
-  const uint8_t* codes;    // [outputs, inputs], 0 to 15
-  const uint16_t* scales;  // [outputs, groups] float16, multiples of the unit
-  const uint8_t* zeros;    // [outputs, groups], or null
-  int64_t stride;          // between rows of codes
-  int32_t outputs, inputs, group_size;
-};
-API void pack_int4(Pool*, const PackInt4Params*);
-
-// Words of a quantized checkpoint to one code a byte. unpack_codes.cpp.
-struct UnpackCodesParams {
-  uint8_t* codes;         // [outputs, inputs]
-  const uint32_t* words;  // as `layout` says
-  const int64_t* order;   // [inputs]: which of the words' inputs a column takes; or null: as they come. Not for AWQ
-  int64_t stride;         // between rows of words
-  int32_t outputs, inputs;
-  int32_t first;          // values of the first words that are not wanted
-  int32_t bits;           // 4 or 8
-  int32_t layout;         // 0: [outputs, words], neighbouring inputs in a word; 1: [words, outputs], the same;
-                          // 2: [inputs, words], neighbouring outputs in AWQ's order, 4 bits
-};
-API void unpack_codes(Pool*, const UnpackCodesParams*);
-
-// Float weights to codes. quantize_weights.cpp.
-struct QuantizeWeightsParams {
-  void* codes;       // [outputs, columns]: int8, or one 4-bit code a byte
-  float* scales;     // int8: [outputs]; int4: [outputs, columns / group_size]
-  double* errors;    // [outputs, 2]: sums of squares of what was lost, and of what was there
-  const void* rows;  // [outputs, inputs] of any alignment
-  int64_t stride;
-  int32_t outputs, inputs;
-  int32_t first_column, columns;  // which of the inputs; scales of int8 are those of all
-  int32_t element;                // of the rows, any float
-  int32_t group_size;             // int4: 32, 64 or 128; int8: 0
-};
-API void quantize_weights(Pool*, const QuantizeWeightsParams*);
-
-// Bytes of a file, with a checksum of each megabyte. read_file.cpp.
-struct ReadFileParams {
-  void* into;        // [bytes], or null: only the checksums are wanted
-  uint64_t* sums;    // [megabytes, rounded up]
-  int32_t* failure;  // 0, or the first error's number
-  int64_t offset, bytes;
-  int32_t file;      // descriptor; negative: the bytes are in `into` already
-};
-API void read_file(Pool*, const ReadFileParams*);
 
 // Kernels one after another. program.cpp.
 struct KernelCall {

@@ -68,6 +68,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(LogprobParams)
   SIZE_OF(AttentionParams)
   SIZE_OF(CapParams)
+  SIZE_OF(ClipParams)
   SIZE_OF(PackPart)
   SIZE_OF(PackParams)
   SIZE_OF(PackInt4Params)

@@ -26,6 +26,7 @@ DEVICE float gelu_erf(float x) {
   return 0.5f * x * (1.f + erff(x * SQRT_HALF));
 }
 DEVICE float relu(float x) { return x < 0.f ? 0.f : x; }  // a NaN stays one
+DEVICE float relu2(float x) { return relu(x) * relu(x); }
 
 KERNEL(activation, ActivationParams) {
   constexpr int IN_PACKS = IS_GATED ? 2 * PACKS : PACKS;

@@ -1,5 +1,5 @@
-// Takes a token's projection apart. Queries and keys of each head are scaled to unit mean square (if there are norms),
-// then turned: elements i and i + HEAD_DIM / 2 are a pair. Queries go to `query`, keys and values to the token's slot of
+// Takes a token's projection apart. Queries and keys of each head are normalised (if there are norms), then turned: elements
+// i and i + HEAD_DIM / 2 are a pair. A norm scales to unit mean square; if it IS_CENTRED, to mean 0 before. Queries go to `query`, keys and values to the token's slot of
 // the cache; a token with a negative slot pads a CUDA graph's batch, and nothing of it is written.
 //
 // One block a token. A head belongs to LANES lanes, each with one pack of 8 of either half and so with whole pairs; the
@@ -9,19 +9,23 @@
 // 47 us for 8,192 tokens. The angles, 4 * HEAD_DIM bytes a position, are read by all heads and stay in L1 and L2.
 //
 // -D SCALAR: bf16 or fp16. CACHED: SCALAR or fp8. HEAD_DIM: a multiple of 16, at most 512. HEADS, KV_HEADS, BLOCK_SIZE,
-// THREADS, SHARED_BYTES.
+// IS_CENTRED: 0 or 1. THREADS, SHARED_BYTES.
 #include "packs.cuh"
 
 struct RopeKvWriteParams {
   void* query;               // [tokens, HEADS, HEAD_DIM]
   const void* projected;     // [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM]: queries, keys, values
-  const float* query_norm;   // [HEAD_DIM], or null
-  const float* key_norm;     // [HEAD_DIM], or null
+  const float* query_norm;   // weights: [HEAD_DIM] of all heads, or [HEADS, HEAD_DIM]; or null
+  const float* key_norm;     // likewise
+  const float* query_bias;   // likewise, with IS_CENTRED
+  const float* key_bias;
   const float* angles;       // [positions, HEAD_DIM]: cosines of the pairs, then sines
+  const float* query_scales;  // [positions], what turned queries are multiplied by; or null
   const int64_t* positions;  // [tokens]
   const int64_t* slots;      // [tokens] = block * BLOCK_SIZE + offset, or negative
   void* keys;                // [blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM] CACHED
   void* values;              // likewise
+  int norm_packs;  // from a head's weights to the next one's: 0 or HEAD_DIM / 8
   float eps;
   float key_factor, value_factor;  // what they are multiplied by before they are stored
 };
@@ -41,8 +45,21 @@ DEVICE float sum_of_head(float x) {
   return x;
 }
 
+// Subtracts the mean of a head from its elements, summed within a lane, then over the lanes, as the squares. All lanes of a
+// warp come here; those without a norm keep their elements.
+DEVICE void centre(float (&low)[8], float (&high)[8], bool has_norm) {
+  float sum = 0.f;
+#pragma unroll
+  for (int e = 0; e < 8; e++) sum += low[e];
+#pragma unroll
+  for (int e = 0; e < 8; e++) sum += high[e];
+  const float all = sum_of_head(sum), mean = has_norm ? all / HEAD_DIM : 0.f;
+#pragma unroll
+  for (int e = 0; e < 8; e++) low[e] -= mean, high[e] -= mean;
+}
+
 // All lanes of a warp come here; those with `weight` null keep their elements.
-DEVICE void normalise(float (&low)[8], float (&high)[8], const float* weight, int pack, float eps) {
+DEVICE void normalise(float (&low)[8], float (&high)[8], const float* weight, const float* bias, int pack, float eps) {
   float squares = 0.f;
 #pragma unroll
   for (int e = 0; e < 8; e++) squares = fmaf(low[e], low[e], squares);
@@ -58,6 +75,11 @@ DEVICE void normalise(float (&low)[8], float (&high)[8], const float* weight, in
     low[e] = low[e] * scale * low_weight[e];
     high[e] = high[e] * scale * high_weight[e];
   }
+  if (!IS_CENTRED || !bias) return;
+  load8<float>(low_weight, bias, pack);
+  load8<float>(high_weight, bias, HALF_PACKS + pack);
+#pragma unroll
+  for (int e = 0; e < 8; e++) low[e] += low_weight[e], high[e] += high_weight[e];
 }
 
 DEVICE void turn(float (&low)[8], float (&high)[8], const float (&cosine)[8], const float (&sine)[8]) {
@@ -82,6 +104,7 @@ KERNEL(rope_kv_write, RopeKvWriteParams) {
   if (slot < 0) return;
   const int warp = threadIdx.x / 32, pack = threadIdx.x % LANES;
   const bool idle = pack >= HALF_PACKS;
+  const float query_factor = p.query_scales ? p.query_scales[p.positions[token]] : 1.f;
   float cosine[8], sine[8];
   if (!idle) {
     const int64_t angles = p.positions[token] * PACKS;
@@ -98,14 +121,17 @@ KERNEL(rope_kv_write, RopeKvWriteParams) {
       load8<SCALAR>(high, p.projected, from + HALF_PACKS + pack);
     }
     if (p.query_norm || p.key_norm) {
-      const float* weight = !present || is_value ? nullptr : is_query ? p.query_norm : p.key_norm;
-      normalise(low, high, weight, pack, p.eps);
+      const bool has_norm = present && !is_value;
+      const int at = pack + (is_query ? head : head - HEADS) * p.norm_packs;
+      if (IS_CENTRED) centre(low, high, has_norm);
+      normalise(low, high, has_norm ? is_query ? p.query_norm : p.key_norm : nullptr,
+                is_query ? p.query_bias : p.key_bias, at, p.eps);
     }
     if (!present) continue;
     if (!is_value) turn(low, high, cosine, sine);
     const int64_t row = (slot / BLOCK_SIZE * KV_HEADS + (head - HEADS) % KV_HEADS) * BLOCK_SIZE + slot % BLOCK_SIZE;
     if (is_query)
-      put_head<SCALAR>(p.query, token * HEADS + head, pack, low, high, 1.f);
+      put_head<SCALAR>(p.query, token * HEADS + head, pack, low, high, query_factor);
     else if (is_value)
       put_head<CACHED>(p.values, row, pack, low, high, p.value_factor);
     else

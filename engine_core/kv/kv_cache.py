@@ -74,7 +74,7 @@ class KVCache:
         """
         behind: list[int] = []
         for sequence in sequences:
-            for group, indices in self.groups.by_window:
+            for group, indices in self.groups.by_kind:
                 length, start = len(sequence.block_tables[indices[0]]), sequence.num_released[indices[0]]
                 position = length * self.block_size if sequence.joined_step else sequence.num_scheduled
                 if (end := group.first_needed(position)) > start:

@@ -1,18 +1,19 @@
-"""KV groups, the sets of layers with the same attention window, and the blocks that each needs.
+"""KV groups, the sets of layers with the same attention window or attention chunk, and the blocks that each needs.
 
 Each row has one block table per group. Blocks of all groups have the same number of tokens and of bytes, so one pool
-serves all groups. Blocks behind a group's window return to the pool while the row runs.
+serves all groups. Blocks behind a group's window, or before its attention chunk, return to the pool while the row runs.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import gcd
 from typing import Protocol
 
 from paged_serve.protocol.messages.worker import KVGroup
 
-RELEASED = -1  # entry of a block table: the block was behind the window and is released
+RELEASED = -1  # entry of a block table: no later token sees the block, and it is released
 LONGEST = 2**31 - 1  # tokens; the protocol counts no further
 
 
@@ -58,27 +59,47 @@ class WindowGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionChunkGroup:
+    """A token sees itself and the tokens before it in its attention chunk, which begin at multiples of its size.
+
+    A row has blocks for its attention chunk and the longest chunk, so a chunk never waits for one.
+    """
+
+    attention_chunk: int  # tokens
+    block_size: int  # tokens
+    max_chunk: int  # tokens
+
+    def first_needed(self, position: int) -> int:
+        return position // self.attention_chunk * self.attention_chunk // self.block_size
+
+    def end(self, position: int, num_blocks: int) -> int:
+        num_seen = self.attention_chunk - 1 + self.max_chunk  # by the tokens of a chunk
+        offset = self.block_size - gcd(self.attention_chunk, self.block_size)  # of the first in its block, at most
+        return min(num_blocks, self.first_needed(position) + (offset + num_seen - 1) // self.block_size + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class KVGroups:
     """All groups of a model, in the order of the worker's ready message."""
 
     math: tuple[BlockMath, ...]
     block_size: int  # tokens
-    full: tuple[int, ...]  # indices of the groups with full attention
-    windows: tuple[int, ...]  # indices of the groups with a window
-    by_window: tuple[tuple[BlockMath, tuple[int, ...]], ...]  # for each window, the indices of its groups
+    full: tuple[int, ...]  # indices of the groups that keep all blocks
+    windows: tuple[int, ...]  # indices of the groups that do not: those with a window or an attention chunk
+    by_kind: tuple[tuple[BlockMath, tuple[int, ...]], ...]  # for each such kind, the indices of its groups
 
     @classmethod
     def of(cls, groups: Sequence[KVGroup], block_size: int, max_chunk: int) -> "KVGroups":
         """`max_chunk`: the most tokens of a row in one step."""
-        math = tuple(WindowGroup(g.window, block_size, max_chunk) if g.window else FullGroup() for g in groups)
-        full = tuple(index for index, group in enumerate(groups) if not group.window)
-        indices_by_window: dict[int, list[int]] = {}
+        math = tuple(_math(group, block_size, max_chunk) for group in groups)
+        full = tuple(index for index, group in enumerate(groups) if group.is_full)
+        indices_by_kind: dict[KVGroup, list[int]] = {}
         for index, group in enumerate(groups):
-            if group.window:
-                indices_by_window.setdefault(group.window, []).append(index)
-        windows = tuple(sorted(chain.from_iterable(indices_by_window.values())))
-        by_window = tuple((math[indices[0]], tuple(indices)) for indices in indices_by_window.values())
-        return cls(math, block_size, full, windows, by_window)
+            if not group.is_full:
+                indices_by_kind.setdefault(group, []).append(index)
+        windows = tuple(sorted(chain.from_iterable(indices_by_kind.values())))
+        by_kind = tuple((math[indices[0]], tuple(indices)) for indices in indices_by_kind.values())
+        return cls(math, block_size, full, windows, by_kind)
 
     def __len__(self) -> int:
         return len(self.math)
@@ -96,6 +117,14 @@ class KVGroups:
 
     def first_needed(self, position: int) -> list[int]:
         return [group.first_needed(position) for group in self.math]
+
+
+def _math(group: KVGroup, block_size: int, max_chunk: int) -> BlockMath:
+    if group.window:
+        return WindowGroup(group.window, block_size, max_chunk)
+    if group.attention_chunk:
+        return AttentionChunkGroup(group.attention_chunk, block_size, max_chunk)
+    return FullGroup()
 
 
 def keys_of(index: int, hashes: Sequence[bytes]) -> Sequence[bytes]:

@@ -1,6 +1,7 @@
 """The prefix cache finds full blocks by a chain of hashes over their tokens and all tokens before them.
 
-A prefix can be shared if each group has the blocks that the next token reads: all of them, or those of its window.
+A prefix can be shared if each group has the blocks that the next token reads: all of them, those of its window, or
+those of its attention chunk.
 """
 
 from collections.abc import Callable, Iterable
@@ -59,10 +60,10 @@ class PrefixCache:
         return self._cut(found, num_found, lambda table, index: self._pool.block_of(keys[table][index]))
 
     def _cut(self, tables: list[list[int]], num_blocks: int, block_of: Callable[[int, int], int]) -> list[list[int]]:
-        """The longest prefix of at most `num_blocks` blocks at whose end each window has all its blocks.
+        """The longest prefix of at most `num_blocks` blocks at whose end each window or attention chunk is whole.
 
         `block_of` (table, index) is called at most once per block and returns RELEASED for a missing block. A missing
-        block ends the search above it: the window of every longer candidate would contain it.
+        block ends the search above it: every longer candidate would need it too, as what is needed never moves back.
         """
         windows = self._groups.windows
         end = index = num_blocks

@@ -32,7 +32,6 @@ class FakeGroup:
         self._link = link
         self._peer = b"" if link is None else link.bring_up(epoch, now)
         facts, block_size = scenario.facts, scenario.config.cache.block_size
-        windows = [group.window for group in facts.kv_groups]
         self._worker = FakeWorker(
             facts.num_blocks,
             block_size,
@@ -40,7 +39,7 @@ class FakeGroup:
             epoch,
             is_nan,
             scenario.poison,
-            windows,
+            facts.kv_groups,
             facts.pooling.needs_whole_prompt,
             not facts.pooling.is_bidirectional,
         )

@@ -2,9 +2,9 @@
 
 A KV slot holds a hash of all tokens up to its own; a block records the salt and the KV group for which it was written.
 Reading a slot that another sequence wrote, or that was never written, raises AssertionError; each group reads as far
-back as its window. The next token is a function of (all tokens, seed, position), so any mistake changes the output. A
-slot can also be poisoned: results computed from it are not finite and poison the slots that they write. Once a step has
-reported this and the engine has applied that step, no new row may read the slot.
+back as its window or attention chunk. The next token is a function of (all tokens, seed, position), so any mistake
+changes the output. A slot can also be poisoned: results computed from it are not finite and poison the slots that they
+write. Once a step has reported this and the engine has applied that step, no new row may read the slot.
 """
 
 from array import array
@@ -15,6 +15,7 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import (
+    KVGroup,
     ModelRunnerOutput,
     NewRow,
     RowLogprobs,
@@ -92,11 +93,10 @@ class FakeWorker:
         epoch: int,
         is_nan: Callable[[], bool] = lambda: False,
         poison: int | None = None,
-        windows: Sequence[int] = (0,),
+        groups: Sequence[KVGroup] = (KVGroup(),),
         needs_whole_prompt: bool = False,
         cuts_prompts: bool = True,
     ):
-        """`windows`: the window of each KV group in tokens; 0: full attention."""
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.epoch = epoch
@@ -107,7 +107,7 @@ class FakeWorker:
         self._cuts_prompts = cuts_prompts
         self._slots = [[0] * block_size for _ in range(num_blocks)]
         self._written_for = [("", 0)] * num_blocks  # salt and group
-        self._windows = windows
+        self._groups = groups
         self._poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
         self._rows: dict[int, FakeRow] = {}
         self._decode_set: list[int] = []
@@ -152,7 +152,7 @@ class FakeWorker:
                 prefix = extend_hash(prefix, token)
                 prefixes.append(prefix)
             assert new_row.num_computed_tokens < len(tokens), "nothing is left to compute"
-            assert len(new_row.block_tables) == len(self._windows), "a row lacks the block table of a group"
+            assert len(new_row.block_tables) == len(self._groups), "a row lacks the block table of a group"
             tables = [unpack_ids(table).tolist() for table in new_row.block_tables]
             salt = background.salts.get(new_row.row, "")
             row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt)
@@ -160,7 +160,7 @@ class FakeWorker:
             for slot in self._poison_of(row):
                 assert self._poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
         for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
-            index, group = divmod(table, len(self._windows))
+            index, group = divmod(table, len(self._groups))
             self._rows[index].block_tables[group].append(block)
         for index in unpack_ids(plan.decode_leaves):
             self._decode_set.remove(index)
@@ -187,8 +187,10 @@ class FakeWorker:
 
     def _first_seen(self, row: FakeRow, group: int) -> int:
         """The first position that the row's next token attends to."""
-        window = self._windows[group]
-        return max(0, row.num_computed - window + 1) if window else 0
+        position, kind = row.num_computed, self._groups[group]
+        if kind.attention_chunk:
+            return position - position % kind.attention_chunk
+        return max(0, position - kind.window + 1) if kind.window else 0
 
     def _write(self, row: FakeRow, num_tokens: int, written: set[tuple[int, int]]) -> None:
         for position in range(row.num_computed, row.num_computed + num_tokens):

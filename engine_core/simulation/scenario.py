@@ -64,6 +64,9 @@ def blocks_of_alone(length: int, groups: tuple[KVGroup, ...], config: Config) ->
         if group.window:
             seen = group.window - 1 + chunk  # tokens that a chunk attends to
             touched = min(touched, max(len({p // size for p in range(at, at + seen)}) for at in range(size)))
+        if group.attention_chunk:
+            seen, starts = group.attention_chunk - 1 + chunk, [group.attention_chunk * n for n in range(size)]
+            touched = min(touched, max(len({p // size for p in range(at, at + seen)}) for at in starts))
         count += touched
     return count
 
@@ -138,7 +141,10 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def with_groups(facts: ModelFacts, config: Config, rng: random.Random) -> ModelFacts:
-    """Half of the models have one full group; the others have windows in all layers or in some of them."""
+    """Half of the models have one full group; the others have windows in all layers or in some of them.
+
+    Some of the windows become attention chunks of the same size.
+    """
     kind = rng.choice(("full", "full", "full", "window", "mixed", "mixed"))
     if kind == "full":
         return facts
@@ -148,7 +154,8 @@ def with_groups(facts: ModelFacts, config: Config, rng: random.Random) -> ModelF
     if kind == "mixed":
         windows += [0] * rng.choice((1, 1, 2))
         rng.shuffle(windows)
-    groups = tuple(map(KVGroup, windows))
+    chunked = {window for window in dict.fromkeys(windows) if window and rng.random() < 0.4}
+    groups = tuple(KVGroup(attention_chunk=n) if n in chunked else KVGroup(n) for n in windows)
     longest = blocks_of_alone(facts.max_model_len, groups, config)
     num_blocks = longest + rng.choice((-1, 0, 2, longest, 3 * longest))
     return replace(facts, num_blocks=max(num_blocks, len(groups)), kv_groups=groups)

@@ -17,10 +17,11 @@ A row that is in neither the decode set nor `chunks` is idle in that step. A fin
 NewRow may reuse its index. Steps run in the order in which they were sent. Two steps are in flight, so a plan may
 refer to a token that the core has not seen yet.
 
-Layers with the same attention window form a *KV group*. A row has one block table per group, in WorkerReady's order:
-the table of a row in a group has index row * groups + group. All groups allocate blocks from one pool; a block holds
-`block_size` tokens of one group's layers. In the table of a group with a window, blocks wholly behind the window of
-the first uncomputed token are never read and may belong to other rows; a NewRow has -1 in their place.
+Layers with the same attention window or attention chunk form a *KV group*. A row has one block table per group, in
+WorkerReady's order: the table of a row in a group has index row * groups + group. All groups allocate blocks from one
+pool; a block holds `block_size` tokens of one group's layers. In the table of a group with a window, blocks wholly
+behind the window of the first uncomputed token, or before its attention chunk, are never read and may belong to other
+rows; a NewRow has -1 in their place.
 """
 
 from typing import Annotated, Literal
@@ -121,9 +122,19 @@ ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
 
 
 class KVGroup(Record, frozen=True):
-    """Layers with the same attention window; they share a block table per row."""
+    """Layers with the same attention window or attention chunk; they share a block table per row."""
 
     window: Count = 0  # positions that a token sees, itself included; 0: all
+    attention_chunk: Count = 0  # a token sees positions from the last multiple of it on; 0: from any
+
+    def __post_init__(self) -> None:
+        if self.window and self.attention_chunk:
+            raise ValueError(f"a KV group with window={self.window} and attention_chunk={self.attention_chunk}")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every token sees all before it."""
+        return not self.window and not self.attention_chunk
 
 
 class WorkerReady(Message, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions, Sight, alibi_slopes
 from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, AttentionWork, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 
@@ -69,7 +69,7 @@ class Request:
 
 @dataclass
 class Batch:
-    """Requests in one paged cache. What no token sees under `window` is NaN there, and poison in the tables."""
+    """Requests in one paged cache. What no token sees is NaN there, and poison in the tables."""
 
     heads: AttentionShape
     requests: list[Request]
@@ -90,8 +90,8 @@ class Batch:
         self.keys, self.values = (torch.full(shape, torch.nan).to(self.heads.cache_dtype) for _ in range(2))
         self.tables = torch.full((len(counts), max(counts) + 2), POISON, dtype=torch.int32)
         for index, (request, count) in enumerate(zip(self.requests, counts, strict=True)):
-            unseen = len(request.keys) - len(request.query) - self.window + 1 if self.window else 0
-            for block in range(max(0, unseen) // size, count):
+            unseen = Sight(self.window, self.heads.attention_chunk).first_seen(len(request.keys) - len(request.query))
+            for block in range(unseen // size, count):
                 self.tables[index, block] = at = next(ids)
                 part = slice(max(unseen, block * size), min((block + 1) * size, len(request.keys)))
                 slots = slice(part.start - block * size, part.stop - block * size)
@@ -117,7 +117,9 @@ def options_of(heads: AttentionShape, options: Options, device: str = "cpu", sca
     """The AttentionOptions of a layer with `options`; `scale` is an additional factor of scores."""
     slopes = alibi_slopes(heads.num_heads).to(device) if heads.has_alibi else None
     scale *= heads.head_dim**-0.5
-    return AttentionOptions(scale, options.window, options.cap, slopes, heads.is_bidirectional)
+    sinks = sinks_of(heads).to(device) if options.sinks else None
+    kinds = heads.is_bidirectional, heads.attention_chunk
+    return AttentionOptions(scale, options.window, options.cap, slopes, *kinds, sinks)
 
 
 def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -> Tensor:
@@ -125,7 +127,7 @@ def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -
     tensors = batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens
     if isinstance(launcher, operations.CpuKernels):
         shown = options_of(batch.heads, options)
-        return operations.attention(launcher, batch.query, reading_view(*tensors), shown, sinks=options.sinks)
+        return operations.attention(launcher, batch.query, reading_view(*tensors), shown)
     heads, device, arch = batch.heads, device_of(launcher), arch or arch_of(launcher)
     query, view = batch.query.to(device), reading_view(*(tensor.to(device) for tensor in tensors))
     sizes = len(batch.requests), len(batch.query), options.max_slots
@@ -136,7 +138,6 @@ def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -
         work,
         *(query, view, 0),
         options=options_of(heads, options, device),
-        sinks=sinks_of(heads).to(device) if options.sinks else None,
         code_scales=options.scales,
         prefills=any(len(r.query) * heads.group > options.max_decode_rows for r in batch.requests),
         out=torch.full_like(query, torch.nan),
@@ -149,9 +150,8 @@ def oracle(batch: Batch, options: Options = PLAIN) -> Tensor:
 
 def _oracle_of(heads: AttentionShape, request: Request, options: Options) -> Tensor:
     key_scale, value_scale = options.scales
-    sinks = sinks_of(heads) if options.sinks else None
     shown = options_of(heads, options, scale=key_scale)
-    return attended(request.query, request.keys, request.values, shown, sinks) * value_scale
+    return attended(request.query, request.keys, request.values, shown) * value_scale
 
 
 def assert_right(found: Tensor, batch: Batch, options: Options = PLAIN) -> None:

@@ -23,6 +23,8 @@ def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:
     _agree(launcher, Batch(USUAL, cancelling), PLAIN, ALL_PREFILL)
     chunks = batch(NARROWED, [(2, 126), (17, 50)])
     _agree(launcher, chunks, Options(scales=(0.5, 2.0)), ALL_PREFILL)
+    chunked = batch(replace(USUAL, attention_chunk=520), [(1, 64), (21, 510), (1, 1100)])
+    _agree(launcher, chunked, Options(sinks=True), ALL_PREFILL)
     alibi = replace(USUAL, has_alibi=True)
     _agree(launcher, batch(alibi, [(1, 64), (21, 500)]), PLAIN, ALL_PREFILL)
     _agree(launcher, batch(replace(alibi, is_bidirectional=True), [(33, 0), (70, 0)]), Options(cap=5.0), ALL_PREFILL)

@@ -138,6 +138,15 @@ class Rotation:
         self.slots = torch.randperm(self.blocks * block_size, generator=random)[:tokens]
         self.slots[1::3] = -1
         self.norms = 1 + torch.randn((2, head_dim), generator=random) / 4 if norms else (None, None)
+        self.options = {}
+        if norms == "own":  # for each head, centred, with biases; and queries that grow with their positions
+            self.norms, biases = (
+                [own + torch.randn((count, head_dim), generator=random) / 4 for count in (heads, kv_heads)]
+                for own in (1, 0)
+            )
+            # Powers of two: csrc/cpu rounds queries before it scales them.
+            scales = 2.0 ** torch.randint(-1, 2, (len(self.angles),), generator=random)
+            self.options = {"biases": tuple(biases), "is_centred": True, "query_scales": scales}
         self.scales = (0.25, 0.5) if cached == FP8 else (1.0, 1.0)
 
     def run(self, launcher, tokens=slice(None)):
@@ -150,17 +159,25 @@ class Rotation:
         indices = self.positions[tokens].to(self.device), self.slots[tokens].to(self.device)
         view = writing_view(*indices, keys[1:-1], values[1:-1])
         angles = self.angles.to(self.device)
-        rotate_and_cache(launcher, projected, angles, view, query[1:-1], *on, EPS, self.scales)
+        options = dict(self.options)
+        if options:
+            options["biases"] = tuple(bias.to(self.device) for bias in options["biases"])
+            options["query_scales"] = options["query_scales"].to(self.device)
+        rotate_and_cache(launcher, projected, angles, view, query[1:-1], *on, EPS, self.scales, **options)
         query, keys, values = (inner_of(guarded) for guarded in (query, keys, values))
         return query, *(cache.transpose(1, 2).flatten(0, 1) for cache in (keys, values))
 
     def turned(self):
         """The expected queries, keys and values: normalised and rotated in float64."""
         query, key, value = self.projected.double().split([self.heads, self.kv_heads, self.kv_heads], 1)
-        if self.norms[0] is not None:
+        if self.options:
+            pairs = zip((query, key), self.norms, self.options["biases"], strict=True)
+            query, key = (centred(x, norm, bias, EPS) for x, norm, bias in pairs)
+        elif self.norms[0] is not None:
             query, key = (normalised(x, norm, EPS) for x, norm in zip((query, key), self.norms, strict=True))
-        angles = self.angles[self.positions]
-        return turned(query, angles), turned(key, angles), value
+        angles, query_scales = self.angles[self.positions], self.options.get("query_scales", torch.ones(10_000))
+        factors = query_scales[self.positions].double().view(-1, 1, 1)
+        return turned(query, angles) * factors, turned(key, angles), value
 
     def turned_in_float(self):
         """Queries and keys rotated by torch in float32, before rounding."""
@@ -223,6 +240,7 @@ def check_elementwise(launcher, device="cpu"):
     check_rms_norm(launcher, BF16, 2, 1000, device)
     check_layer_norm(launcher, BF16, 2, 1000, True, device)
     check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, True, device)
+    check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, "own", device)
     check_rotation(launcher, BF16, FP8, 256, 31, 2, 16, 3, False, device)
     for activation in ("silu", "gelu_tanh", "gelu_erf"):
         check_activation(launcher, BF16, 2, 264, activation, True, device)

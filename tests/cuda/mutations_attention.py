@@ -4,7 +4,7 @@ check_attention must detect each of MUTATIONS; EQUIVALENT ones change no result,
 """
 
 KERNEL, TILES, SOFTMAX = "attention/paged_attention.cu", "attention/tiles.cuh", "attention/softmax.cuh"
-EXCHANGE, PLAN, MERGE = "attention/exchange.cuh", "attention/plan.cu", "attention/merge.cu"
+ITEM, EXCHANGE, PLAN, MERGE = "attention/item.cuh", "attention/exchange.cuh", "attention/plan.cu", "attention/merge.cu"
 
 MUTATIONS = (
     # Races and copies.
@@ -50,9 +50,16 @@ MUTATIONS = (
     # Keys that are read, and keys that are attended to.
     (TILES, "key >= source.from && key < source.to;", "key >= source.from;", "keys past the end: poisoned blocks"),
     (TILES, "key >= source.from && key < source.to;", "key < source.to;", "keys before every window are read"),
-    (SOFTMAX, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last - low)}", "a token does not see itself"),
-    (SOFTMAX, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last + 2 - low)}", "a token sees the next"),
-    (SOFTMAX, "max(0, last - window + 1) : 0", "max(0, last - window) : 0", "a window one too long"),
+    (ITEM, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last - low)}", "a token does not see itself"),
+    (ITEM, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last + 2 - low)}", "a token sees the next"),
+    (ITEM, "max(0, last - window + 1) : 0", "max(0, last - window) : 0", "a window one too long"),
+    (ITEM, "last / ATTENTION_CHUNK *", "(last + 1) / ATTENTION_CHUNK *", "an attention chunk ends early"),
+    (
+        PLAN,
+        "return position / p.attention_chunk *",
+        "return (position + 1) / p.attention_chunk *",
+        "keys are not visited",
+    ),
     (
         KERNEL,
         "first_key + WARP_KEYS - 1 <= first &&",

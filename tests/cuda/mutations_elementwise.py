@@ -37,7 +37,16 @@ MUTATIONS = [
         "is_query ? p.key_norm : p.query_norm",
         "norms swapped",
     ),
-    ("rope_kv_write.cu", "!present || is_value ? nullptr", "!present ? nullptr", "values normalised too"),
+    ("rope_kv_write.cu", "has_norm = present && !is_value;", "has_norm = present;", "values normalised too"),
+    ("rope_kv_write.cu", "low[e] -= mean, high[e] -= mean;", "low[e] -= mean;", "half of a head is centred"),
+    ("rope_kv_write.cu", "(is_query ? head : head - HEADS) * p.norm_packs", "head * p.norm_packs", "norms of others"),
+    ("rope_kv_write.cu", "low[e] += low_weight[e], high", "high", "half of the bias"),
+    (
+        "rope_kv_write.cu",
+        "p.query_scales[p.positions[token]]",
+        "p.query_scales[token]",
+        "the scale of another position",
+    ),
     ("rope_kv_write.cu", "distance < LANES", "distance < LANES / 2", "half of a head's squares"),
     (
         "rope_kv_write.cu",

@@ -67,25 +67,23 @@ def cap_logits(executor: Any, logits: Tensor, cap: float) -> Tensor:
 
 
 def rotate_and_cache(
-    executor: Any, projected: Tensor, angles: Tensor, view: CacheView, query: Tensor, *rest: Any
+    executor: Any, projected: Tensor, angles: Tensor, view: CacheView, query: Tensor, *rest: Any, **options: Any
 ) -> Tensor:
     """Rotate and cache, as the wrapper of csrc/cuda does. Tokens without a slot are left out on the CPU."""
     if not isinstance(executor, CpuKernels):
-        return rotate.rotate_and_cache(executor, projected, angles, view, 0, query, *rest)
+        return rotate.rotate_and_cache(executor, projected, angles, view, 0, query, *rest, **options)
     *norms, _ = rest
     dtype = view.cache.keys[0].dtype
     known(projected.dtype in CPU_DTYPES and dtype == projected.dtype, f"{dtype} cache of {projected.dtype}")
     used = view.slots >= 0
     kept = replace(view, positions=view.positions[used], slots=view.slots[used])
-    query[used] = cpu_elementwise.rotate_and_cache(executor.pool, projected[used], angles, kept, 0, query[used], *norms)
+    ours = executor.pool, projected[used], angles, kept, 0, query[used], *norms
+    query[used] = cpu_elementwise.rotate_and_cache(*ours, **options)
     return query
 
 
-def attention(
-    executor: CpuKernels, query: Tensor, view: CacheView, options: AttentionOptions, *, sinks: bool
-) -> Tensor:
+def attention(executor: CpuKernels, query: Tensor, view: CacheView, options: AttentionOptions) -> Tensor:
     """Of csrc/cpu; that of csrc/cuda takes a plan of the step's work as well (attention_case.py)."""
     dtype = view.cache.keys[0].dtype
     known(query.dtype in CPU_DTYPES and dtype == query.dtype, f"{dtype} cache of {query.dtype}")
-    known(not sinks, "attention sinks")
     return cpu_attention.attention(executor.pool, query, view, 0, options, torch.full_like(query, torch.nan))

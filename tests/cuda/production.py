@@ -54,7 +54,7 @@ LIMITS = {
 
 # The speed of paged attention depends on registers, so each variant has its own figure in the source's comment: KV,
 # HEAD_DIM, then decode / prefill for each architecture.
-OPTION_REGISTERS = 12  # additional registers of variants with ALiBi or bidirectional attention
+OPTION_REGISTERS = 12  # additional registers of variants with ALiBi, bidirectional attention or attention chunks
 SLACK_REGISTERS = 4  # tolerance for other releases of the same NVRTC
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 ATTENTION_REGISTERS = {
@@ -77,7 +77,7 @@ def registers_allowed(kernel: Kernel, arch: str) -> int:
 def has_options(kernel: Kernel) -> bool:
     """Whether the variant is one that the table does not list."""
     defines = dict(kernel.defines)
-    return bool(defines["HAS_ALIBI"] or defines["IS_BIDIRECTIONAL"])
+    return any(defines[name] for name in ("HAS_ALIBI", "IS_BIDIRECTIONAL", "ATTENTION_CHUNK"))
 
 
 def attention_registers(kernel: Kernel, arch: str) -> int:

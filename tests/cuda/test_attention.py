@@ -64,6 +64,14 @@ def test_windows_at_the_edges_of_tiles_and_splits_match_the_oracle(launcher, win
 
 
 @pytest.mark.cpu_kernels
+@pytest.mark.parametrize("chunk", [1, 48, 64, 512, 600, 2000])
+def test_attention_chunks_at_the_edges_of_tiles_and_splits_match_the_oracle(launcher, chunk):
+    cases = batch(replace(USUAL, attention_chunk=chunk), [(1, 1040), (1, chunk - 1), (2, 63), (18, 500), (80, 1000)])
+    options = Options(sinks=chunk == 48)
+    assert_right(run(launcher, cases, options), cases, options)
+
+
+@pytest.mark.cpu_kernels
 def test_requests_without_new_tokens_are_left_out(launcher):
     cases = batch(USUAL, [(1, 70), (0, 33), (2, 40), (0, 5)])
     assert_right(run(launcher, cases), cases)

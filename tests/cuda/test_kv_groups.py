@@ -5,6 +5,7 @@ import torch
 
 from paged_serve.protocol.messages.config import Config, ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
@@ -17,7 +18,7 @@ from paged_serve.workers.runner.cuda_steps import cuda_steps
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..workers.invariance.planner import Odds, Planner, Request
-from ..workers.runner.test_kv_groups import KINDS, UNDISTURBED, WINDOWS
+from ..workers.runner.test_kv_groups import GROUPS, KINDS, UNDISTURBED
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, StreamLauncher
@@ -51,25 +52,25 @@ def new_cache(model, groups: KVGroups | None) -> KVCache:
     return cache
 
 
-def planner_of(runner, seed: int, windows: tuple[int, ...]) -> Planner:
+def planner_of(runner, seed: int, groups: tuple[KVGroup, ...]) -> Planner:
     sizes = {"num_rows": NUM_ROWS, "num_blocks": NUM_BLOCKS, "block_size": BLOCK_SIZE}
-    return Planner(runner, **sizes, seed=seed, windows=windows)
+    return Planner(runner, **sizes, seed=seed, groups=groups)
 
 
 def grouped(model, device) -> Planner:
     """With graphs of all sizes."""
-    groups = KVGroups.of(model.geometry.sliding_windows, MAX_LEN)
-    assert groups.windows == WINDOWS["mixed"]
+    groups = KVGroups.of_model(model.geometry, MAX_LEN)
+    assert groups.kinds == GROUPS["mixed"]
     steps = cuda_steps(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device)
     steps.prepare(lambda done, of: None)
-    return planner_of(steps, 3, groups.windows)
+    return planner_of(steps, 3, groups.kinds)
 
 
 def whole(model) -> Planner:
     """A planner without graphs, with one table for all layers."""
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
     sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 1}
-    return planner_of(ModelRunner(model, new_cache(model, None), GROUP, sampler, **sizes), 1, (0,))
+    return planner_of(ModelRunner(model, new_cache(model, None), GROUP, sampler, **sizes), 1, (KVGroup(),))
 
 
 def test_rows_that_take_each_others_freed_blocks_get_the_same_bytes(model, device):

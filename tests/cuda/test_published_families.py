@@ -16,10 +16,13 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
     "starcoder2-plain-sliding": torch.bfloat16,  # gelu by erf, no biases
     "gemma2": torch.float16,  # caps, windows in every other layer
     "bloom-even": torch.bfloat16,  # ALiBi
+    "llama4": torch.bfloat16,  # attention chunks, heads normalised in layers that rotate, query scales in the others
+    "stablelm-qk-norm": torch.bfloat16,  # a layer norm with weights of its own for each head
+    "nemotron": torch.float16,  # relu squared
 }
 
 
-NIGHTLY = ("gpt-bigcode", "starcoder2-plain-sliding")
+NIGHTLY = ("gpt-bigcode", "starcoder2-plain-sliding", "stablelm-qk-norm", "nemotron")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 
 
 @pytest.mark.cpu_kernels
-@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("norms", [False, True, "own"])
 @pytest.mark.parametrize(
     ("dtype", "cached", "heads", "kv_heads", "head_dim", "block_size", "tokens"),
     [
@@ -31,7 +31,7 @@ def test_a_token_is_rotated_and_cached(
 
 
 @pytest.mark.cpu_kernels
-@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("norms", [False, True, "own"])
 def test_threads_take_heads_in_turns_where_there_are_many(launcher, device, norms):
     assert rotate_and_cache_kernel(BF16, BF16, 256, 27, 5, 16).threads * 8 < (27 + 2 * 5) * 256
     check_rotation(launcher, BF16, BF16, 256, 27, 5, 16, 3, norms, device)

@@ -48,15 +48,13 @@ class Driver:
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
         )
         pooling = PoolingFacts() if pooling is None else pooling
-        groups = tuple(map(KVGroup, windows))
+        groups = tuple(each if isinstance(each, KVGroup) else KVGroup(each) for each in windows)
         self.facts = ModelFacts(
             num_blocks, max_model_len, vocab_size, frozenset(eos), pooling=pooling, kv_groups=groups
         )
         self.engine = EngineCore(self.config, self.facts, epoch)
         whole = pooling.needs_whole_prompt
-        self.worker = FakeWorker(
-            num_blocks, block_size, vocab_size, 0, is_nan, windows=windows, needs_whole_prompt=whole
-        )
+        self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan, groups=groups, needs_whole_prompt=whole)
         self.plans = deque()  # sent, not executed
         self.answers = deque()
         self.sent = []  # every plan

@@ -51,7 +51,7 @@ class Scope:
     aborts: int = 1
     crashes: int = 1
     nans: int = 1
-    windows: tuple[int, ...] = (0,)
+    windows: tuple[int | KVGroup, ...] = (0,)
     max_model_len: int = 8
 
     def scenario(self) -> Scenario:
@@ -61,7 +61,7 @@ class Scope:
             pipeline_depth=self.pipeline_depth,
         )
         config = Config(cache=CacheConfig(block_size=self.block_size), scheduler=scheduler)
-        groups = tuple(map(KVGroup, self.windows))
+        groups = tuple(each if isinstance(each, KVGroup) else KVGroup(each) for each in self.windows)
         facts = ModelFacts(self.num_blocks, self.max_model_len, 50, frozenset(), kv_groups=groups)
         return Scenario(0, config, facts, 1, len(self.requests), 256, 1.0, 0, 0, 0, 0, 0, (("", 1.0),), 0, None)
 

@@ -42,7 +42,7 @@ LONG_ROPE = {
     "long_factor": [1.5 + 0.5 * pair for pair in range(6)],
     "partial_rotary_factor": 0.75,
 }
-CLASSES = {"GPT2": "GPT2LMHeadModel"}
+CLASSES = {"GPT2": "GPT2LMHeadModel", "Llama4Text": "Llama4ForCausalLM"}
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"family": "Llama", "rms_norm_eps": 0.05},
@@ -175,8 +175,56 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "parallel_attn": False,
         "bias": True,
     },
+    "falcon-alibi": {
+        "family": "Falcon",
+        "ffn_hidden_size": 96,
+        "alibi": True,
+        "multi_query": False,
+        "parallel_attn": False,
+        "bias": True,
+    },
+    "falcon-alibi-6-heads": {
+        "family": "Falcon",
+        "ffn_hidden_size": 96,
+        "alibi": True,
+        "num_attention_heads": 6,
+        "hidden_size": 96,
+    },
+    "mpt": {"family": "Mpt"},
+    "mpt-clipped": {
+        "family": "Mpt",
+        "n_heads": 6,
+        "d_model": 96,
+        "attn_config": {"clip_qkv": 0.7, "softmax_scale": 0.2},
+    },
     "phi": {"family": "Phi", "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1000.0}},
     "stablelm": {"family": "StableLm", "use_qkv_bias": True},
+    "stablelm-qk-norm": {"family": "StableLm", "qk_layernorm": True},
+    "phi-qk-norm": {"family": "Phi", "qk_layernorm": True, "partial_rotary_factor": 0.5},
+    "cohere-qk-norm": {"family": "Cohere", "logit_scale": 0.25, "use_qk_norm": True},
+    "nemotron": {"family": "Nemotron"},
+    "nemotron-biased": {"family": "Nemotron", "attention_bias": True, "mlp_bias": True, "head_dim": 24},
+    "arcee": {"family": "Arcee", "head_dim": 24},
+    "llama4": {
+        "family": "Llama4Text",
+        "num_hidden_layers": 5,
+        "intermediate_size_mlp": 96,
+        "moe_layers": [],
+        "head_dim": 32,
+        "attention_chunk_size": 40,
+        "no_rope_layers": [1, 0, 1, 1, 0],
+        "floor_scale": 24,
+        "attn_scale": 0.5,
+    },
+    "llama4-chunks-of-whole-blocks": {
+        "family": "Llama4Text",
+        "num_hidden_layers": 4,
+        "intermediate_size_mlp": 96,
+        "moe_layers": [],
+        "attention_chunk_size": 48,
+        "use_qk_norm": False,
+        "attn_temperature_tuning": False,
+    },
     "stablelm-parallel": {"family": "StableLm", "use_parallel_residual": True, "tie_word_embeddings": True},
     "cohere": {"family": "Cohere", "logit_scale": 0.25},
     "cohere2": {"family": "Cohere2", "num_hidden_layers": 4, "sliding_window": 40, "logit_scale": 0.5},
@@ -220,20 +268,31 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
             options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}
-        config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(**options, attn_implementation="eager")
+        if family == "Mpt":
+            common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+            ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
+            options = {"d_model": ours["hidden_size"], "n_layers": 3, "n_heads": 4, "max_seq_len": 512, **options}
+        config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(
+            **options, attn_implementation=_attention(variant)
+        )
         model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
         randomise(model)
         model.to(dtype).save_pretrained(folder, **save)
-    return transformers_model(folder)
+    return transformers_model(folder, attention=_attention(variant))
 
 
-def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+def _attention(variant: str) -> str:
+    """The implementation of transformers that is right: with "eager", Falcon adds what ALiBi gives twice."""
+    return "sdpa" if variant.startswith("falcon-alibi") else "eager"
+
+
+def transformers_model(folder: Path, dtype: torch.dtype = torch.float32, attention: str = "eager") -> Any:
     """What transformers makes of the folder; its rotary frequencies stay float32 (a later `.to` would round them)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
 
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
         return loaded.eval()
 
 

@@ -14,7 +14,7 @@ from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreO
 from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.worker import KVGroup, ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
@@ -66,7 +66,7 @@ class OneProcess:
         """`num_blocks` is per KV group."""
         self.model, self.config, self.max_model_len = model, config, max_model_len
         geometry = model.geometry
-        self.groups = KVGroups.of(geometry.sliding_windows, max_model_len)
+        self.groups = KVGroups.of_model(geometry, max_model_len)
         self.num_blocks = num_blocks * len(self.groups.windows)
         facts = ModelFacts(
             self.num_blocks,
@@ -74,7 +74,7 @@ class OneProcess:
             geometry.vocab_size,
             frozenset(geometry.eos_token_ids),
             pooling=pooling_facts(model),
-            kv_groups=tuple(map(KVGroup, self.groups.windows)),
+            kv_groups=self.groups.kinds,
         )
         self.engine = EngineCore(config, facts)
         self.engine.add_client(CLIENT, 0.0)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from paged_serve.workers.batch.input_batch import InputBatch
+from paged_serve.workers.checkpoint.attention_options import Sight
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.models.decoder import Model
@@ -41,16 +42,16 @@ class PagedLoop:
     ):
         self.model = model
         self.block_size = block_size
-        groups = KVGroups.of(model.geometry.sliding_windows, max_model_len) if max_model_len else None
+        groups = KVGroups.of_model(model.geometry, max_model_len) if max_model_len else None
         self.cache = KVCache.allocate(model.geometry, num_blocks, block_size, model.tp_size, dtype=dtype, groups=groups)
-        self.windows = self.cache.groups.windows
+        self.kinds = self.cache.groups.kinds
         self.free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
         self._on_freed = on_freed
 
     def row(self, token_ids: list[int], shared: LoopRow | None = None, shared_blocks: int = 0) -> LoopRow:
         """A new row; its first `shared_blocks` blocks are those of `shared`, which are computed already."""
         row = LoopRow(list(token_ids), [table[:shared_blocks] for table in shared.tables] if shared else [])
-        row.tables = row.tables or [[] for _ in self.windows]
+        row.tables = row.tables or [[] for _ in self.kinds]
         row.num_computed = shared_blocks * self.block_size
         return row
 
@@ -71,13 +72,13 @@ class PagedLoop:
         return hidden
 
     def _free_behind_windows(self, row: LoopRow) -> None:
-        for table, window in zip(row.tables, self.windows, strict=True):
-            if window:
-                for index in range(max(0, row.num_computed - window + 1) // self.block_size):
-                    if table[index] != NOWHERE:
-                        self._on_freed(self.cache, table[index])
-                        self.free.append(table[index])
-                        table[index] = NOWHERE
+        for table, kind in zip(row.tables, self.kinds, strict=True):
+            first = Sight(kind.window, kind.attention_chunk).first_seen(row.num_computed)
+            for index in range(first // self.block_size):
+                if table[index] != NOWHERE:
+                    self._on_freed(self.cache, table[index])
+                    self.free.append(table[index])
+                    table[index] = NOWHERE
 
     def batch(self, work: list[tuple[LoopRow, int]]) -> InputBatch:
         positions = [list(range(row.num_computed, row.num_computed + count)) for row, count in work]
@@ -93,7 +94,7 @@ class PagedLoop:
             row_starts=torch.tensor(starts, dtype=torch.int32),
             kv_lens=torch.tensor(kv_lens, dtype=torch.int32),
             longest=max(kv_lens),
-            block_tables=[self._tables([row.tables[group] for row, _ in work]) for group in range(len(self.windows))],
+            block_tables=[self._tables([row.tables[group] for row, _ in work]) for group in range(len(self.kinds))],
             slots=[
                 torch.tensor(
                     [
@@ -102,7 +103,7 @@ class PagedLoop:
                         for p in ps
                     ]
                 )
-                for group in range(len(self.windows))
+                for group in range(len(self.kinds))
             ],
             logit_tokens=torch.tensor([end - 1 for end in starts[1:]]),
             num_decode_rows=sum(count == 1 for _, count in work),

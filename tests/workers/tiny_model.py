@@ -21,7 +21,8 @@ def write_tiny_model(
 ) -> str:
     """Write config.json and model.safetensors; the weights are large enough that logits differ clearly.
 
-    `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs.
+    `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs,
+    one of "llama4_text" its names.
     `draw(shape)` makes normal numbers in the place of torch, whose own differ from one processor to another.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -35,6 +36,7 @@ def write_tiny_model(
         "model.norm.weight": torch.ones(HIDDEN, dtype=dtype),
         "lm_head.weight": weight(VOCAB_SIZE, HIDDEN, scale=0.4),
     }
+    feed_forward = "feed_forward" if changes.get("model_type") == "llama4_text" else "mlp"
     for layer in range(changes.get("num_hidden_layers", LAYERS)):
         name = f"model.layers.{layer}"
         shapes = {
@@ -42,9 +44,9 @@ def write_tiny_model(
             "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
             "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
             "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
-            "mlp.gate_proj": (FFN, HIDDEN),
-            "mlp.up_proj": (FFN, HIDDEN),
-            "mlp.down_proj": (HIDDEN, FFN),
+            f"{feed_forward}.gate_proj": (FFN, HIDDEN),
+            f"{feed_forward}.up_proj": (FFN, HIDDEN),
+            f"{feed_forward}.down_proj": (HIDDEN, FFN),
         }
         tensors |= {f"{name}.{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
         for norm in ("input_layernorm", "post_attention_layernorm"):

@@ -7,18 +7,46 @@ import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which keys a token sees; at most one of the three is set."""
+
+    window: int = 0  # positions that it sees, itself included; 0: all
+    attention_chunk: int = 0  # it sees positions from the last multiple of this on; 0: from any
+    is_bidirectional: bool = False  # it also sees the keys after its own: its whole prompt is one chunk
+
+    def first_seen(self, position: int) -> int:
+        """The first position that the token at `position` sees."""
+        if self.attention_chunk:
+            return position // self.attention_chunk * self.attention_chunk
+        return max(0, position - self.window + 1) if self.window else 0
+
+    def first_seen_of(self, positions: Tensor) -> Tensor:
+        """The same for `positions` of integers, in their shape."""
+        if self.attention_chunk:
+            return torch.div(positions, self.attention_chunk, rounding_mode="floor") * self.attention_chunk
+        return (positions - self.window + 1).clamp(min=0) if self.window else torch.zeros_like(positions)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionOptions:
     """How one layer computes its scores: query * key * scale, then the cap, then ALiBi's bias, all in float32."""
 
     scale: float
-    window: int = 0  # positions that a token attends to, itself included; 0: all
+    window: int = 0  # as in Sight
     cap: float = 0.0  # scores become cap * tanh(score / cap); 0: no cap
     slopes: Tensor | None = None  # [heads] float32, ALiBi: adds slope * (key's position - query's) to a score
-    is_bidirectional: bool = False  # a token also attends to later keys: its whole prompt is one chunk
+    is_bidirectional: bool = False
+    attention_chunk: int = 0
+    sinks: Tensor | None = None  # [heads] float32, each one more score without a value; added last
 
     def __post_init__(self) -> None:
-        assert not (self.window and self.is_bidirectional), "windows are not supported in bidirectional attention"
+        kinds = bool(self.window), self.is_bidirectional, bool(self.attention_chunk)
+        assert sum(kinds) <= 1, "windows and attention chunks end at their token, and exclude each other"
+
+    @property
+    def sight(self) -> Sight:
+        return Sight(self.window, self.attention_chunk, self.is_bidirectional)
 
 
 def alibi_slopes(num_heads: int) -> Tensor:

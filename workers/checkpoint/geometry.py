@@ -12,8 +12,16 @@ from paged_serve.protocol.errors import ConfigError
 Positive = Annotated[float, Meta(gt=0)]
 # What the checkpoint has scores of: tokens; labels, of a text or of each token; rewards, of each token; nothing.
 Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "none"]
-# rms_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_layer: also without a weight.
-NormKind = Literal["rms", "rms_less_1", "layer", "unbiased_layer", "plain_layer"]
+# …_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_…: without a weight.
+NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "unbiased_layer", "plain_layer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Rotated queries are multiplied by 1 + scale * log(1 + floor((position + 1) / floor_scale))."""
+
+    scale: float
+    floor_scale: Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,7 @@ class RopeScaling:
     short_factors: tuple[Positive, ...] = ()  # longrope: divisors of each pair's frequency
     long_factors: tuple[Positive, ...] = ()
     rotary_dim: int | None = None  # rotated elements of a head; None: all
+    temperature: Temperature | None = None
     is_long: bool = False  # longrope: uses the long factors, because max_model_len exceeds the original positions
 
 
@@ -42,7 +51,7 @@ class RopeScaling:
 class Activation:
     """An activation: activation(gate) * up if gated, else activation(x). "gelu_tanh" approximates erf by tanh."""
 
-    kind: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
+    kind: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"] = "silu"  # relu2: relu squared
     is_gated: bool = True
 
     def outputs(self, inputs: int) -> int:
@@ -97,9 +106,16 @@ class Geometry:
     usual_max_len: int | None = None  # tokens; the default of max_model_len if less than max_position_embeddings
     scores_cap: float = 0.0  # of attention scores, by a tanh; 0: no cap
     logits_cap: float = 0.0
-    has_alibi: bool = False  # scores decrease with the distance of the key, by a slope per head
     reaches: tuple[int, ...] = ()  # per encoder layer: tokens attended to on each side; 0: all
+    attention_chunks: tuple[int, ...] = ()  # per layer, see Sight; 0: none. Empty: none in any layer
+    slopes: tuple[float, ...] = ()  # ALiBi, of all heads: scores decrease with the distance of the key; empty: no ALiBi
+    qk_norm_kind: NormKind | None = None  # None: as `norm`
+    qk_norm_per_head: bool = False  # each head has its own weights
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
+
+    def has_qk_norm(self, layer: int) -> bool:
+        """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
+        return self.qk_norm and not (self.qk_norm_kind == "plain_rms" and self.ropes[layer].kind == "none")
 
     @property
     def scale(self) -> float:

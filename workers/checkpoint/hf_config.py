@@ -34,7 +34,7 @@ ROPE_FIELDS = {
 }
 
 
-ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu"]] = {
+ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
@@ -42,6 +42,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu"]] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 
 
@@ -73,7 +74,13 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     partial_rotary_factor: float | None = None
     rotary_dim: Size | None = None  # the same as a number of elements
     rope_local_base_freq: float = 10000.0  # Gemma 3: theta of the layers with sliding windows
-    no_rope_layers: list[int] | None = None  # SmolLM3: 0 for each layer without rotary embeddings
+    no_rope_layers: list[int] | None = None  # SmolLM3, Llama 4: 0 for each layer without rotary embeddings
+    no_rope_layer_interval: Annotated[int, Meta(ge=1)] = 4  # without that list, every n-th layer has none
+    attention_chunk_size: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None
+    attn_temperature_tuning: bool = True  # Llama 4: queries of layers without rotary embeddings grow with the position
+    attn_scale: float = 0.1
+    floor_scale: Annotated[int, Meta(ge=1)] = 8192
+    qk_norm: bool = False  # Llama 4: whether queries and keys are normalised
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
@@ -83,6 +90,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     original_max_position_embeddings: int | None = None
     type_vocab_size: Size = 0  # encoders: the number of token types
     use_parallel_residual: bool = False
+    alibi: bool = False  # Falcon
     num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one
     clip_qkv: Annotated[float, Meta(gt=0)] | None = None
     dtype: str | None = None

@@ -74,7 +74,7 @@ def max_model_len(config: Config, geometry: Geometry) -> int:
 
 def groups_of(config: Config, geometry: Geometry) -> KVGroups:
     """The KV groups of the model's layers under this configuration."""
-    return KVGroups.of(geometry.sliding_windows, max_model_len(config, geometry))
+    return KVGroups.of_model(geometry, max_model_len(config, geometry))
 
 
 def host_budget(free_bytes: int, tp_size: int) -> int:
@@ -101,6 +101,6 @@ def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: in
         raise ConfigError(
             f"{budget} bytes per rank hold {num_blocks} KV blocks of {bytes_per_block} bytes, but one sequence of "
             f"{length} tokens needs {blocks_of_one}; raise kv_cache_memory_bytes or lower max_model_len"
-            + (" or max_num_batched_tokens" if any(groups.windows) else "")
+            + (" or max_num_batched_tokens" if any(not kind.is_full for kind in groups.kinds) else "")
         )
     return num_blocks

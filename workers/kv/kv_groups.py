@@ -1,4 +1,5 @@
-"""KV groups: layers with the same window share a block table, so that blocks outside the window can be released.
+"""KV groups: layers with the same window or attention chunk share a block table, so that blocks that no later token
+sees can be released.
 
 All groups take blocks of equal size in bytes from one pool, so all have the same number of layers. The cache has this
 number of tensors for keys and for values; layers of different groups share a tensor, with different blocks.
@@ -6,8 +7,11 @@ number of tensors for keys and for values; layers of different groups share a te
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
-from paged_serve.protocol.messages.worker import MAX_KV_GROUPS
+from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, KVGroup
+
+from ..checkpoint.geometry import Geometry
 
 COST_OF_GROUP = 0.02  # the cost of a group's tables and views, in units of the bytes of a sequence of full length
 
@@ -20,6 +24,16 @@ class KVGroups:
     of_layer: tuple[int, ...]  # the group of each layer
     tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's blocks
     layers_per_group: int  # a group may have fewer layers, but takes the same memory
+    attention_chunks: tuple[int, ...] = ()  # of each group, see Sight; 0: none. Empty: of no group
+
+    @property
+    def kinds(self) -> tuple[KVGroup, ...]:
+        chunks = self.attention_chunks or (0,) * len(self.windows)
+        return tuple(map(KVGroup, self.windows, chunks))
+
+    @classmethod
+    def of_model(cls, geometry: Geometry, max_model_len: int) -> "KVGroups":
+        return cls.of(geometry.sliding_windows, max_model_len, geometry.attention_chunks)
 
     @classmethod
     def whole(cls, num_layers: int) -> "KVGroups":
@@ -27,47 +41,58 @@ class KVGroups:
         return cls((0,), (0,) * num_layers, tuple(range(num_layers)), num_layers)
 
     @classmethod
-    def of(cls, windows: Sequence[int], max_model_len: int) -> "KVGroups":
-        """Groups for layers with these `windows` (0: full attention) and requests of up to `max_model_len` tokens.
+    def of(cls, windows: Sequence[int], max_model_len: int, attention_chunks: Sequence[int] = ()) -> "KVGroups":
+        """Groups for layers with these `windows` and `attention_chunks` (0: neither), and requests of up to
+        `max_model_len` tokens.
 
-        A window that is no smaller than the longest request hides nothing: its layers keep all positions.
+        A window or an attention chunk that is no smaller than the longest request hides nothing: its layers keep all
+        positions.
         """
-        kinds: dict[int, list[int]] = {}
-        for layer, window in enumerate(windows):
-            kinds.setdefault(window if window < max_model_len else 0, []).append(layer)
-        size = _layers_per_group({window: len(layers) for window, layers in kinds.items()}, max_model_len)
+        chunks = attention_chunks or (0,) * len(windows)
+        kinds: dict[tuple[int, int], list[int]] = {}
+        for layer, kind in enumerate(zip(windows, chunks, strict=True)):
+            window, chunk = (size if size < max_model_len else 0 for size in kind)
+            kinds.setdefault((window, chunk), []).append(layer)
+        held = {kind: max(kind) or max_model_len for kind in kinds}
+        size = _layers_per_group([(held[kind], len(layers)) for kind, layers in kinds.items()])
         groups = [
-            (window, kinds[window][first : first + size])
-            for window in sorted(kinds)
-            for first in range(0, len(kinds[window]), size)
+            (kind, kinds[kind][first : first + size])
+            for kind in sorted(kinds)
+            for first in range(0, len(kinds[kind]), size)
         ]
         places = {
             layer: (group, tensor) for group, (_, layers) in enumerate(groups) for tensor, layer in enumerate(layers)
         }
         of_layer, tensor_of_layer = zip(*(places[layer] for layer in range(len(windows))), strict=True)
-        return cls(tuple(window for window, _ in groups), of_layer, tensor_of_layer, size)
+        windows_of, chunks_of = zip(*(kind for kind, _ in groups), strict=True)
+        return cls(windows_of, of_layer, tensor_of_layer, size, chunks_of if any(chunks_of) else ())
 
     def blocks_of_sequence(self, length: int, block_size: int, most_at_once: int) -> int:
         """The largest number of blocks of a sequence of `length` tokens in chunks of up to `most_at_once` tokens."""
         whole = -(-length // block_size)
 
-        def of(window: int) -> int:
-            """Blocks spanned by a chunk and the window before it, which may begin anywhere in a block."""
-            spanned = window - 1 + min(most_at_once, length)
-            return min(whole, (spanned + block_size - 2) // block_size + 1) if window else whole
+        def of(kind: KVGroup) -> int:
+            """Blocks spanned by a chunk and what its first token sees: a window begins anywhere in a block, an
+            attention chunk at a multiple of its size."""
+            if kind.is_full:
+                return whole
+            spanned = (kind.window or kind.attention_chunk) - 1 + min(most_at_once, length)
+            offset = block_size - (gcd(kind.attention_chunk, block_size) if kind.attention_chunk else 1)
+            return min(whole, (offset + spanned - 1) // block_size + 1)
 
-        return sum(map(of, self.windows))
+        return sum(map(of, self.kinds))
 
 
-def _layers_per_group(num_layers: dict[int, int], max_model_len: int) -> int:
-    """The cheapest size, given the number of layers by window: small groups mean many tables, large ones padding."""
+def _layers_per_group(kinds: Sequence[tuple[int, int]]) -> int:
+    """The cheapest size, given the tokens that each kind holds and its number of layers: small groups mean many
+    tables, large ones padding."""
 
     def num_groups(size: int) -> int:
-        return sum(-(-count // size) for count in num_layers.values())
+        return sum(-(-count // size) for _, count in kinds)
 
     def cost(size: int) -> float:
-        tokens = sum(-(-count // size) * size * (window or max_model_len) for window, count in num_layers.items())
+        tokens = sum(-(-count // size) * size * held for held, count in kinds)
         return tokens * (1 + COST_OF_GROUP * num_groups(size))
 
-    sizes = [size for size in range(1, max(num_layers.values()) + 1) if num_groups(size) <= MAX_KV_GROUPS]
+    sizes = [size for size in range(1, max(count for _, count in kinds) + 1) if num_groups(size) <= MAX_KV_GROUPS]
     return min(sizes, key=cost)

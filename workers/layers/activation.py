@@ -27,6 +27,8 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
             result = (gate * up).mul_(_normal_distribution(gate))
         case "relu":
             result = gate.clamp_min(0.0).mul_(up)
+        case "relu2":
+            result = gate.clamp_min(0.0).square_().mul_(up)
     return result.to(x.dtype)
 
 

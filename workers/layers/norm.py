@@ -10,7 +10,7 @@ class RMSNorm:
     is_centred, bias = False, None
 
     def __init__(self, weight: Tensor, eps: float):
-        self.weight = weight.float()  # [size]
+        self.weight = weight.float()  # [size], or [heads, size] for heads with weights of their own
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -26,8 +26,8 @@ class LayerNorm:
     is_centred = True
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eps: float):
-        self.weight = weight.float()  # [size]
-        self.bias = None if bias is None else bias.float()  # [size]
+        self.weight = weight.float()  # [size], or [heads, size] for heads with weights of their own
+        self.bias = None if bias is None else bias.float()  # likewise
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -39,3 +39,11 @@ class LayerNorm:
 
 
 Norm = RMSNorm | LayerNorm
+
+
+def weight_of(norm: Norm | None) -> Tensor | None:
+    return None if norm is None else norm.weight
+
+
+def bias_of(norm: Norm | None) -> Tensor | None:
+    return None if norm is None else norm.bias

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..checkpoint.geometry import Activation
 from ..kv.cache_view import CacheView
-from .norm import Norm, RMSNorm
+from .norm import Norm
 from .rotary import Rotary
 
 
@@ -28,6 +28,15 @@ class KernelStep:
 
     view: CacheView
     angles: tuple[Tensor, ...]  # one per layer, [positions, head_dim] float32, at least up to the step's last position
+    query_scales: tuple[
+        Tensor | None, ...
+    ]  # one per layer, [positions] float32, what rotated queries are multiplied by
+
+    @classmethod
+    def of_views(cls, views: Sequence[CacheView], heads: HeadLayout) -> "list[KernelStep]":
+        angles = tuple(rotary.table(views[0].longest) for rotary in heads.rotaries)
+        scales = tuple(rotary.query_scales for rotary in heads.rotaries)
+        return [cls(view, angles, scales) for view in views]
 
 
 class Ops(Protocol):
@@ -38,7 +47,7 @@ class Ops(Protocol):
         ...
 
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
-        """`hidden` [tokens, hidden] normalised, in `out` if given; `out` may be `hidden` itself."""
+        """`hidden` [tokens, hidden] normalised, in `out` if given; which may be `hidden`. Rows may be strided."""
         ...
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
@@ -56,13 +65,17 @@ class Ops(Protocol):
         """Replaces `logits` [rows, vocab] float32 by cap * tanh(logits / cap) in place. Rows may be strided."""
         ...
 
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        """Limits `x` [tokens, n] to [-limit, limit] in place; a NaN stays one."""
+        ...
+
     def rotate_and_cache(
-        self, step: Any, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+        self, step: Any, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:
         """Splits `projected` [tokens, (heads + 2 kv_heads) * head_dim]; writes keys and values to the cache of `layer`.
 
-        `step` is that of the layer's group. Queries and keys are normalised per head, if there are norms, then rotated
-        by position. Returns the queries, [tokens, heads, head_dim].
+        `step` is that of the layer's group. Queries and keys are normalised per head, if there are norms, whose weights
+        may be [heads, head_dim]; then rotated by position. Returns the queries, [tokens, heads, head_dim].
         """
         ...
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .trigonometry import cosine_and_sine
 
 if TYPE_CHECKING:  # a type only: nothing to import at run time
-    from ..checkpoint.geometry import RopeScaling
+    from ..checkpoint.geometry import RopeScaling, Temperature
 
 POSITIONS_AT_ONCE = 2048  # a table grows by multiples of this
 
@@ -29,6 +29,13 @@ class Rotary:
         self.amplitudes = np.ones(head_dim // 2, dtype=np.float32)
         self.amplitudes[: len(turned)] = attention_factor(scaling)
         self._table = torch.empty((0, head_dim), device=device)
+        self._temperature = scaling.temperature
+        self._query_scales = torch.empty(0, device=device)
+
+    @property
+    def query_scales(self) -> Tensor | None:
+        """What rotated queries are multiplied by, at the table's positions: [positions] float32; None: nothing."""
+        return None if self._temperature is None else self._query_scales
 
     def table(self, num_positions: int) -> Tensor:
         """Cosines, then sines, of `num_positions` or more: [positions, head_dim] float32. Grows on demand."""
@@ -36,6 +43,8 @@ class Rotary:
             wanted = -(-max(num_positions, 2 * held) // POSITIONS_AT_ONCE) * POSITIONS_AT_ONCE
             grown = [self._piece(first) for first in range(held, wanted, POSITIONS_AT_ONCE)]
             self._table = torch.cat([self._table, torch.cat(grown).to(self._table.device)])
+            if self._temperature is not None:
+                self._query_scales = temperatures(self._temperature, wanted).to(self._table.device)
         return self._table
 
     def _piece(self, first: int) -> Tensor:
@@ -43,6 +52,13 @@ class Rotary:
         positions = np.arange(first, first + POSITIONS_AT_ONCE, dtype=np.float32)
         both = cosine_and_sine(positions[:, None] * self.frequencies.numpy())
         return torch.from_numpy(np.concatenate([part * self.amplitudes for part in both], axis=1))
+
+
+def temperatures(temperature: "Temperature", num_positions: int) -> Tensor:
+    """The factor of each position's queries, [num_positions] float32; in double: torch's log differs by machine."""
+    levels = torch.div(torch.arange(num_positions) + 1, temperature.floor_scale, rounding_mode="floor")
+    factors = [1.0 + temperature.scale * math.log1p(level) for level in range(int(levels[-1]) + 1)]
+    return torch.tensor(factors, dtype=torch.float64).float()[levels]
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..checkpoint.attention_options import AttentionOptions, alibi_slopes
+from ..checkpoint.attention_options import AttentionOptions
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import (
@@ -19,23 +19,23 @@ from ..checkpoint.weight_forms import (
 from ..distributed.allocator import release_freed_memory
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
-from ..layers.norm import LayerNorm, Norm, RMSNorm
+from ..layers.norm import Norm
 from ..layers.ops import HeadLayout, Ops
 from ..layers.rotary import Rotary
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
-from .matrix_rows import Rows, Span, order_of_head, query_key_value_rows, stacked_rows
+from .matrix_rows import Rows, Span, query_key_value_rows, stacked_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
-from .weight_reader import WeightReader
+from .weight_reader import NormReader
 
 log = logging.getLogger(__name__)
 
 VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
-class Assembly(WeightReader):
+class Assembly(NormReader):
     """Builds a decoder; each kind of weight is split among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
@@ -134,6 +134,7 @@ class Assembly(WeightReader):
     def _layer(self, index: int, ops: Ops) -> DecoderLayer:
         geometry, names = self._geometry, self._names
         hidden, query_rows = geometry.hidden_size, geometry.num_heads * geometry.head_dim
+        query_norm, key_norm = self._head_norms(index)
         into = (names.gate, names.up) if geometry.activation.is_gated else (names.up,)
         span = self._even_span(geometry.intermediate_size)
         gate_up = stacked_rows([name.format(index) for name in into], geometry.intermediate_size, span)
@@ -144,8 +145,8 @@ class Assembly(WeightReader):
                 names.attention_norm if index or names.has_first_attention_norm else "", index
             ),
             qkv=self._query_key_value(index, ops),
-            query_norm=self._head_norm(names.query_norm, index) if geometry.qk_norm else None,
-            key_norm=self._head_norm(names.key_norm, index) if geometry.qk_norm else None,
+            query_norm=query_norm,
+            key_norm=key_norm,
             output=self._row_parallel(names.output.format(index), hidden, query_rows, geometry.output_bias),
             attention_out_norm=self._norm_if_named(names.attention_out_norm, index),
             mlp_norm=self._norm_if_named(names.mlp_norm, index),
@@ -162,7 +163,7 @@ class Assembly(WeightReader):
         rows = query_key_value_rows(each, geometry, queries, keys, are_grouped=names.are_grouped)
         product = self._column_parallel(rows, geometry.hidden_size, geometry.qkv_bias)
         if geometry.clip_qkv is not None:
-            product = ClippedLinear(product, geometry.clip_qkv)
+            product = ClippedLinear(product, ops, geometry.clip_qkv)
         if geometry.whole_qk_norm:
             totals = [count * geometry.head_dim for count in (geometry.num_heads, geometry.num_kv_heads)]
             named = zip((names.query_norm, names.key_norm), totals, strict=True)
@@ -172,12 +173,15 @@ class Assembly(WeightReader):
         return product
 
     def _attention_options(self, index: int) -> AttentionOptions:
-        geometry, slopes = self._geometry, None
-        if geometry.has_alibi:
-            first, end = self._even_span(geometry.num_heads)
-            slopes = alibi_slopes(geometry.num_heads)[first:end].to(self._device)
+        geometry, names = self._geometry, self._names
+        slopes, sinks, here = None, None, slice(*self._even_span(geometry.num_heads))
+        if geometry.slopes:
+            slopes = torch.tensor(geometry.slopes[here], device=self._device)
+        if names.sinks:
+            sinks = self._vector(names.sinks.format(index), geometry.num_heads)[here].float()
         window, both_ways = geometry.sliding_windows[index], geometry.is_bidirectional
-        return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways)
+        chunk = geometry.attention_chunks[index] if geometry.attention_chunks else 0
+        return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways, chunk, sinks)
 
     def _column_parallel(self, parts: list[Rows], columns: int, bias: bool) -> Linear:
         """One product for the given rows of several projections."""
@@ -243,29 +247,3 @@ class Assembly(WeightReader):
         vocab = self._geometry.vocab_size
         rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
         return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
-
-    def _norm(self, name: str, size: int, multiplier: float = 1.0) -> Norm:
-        """A norm of the family's kind; `multiplier` is folded into its weight and bias."""
-        kind, eps = self._geometry.norm, self._geometry.norm_eps
-        if kind in ("rms", "rms_less_1"):
-            return self._rms_norm(name, size, multiplier)
-        if kind == "plain_layer":
-            return LayerNorm(torch.full((size,), multiplier, device=self._device), None, eps)
-        weight = self._vector(name, size).float() * multiplier
-        if kind == "unbiased_layer":
-            return LayerNorm(weight, None, eps)
-        return LayerNorm(weight, self._vector(f"{name.removesuffix('.weight')}.bias", size).float() * multiplier, eps)
-
-    def _norm_if_named(self, name: str, index: int) -> Norm | None:
-        return self._norm(name.format(index), self._geometry.hidden_size) if name else None
-
-    def _head_norm(self, name: str, index: int) -> RMSNorm:
-        """The norm of each query or key head; its weight is permuted like the head's elements (order_of_head)."""
-        norm = self._rms_norm(name.format(index), self._geometry.head_dim)
-        return RMSNorm(norm.weight[order_of_head(self._geometry).to(norm.weight.device)], norm.eps)
-
-    def _rms_norm(self, name: str, size: int, multiplier: float = 1.0) -> RMSNorm:
-        weight = self._vector(name, size).float()
-        if self._geometry.norm == "rms_less_1":
-            weight = weight + 1.0
-        return RMSNorm(weight * multiplier, self._geometry.norm_eps)

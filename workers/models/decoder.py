@@ -14,7 +14,7 @@ from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import Linear
-from ..layers.norm import Norm, RMSNorm
+from ..layers.norm import Norm
 from ..layers.ops import Ops
 from ..pooling.head import PoolingHead
 
@@ -25,8 +25,8 @@ class DecoderLayer:
 
     attention_norm: Norm | None  # None: attention reads the residual stream without a norm
     qkv: Linear  # queries, then keys, then values
-    query_norm: RMSNorm | None  # per head
-    key_norm: RMSNorm | None
+    query_norm: Norm | None  # of each head
+    key_norm: Norm | None
     output: Linear
     attention_out_norm: Norm | None  # applied to attention's output before it is added
     mlp_norm: Norm | None  # None: likewise; in a parallel layer the feed-forward then reads attention's input

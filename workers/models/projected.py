@@ -15,12 +15,13 @@ Span = tuple[int, int]  # columns [start, stop)
 class ClippedLinear:
     """Clips the projection's results to [-limit, limit]."""
 
-    def __init__(self, product: Linear, limit: float):
+    def __init__(self, product: Linear, ops: Ops, limit: float):
         self._product = product
+        self._ops = ops
         self._limit = limit
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._product(x).clamp_(-self._limit, self._limit)
+        return self._ops.clip(self._product(x), self._limit)
 
 
 class WholeNorms:
@@ -42,13 +43,16 @@ class WholeNorms:
         projected, at = self._product(x), 0
         for norm, (start, stop) in zip(self._norms, self._spans, strict=True):
             part = projected[:, at : at + stop - start]
-            whole = self._gathered(part.contiguous(), len(norm.weight))
-            part.copy_(self._ops.norm(whole, norm)[:, start:stop])
             at += stop - start
+            if self._group.size == 1:
+                self._ops.norm(part, norm, out=part)
+            else:
+                whole = self._gathered(part.contiguous(), len(norm.weight))
+                part.copy_(self._ops.norm(whole, norm)[:, start:stop])
         return projected
 
     def _gathered(self, part: Tensor, size: int) -> Tensor:
         """The parts of all ranks concatenated, [rows, size]; a part that several ranks hold appears once."""
         copies = self._group.size * part.shape[1] // size
-        ranks = self._group.stack(part)[::copies] if self._group.size > 1 else part.unsqueeze(0)
+        ranks = self._group.stack(part)[::copies]
         return ranks.transpose(0, 1).reshape(len(part), size)

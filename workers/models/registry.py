@@ -17,6 +17,7 @@ from ..checkpoint.hf_config import (
     read_hf_config,
 )
 from ..pooling.spec import max_seq_length
+from .families.arcee import ARCEE
 from .families.bert import BERT
 from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
@@ -38,9 +39,12 @@ from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.llama import LLAMA
+from .families.llama4 import LLAMA4
 from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
 from .families.modernbert import MODERNBERT
+from .families.mpt import MPT
+from .families.nemotron import NEMOTRON
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
@@ -94,6 +98,10 @@ FAMILIES = (
     INTERNLM3,
     HELIUM,
     SEED_OSS,
+    LLAMA4,
+    NEMOTRON,
+    ARCEE,
+    MPT,
 )
 
 
@@ -190,7 +198,10 @@ def read_geometry(
         dtype=dtype,
         scores_cap=caps.scores,
         logits_cap=caps.logits,
-        has_alibi=family.has_alibi,
+        slopes=family.slopes(config) if family.slopes else (),
+        attention_chunks=family.attention_chunks(config),
+        qk_norm_kind=family.qk_norm_kind,
+        qk_norm_per_head=family.qk_norm_per_head,
         head=head,
         is_bidirectional=family.is_bidirectional,
         reaches=family.reaches(config),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint.conversion import check_finite, converted
-from ..checkpoint.geometry import Geometry
+from ..checkpoint.geometry import Geometry, NormKind
 from ..checkpoint.matrix_reader import MatrixPart, MatrixReader
 from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.weight_forms import (
@@ -19,9 +19,10 @@ from ..checkpoint.weight_forms import (
 )
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..layers.backend import Backend, PackingBackend
+from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..quantization.source import MatrixSource
 from .families.family import WeightNames
-from .matrix_rows import Rows, Span
+from .matrix_rows import Rows, Span, order_of_head
 from .packed_cache import PackedReader, PackedStore
 
 
@@ -135,3 +136,75 @@ class WeightReader:
     def _loaded(self, num_bytes: int) -> None:
         self._loaded_bytes += num_bytes
         self._on_progress(self._checkpoint.read_bytes, self._checkpoint.total_bytes)
+
+
+class NormReader(WeightReader):
+    """Reads norms as well: of whole vectors, and of query and key heads."""
+
+    def _norm(self, name: str, size: int, multiplier: float = 1.0) -> Norm:
+        """A norm of the family's kind; `multiplier` is folded into its weight and bias."""
+        kind = self._geometry.norm
+        if kind in ("rms", "rms_less_1"):
+            return self._rms_norm(name, size, multiplier)
+        weight = torch.ones(size, device=self._device) if kind == "plain_layer" else self._vector(name, size).float()
+        bias = self._vector(_bias_of(name), size).float() * multiplier if kind in ("layer", "layer_less_1") else None
+        return self._norm_of(kind, weight, bias, multiplier)
+
+    def _norm_if_named(self, name: str, index: int) -> Norm | None:
+        return self._norm(name.format(index), self._geometry.hidden_size) if name else None
+
+    def _rms_norm(self, name: str, size: int, multiplier: float = 1.0) -> RMSNorm:
+        weight = self._vector(name, size).float()
+        if self._geometry.norm == "rms_less_1":
+            weight = weight + 1.0
+        return RMSNorm(weight * multiplier, self._geometry.norm_eps)
+
+    def _norm_of(self, kind: NormKind, weight: Tensor, bias: Tensor | None, multiplier: float = 1.0) -> Norm:
+        """Of weights as the file has them."""
+        if kind in ("rms_less_1", "layer_less_1"):
+            weight = weight + 1.0
+        eps = self._geometry.norm_eps
+        is_rms = kind in ("rms", "rms_less_1", "plain_rms")
+        return RMSNorm(weight * multiplier, eps) if is_rms else LayerNorm(weight * multiplier, bias, eps)
+
+    def _head_norms(self, index: int) -> tuple[Norm | None, Norm | None]:
+        """The norms of each query head and of each key head; None: the layer has none."""
+        geometry, names = self._geometry, self._names
+        if not geometry.has_qk_norm(index):
+            return None, None
+        queries = self._head_norm(names.query_norm, index, geometry.num_heads, self._even_span(geometry.num_heads))
+        return queries, self._head_norm(names.key_norm, index, geometry.num_kv_heads, self._kv_heads())
+
+    def _head_norm(self, name: str, index: int, num_heads: int, heads: Span) -> Norm:
+        """Of `heads` out of `num_heads`; its vectors are permuted like the heads' elements (order_of_head)."""
+        geometry = self._geometry
+        kind, order = geometry.qk_norm_kind or geometry.norm, order_of_head(geometry)
+        if kind == "plain_rms":
+            return self._norm_of(kind, torch.ones(geometry.head_dim, device=self._device), None)
+
+        def read(name: str) -> Tensor:
+            found = self._head_vectors(name, index, num_heads, heads)
+            return found.float()[..., order.to(found.device)].contiguous()
+
+        return self._norm_of(kind, read(name), read(_bias_of(name)) if kind == "layer" else None)
+
+    def _head_vectors(self, name: str, index: int, num_heads: int, heads: Span) -> Tensor:
+        """[head_dim]; with other weights for each head [heads, head_dim], from one matrix or a vector a head."""
+        head_dim = self._geometry.head_dim
+        if not self._geometry.qk_norm_per_head:
+            return self._vector(name.format(index), head_dim)
+        if name.count("{}") == 2:
+            every = [self._vector(name.format(index, head), head_dim) for head in range(num_heads)]
+            return torch.stack(every[slice(*heads)])
+        return self._tensor(name.format(index), lambda: self._read_matrix(name.format(index), num_heads, heads))
+
+    def _read_matrix(self, name: str, num_heads: int, heads: Span) -> Tensor:
+        into = self._empty(heads[1] - heads[0], self._geometry.head_dim)
+        found = self._checkpoint.read(name, (num_heads, self._geometry.head_dim), 0, *heads)
+        into.copy_(converted(name, found, into.dtype))
+        self._loaded(into.nbytes)
+        return into
+
+
+def _bias_of(name: str) -> str:
+    return f"{name.removesuffix('.weight')}.bias"

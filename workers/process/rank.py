@@ -9,7 +9,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
-from paged_serve.protocol.messages.worker import KVGroup, ModelRunnerOutput, WorkerReady
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from ..backends.torch.backend import TorchBackend
@@ -115,7 +115,7 @@ class Rank:
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
             arithmetic=arithmetic(self._model, size, self._pool),
-            kv_groups=tuple(map(KVGroup, groups.windows)),
+            kv_groups=groups.kinds,
             tasks=pooling.spec.tasks,
             embedding_size=pooling.embedding_size,
             num_labels=pooling.spec.num_labels,

@@ -134,7 +134,7 @@ template <class Kv, bool TILED = false> class Attention {
   // Keys of the tile that a row sees: [from, to), which may reach beyond the tile on both sides.
   int last_seen(const Unit& u, int row) const { return p_.is_bidirectional ? u.seen_to : u.position + row / p_.group + 1; }
   int sees_to(const Unit& unit, int row, int t) const { return last_seen(unit, row) - t * TILE_KEYS; }
-  int sees_from(const Unit& unit, int row, int t) const { return p_.window ? sees_to(unit, row, t) - p_.window : 0; }
+  int sees_from(const Unit& u, int row, int t) const { return first_seen(p_, u.position + row / p_.group) - t * TILE_KEYS; }
 
   // Halves of the tile that the rows up to and with `last` have to look at.
   int halves(const Unit& unit, int last, int t) const { return sees_to(unit, last, t) > HALF_KEYS ? 2 : 1; }
@@ -248,11 +248,11 @@ template <class Kv, bool TILED = false> class Attention {
   void write(const Unit& unit, int head, const Sums& sums) const {
     for (int m = 0; m < unit.rows; m++) {
       auto* out = (typename Kv::Element*)p_.out + element(unit, head, m, p_.out_stride);
-      const float* values = values_row(sums, m);
-      const F32 share = splat(1.0f / sums.total[m]);
+      const float* sink = p_.sinks ? p_.sinks + head * p_.group + m % p_.group : nullptr;
+      const F32 share = splat(share_of(sums.top[m], sums.total[m], sink, scale_));
       // In tile order a half that only other rows see turns -0 into 0, so there is none.
       const auto mean = [&](F32 sum) { return TILED ? fma(sum, share, splat(0.0f)) : sum * share; };
-      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, mean(load(values + c)), size_.head_dim - c);
+      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, mean(load(values_row(sums, m) + c)), size_.head_dim - c);
     }
   }
 

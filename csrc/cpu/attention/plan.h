@@ -13,6 +13,12 @@ constexpr int DIRECT_ROWS = 16;   // up to here tiles are read straight from the
 constexpr int PANEL_ROWS = 256;   // of one unit beyond that
 constexpr int RANGE_KEYS = RANGE_TILES * TILE_KEYS;
 
+// The first key that a token at `position` sees.
+inline int first_seen(const AttentionParams& p, int position) {
+  if (p.attention_chunk) return position / p.attention_chunk * p.attention_chunk;
+  return p.window ? std::max(0, position - p.window + 1) : 0;
+}
+
 // Consecutive tokens of one request. A row is a query: row m is of token m / group.
 struct Unit {
   int request;
@@ -67,7 +73,7 @@ struct Plan {
     for (int done = 0, tokens; done < count; done += tokens) {
       const int position = p.kv_lens[request] - count + done, left = count - done;
       tokens = left * p.group <= DIRECT_ROWS ? left : std::min(left, step - position % step);
-      const int from = p.window ? std::max(0, position - p.window + 1) : 0;
+      const int from = first_seen(p, position);
       const int to = p.is_bidirectional ? p.kv_lens[request] : position + tokens;
       units.push_back({request, start + done, tokens, position, tokens * p.group, from, to, from / RANGE_KEYS,
                        (to - 1) / RANGE_KEYS, -1});

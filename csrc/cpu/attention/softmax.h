@@ -1,7 +1,7 @@
 // The online softmax of attention: scores of one tile become weights, and older sums learn by how much to shrink.
 //
-// Weights are powers of two: a score is multiplied by scale * log2(e), before its cap and its slope if it has any. The highest score of an empty range is LOWEST,
-// and its sums are zeros. Tiles that a row does not see change nothing: their weights are exact zeros, and the
+// Weights are powers of two: a score is multiplied by scale * log2(e), before its cap and its slope if it has any. The
+// highest score of an empty range is LOWEST, and its sums are zeros. Tiles that a row does not see change nothing: their weights are exact zeros, and the
 // factor of older sums is exactly 1.
 #pragma once
 #include <cfloat>
@@ -103,4 +103,12 @@ inline void join(float* sums, float& top, float& total, const float* part, float
   for (int c = 0; c < columns; c += LANES)
     store(sums + c, fma(load(part + c), splat(new_share), load(sums + c) * splat(old_share)));
   top = high, total = total * old_share + part_total * new_share;
+}
+
+// What a row's sums are to be multiplied by at the end. A sink is one more score, of a key without a value.
+inline float share_of(float top, float total, const float* sink, const Scale& scale) {
+  if (!sink) return 1.0f / total;
+  const float level = top * scale.after, sunk = LOG2E * *sink, high = sunk > level ? sunk : level;
+  const float shrunk = exp2(splat(level - high))[0];
+  return shrunk / (total * shrunk + exp2(splat(sunk - high))[0]);
 }

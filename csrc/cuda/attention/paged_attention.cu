@@ -19,7 +19,8 @@
 // a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
 //
 // Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate holds every variant to this
-// table, and the table to what is compiled; HAS_ALIBI takes up to 9 more. SCALAR is bf16, in the row of fp8 and 64 dims fp16.
+// table, and the table to what is compiled; HAS_ALIBI takes up to 9 more, ATTENTION_CHUNK is not measured yet. SCALAR is bf16, in
+// the row of fp8 and 64 dims fp16.
 //
 //   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks a multiprocessor
 //   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2
@@ -32,63 +33,16 @@
 //   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
 //
 // -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads of a KV head. BLOCK_SIZE: 16,
-// 32 or 64. HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token sees all keys of its request. ROW_WARPS, SHARING: the
-// shape. RING: half tiles in shared memory. THREADS, SHARED_BYTES.
+// 32 or 64. HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token sees all keys of its request. ATTENTION_CHUNK: a token
+// sees keys from the last multiple of it on; 0: none. ROW_WARPS, SHARING: the shape. RING: half tiles in shared memory. THREADS,
+// SHARED_BYTES.
 #include "attention/exchange.cuh"
-#include "attention/tiles.cuh"
-
-struct PagedAttentionParams {
-  void* out;                // [tokens, heads, HEAD_DIM] SCALAR
-  const void* query;        // the same
-  const void* keys;         // [blocks, kv_heads, BLOCK_SIZE, HEAD_DIM] KV
-  const void* values;       // the same
-  float* part_sums;         // [slots, kv_heads, HEAD_DIM]
-  float2* part_tops;        // [slots, kv_heads] top, total
-  const float* sinks;       // [heads], or null
-  const float* slopes;      // [heads], with HAS_ALIBI: a score gains slope * (key - position), in one rounding
-  const int* block_tables;  // [requests, table_stride]
-  const int* row_starts;    // [requests + 1] first token of each
-  const int* kv_lens;       // [requests], the request's new tokens included
-  const Work* work;
-  const int* num_work;
-  int64_t out_stride, query_stride;  // elements from token to token
-  int table_stride, window;          // window 0: all
-  float to_log2;                     // times a score, or one that was shaped before: an exponent of 2
-  float value_scale;
-  float before, cap;  // with a cap 2 * log2(e) * scale / cap; without, and HAS_ALIBI, the scale. cap 0: none
-};
+#include "attention/item.cuh"
 
 constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS, TOTAL_BYTES = SUMS * THREADS * 16;
 constexpr int FRONT_BYTES = QUERY_BYTES > TOTAL_BYTES ? QUERY_BYTES : TOTAL_BYTES;
 static_assert(THREADS == 32 * ROW_WARPS * SHARING);
 static_assert(SHARED_BYTES == FRONT_BYTES + EXCHANGE_BYTES + RING * SLOT_BYTES + WIDE_BYTES);
-
-// Where this thread stands, and what its block works on.
-struct Item {
-  const PagedAttentionParams& p;
-  const Work& work;
-  int kv_head, first_token, past;  // past: the position of the request's first new token
-  int lane, row_warp, share;       // warps with the same row_warp share rows
-
-  DEVICE Item(const PagedAttentionParams& p, const Work& work)
-      : p(p), work(work), kv_head(blockIdx.y), lane(threadIdx.x % 32), row_warp(threadIdx.x / 32 % ROW_WARPS),
-        share(threadIdx.x / 32 / ROW_WARPS) {
-    first_token = p.row_starts[work.request];
-    past = p.kv_lens[work.request] - (p.row_starts[work.request + 1] - first_token);
-  }
-  DEVICE int row_of(int half) const { return row_warp * 16 + lane / 4 + half * 8; }  // of the item, for a lane's two rows
-  DEVICE int position(int row) const { return past + (work.first_row + row) / GROUP; }
-  DEVICE int last_seen(int row) const { return IS_BIDIRECTIONAL ? p.kv_lens[work.request] - 1 : position(row); }
-  DEVICE int head(int row) const { return kv_head * GROUP + (work.first_row + row) % GROUP; }
-  DEVICE int64_t at(int row, int64_t stride) const {
-    return (first_token + (work.first_row + row) / GROUP) * stride + head(row) * HEAD_DIM;
-  }
-  DEVICE Source source() const {
-    const int64_t block = int64_t(gridDim.y) * BLOCK_SIZE * HEAD_DIM, head = int64_t(kv_head) * BLOCK_SIZE * HEAD_DIM;
-    return {static_cast<const KV*>(p.keys) + head, static_cast<const KV*>(p.values) + head,
-            p.block_tables + int64_t(work.request) * p.table_stride, block, work.from, work.to};
-  }
-};
 
 using Query = uint32_t[PAIRS][4];
 using Scores = float[2 * MINE][4];  // matrices of 8 keys; a lane has columns 2 * (lane % 4) and the next
@@ -151,10 +105,10 @@ DEVICE void shape_and_mask(Scores& scores, int first_key, const Item& item) {
       for (int e = 0; e < 4; e++) scores[t][e] = capped(scores[t][e], item.p.before, item.p.cap);
   if (HAS_ALIBI) slant(scores, first_key, item);
   const int first = item.last_seen(item.row_warp * 16), last = item.last_seen(item.row_warp * 16 + 15);
-  if (first_key + WARP_KEYS - 1 <= first && sight_of(last, item.p.window).sees(first_key)) return;  // all see all
+  if (first_key + WARP_KEYS - 1 <= first && item.sight(last).sees(first_key)) return;  // all see all
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const Sight sight = sight_of(item.last_seen(item.row_of(i)), item.p.window);
+    const Sight sight = item.sight(item.last_seen(item.row_of(i)));
 #pragma unroll
     for (int t = 0; t < 2 * MINE; t++)
 #pragma unroll

@@ -14,7 +14,7 @@ struct AttentionPlanParams {
   Counts* counts;
   const int* row_starts;  // [requests + 1] first token of each; a request may have none
   const int* kv_lens;     // [requests]
-  int requests, group, window, is_bidirectional;
+  int requests, group, window, attention_chunk, is_bidirectional;
   int decode_rows, decode_tile, prefill_tile, max_slots;
 };
 
@@ -47,6 +47,7 @@ DEVICE int scan(int x, int& total, int* scratch) {
 }
 
 DEVICE int first_seen(const AttentionPlanParams& p, int position) {
+  if (p.attention_chunk > 0) return position / p.attention_chunk * p.attention_chunk;
   return p.window > 0 ? max(0, position - p.window + 1) : 0;
 }
 

@@ -15,18 +15,6 @@ DEVICE float capped(float score, float before, float cap) {
   return fmaf(-2.f * cap, reciprocal_approx(1.f + exp2_approx(score * before)), cap);
 }
 
-// The keys that a row sees: [low, low + span).
-struct Sight {
-  int low;
-  uint32_t span;
-  DEVICE bool sees(int key) const { return uint32_t(key - low) < span; }
-};
-// Of a row that sees no key after `last`.
-DEVICE Sight sight_of(int last, int window) {
-  const int low = window > 0 ? max(0, last - window + 1) : 0;
-  return {low, uint32_t(last + 1 - low)};
-}
-
 // The factors of the sums so far and of the sums that are added to them.
 struct Shares {
   float old, added;

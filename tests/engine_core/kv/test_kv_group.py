@@ -1,4 +1,5 @@
-"""Groups of layers with windows: block math against counting, prefixes against a search of all lengths."""
+"""Groups of layers with windows or attention chunks: block math against counting, prefixes against a search of all
+lengths."""
 
 import random
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ import pytest
 
 from paged_serve.engine_core.admission.validation import fitting_model_len
 from paged_serve.engine_core.kv.block_pool import BlockPool
-from paged_serve.engine_core.kv.kv_group import RELEASED, KVGroups, WindowGroup, keys_of
+from paged_serve.engine_core.kv.kv_group import RELEASED, AttentionChunkGroup, KVGroups, WindowGroup, keys_of
 from paged_serve.engine_core.kv.prefix_cache import PrefixCache
 from paged_serve.engine_core.simulation.scenario import blocks_of_alone
 from paged_serve.protocol.errors import ConfigError
@@ -43,10 +44,41 @@ def test_a_window_group_has_blocks_for_what_a_chunk_attends_to_and_no_more(seed)
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_an_attention_chunk_has_blocks_for_what_a_chunk_sees_and_no_more(seed):
+    rng = random.Random(seed)
+    size, attention_chunk, chunk = rng.choice((1, 2, 4, 16)), rng.randint(1, 40), rng.randint(1, 40)
+    group = AttentionChunkGroup(attention_chunk, size, chunk)
+    num_held = []
+    for position in range(1000):
+        seen = {p // size for p in range(position - position % attention_chunk, position + chunk)}
+        assert group.first_needed(position) == min(seen)
+        assert group.end(position, 10_000) > max(seen)
+        assert group.end(position, max(seen)) == max(seen), "a row has blocks for more tokens than it has"
+        num_held.append(len(seen))
+    assert group.end(0, 10_000) == max(num_held)
+
+
+def test_a_llama_4_holds_attention_chunks_and_its_full_layers():
+    groups = KVGroups.of((KVGroup(attention_chunk=8192),) * 3 + (KVGroup(),), 16, 2048)
+    assert groups.full == (3,)
+    assert groups.windows == (0, 1, 2)
+    assert [indices for _, indices in groups.by_kind] == [(0, 1, 2)]
+    assert groups.num_blocks_for(131_072) == 131_072 // 16 + 3 * (8192 + 2048) // 16
+    assert groups.first_needed(8191) == [0, 0, 0, 0]
+    assert groups.first_needed(8192) == [512, 512, 512, 0]
+
+
+def random_groups(rng: random.Random, sizes: tuple[int, ...]) -> tuple[KVGroup, ...]:
+    """Full groups (of size 0), windows and attention chunks."""
+    kinds = [(rng.choice(sizes), rng.random() < 0.4) for _ in range(rng.randint(1, 4))]
+    return tuple(KVGroup(attention_chunk=size) if is_chunk else KVGroup(size) for size, is_chunk in kinds)
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_the_longest_sequence_that_fits_alone_equals_a_count(seed):
     rng = random.Random(seed)
     size, chunk = rng.choice((1, 2, 4, 8)), rng.randint(1, 20)
-    kv_groups = tuple(KVGroup(rng.choice((0, 0, 1, 3, 10))) for _ in range(rng.randint(1, 4)))
+    kv_groups = random_groups(rng, (0, 0, 1, 3, 10))
     groups = KVGroups.of(kv_groups, size, chunk)
     for num_blocks in range(40):
         capacity = groups.capacity_tokens(num_blocks)
@@ -77,12 +109,19 @@ def test_a_context_that_does_not_fit_is_refused_with_the_blocks_of_all_groups():
     assert fitting_model_len(config, 9157, 131_072, GEMMA_3) == 131_072
 
 
+def first_seen(group: KVGroup, position: int) -> int:
+    """By the token there, counted."""
+    if group.attention_chunk:
+        return max(start for start in range(0, position + 1, group.attention_chunk))
+    return max(0, position - group.window + 1) if group.window else 0
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
     """Each group has a random part of the blocks; every length is tried."""
     rng = random.Random(seed)
     size, num_hashes = rng.choice((1, 2, 4)), rng.randint(1, 24)
-    kv_groups = tuple(KVGroup(rng.choice((0, 1, 2, 3, 7, 16))) for _ in range(rng.randint(1, 4)))
+    kv_groups = random_groups(rng, (0, 1, 2, 3, 7, 16))
     groups = KVGroups.of(kv_groups, size, 8)
     pool = BlockPool(num_hashes * len(kv_groups))
     cache = PrefixCache(pool, groups, enabled=True)
@@ -98,8 +137,8 @@ def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
 
     def needed(length: int) -> list[list[int]]:
         """Of each group the blocks that the token behind so many blocks sees."""
-        window = [range(max(0, length * size - g.window + 1) if g.window else 0, length * size) for g in kv_groups]
-        return [sorted({position // size for position in each}) for each in window]
+        first = [first_seen(group, length * size) for group in kv_groups]
+        return [sorted({position // size for position in range(each, length * size)}) for each in first]
 
     def is_there(length: int) -> bool:
         return all((group, index) in known for group, each in enumerate(needed(length)) for index in each)

@@ -121,7 +121,7 @@ class FakeRank(threading.Thread):
                         worker.WorkerReady(self.rank, *size, (EOS,), "float32", "cpu", 10**7, 0.5, kv_groups=groups)
                     )
                 case worker.CreateKVCache(num_blocks=num_blocks):
-                    fake = FakeWorker(num_blocks, self.block_size, VOCAB_SIZE, self.epoch, windows=self.windows)
+                    fake = FakeWorker(num_blocks, self.block_size, VOCAB_SIZE, self.epoch, groups=groups)
                     link.send(worker.KVCacheReady(self.rank))
                 case worker.SchedulerOutput():
                     self.num_steps += 1

@@ -4,6 +4,7 @@ import pytest
 
 from paged_serve.engine_core.kv.kv_group import RELEASED
 from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.worker import KVGroup
 
 
 def blocks_held(sequence):
@@ -149,3 +150,40 @@ def test_blocks_behind_the_window_that_may_hold_nan_are_not_found(drive):
     assert all(pool.block_of(name) == -1 for name in hashes), "group 0"
     driver.run()
     assert driver.tokens[stream] == alone(drive, 9, max_tokens=40)
+
+
+CHUNK = KVGroup(attention_chunk=16)
+
+
+@pytest.mark.parametrize("groups", [(CHUNK,), (CHUNK, 0), (0, CHUNK, 3), (KVGroup(attention_chunk=6), CHUNK)])
+def test_blocks_before_the_attention_chunk_are_released_at_its_end(drive, groups):
+    driver = drive(windows=groups, block_size=4, num_blocks=64, max_model_len=64, max_num_batched_tokens=8)
+    stream = driver.add(5, max_tokens=50)
+    sequence, before, least = driver.sequence(stream), [0] * len(groups), {}
+    while driver.step() and sequence.num_tokens < 55:
+        for index, (group, count) in enumerate(zip(groups, blocks_held(sequence), strict=True)):
+            if group == CHUNK and count < before[index]:
+                least[index] = min(count, least.get(index, count))
+            before[index] = count
+            assert group != CHUNK or count <= 5 or sequence.num_tokens < 12
+    assert all(least[index] <= 1 for index, group in enumerate(groups) if group == CHUNK), "the last one stayed"
+    assert driver.tokens[stream] == alone(drive, 5, max_tokens=50)
+
+
+@pytest.mark.parametrize(("num_common", "needed"), [(40, [8, 9]), (32, []), (28, [4, 5, 6])])
+def test_a_hit_needs_the_current_attention_chunk_alone(drive, num_common, needed):
+    driver = drive(windows=(CHUNK, 0), block_size=4, num_blocks=64, max_model_len=64, max_num_batched_tokens=64)
+    prompt = [1 + i % 89 for i in range(45)]
+    driver.add(prompt, max_tokens=1)
+    driver.run()
+    pool = driver.engine.kv_cache.pool
+    again = driver.add([*prompt[:num_common], 99, 98], max_tokens=1)
+    hashes = driver.sequence(again).block_hashes
+    pool.drop([pool.block_of(name) for index, name in enumerate(hashes[:10]) if index not in needed])
+    driver.run()
+    assert driver.firsts[again].num_cached_tokens == num_common
+    for index in needed:
+        pool.drop([pool.block_of(hashes[index])])
+    third = driver.add([*prompt[:num_common], 97, 96], max_tokens=1)
+    driver.run()
+    assert driver.firsts[third].num_cached_tokens == (min(needed) * 4 if needed else num_common)

@@ -7,7 +7,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
+from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling, Temperature
 from paged_serve.workers.kv.budget import blocks_that_fit, host_budget, max_model_len
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
@@ -24,6 +24,8 @@ PLAIN = {
 }
 
 OPT = {"architectures": ["OPTForCausalLM"], "ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}
+LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "moe_layers": [], "intermediate_size_mlp": 96}
+MPT = {"architectures": ["MptForCausalLM"], "d_model": 64, "n_layers": 2, "n_heads": 8}
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128}
 
 GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "query_pre_attn_scalar": 24, "sliding_window": 16}
@@ -67,6 +69,22 @@ def test_the_field_names_of_gpt2_are_understood(tmp_path):
     assert found.tie_word_embeddings
 
 
+def test_llama_4_sees_attention_chunks_in_layers_that_rotate(tmp_path):
+    layers = {"num_hidden_layers": 5, "attention_chunk_size": 64, "floor_scale": 128, "attn_scale": 0.2}
+    found = geometry(tmp_path, **LLAMA4 | layers)
+    assert found.attention_chunks == (64, 64, 64, 0, 64)
+    assert [rope.kind for rope in found.ropes] == ["default"] * 3 + ["none", "default"]
+    assert [rope.temperature for rope in found.ropes] == [None] * 3 + [Temperature(0.2, 128), None]
+    assert [found.has_qk_norm(layer) for layer in range(5)] == [True] * 3 + [False, True]
+    assert found.intermediate_size == 96
+    named = {"layer_types": ["full_attention"] * 4 + ["chunked_attention"], "no_rope_layers": [1, 0, 1, 1, 1]}
+    found = geometry(tmp_path, **LLAMA4 | layers | named | {"use_qk_norm": False, "attn_temperature_tuning": False})
+    assert found.attention_chunks == (0, 0, 0, 0, 64)
+    assert [rope.kind for rope in found.ropes] == ["default", "none", "default", "default", "default"]
+    assert {rope.temperature for rope in found.ropes} == {None}
+    assert not found.has_qk_norm(0)
+
+
 def test_bloom_has_names_of_its_own(tmp_path):
     """As the released files have them."""
     fields = {"n_embed": 64, "n_inner": None, "n_layer": 3, "num_attention_heads": 8, "layer_norm_epsilon": 1e-5}
@@ -75,7 +93,7 @@ def test_bloom_has_names_of_its_own(tmp_path):
     found = read_geometry(tmp_path)[1]
     assert (found.hidden_size, found.intermediate_size, found.num_layers, found.num_kv_heads) == (64, 256, 3, 8)
     assert (found.max_position_embeddings, found.norm, found.norm_eps) == (128, "layer", 1e-5)
-    assert found.has_alibi
+    assert found.slopes == tuple(2.0**-n for n in range(1, 9))
     assert {rope.kind for rope in found.ropes} == {"none"}
     assert found.activation == Activation("gelu_tanh", is_gated=False)
     with pytest.raises(ConfigError, match="apply_residual_connection_post_layernorm=True is not supported for Bloom"):
@@ -208,15 +226,16 @@ def test_windows_follow_the_rule_of_each_family(tmp_path):
         (PHI3 | {"rope_parameters": {"partial_rotary_factor": "all"}}, r"partial_rotary_factor=all must give an even"),
         (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 10}, "rotary_dim=10 must give an even number"),
         (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 4, "tie_word_embeddings": True}, "GPT-J; only Fa"),
-        ({"architectures": ["FalconForCausalLM"], "alibi": True}, "alibi=True is not supported for Falcon"),
-        (
-            {"architectures": ["CohereForCausalLM"], "use_qk_norm": True},
-            "use_qk_norm=True is not supported",
-        ),
         ({"architectures": ["CohereForCausalLM"], "logit_scale": -1}, "logit_scale=-1 must be a number above 0"),
-        ({"architectures": ["PhiForCausalLM"], "qk_layernorm": True}, "qk_layernorm=True is not supported for Phi"),
-        ({"architectures": ["StableLmForCausalLM"], "qk_layernorm": True}, "qk_layernorm=True is not supported for St"),
         ({"architectures": ["OlmoForCausalLM"], "clip_qkv": -1.0}, "clip_qkv"),
+        (LLAMA4 | {"moe_layers": None}, "experts are not supported for Llama 4; only models with moe_layers="),
+        (LLAMA4 | {"moe_layers": [1]}, "experts are not supported for Llama 4; only models with moe_layers="),
+        (LLAMA4 | {"no_rope_layers": [1]}, "no_rope_layers has 1 entries, but the model 2 layers"),
+        (LLAMA4 | {"attention_chunk_size": 0}, "attention_chunk_size"),
+        (LLAMA4 | {"floor_scale": 0}, "floor_scale"),
+        (MPT | {"attn_config": {"alibi": False}}, "alibi=False is not supported for MPT"),
+        (MPT | {"attn_config": {"qk_ln": True}}, "qk_ln=True is not supported for MPT"),
+        (MPT | {"no_bias": False}, "no_bias=False is not supported for MPT"),
         (
             {"architectures": ["MiniCPMForCausalLM"], "scale_depth": "deep"},
             "scale_depth=.deep. must be",
@@ -239,7 +258,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
-        ("MptForCausalLM", {"d_model": 64, "n_layers": 2, "n_heads": 8}),
+        ("XGLMForCausalLM", {"d_model": 64, "num_layers": 2, "attention_heads": 8}),
         ("GPTNeoForCausalLM", {"hidden_size": 64, "num_layers": 2, "num_heads": 8}),
         ("Mamba2ForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
         ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),

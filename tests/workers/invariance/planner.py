@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import Chunk, KVGroup, ModelRunnerOutput, NewRow, SchedulerOutput
+from paged_serve.workers.checkpoint.attention_options import Sight
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 GIVEN_BACK = -1  # replaces a block behind a window
@@ -68,13 +69,13 @@ class Planner:
         num_blocks: int,
         block_size: int,
         seed: int,
-        windows: tuple[int, ...] = (0,),
+        groups: tuple[KVGroup, ...] = (KVGroup(),),
     ):
-        self.runner, self.block_size, self.windows = runner, block_size, windows
+        self.runner, self.block_size, self.groups = runner, block_size, groups
         self.rng = random.Random(seed)
         self.free_blocks = self.rng.sample(range(num_blocks), num_blocks)
         self.free_rows = self.rng.sample(range(num_rows), num_rows)
-        self.cached: list[dict[tuple[int, ...], int]] = [{} for _ in windows]  # prefix -> block with its last tokens
+        self.cached: list[dict[tuple[int, ...], int]] = [{} for _ in groups]  # prefix -> block with its last tokens
         self.users: Counter[int] = Counter()  # rows by block
         self.reused = 0  # blocks that a row released while it ran and another row took
         self.given_back: set[int] = set()
@@ -146,7 +147,7 @@ class Planner:
     def admit(self, odds: Odds) -> NewRow:
         request, result = self.waiting.pop()
         tokens = (*request.prompt, *result.token_ids)
-        num_shared, tables = 0, [[] for _ in self.windows]
+        num_shared, tables = 0, [[] for _ in self.groups]
         if request.params.prompt_logprobs is None and self.rng.random() < odds.share:
             num_shared, tables = self.longest_prefix(tokens)
             self.hits += num_shared > 0
@@ -159,21 +160,21 @@ class Planner:
     def longest_prefix(self, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
         """The longest cached prefix in whole blocks, shorter than `tokens`; groups with windows need only its end."""
         for count in range((len(tokens) - 1) // self.block_size, 0, -1):
-            tables = [self.cached_table(group, tokens, count) for group in range(len(self.windows))]
+            tables = [self.cached_table(group, tokens, count) for group in range(len(self.groups))]
             if None not in tables:
                 for table in tables:
                     self.users.update(block for block in table if block != GIVEN_BACK)
                 return count, tables
-        return 0, [[] for _ in self.windows]
+        return 0, [[] for _ in self.groups]
 
     def cached_table(self, group: int, tokens: tuple[int, ...], count: int) -> list[int] | None:
-        first = self.first_needed(self.windows[group], count * self.block_size)
+        first = self.first_needed(self.groups[group], count * self.block_size)
         found = [self.cached[group].get(tokens[: (i + 1) * self.block_size]) for i in range(first, count)]
         return None if None in found else [GIVEN_BACK] * first + found
 
-    def first_needed(self, window: int, next_position: int) -> int:
+    def first_needed(self, group: KVGroup, next_position: int) -> int:
         """The index of the first block that the token at `next_position` sees."""
-        return max(0, next_position - window + 1) // self.block_size if window else 0
+        return Sight(group.window, group.attention_chunk).first_seen(next_position) // self.block_size
 
     def choose_chunks(self, odds: Odds) -> list[tuple[Running, int]]:
         chunks = []
@@ -189,7 +190,7 @@ class Planner:
             for group, table in enumerate(one.tables):
                 while len(table) * self.block_size < one.num_computed + count:
                     table.append(self.new_block())
-                    tables.append(one.row * len(self.windows) + group)
+                    tables.append(one.row * len(self.groups) + group)
                     blocks.append(table[-1])
         return pack_ids(tables), pack_ids(blocks)
 
@@ -243,7 +244,7 @@ class Planner:
         """Release the blocks behind windows, although the row's table on the worker still contains them."""
         tokens = (*one.request.prompt, *one.result.token_ids)
         for group, table in enumerate(one.tables):
-            for index in range(self.first_needed(self.windows[group], one.num_computed)):
+            for index in range(self.first_needed(self.groups[group], one.num_computed)):
                 if (block := table[index]) != GIVEN_BACK:
                     table[index] = GIVEN_BACK
                     prefix = tokens[: (index + 1) * self.block_size]

@@ -11,7 +11,7 @@ from paged_serve.workers.checkpoint.attention_options import AttentionOptions, a
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached
 
-from ...kernel_oracles import attended
+from ...kernel_oracles import attended, sinks_of
 from ..cache_views import reading_view
 
 pytestmark = pytest.mark.pairs
@@ -67,7 +67,9 @@ class Case:
         return torch.cat(results), torch.cat(sizes)
 
 
-def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, alibi=False, **options) -> Case:
+def make_case(
+    rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, alibi=False, sinks=False, **options
+) -> Case:
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-(old + new) // block_size) for old, new in rows]
     computed, held = dtypes
@@ -87,8 +89,9 @@ def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, see
         cache, both = coded(cache)
         scales = both[0], both[1]
         kv = [codes.double() * factors.unsqueeze(-1).double() for codes, factors in map(coded, kv)]
-    slopes = alibi_slopes(group * kv_heads) if alibi else None
-    return Case(rows, query, kv, cache, tables, AttentionOptions(head_dim**-0.5, slopes=slopes, **options), scales)
+    heads = group * kv_heads
+    of_heads = {"slopes": alibi_slopes(heads) if alibi else None, "sinks": sinks_of(heads) if sinks else None}
+    return Case(rows, query, kv, cache, tables, AttentionOptions(head_dim**-0.5, **of_heads, **options), scales)
 
 
 def coded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,17 +154,49 @@ def test_a_window_hides_earlier_keys(cpu_pools, window, dtypes):
         assert_near(case.run(pool), case)
 
 
+@pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-def test_keys_before_every_window_may_hold_anything_and_their_blocks_be_nowhere(cpu_pools, dtypes):
-    case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, window=20)
+@pytest.mark.parametrize("chunk", [*(pytest.param(n, marks=pytest.mark.nightly) for n in (64, 100, 2000)), 1, 48, 128])
+def test_an_attention_chunk_hides_what_lies_before_it(cpu_pools, chunk, dtypes):
+    rows = [*EDGES[::3], *CHUNKS, (1200, 1), (1000, 90), (chunk - 1, 1), (chunk, 1)]
+    case = make_case(rows, dtypes, group=3, head_dim=64, attention_chunk=chunk)
+    for pool in cpu_pools:
+        assert_near(case.run(pool), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("options", [{}, {"cap": 4.0, "alibi": True, "window": 90}], ids=str)
+def test_a_sink_joins_the_denominator_of_its_head(cpu_pools, options, dtypes):
+    rows = [(0, 1), (200, 1), (100, 70), (1100, 3), (1030, 1)]
+    case = make_case(rows, dtypes, group=3, head_dim=64, sinks=True, **options)
+    for pool in cpu_pools:
+        assert_near(case.run(pool), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS, ids=str)
+def test_a_sink_far_below_the_scores_changes_nothing_and_one_far_above_leaves_zeros(cpu_pools, dtypes):
+    case = make_case([(0, 20), (200, 1)], dtypes)
     expected = case.run(cpu_pools[0])
-    for (old, _), table in zip(case.rows, case.tables, strict=True):
-        unseen = torch.arange(old + 1 - case.options.window)
+    for sink, share in ((-1e30, 1.0), (-100.0, 1.0), (200.0, 0.0), (1e30, 0.0)):
+        case.options = replace(case.options, sinks=torch.full((4,), sink))
+        torch.testing.assert_close(case.run(cpu_pools[0]), expected * share, rtol=1e-6, atol=1e-6)
+
+
+SIGHTS = [{"window": 20}, {"attention_chunk": 56}]
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_keys_that_no_token_sees_may_hold_anything_and_their_blocks_be_nowhere(cpu_pools, dtypes, sight):
+    case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, **sight)
+    expected = case.run(cpu_pools[0])
+    first = [case.options.sight.first_seen(old) for old, _ in case.rows]
+    for unseen, table in zip(map(torch.arange, first), case.tables, strict=True):
         for held in case.scales or case.cache:
             held[table[unseen // 16].long(), :, unseen % 16] = torch.nan
     assert torch.equal(case.run(cpu_pools[0]), expected)
-    for (old, _), table in zip(case.rows, case.tables, strict=True):
-        table[: (old + 1 - case.options.window) // 16] = NO_BLOCK
+    for end, table in zip(first, case.tables, strict=True):
+        table[: end // 16] = NO_BLOCK
     for pool in cpu_pools:
         assert torch.equal(case.run(pool), expected)
 
@@ -211,7 +246,9 @@ RANGES = [(1023, 1), (1024, 1), (2500, 1), (3100, 3), (1000, 100), (2040, 20)]
 
 @pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-@pytest.mark.parametrize("options", [{}, {"window": 1500}, {"window": 500}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 1500}, {"window": 500}, {"attention_chunk": 1100, "sinks": True}], ids=str
+)
 def test_long_sequences_are_summed_range_by_range(cpu_pools, options, dtypes):
     for rows in (RANGES, RANGES[2:3], RANGES[4:5]):
         case = make_case(rows, dtypes, kv_heads=1, group=4, head_dim=64, **options)
@@ -226,6 +263,7 @@ INVARIANT = [
     {"group": 7, "head_dim": 32, "cap": 3.0},
     {"group": 3, "head_dim": 20},
     {"group": 3, "head_dim": 16, "alibi": True},
+    {"group": 4, "head_dim": 32, "attention_chunk": 100, "sinks": True},
     *(
         pytest.param(options, marks=pytest.mark.nightly)
         for options in (

@@ -6,11 +6,11 @@ from torch.nn import functional
 
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.kernels.cpu.attention import cached
-from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, normalise, rotate_and_cache
+from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, clip, normalise, rotate_and_cache
 from paged_serve.workers.layers.activation import activated
 from paged_serve.workers.layers.rotary import Rotary
 
-from ...kernel_oracles import gated, normalised, turned
+from ...kernel_oracles import centred, gated, normalised, turned
 from ..cache_views import writing_view
 from ..elementwise_calls import layer_norm, rms_norm, silu_mul
 
@@ -99,6 +99,7 @@ DEFINITIONS = {
     "gelu": lambda x: x * torch.special.ndtr(x),
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x).square(),
 }
 
 
@@ -176,6 +177,53 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
     untouched = torch.ones(blocks * block_size, dtype=torch.bool).index_fill_(0, slots, False)
     for cache in (keys, values):
         assert cache.transpose(1, 2).flatten(0, 1)[untouched].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 2), (3, 3, 20), (16, 8, 128)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_heads_may_be_centred_with_weights_of_their_own_and_queries_scaled(
+    cpu_pools, biased, heads, kv_heads, head_dim, dtype
+):
+    tokens, block_size, eps = 21, 16, 1e-6
+    projected = random(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype, scale=2.0) + 1
+    weights = [1 + random(count, head_dim, seed=count) / 4 for count in (heads, kv_heads)]
+    biases = [random(count, head_dim, seed=9 + count) if biased else None for count in (heads, kv_heads)]
+    positions, slots, query_scales = torch.arange(tokens) * 3, torch.arange(tokens), 1 + random(100).abs()
+    table = Rotary(RopeScaling("default"), head_dim).table(100)
+    parts = projected.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], 1)
+    angles, factors = table[positions], query_scales[positions].double().view(-1, 1, 1)
+    query_norm, key_norm = (centred(*each, eps) for each in zip(parts[:2], weights, biases, strict=True))
+    for pool in cpu_pools:
+        keys, values = (torch.full((2, kv_heads, block_size, cached(head_dim)), torch.nan, dtype=dtype) for _ in "kv")
+        view, query = writing_view(positions, slots, keys, values), torch.empty(tokens, heads, head_dim, dtype=dtype)
+        options = {"biases": tuple(biases), "is_centred": True, "query_scales": query_scales}
+        rotate_and_cache(pool, projected, table, view, 0, query, *weights, eps, **options)
+        found = keys[slots // block_size, :, slots % block_size][..., :head_dim]
+        tolerance = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 30 * torch.finfo(dtype).eps}
+        torch.testing.assert_close(found.double(), turned(key_norm, angles), **tolerance)
+        torch.testing.assert_close(query.double(), turned(query_norm, angles) * factors, **tolerance)
+        assert torch.equal(values[slots // block_size, :, slots % block_size][..., :head_dim], parts[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 15, 100])
+def test_clipping_limits_both_sides_and_keeps_nan(cpu_pools, size, dtype):
+    x = random(300, size, dtype=dtype, scale=3.0)
+    x[7, 0], x[8, 0], x[9, 0] = torch.nan, torch.inf, -torch.inf
+    for pool in cpu_pools:
+        torch.testing.assert_close(clip(pool, x.clone(), 1.3), x.clamp(-1.3, 1.3), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_norm_of_strided_rows_has_the_bits_of_one_of_whole_rows(cpu_pools, dtype):
+    wide, weight = random(40, 200, dtype=dtype), random(96, seed=1)
+    for pool in cpu_pools:
+        found, part = wide.clone(), wide[:, 64:160].contiguous()
+        normalise(pool, found[:, 64:160], weight, None, 1e-6, is_centred=False, out=found[:, 64:160])
+        assert torch.equal(found[:, 64:160], normalise(pool, part, weight, None, 1e-6, is_centred=False))
+        assert torch.equal(found[:, :64], wide[:, :64])
+        assert torch.equal(found[:, 160:], wide[:, 160:])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -1,4 +1,5 @@
-"""Blocks behind windows go to other rows while a row runs: not a bit changes, and none of them is looked at again."""
+"""Blocks behind windows and before attention chunks go to other rows while a row runs: not a bit changes, and none of
+them is looked at again."""
 
 from functools import partial
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 
 from paged_serve.workers.backends.torch.backend import TorchBackend
+from paged_serve.workers.checkpoint.attention_options import Sight
 
 from ..checkpoints import ours, random_tokens, reference, reference_greedy, reference_logits
 from ..paged_loop import PagedLoop
@@ -13,6 +15,7 @@ from ..ranks import on_ranks
 
 LENGTH, MAX_LEN = 145, 512  # tokens: 3 to 6 windows
 MIXED, HALVES, SLIDING = "gemma3-one-layer-fills-up-a-group", "gemma3", "mistral-sliding"
+CHUNKED = "llama4"
 
 
 def spoil(cache, block):
@@ -31,6 +34,9 @@ def spoil(cache, block):
         (SLIDING, "float32", "kernels"),
         (MIXED, "bfloat16", "int8"),
         (SLIDING, "float16", "int8"),
+        (CHUNKED, "bfloat16", "kernels"),
+        (CHUNKED, "float32", "torch"),
+        (CHUNKED, "float16", "int8"),
     ],
     ids="-".join,
 )
@@ -70,7 +76,8 @@ def test_contents_of_freed_blocks_change_no_bit(new_loop, alone, chunk):
     loop = new_loop(max_model_len=MAX_LEN, on_freed=spoil)
     assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk), alone[0])
     in_use = 64 - len(loop.free)
-    assert in_use == sum(-(-LENGTH // 16) if not w else -(-LENGTH // 16) - (LENGTH - w + 1) // 16 for w in loop.windows)
+    first_seen = [Sight(kind.window, kind.attention_chunk).first_seen(LENGTH) for kind in loop.kinds]
+    assert in_use == sum(-(-LENGTH // 16) - first // 16 for first in first_seen)
 
 
 def test_rows_that_take_each_others_freed_blocks_change_no_bit(new_loop, alone):
@@ -81,7 +88,7 @@ def test_rows_that_take_each_others_freed_blocks_change_no_bit(new_loop, alone):
         assert torch.equal(torch.cat([step[row] for step in found]), alone[row])
 
 
-def test_a_prefix_hit_needs_no_more_than_the_last_window(new_loop, alone):
+def test_a_prefix_hit_needs_no_more_than_the_last_window_or_attention_chunk(new_loop, alone):
     loop = new_loop(max_model_len=MAX_LEN)
     first = loop.row(random_tokens(LENGTH))
     for count in (100, 12):
@@ -91,7 +98,7 @@ def test_a_prefix_hit_needs_no_more_than_the_last_window(new_loop, alone):
     assert torch.equal(loop.prefill(second), alone[0][7 * 16 :])
 
 
-@pytest.mark.parametrize("variant", [MIXED, SLIDING])
+@pytest.mark.parametrize("variant", [MIXED, SLIDING, CHUNKED])
 def test_plain_torch_reads_no_freed_block_either(variant, tmp_path):
     """Its bits depend on how a prompt is chunked, but not on other rows' blocks."""
     reference(variant, tmp_path)

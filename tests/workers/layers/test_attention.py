@@ -6,12 +6,12 @@ import torch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.backends.torch.attention_tiles import BATCH_WORK, TILE_KEYS, tile_batches
 from paged_serve.workers.backends.torch.single_tokens import SingleTokenAttention
-from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions, Sight, alibi_slopes
 from paged_serve.workers.kv.cache_view import CacheView
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.activation import capped
 
-from ...kernel_oracles import attended
+from ...kernel_oracles import attended, sinks_of
 
 
 def random_step(rows, block_size, kv_heads, head_dim, seed=0):
@@ -54,13 +54,15 @@ def random_step(rows, block_size, kv_heads, head_dim, seed=0):
 OPTIONS = [
     *({"window": window} for window in (0, 1, 33, 64)),
     *({"cap": 0.7}, {"alibi": True}, {"alibi": True, "cap": 2.0, "window": 50}),
+    *({"attention_chunk": 33}, {"attention_chunk": 64, "sinks": True}, {"sinks": True, "cap": 2.0, "alibi": True}),
 ]
 LAYOUTS = [(4, 2, 32), (3, 3, 20), (7, 1, 8), (8, 1, 128)]  # heads, KV heads, head_dim
 BACKENDS = [TorchOracle, SingleTokenAttention]
 
 
-def options_of(heads: int, alibi: bool = False, **others) -> AttentionOptions:
-    return AttentionOptions(0.2, slopes=alibi_slopes(heads) if alibi else None, **others)
+def options_of(heads: int, alibi: bool = False, sinks: bool = False, **others) -> AttentionOptions:
+    of_heads = {"slopes": alibi_slopes(heads) if alibi else None, "sinks": sinks_of(heads) if sinks else None}
+    return AttentionOptions(0.2, **of_heads, **others)
 
 
 def check(backend, rows, block_size, heads, kv_heads, head_dim, options):
@@ -111,13 +113,13 @@ def test_the_slopes_of_alibi_are_those_of_transformers(heads):
 
 def test_a_window_visits_only_its_own_tiles_and_memory_stays_bounded():
     view, _ = random_step([(5000, 1), (3000, 1), (2000, 64)], 16, 1, 1)
-    assert [len(tiles.strip_of_tile) for tiles in tile_batches(view, 1, TILE_KEYS)] == [4, 6]
-    for tiles in tile_batches(view, 1, 0):
+    assert [len(tiles.strip_of_tile) for tiles in tile_batches(view, 1, Sight(TILE_KEYS))] == [4, 6]
+    for tiles in tile_batches(view, 1, Sight()):
         most_of_one = tiles.tiles_at and len(tiles.tiles_at) * tiles.strip_tokens
         assert len(tiles.strip_of_tile) * tiles.strip_tokens <= BATCH_WORK + most_of_one
 
 
 def test_every_token_is_in_one_strip():
     view, _ = random_step([(9, 1), (3, 1), (0, 130), (40, 64), (0, 7)], 16, 1, 1)
-    seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(view, 2, 0)])
+    seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(view, 2, Sight())])
     assert sorted(set(seen.tolist())) == list(range(len(view.positions)))

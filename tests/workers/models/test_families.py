@@ -51,7 +51,12 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "gemma2",
         "bloom",
         "gpt-neox",
-        *nightly("glm4", "helium", "seed-oss"),
+        "llama4",
+        "nemotron",
+        *nightly(
+            "glm4", "helium", "seed-oss", "llama4-chunks-of-whole-blocks", "nemotron-biased", "arcee", "mpt-clipped"
+        ),
+        *nightly("stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "olmo-clipped"),
         *nightly("gpt-neox-in-turn", "gptj", "falcon-two-norms", "phi", "stablelm", "cohere"),
         *nightly("cohere2", "olmo", "olmo2", "olmo3", "glm", "exaone4", "phi3-partial"),
     ],
@@ -71,6 +76,7 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
         *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2"),
         *nightly("gpt-neox-in-turn", "gptj", "falcon", "falcon-two-norms", "falcon-in-turn", "phi", "stablelm"),
         *nightly("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
+        *nightly("llama4", "nemotron", "arcee", "stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "mpt"),
     ],
 )
 def test_half_precision_is_more_accurate_than_in_transformers(variant, dtype, tmp_path, pools):

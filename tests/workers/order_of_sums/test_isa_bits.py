@@ -17,12 +17,13 @@ from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached
-from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, rotate_and_cache
+from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, clip, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, quantize_rows, sum_parts
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 from paged_serve.workers.layers.rotary import Rotary
 
+from ...kernel_oracles import sinks_of
 from ..cache_views import reading_view, writing_view
 from ..elementwise_calls import layer_norm, rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
@@ -158,7 +159,7 @@ def test_gates_of_every_float_have_the_same_bits(agree, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtypes", CACHES, ids=str)
-@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("norms", [False, True, "own"])
 @pytest.mark.parametrize("head_dim", [2, 16, 20, 34, 80, 128, 256, 272])
 def test_rotation_and_the_cache_have_the_same_bits(agree, head_dim, norms, dtypes, kind):
     computed, dtype = dtypes
@@ -167,7 +168,10 @@ def test_rotation_and_the_cache_have_the_same_bits(agree, head_dim, norms, dtype
     projected = numbers(kind, (tokens, (heads + 2 * kv_heads) * head_dim), seed).to(computed)
     norm = [normals((head_dim,), seed + 1), normals((head_dim,), seed + 2)] if norms else [None, None]
     positions, slots = integers(0, 2000, (tokens,), seed + 3), torch.arange(tokens) * 2
-    table = Rotary(RopeScaling("default"), head_dim).table(2000)
+    table, options = Rotary(RopeScaling("default"), head_dim).table(2000), {}
+    if norms == "own":  # for each head, centred
+        norm = [normals((count, head_dim), seed + count) for count in (heads, kv_heads)]
+        options = {"is_centred": True, "query_scales": normals((2000,), seed + 4), "biases": (norm[0] / 2, norm[1] / 2)}
 
     def run(pool: cpu.Pool) -> tuple[Tensor, ...]:
         cache = torch.ones((2, blocks, kv_heads, block_size, cached(head_dim)), dtype=dtype)
@@ -175,7 +179,7 @@ def test_rotation_and_the_cache_have_the_same_bits(agree, head_dim, norms, dtype
         query = torch.empty(tokens, heads, head_dim, dtype=computed)
         both = (scales[0], scales[1]) if dtype == torch.int8 else None
         view = writing_view(positions, slots, *cache, both)
-        rotate_and_cache(pool, projected, table, view, 0, query, *norm, 1e-6)
+        rotate_and_cache(pool, projected, table, view, 0, query, *norm, 1e-6, **options)
         return query, cache, scales
 
     agree(run)
@@ -188,6 +192,7 @@ CHUNKS = [(0, 2), (0, 65), (3, 126), (50, 33), (1000, 40)]
 HEADS = [  # queries per key, elements, options
     *[(1, 64, {}), (2, 128, {}), (3, 16, {}), (4, 80, {"window": 40})],
     *[(7, 48, {"cap": 5.0}), (8, 256, {"window": 100}), (2, 20, {})],
+    *[(2, 64, {"attention_chunk": 48}), (4, 32, {"attention_chunk": 512, "sinks": True})],
     *[(3, 32, {"alibi": True}), (2, 64, {"is_bidirectional": True}), (1, 16, {"alibi": True, "cap": 3.0})],
 ]
 
@@ -225,8 +230,14 @@ def test_attention_has_the_same_bits(agree, heads, rows, dtypes, kind):
     both = None if scales is None else (scales[0], scales[1])
     view = reading_view(*cache, tables, starts, torch.tensor(lengths).int(), both)
     slopes = alibi_slopes(group * kv_heads) if "alibi" in options else None
-    others = {name: value for name, value in options.items() if name != "alibi"}
-    agree(attention, query, view, 0, AttentionOptions(head_dim**-0.5, slopes=slopes, **others))
+    sinks = sinks_of(group * kv_heads) if "sinks" in options else None
+    others = {name: value for name, value in options.items() if name not in ("alibi", "sinks")}
+    agree(attention, query, view, 0, AttentionOptions(head_dim**-0.5, slopes=slopes, sinks=sinks, **others))
+
+
+def test_clipped_rows_have_the_same_bits(agree):
+    for dtype in DTYPES:
+        agree(lambda pool, x: clip(pool, x.clone(), 0.3), numbers("wide", (5, 901), 3).to(dtype))
 
 
 def test_capped_logits_have_the_same_bits(agree):

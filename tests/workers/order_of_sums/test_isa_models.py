@@ -16,7 +16,7 @@ from ..invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN, draw_worklo
 from ..invariance.test_random_workloads import alone
 from ..tiny_model import write_tiny_model
 
-SEEDS = [range(2), pytest.param(range(2, 4), marks=pytest.mark.nightly)]  # of workloads, whose requests are computed separately
+SEEDS = [range(2), pytest.param(range(2, 4), marks=pytest.mark.nightly)]  # each request is computed alone
 MODELS = [
     *(
         (checkpoint, quantization, "auto")

@@ -8,6 +8,7 @@ import torch
 
 from paged_serve.protocol.messages.config import ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
@@ -17,7 +18,7 @@ from paged_serve.workers.runner.host_steps import host_runner
 
 from ..invariance.planner import Odds, Planner, Request
 from ..ranks import Ranks, SharedModel
-from ..tiny_model import VOCAB_SIZE, write_tiny_model
+from ..tiny_model import FFN, VOCAB_SIZE, write_tiny_model
 
 NUM_ROWS, BLOCK_SIZE, MAX_LEN = 6, 16, 320
 UNDISTURBED = Odds(admit=1, chunk=1, whole_chunk=1, preempt=0, pause=0, share=0)
@@ -28,8 +29,22 @@ KINDS = {
         "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
     },
     "all slide": {"num_hidden_layers": 2, "sliding_window": 33, "max_window_layers": 0},
+    "attention chunks": {  # and a layer that sees everything
+        "model_type": "llama4_text",
+        "architectures": ["Llama4ForCausalLM"],
+        "num_hidden_layers": 3,
+        "intermediate_size_mlp": FFN,
+        "moe_layers": [],
+        "no_rope_layers": [1, 0, 1],
+        "attention_chunk_size": 40,
+        "floor_scale": 32,
+    },
 }
-WINDOWS = {"mixed": (0, 24, 24), "all slide": (33,)}
+GROUPS = {
+    "mixed": (KVGroup(0), KVGroup(24), KVGroup(24)),
+    "all slide": (KVGroup(33),),
+    "attention chunks": (KVGroup(), KVGroup(attention_chunk=40), KVGroup(attention_chunk=40)),
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -48,7 +63,7 @@ def load(kind, numbers, tmp_path_factory, make_pool):
         pytest.skip("the kernels are not built")
     family = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True}
     dtype = getattr(torch, "bfloat16" if numbers == "int8 cache" else numbers)
-    folder = write_tiny_model(tmp_path_factory.mktemp("tiny"), dtype, **family, **KINDS[kind])
+    folder = write_tiny_model(tmp_path_factory.mktemp("tiny"), dtype, **family | KINDS[kind])
     config = ModelConfig(device="cpu")
     return lambda group: load_model(folder, config, group, lambda done, total: None, make_pool())
 
@@ -63,8 +78,8 @@ def runner_of(numbers, kind):
     """Makes a runner for a model that a rank has loaded."""
 
     def make(model, group, num_blocks=160):
-        groups = KVGroups.of(model.geometry.sliding_windows, MAX_LEN)
-        assert groups.windows == WINDOWS[kind]
+        groups = KVGroups.of_model(model.geometry, MAX_LEN)
+        assert groups.kinds == GROUPS[kind]
         dtype = torch.int8 if numbers == "int8 cache" else None
         cache = KVCache.allocate(model.geometry, num_blocks, BLOCK_SIZE, group.size, dtype=dtype, groups=groups)
         for layer in range(model.geometry.num_layers):
@@ -77,7 +92,7 @@ def runner_of(numbers, kind):
 
 def planner_of(runner, kind: str, seed: int, num_blocks: int = 160) -> Planner:
     sizes = {"num_rows": NUM_ROWS, "num_blocks": num_blocks, "block_size": BLOCK_SIZE}
-    return Planner(runner, **sizes, seed=seed, windows=WINDOWS[kind])
+    return Planner(runner, **sizes, seed=seed, groups=GROUPS[kind])
 
 
 def random_requests(rng: random.Random) -> list[Request]:
@@ -150,6 +165,6 @@ def test_warm_up_steps_have_a_table_for_each_group(model, runner_of, kind):
     for is_warm in (False, True):
         runner = runner_of(model, TensorParallelGroup())
         if is_warm:
-            warm_up(runner.execute, MAX_LEN, len(WINDOWS[kind]))
+            warm_up(runner.execute, MAX_LEN, len(GROUPS[kind]))
         results.append(planner_of(runner, kind, 1).play([request], UNDISTURBED))
     assert results[0] == results[1]

@@ -102,8 +102,8 @@ class CpuBackend:
         assert self._rotaries, "a step came before the model was built"
         tokens = batch.token_ids, batch.positions, *batch.slots
         requests = batch.row_starts, batch.kv_lens, *batch.block_tables
-        tensors = (*tokens, *requests, *(rotary.table(batch.longest) for rotary in self._rotaries))
-        return self._buffers.version, *(tensor.data_ptr() for tensor in tensors)
+        tables = [rotary.table(batch.longest) for rotary in self._rotaries]  # their scales grow with them
+        return self._buffers.version, *(tensor.data_ptr() for tensor in (*tokens, *requests, *tables))
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:

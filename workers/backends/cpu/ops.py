@@ -7,10 +7,10 @@ from torch import Tensor
 
 from ...checkpoint.geometry import Activation
 from ...kernels.cpu.buffers import Buffers
-from ...kernels.cpu.elementwise import activate, cap_logits, normalise, rotate_and_cache
+from ...kernels.cpu.elementwise import activate, cap_logits, clip, normalise, rotate_and_cache
 from ...kernels.cpu.library import Pool
 from ...kv.cache_view import CacheView
-from ...layers.norm import Norm, RMSNorm
+from ...layers.norm import Norm, RMSNorm, bias_of, weight_of
 from ...layers.ops import HeadLayout, KernelStep
 
 
@@ -22,8 +22,7 @@ class CpuOps:
         self._unread: dict[int, RMSNorm] = {}  # by size
 
     def start_step(self, views: Sequence[CacheView]) -> list[KernelStep]:
-        angles = tuple(rotary.table(views[0].longest) for rotary in self._heads.rotaries)
-        return [KernelStep(view, angles) for view in views]
+        return KernelStep.of_views(views, self._heads)
 
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
         return self._normalise(hidden, None, 1.0, norm, out)
@@ -41,8 +40,11 @@ class CpuOps:
     def cap(self, logits: Tensor, cap: float) -> Tensor:
         return cap_logits(self._pool, logits, cap)
 
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        return clip(self._pool, x, limit)
+
     def rotate_and_cache(
-        self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+        self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:
         heads = self._heads
         query = self._buffers.take("query", len(projected), heads.num_heads * heads.head_dim, projected.dtype)
@@ -53,9 +55,12 @@ class CpuOps:
             step.view,
             layer,
             query.view(-1, heads.num_heads, heads.head_dim),
-            None if query_norm is None else query_norm.weight,
-            None if key_norm is None else key_norm.weight,
+            weight_of(query_norm),
+            weight_of(key_norm),
             0.0 if query_norm is None else query_norm.eps,
+            biases=(bias_of(query_norm), bias_of(key_norm)),
+            is_centred=query_norm is not None and query_norm.is_centred,
+            query_scales=step.query_scales[layer],
         )
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AttentionOptions
+from ...checkpoint.attention_options import AttentionOptions, Sight
 from ...kernels.cuda import attention as kernels
 from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher
@@ -18,10 +18,10 @@ MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a re
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """One step's work by window and direction, listed on the device when a layer first needs it."""
+    """One step's work by what tokens see, listed on the device when a layer first needs it."""
 
     view: CacheView
-    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
+    by_sight: dict[Sight, kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
 
 
 class CudaPagedAttention:
@@ -40,11 +40,11 @@ class CudaPagedAttention:
         self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> list[AttentionMetadata]:
-        by_sight: dict[tuple[int, bool], kernels.AttentionWork] = {}
+        by_sight: dict[Sight, kernels.AttentionWork] = {}
         return [AttentionMetadata(view, by_sight) for view in views]
 
     def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
-        view, sight = plan.view, (options.window, options.is_bidirectional)
+        view, sight = plan.view, options.sight
         if sight not in plan.by_sight:
             plan.by_sight[sight] = self._listed(view, query, options)
         tokens, heads, head_dim = query.shape
@@ -64,7 +64,9 @@ class CudaPagedAttention:
         keys = view.cache.keys[0]  # all layers have the same shape
         _, kv_heads, block_size, _ = keys.shape
         heads = AttentionShape(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
-        heads = replace(heads, has_alibi=options.slopes is not None, is_bidirectional=options.is_bidirectional)
+        is_bidirectional, chunk = options.is_bidirectional, options.attention_chunk
+        heads = replace(heads, has_alibi=options.slopes is not None, is_bidirectional=is_bidirectional)
+        heads = replace(heads, attention_chunk=chunk)
         requests, tokens = _rounded_up(len(view.kv_lens)), _rounded_up(len(query))
         key = heads, requests, tokens, options.window
         if key not in self._plans:

@@ -24,17 +24,22 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
     heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
-    kind, is_gated = geometry.activation.kind, geometry.activation.is_gated
+    activation = FUNCTIONS[geometry.activation.kind], geometry.activation.is_gated
     norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1") else layer_norm_kernel
     whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
     sizes = heads, kv_heads, geometry.head_dim, block_size
-    shape = attention_kernels.AttentionShape(dtype, cached, *sizes, has_alibi=geometry.has_alibi)
+    shapes = [
+        attention_kernels.AttentionShape(dtype, cached, *sizes, bool(geometry.slopes), attention_chunk=chunk)
+        for chunk in dict.fromkeys(geometry.attention_chunks or (0,))
+    ]
+    kind = geometry.qk_norm_kind or geometry.norm
+    is_centred = geometry.qk_norm and kind not in ("rms", "rms_less_1", "plain_rms")
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
-        activation_kernel(dtype, geometry.intermediate_size // model.tp_size, FUNCTIONS[kind], is_gated),
-        rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size),
-        *attention_kernels.kernels_of(shape, backend.arch),
+        activation_kernel(dtype, geometry.intermediate_size // model.tp_size, *activation),
+        rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size, is_centred),
+        *(kernel for shape in shapes for kernel in attention_kernels.kernels_of(shape, backend.arch)),
         *([cap_kernel()] if geometry.logits_cap else []),
         *backend.kernels_of_products,
         *sampling.production_kernels(),

@@ -10,7 +10,7 @@ from ...kernels.cuda.elementwise import activate, cap_logits, layer_norm, rms_no
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.rotate import rotate_and_cache
 from ...kv.cache_view import CacheView
-from ...layers.norm import Norm, RMSNorm
+from ...layers.norm import Norm, RMSNorm, bias_of, weight_of
 from ...layers.ops import HeadLayout, KernelStep
 from .fixed_rows import empty_rows
 
@@ -19,6 +19,7 @@ FUNCTIONS: dict[str, Function] = {  # kind of activation -> name in the kernel
     "gelu": "gelu_erf",
     "gelu_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 
 
@@ -28,11 +29,12 @@ class CudaOps:
         self._heads = heads
 
     def start_step(self, views: Sequence[CacheView]) -> list[KernelStep]:
-        angles = tuple(rotary.table(views[0].longest) for rotary in self._heads.rotaries)
-        return [KernelStep(view, angles) for view in views]
+        return KernelStep.of_views(views, self._heads)
 
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
-        return self._normalised(hidden, norm, None, out)
+        if out is None or (hidden.is_contiguous() and out.is_contiguous()):
+            return self._normalised(hidden.contiguous(), norm, None, out)
+        return out.copy_(self._normalised(hidden.contiguous(), norm, None))
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
         return self._normalised(hidden, norm, delta if multiplier == 1.0 else delta * multiplier)
@@ -43,8 +45,11 @@ class CudaOps:
     def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
         hidden.add_(delta if multiplier == 1.0 else delta * multiplier)
 
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        return x.clamp_(-limit, limit)
+
     def rotate_and_cache(
-        self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+        self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:
         heads = self._heads
         return rotate_and_cache(
@@ -54,9 +59,12 @@ class CudaOps:
             step.view,
             layer,
             projected.new_empty((len(projected), heads.num_heads, heads.head_dim)),
-            None if query_norm is None else query_norm.weight,
-            None if key_norm is None else key_norm.weight,
+            weight_of(query_norm),
+            weight_of(key_norm),
             0.0 if query_norm is None else query_norm.eps,
+            biases=(bias_of(query_norm), bias_of(key_norm)),
+            is_centred=query_norm is not None and query_norm.is_centred,
+            query_scales=step.query_scales[layer],
         )
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:

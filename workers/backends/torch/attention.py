@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AttentionOptions
+from ...checkpoint.attention_options import AttentionOptions, Sight
 from ...kv.cache_view import CacheView
 from ...layers.activation import capped
 from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
@@ -25,7 +25,7 @@ class StepPlan:
 
     view: CacheView
     group_size: int  # query heads per KV head
-    tiles: dict[tuple[int, bool], list[TileBatch]]  # by window and direction, filled when a layer first needs them
+    tiles: dict[Sight, list[TileBatch]]  # filled when a layer first needs them
 
 
 class TorchOracle:
@@ -45,9 +45,9 @@ class TorchOracle:
         return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
 
     def attend(self, plan: StepPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
-        cache, sight = plan.view.cache, (options.window, options.is_bidirectional)
+        cache, sight = plan.view.cache, options.sight
         if sight not in plan.tiles:
-            plan.tiles[sight] = tile_batches(plan.view, plan.group_size, *sight)
+            plan.tiles[sight] = tile_batches(plan.view, plan.group_size, sight)
         result = torch.zeros_like(query)  # padding has no keys
         for tiles in plan.tiles[sight]:
             _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, options, result)
@@ -68,11 +68,16 @@ def _attend_tiles(
     if options.cap:
         capped(weights, options.cap)
     if options.slopes is not None:
-        weights.add_(_slopes_of_queries(options.slopes, kv_heads, tiles.strip_tokens) * tiles.distances)
+        weights.add_(_per_query(options.slopes, kv_heads, tiles.strip_tokens).unsqueeze(-1) * tiles.distances)
     weights.masked_fill_(tiles.hidden, -math.inf)
     largest = _over_tiles(torch.maximum, weights.amax(-1), tiles, -math.inf)
+    sinks = None if options.sinks is None else _per_query(options.sinks, kv_heads, tiles.strip_tokens)
+    if sinks is not None:
+        torch.maximum(largest, sinks, out=largest)
     weights.sub_(largest[tiles.strip_of_tile].unsqueeze(-1)).exp_()
     total = _over_tiles(torch.add, weights.sum(-1), tiles, 0.0)
+    if sinks is not None:
+        total.add_((sinks - largest).exp_())
     weighted = torch.bmm(weights.view(num_tiles * kv_heads, num_queries, TILE_KEYS), _gather(values, tiles.pages))
     mixed = _over_tiles(torch.add, weighted.view(*shape, head_dim), tiles, 0.0).div_(total.unsqueeze(-1))
 
@@ -82,9 +87,9 @@ def _attend_tiles(
     result[tiles.tokens.flatten()] = by_token.to(result.dtype)  # padding repeats a strip's last token
 
 
-def _slopes_of_queries(slopes: Tensor, kv_heads: int, strip_tokens: int) -> Tensor:
-    """[kv_heads, num_queries, 1], in the order of a strip's queries."""
-    return slopes.view(kv_heads, -1).repeat(1, strip_tokens).unsqueeze(-1)
+def _per_query(of_heads: Tensor, kv_heads: int, strip_tokens: int) -> Tensor:
+    """What each query's head has: [heads] -> [kv_heads, num_queries], in the order of a strip's queries."""
+    return of_heads.view(kv_heads, -1).repeat(1, strip_tokens)
 
 
 def _strip_queries(tiles: TileBatch, query: Tensor, kv_heads: int) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...checkpoint.attention_options import Sight
 from ...kv.cache_view import CacheView
 
 TILE_KEYS = 32  # keys per tile; tile t holds positions [32 t, 32 t + 32) for any block size
@@ -46,7 +47,7 @@ class TileBatch:
     tiles_at: list[int]
 
 
-def strips_of(view: CacheView, window: int, is_bidirectional: bool = False) -> list[Strip]:
+def strips_of(view: CacheView, sight: Sight) -> list[Strip]:
     """Cuts each row's tokens of this step into strips. A padding row has no keys, and so no strips."""
     strips, starts = [], view.row_starts.tolist()
     for row, kv_len in enumerate(view.kv_lens.tolist()):
@@ -57,17 +58,16 @@ def strips_of(view: CacheView, window: int, is_bidirectional: bool = False) -> l
         for token in range(start, end, step):
             count = min(step, end - token)
             position = kv_len - (end - token)
-            first_seen = max(0, position - window + 1) if window else 0
-            last_seen = kv_len - 1 if is_bidirectional else position + count - 1
-            tiles = first_seen // TILE_KEYS, last_seen // TILE_KEYS
+            last_seen = kv_len - 1 if sight.is_bidirectional else position + count - 1
+            tiles = sight.first_seen(position) // TILE_KEYS, last_seen // TILE_KEYS
             strips.append(Strip(row, token, count, position, *tiles, kv_len - 1))
     return strips
 
 
-def tile_batches(view: CacheView, group_size: int, window: int, is_bidirectional: bool = False) -> list[TileBatch]:
+def tile_batches(view: CacheView, group_size: int, sight: Sight) -> list[TileBatch]:
     """Every strip of the step, in batches of one padded length."""
     by_length: dict[int, list[Strip]] = {}
-    for strip in strips_of(view, window, is_bidirectional):
+    for strip in strips_of(view, sight):
         by_length.setdefault(1 << (strip.num_tokens - 1).bit_length(), []).append(strip)
     batches = []
     for length, strips in sorted(by_length.items()):
@@ -77,15 +77,13 @@ def tile_batches(view: CacheView, group_size: int, window: int, is_bidirectional
             while count < len(strips) and tiles * max(length, 16) < BATCH_WORK:
                 tiles += strips[count].last_tile - strips[count].first_tile + 1
                 count += 1
-            batches.append(_tile_batch(view, group_size, (window, is_bidirectional), length, strips[:count]))
+            batches.append(_tile_batch(view, group_size, sight, length, strips[:count]))
             strips = strips[count:]
     return batches
 
 
-def _tile_batch(
-    view: CacheView, group_size: int, sight: tuple[int, bool], length: int, strips: list[Strip]
-) -> TileBatch:
-    device, (window, is_bidirectional) = view.positions.device, sight
+def _tile_batch(view: CacheView, group_size: int, sight: Sight, length: int, strips: list[Strip]) -> TileBatch:
+    device = view.positions.device
     most = strips[0].last_tile - strips[0].first_tile + 1
     tiles_at = [sum(s.last_tile - s.first_tile + 1 > place for s in strips) for place in range(most)]
     rows, first_tokens, counts, positions, first_tiles, last_keys = torch.tensor(
@@ -95,16 +93,17 @@ def _tile_batch(
     place = torch.repeat_interleave(torch.arange(most), torch.tensor(tiles_at)).to(device)
     strip_of_tile = torch.cat([torch.arange(count) for count in tiles_at]).to(device)
 
-    first_seen = (positions - window + 1).clamp(min=0) if window else torch.zeros_like(positions)
+    first_seen = sight.first_seen_of(positions)
     offsets = torch.minimum(torch.arange(length, device=device), counts.unsqueeze(1) - 1)  # [strips, length]
     query_positions = (positions.unsqueeze(1) + offsets).repeat_interleave(group_size, 1)
 
     keys_from = (first_tiles[strip_of_tile] + place) * TILE_KEYS
     key_positions = keys_from.unsqueeze(1) + torch.arange(TILE_KEYS, device=device)  # [tiles, TILE_KEYS]
     distances = key_positions.unsqueeze(1) - query_positions[strip_of_tile].unsqueeze(2)
-    hidden = key_positions.unsqueeze(1) > last_keys[strip_of_tile, None, None] if is_bidirectional else distances > 0
-    if window:
-        hidden |= distances <= -window
+    after = last_keys[strip_of_tile, None, None]
+    hidden = key_positions.unsqueeze(1) > after if sight.is_bidirectional else distances > 0
+    if sight.window or sight.attention_chunk:
+        hidden |= key_positions.unsqueeze(1) < sight.first_seen_of(query_positions)[strip_of_tile].unsqueeze(2)
     return TileBatch(
         tokens=first_tokens.unsqueeze(1) + offsets,
         strip_tokens=length,

@@ -10,7 +10,7 @@ from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.activation import activated, capped
-from ...layers.norm import Norm, RMSNorm
+from ...layers.norm import Norm
 from ...layers.ops import HeadLayout
 from ...layers.rotary import rotate
 
@@ -22,6 +22,7 @@ class TorchStep:
     cache: KVCache
     cosines: tuple[Tensor, ...]  # [tokens, 1, head_dim / 2] float32
     sines: tuple[Tensor, ...]
+    query_scales: tuple[Tensor | None, ...]  # [tokens, 1, 1] float32
     cached: Tensor | slice  # the tokens whose keys and values are cached: all but padding
     blocks: Tensor  # [cached tokens] i64
     offsets: Tensor  # [cached tokens] i64, within the block
@@ -37,7 +38,11 @@ class TorchOps:
             rotary: rotary.table(longest)[positions].unsqueeze(1).chunk(2, dim=-1) for rotary in self._heads.rotaries
         }
         cosines, sines = zip(*(turns[rotary] for rotary in self._heads.rotaries), strict=True)
-        return [_step(view, cosines, sines) for view in views]
+        scales = tuple(
+            None if (scale := rotary.query_scales) is None else scale[positions].view(-1, 1, 1)
+            for rotary in self._heads.rotaries
+        )
+        return [_step(view, cosines, sines, scales) for view in views]
 
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
         return norm(hidden) if out is None else out.copy_(norm(hidden))
@@ -55,8 +60,11 @@ class TorchOps:
     def cap(self, logits: Tensor, cap: float) -> Tensor:
         return capped(logits, cap)
 
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        return x.clamp_(-limit, limit)
+
     def rotate_and_cache(
-        self, step: TorchStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+        self, step: TorchStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:
         heads = self._heads
         parts = projected.view(len(projected), -1, heads.head_dim)
@@ -67,15 +75,18 @@ class TorchOps:
         turn = step.cosines[layer], step.sines[layer]
         cache.keys[layer].transpose(1, 2)[step.blocks, step.offsets] = rotate(key, *turn)[cached]
         cache.values[layer].transpose(1, 2)[step.blocks, step.offsets] = value[cached]
-        return rotate(query, *turn)
+        rotated, scales = rotate(query, *turn), step.query_scales[layer]
+        return rotated if scales is None else (rotated * scales).to(rotated.dtype)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         return activated(x, activation)
 
 
-def _step(view: CacheView, cosines: tuple[Tensor, ...], sines: tuple[Tensor, ...]) -> TorchStep:
+def _step(
+    view: CacheView, cosines: tuple[Tensor, ...], sines: tuple[Tensor, ...], query_scales: tuple[Tensor | None, ...]
+) -> TorchStep:
     block_size, is_kept = view.cache.block_size, view.slots >= 0
     cached = slice(None) if bool(is_kept.all()) else is_kept.nonzero()[:, 0]
     slots = view.slots[cached]
     blocks = torch.div(slots, block_size, rounding_mode="floor")
-    return TorchStep(view.cache, cosines, sines, cached, blocks, slots - blocks * block_size)
+    return TorchStep(view.cache, cosines, sines, query_scales, cached, blocks, slots - blocks * block_size)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AttentionOptions
+from ...checkpoint.attention_options import AttentionOptions, Sight
 from ...kv.cache_view import CacheView
 from ...layers.activation import capped
 
@@ -24,11 +24,11 @@ class SingleTokenPlan:
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
-    slots: dict[int, list[Tensor]]  # by window, one per row, see _slots; filled when a layer first needs them
+    slots: dict[Sight, list[Tensor]]  # one per row, see _slots; filled when a layer first needs them
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Seen:
     """A token's position, and the first and last positions that it sees."""
 
     position: int
@@ -49,31 +49,31 @@ class SingleTokenAttention:
 
     def attend(self, plan: SingleTokenPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         keys, values = plan.view.cache.keys[layer], plan.view.cache.values[layer]
-        kv_heads, window = keys.shape[1], options.window
+        kv_heads, sight = keys.shape[1], options.sight
         queries = (query.float() * options.scale).view(len(query), kv_heads, -1, query.shape[2])
         result = torch.zeros_like(query)  # padding has no keys
         by_group = result.view(queries.shape)
-        if window not in plan.slots:
-            plan.slots[window] = _slots(plan.view, plan.rows, window)
-        for (start, end, kv_len), slots in zip(plan.rows, plan.slots[window], strict=True):
+        if sight not in plan.slots:
+            plan.slots[sight] = _slots(plan.view, plan.rows, sight)
+        for (start, end, kv_len), slots in zip(plan.rows, plan.slots[sight], strict=True):
             if kv_len == 0:
                 continue
             row_keys, row_values = _tiles(keys, slots), _tiles(values, slots)
             for token in range(start, end):
                 position = kv_len - (end - token)
-                seen_from = max(0, position - window + 1) if window else 0
-                sight = Sight(position, seen_from, kv_len - 1 if options.is_bidirectional else position)
-                mixed = _attend_token(queries[token].clone(), row_keys, row_values, sight, options)
+                seen_to = kv_len - 1 if options.is_bidirectional else position
+                seen = Seen(position, sight.first_seen(position), seen_to)
+                mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen, options)
                 by_group[token] = mixed.to(query.dtype)
         return result
 
 
-def _slots(view: CacheView, rows: list[tuple[int, int, int]], window: int) -> list[Tensor]:
+def _slots(view: CacheView, rows: list[tuple[int, int, int]], sight: Sight) -> list[Tensor]:
     """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one repeat its
     slot, positions after the last one likewise: their own may be in another row's blocks."""
     found, block_size = [], view.cache.block_size
     for row, (start, end, kv_len) in enumerate(rows):
-        first = max(0, kv_len - (end - start) - window + 1) if window else 0
+        first = sight.first_seen(max(0, kv_len - (end - start)))
         positions = torch.arange(-(-kv_len // TILE_KEYS) * TILE_KEYS).clamp_(first, max(kv_len - 1, 0))
         blocks = view.block_tables[row, positions // block_size].long()
         found.append(blocks * block_size + positions % block_size)
@@ -87,9 +87,9 @@ def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
     return by_slot.float().view(-1, TILE_KEYS, kv_heads, head_dim).transpose(1, 2).contiguous()
 
 
-def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, options: AttentionOptions) -> Tensor:
+def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, options: AttentionOptions) -> Tensor:
     """Attention of `query` [kv_heads, group, head_dim] over the keys that it sees, in the same shape."""
-    seen_from, seen_to = sight.seen_from, sight.seen_to
+    seen_from, seen_to = token.seen_from, token.seen_to
     tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
     hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]
     scores = [torch.bmm(query, keys[tile].transpose(1, 2)) for tile in tiles]
@@ -97,7 +97,7 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, opt
         if options.cap:
             capped(score, options.cap)
         if options.slopes is not None:
-            distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - sight.position
+            distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - token.position
             score.add_(options.slopes.view(*query.shape[:2], 1) * distances.float())
     for score, mask in zip(scores, hidden, strict=True):
         if mask is not None:
@@ -105,6 +105,9 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, opt
     largest = scores[0].amax(-1, keepdim=True)
     for score in scores[1:]:
         torch.maximum(largest, score.amax(-1, keepdim=True), out=largest)
+    sinks = None if options.sinks is None else options.sinks.view(largest.shape)
+    if sinks is not None:
+        torch.maximum(largest, sinks, out=largest)
     total, mixed = torch.zeros_like(largest), torch.zeros_like(query)
     for tile, score, mask in zip(tiles, scores, hidden, strict=True):
         weights = score.sub_(largest).exp_()
@@ -112,6 +115,8 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, opt
         seen = values[tile] if mask is None else values[tile].masked_fill(mask.unsqueeze(1), 0.0)
         total += weights.sum(-1, keepdim=True)
         mixed += torch.bmm(weights, seen)
+    if sinks is not None:
+        total += (sinks - largest).exp_()
     return mixed.div_(total)
 
 

@@ -63,19 +63,20 @@ def attention(
         assert tensor.dtype == torch.float32
         assert tensor.shape == keys.shape[:3]
         assert tensor.is_contiguous()
-    slopes = options.slopes
-    if slopes is not None:
-        assert slopes.dtype == torch.float32, slopes.dtype
-        assert slopes.shape == query.shape[1:2], slopes.shape
-        assert slopes.is_contiguous()
+    for per_head in (options.slopes, options.sinks):
+        if per_head is not None:
+            assert per_head.dtype == torch.float32, per_head.dtype
+            assert per_head.shape == query.shape[1:2], per_head.shape
+            assert per_head.is_contiguous()
+    slopes, sinks = (0 if each is None else each.data_ptr() for each in (options.slopes, options.sinks))
     cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
     params = PARAMS(
         *(out.data_ptr(), query.data_ptr(), *cache),
         *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
-        *(0 if slopes is None else slopes.data_ptr(), out.stride(0), query.stride(0)),
+        *(slopes, sinks, out.stride(0), query.stride(0)),
         *(len(kv_lens), block_tables.stride(0)),
         *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size),
-        *(options.window, options.is_bidirectional, options.scale, options.cap),
+        *(options.window, options.attention_chunk, options.is_bidirectional, options.scale, options.cap),
     )
     pool.functions[KERNEL_OF[query.dtype, keys.dtype]](pool.handle, params)
     return out

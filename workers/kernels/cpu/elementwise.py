@@ -9,10 +9,10 @@ from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from .attention import cached
 from .library import Pool
-from .parameters import DTYPE_CODES, ActivateParams, CapParams, NormParams, RotateParams, packer
+from .parameters import DTYPE_CODES, ActivateParams, CapParams, ClipParams, NormParams, RotateParams, packer
 
-NORM, ACTIVATE, CAP, ROTATE = map(packer, (NormParams, ActivateParams, CapParams, RotateParams))
-KINDS = ("silu", "gelu_tanh", "gelu", "relu")  # ActivateParams.kind
+NORM, ACTIVATE, CLIP, CAP, ROTATE = map(packer, (NormParams, ActivateParams, ClipParams, CapParams, RotateParams))
+KINDS = ("silu", "gelu_tanh", "gelu", "relu", "relu2")  # ActivateParams.kind
 
 
 def normalise(
@@ -31,14 +31,19 @@ def normalise(
 
     Normalised means: shifted to mean 0 if centred, scaled to unit mean square, times `weight`, plus `bias`.
 
-    `weight` and `bias` [size] are float32, the rest of one dtype and contiguous.
+    `weight` and `bias` [size] are float32, the rest of one dtype; `delta` is contiguous, rows of `hidden` and `out`
+    may be strided.
     """
     rows, size = hidden.shape
-    out = torch.empty_like(hidden) if out is None else out
-    _check(hidden.dtype, (rows, size), hidden, out, delta)
+    out = hidden.new_empty(rows, size) if out is None else out
+    _check(hidden.dtype, (rows, size), delta)
+    for strided in (hidden, out):
+        assert strided.dtype == hidden.dtype, strided.dtype
+        assert strided.shape == hidden.shape, strided.shape
+        assert strided.stride(1) == 1, strided.stride()
     _check(torch.float32, (size,), weight, bias)
-    pointers = map(_pointer, (out, hidden, delta, weight, bias))
-    fields = NORM(*pointers, rows, size, eps, multiplier, is_centred, DTYPE_CODES[hidden.dtype])
+    pointers, strides = map(_pointer, (out, hidden, delta, weight, bias)), (hidden.stride(0), out.stride(0))
+    fields = NORM(*pointers, *strides, rows, size, eps, multiplier, is_centred, DTYPE_CODES[hidden.dtype])
     pool.functions["norm"](pool.handle, fields)
     return out
 
@@ -53,6 +58,13 @@ def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None =
     fields = ACTIVATE(out.data_ptr(), x.data_ptr(), rows, size, kind, activation.is_gated, DTYPE_CODES[x.dtype])
     pool.functions["activate"](pool.handle, fields)
     return out
+
+
+def clip(pool: Pool, x: Tensor, limit: float) -> Tensor:
+    """Limits `x` [rows, n], contiguous, to [-limit, limit] in place."""
+    _check(x.dtype, x.shape, x)
+    pool.functions["clip"](pool.handle, CLIP(x.data_ptr(), *x.shape, limit, DTYPE_CODES[x.dtype]))
+    return x
 
 
 def cap_logits(pool: Pool, logits: Tensor, cap: float) -> Tensor:
@@ -74,12 +86,18 @@ def rotate_and_cache(
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 0.0,
+    *,
+    biases: tuple[Tensor | None, Tensor | None] = (None, None),
+    is_centred: bool = False,
+    query_scales: Tensor | None = None,
 ) -> Tensor:
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. `angles` [positions, head_dim]
-    float32 are a Rotary's table; the norms are [head_dim] float32. In an int8 cache each head of a token becomes codes
-    in -127..127 and a scale. Zeros follow a head in its slot, which has cached(head_dim) elements.
+    float32 are a Rotary's table, `query_scales` [positions] float32 what rotated queries are multiplied by. The weights
+    of norms, and their `biases`, are [head_dim] float32, or [heads, head_dim] with other ones for each head; a centred
+    norm subtracts the mean. In an int8 cache each head of a token becomes codes in -127..127 and a scale. Zeros follow
+    a head in its slot, which has cached(head_dim) elements.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     positions, slots = view.positions, view.slots
@@ -92,10 +110,15 @@ def rotate_and_cache(
     _check(torch.float32, (len(keys), kv_heads, block_size), key_scales, value_scales)
     _check(torch.int64, (tokens,), positions, slots)
     _check(torch.float32, (len(angles), head_dim), angles)
-    _check(torch.float32, (head_dim,), query_norm, key_norm)
-    tensors = (query, projected, query_norm, key_norm, angles, positions, slots, keys, values, key_scales, value_scales)
-    sizes = tokens, heads, kv_heads, head_dim, block_size
-    fields = ROTATE(*map(_pointer, tensors), *sizes, eps, DTYPE_CODES[projected.dtype])
+    norms, is_per_head = (query_norm, key_norm), query_norm is not None and query_norm.dim() == 2
+    for count, of_norm in ((heads, (query_norm, biases[0])), (kv_heads, (key_norm, biases[1]))):
+        _check(torch.float32, (count, head_dim) if is_per_head else (head_dim,), *of_norm)
+    if query_scales is not None:
+        _check(torch.float32, (len(query_scales),), query_scales)
+    places = angles, query_scales, positions, slots, keys, values, key_scales, value_scales
+    pointers = map(_pointer, (query, projected, *norms, *biases, *places))
+    sizes = tokens, heads, kv_heads, head_dim, block_size, is_per_head * head_dim
+    fields = ROTATE(*pointers, *sizes, eps, is_centred, DTYPE_CODES[projected.dtype])
     pool.functions["rotate_and_cache"](pool.handle, fields)
     return query
 

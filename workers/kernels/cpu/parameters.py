@@ -1,4 +1,4 @@
-"""The parameters of the CPU kernels: mirrors of the structs in csrc/cpu/api.h, and their packing."""
+"""The parameters of the CPU kernels: mirrors of the structs that csrc/cpu/api.h has or includes, and their packing."""
 
 import ctypes
 import struct
@@ -58,6 +58,7 @@ class EmbedParams(ctypes.Structure):
 class NormParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("out", "hidden", "delta", "weight", "bias")),
+        *((name, c_int64) for name in ("hidden_stride", "out_stride")),
         *((name, c_int32) for name in ("rows", "size")),
         *((name, c_float) for name in ("eps", "multiplier")),
         *((name, c_int32) for name in ("is_centred", "dtype")),
@@ -71,6 +72,10 @@ class ActivateParams(ctypes.Structure):
     )
 
 
+class ClipParams(ctypes.Structure):
+    _fields_ = (("x", c_void_p), ("rows", c_int32), ("size", c_int32), ("limit", c_float), ("dtype", c_int32))
+
+
 class CapParams(ctypes.Structure):
     _fields_ = (
         *(("x", c_void_p), ("stride", c_int64), ("rows", c_int32), ("columns", c_int32)),
@@ -80,11 +85,12 @@ class CapParams(ctypes.Structure):
 
 class RotateParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
-        *((name, c_void_p) for name in ("positions", "slots", "keys", "values", "key_scales", "value_scales")),
-        *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")),
+        *((name, c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "query_bias", "key_bias")),
+        *((name, c_void_p) for name in ("angles", "query_scales", "positions", "slots")),
+        *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
+        *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size", "norm_stride")),
         ("eps", c_float),
-        ("dtype", c_int32),
+        *((name, c_int32) for name in ("is_centred", "dtype")),
     )
 
 
@@ -124,10 +130,10 @@ class LogprobParams(ctypes.Structure):
 class AttentionParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("out", "query", "keys", "values", "key_scales", "value_scales")),
-        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens", "slopes")),
+        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens", "slopes", "sinks")),
         *((name, c_int64) for name in ("out_stride", "query_stride")),
         *((name, c_int32) for name in ("rows", "table_stride", "kv_heads", "group", "head_dim", "block_size")),
-        *((name, c_int32) for name in ("window", "is_bidirectional")),
+        *((name, c_int32) for name in ("window", "attention_chunk", "is_bidirectional")),
         *((name, c_float) for name in ("scale", "cap")),
     )
 
@@ -193,6 +199,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     **dict.fromkeys(("embed_bf16", "embed_fp16", "embed_fp32", "embed_int8"), EmbedParams),
     "norm": NormParams,
     "activate": ActivateParams,
+    "clip": ClipParams,
     "cap_logits": CapParams,
     "rotate_and_cache": RotateParams,
     "scan_logits": ScanParams,

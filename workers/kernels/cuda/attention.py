@@ -30,7 +30,8 @@ POINTER, INT, INT64, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctyp
 class AttentionPlanParams(ctypes.Structure):
     _fields_ = (
         *_of(POINTER, "decode prefill merges counts row_starts kv_lens"),
-        *_of(INT, "requests group window is_bidirectional decode_rows decode_tile prefill_tile max_slots"),
+        *_of(INT, "requests group window attention_chunk is_bidirectional"),
+        *_of(INT, "decode_rows decode_tile prefill_tile max_slots"),
     )
 
 
@@ -55,7 +56,7 @@ class AttentionMergeParams(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWork:
-    """The work of one step in memory of the device, for layers of one window."""
+    """The work of one step in memory of the device, for layers that see equally far."""
 
     heads: AttentionShape
     arch: str
@@ -112,7 +113,8 @@ def plan(launcher: Launcher, plan: AttentionWork, view: CacheView, max_decode_ro
     tiles = decode_shape(heads).rows, prefill_shape(heads, plan.arch).rows
     params = AttentionPlanParams(
         *(tensor.data_ptr() for tensor in (*lists, row_starts, kv_lens)),
-        *(requests, heads.group, plan.window, heads.is_bidirectional, max_decode_rows, *tiles, len(plan.part_tops)),
+        *(requests, heads.group, plan.window, heads.attention_chunk, heads.is_bidirectional),
+        *(max_decode_rows, *tiles, len(plan.part_tops)),
     )
     launcher.launch(plan_kernel(), (1, 1, 1), params)
 
@@ -124,30 +126,29 @@ def attention(
     view: CacheView,
     layer: int,
     options: AttentionOptions,
-    sinks: Tensor | None = None,
     code_scales: tuple[float, float] = (1.0, 1.0),
     prefills: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:
     """Attend with `query` [tokens, heads, head_dim] to a layer's keys and values; `view` is that of `plan`.
 
-    `options` are those that `plan` was allocated for; `sinks` [heads] float32 join the denominators. fp8 keys count the
-    first of `code_scales` times, values the second. What no token sees may hold anything. `prefills` False promises
-    that no request has more rows than plan() cuts. Returns [tokens, heads, head_dim].
+    `options` are those that `plan` was allocated for. fp8 keys count the first of `code_scales` times, values the
+    second. What no token sees may hold anything. `prefills` False promises that no request has more rows than plan()
+    cuts. Returns [tokens, heads, head_dim].
     """
     keys, values = view.cache.keys[layer], view.cache.values[layer]
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
     key_scale, value_scale = code_scales
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
     _check(plan, query, keys, values, block_tables, out)
-    _check_options(plan, options, sinks)
+    _check_options(plan, options)
     _check_lengths(plan, row_starts, kv_lens)
     assert options.scale * key_scale > 0, (options.scale, key_scale)
     heads, slopes, cap = plan.heads, options.slopes, options.cap
     scale = options.scale * key_scale
     before = 2 * LOG2_E * scale / cap if cap else scale
     to_log2 = LOG2_E if cap or heads.has_alibi else LOG2_E * scale
-    sinks_at, slopes_at = (None if tensor is None else tensor.data_ptr() for tensor in (sinks, slopes))
+    sinks_at, slopes_at = (None if tensor is None else tensor.data_ptr() for tensor in (options.sinks, slopes))
     parts = plan.part_sums.data_ptr(), plan.part_tops.data_ptr(), sinks_at
     lengths = block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()
     grid = plan.blocks, heads.kv_heads, 1
@@ -191,12 +192,13 @@ def _check(plan: AttentionWork, query: Tensor, keys: Tensor, values: Tensor, blo
     assert block_tables.stride(1) == 1
 
 
-def _check_options(plan: AttentionWork, options: AttentionOptions, sinks: Tensor | None) -> None:
+def _check_options(plan: AttentionWork, options: AttentionOptions) -> None:
     heads = plan.heads
     assert plan.window == options.window, (plan.window, options.window)
     assert heads.has_alibi == (options.slopes is not None)
     assert heads.is_bidirectional == options.is_bidirectional
-    for per_head in (sinks, options.slopes):
+    assert heads.attention_chunk == options.attention_chunk
+    for per_head in (options.sinks, options.slopes):
         if per_head is not None:
             assert per_head.dtype == torch.float32
             assert per_head.shape == (heads.num_heads,)

@@ -27,6 +27,7 @@ class AttentionShape:
     block_size: int  # 16, 32 or 64
     has_alibi: bool = False
     is_bidirectional: bool = False
+    attention_chunk: int = 0  # tokens; 0: none
 
     @property
     def group(self) -> int:
@@ -96,6 +97,7 @@ def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
         *(("SCALAR", SCALARS[heads.dtype]), ("KV", KV_NAMES[heads.cache_dtype]), ("HEAD_DIM", heads.head_dim)),
         *(("GROUP", heads.group), ("BLOCK_SIZE", heads.block_size)),
         *(("HAS_ALIBI", int(heads.has_alibi)), ("IS_BIDIRECTIONAL", int(heads.is_bidirectional))),
+        ("ATTENTION_CHUNK", heads.attention_chunk),
         *(("ROW_WARPS", shape.row_warps), ("SHARING", shape.sharing), ("RING", ring), ("MIN_BLOCKS", blocks)),
     )
     shared = _fixed_bytes(heads, shape) + ring * _slot_bytes(heads)
@@ -127,4 +129,5 @@ def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
     heads += [AttentionShape(fp16, fp8, 8, 8, 64, 64)]
     heads += [AttentionShape(bf16, bf16, 32, 32, dim, 16, has_alibi=True) for dim in (64, 128)]
     heads += [AttentionShape(bf16, bf16, 12, 12, 64, 16, is_bidirectional=True)]
+    heads += [AttentionShape(bf16, bf16, 40, 8, 128, 16, attention_chunk=8192)]
     return list(dict.fromkeys(kernel for each in heads for kernel in kernels_of(each, arch)))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .kernel import SCALARS, Kernel, Launcher
 
-Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu"]  # functions of activation.cu
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2"]  # functions of activation.cu
 LOG2_E = 1.4426950408889634
 MAX_NORM_THREADS, MAX_ACTIVATION_THREADS = 1024, 256
 
@@ -163,7 +163,7 @@ def cap_kernel() -> Kernel:
 def production_kernels() -> list[Kernel]:
     """Norms of common sizes; the gated functions of Llama, Qwen and Gemma; each function without a gate."""
     bf16, fp16 = torch.bfloat16, torch.float16
-    without_gate: tuple[Activation, ...] = ("gelu_tanh", "gelu_erf", "relu")
+    without_gate: tuple[Activation, ...] = ("gelu_tanh", "gelu_erf", "relu", "relu2")
     return [
         *(rms_norm_kernel(dtype, size) for dtype in (bf16, fp16) for size in (1024, 4096, 8192)),
         *(layer_norm_kernel(bf16, size) for size in (768, 4096, 12288)),

@@ -14,8 +14,10 @@ MAX_THREADS = 512  # beyond this, each thread processes several heads
 
 class RopeKvWriteParams(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
+        *((name, ctypes.c_void_p) for name in ("query", "projected", "query_norm", "key_norm")),
+        *((name, ctypes.c_void_p) for name in ("query_bias", "key_bias", "angles", "query_scales")),
         *((name, ctypes.c_void_p) for name in ("positions", "slots", "keys", "values")),
+        ("norm_packs", ctypes.c_int),
         *((name, ctypes.c_float) for name in ("eps", "key_factor", "value_factor")),
     )
 
@@ -31,13 +33,18 @@ def rotate_and_cache(
     key_norm: Tensor | None = None,
     eps: float = 0.0,
     code_scales: tuple[float, float] = (1.0, 1.0),
+    *,
+    biases: tuple[Tensor | None, Tensor | None] = (None, None),
+    is_centred: bool = False,
+    query_scales: Tensor | None = None,
 ) -> Tensor:
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; nothing is cached of a token
-    whose slot is negative. `angles` [positions, head_dim] float32 are a Rotary's table; the norms are [head_dim]
-    float32. The cache is of the dtype of `projected`, or of float8_e4m3fn: a key is then its code times the first of
-    `code_scales`, a value times the second.
+    whose slot is negative. `angles` [positions, head_dim] float32 are a Rotary's table, `query_scales` [positions]
+    float32 what rotated queries are multiplied by. The weights of norms, and their `biases`, are [head_dim] float32, or
+    [heads, head_dim] with other ones for each head; a centred norm subtracts the mean. The cache is of the dtype of
+    `projected`, or of float8_e4m3fn: a key is then its code times the first of `code_scales`, a value times the second.
     """
     keys, values, positions, slots = view.cache.keys[layer], view.cache.values[layer], view.positions, view.slots
     tokens, heads, head_dim = query.shape
@@ -51,20 +58,29 @@ def rotate_and_cache(
     _check(angles, torch.float32, len(angles), head_dim)
     for indices in (positions, slots):
         _check(indices, torch.int64, tokens)
-    for norm in (query_norm, key_norm):
-        if norm is not None:
-            _check(norm, torch.float32, head_dim)
-    tensors = query, projected, query_norm, key_norm, angles, positions, slots, keys, values
+    is_per_head = query_norm is not None and query_norm.dim() == 2
+    for count, of_norm in ((heads, (query_norm, biases[0])), (kv_heads, (key_norm, biases[1]))):
+        for norm in of_norm:
+            if norm is not None:
+                _check(norm, torch.float32, *((count, head_dim) if is_per_head else (head_dim,)))
+    tensors = query, projected, query_norm, key_norm, *biases, angles, query_scales, positions, slots, keys, values
     pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-    kernel = rotate_and_cache_kernel(projected.dtype, keys.dtype, head_dim, heads, kv_heads, block_size)
+    kernel = rotate_and_cache_kernel(projected.dtype, keys.dtype, head_dim, heads, kv_heads, block_size, is_centred)
     if tokens:
-        params = RopeKvWriteParams(*pointers, eps, *(1.0 / scale for scale in code_scales))
+        factors = (1.0 / scale for scale in code_scales)
+        params = RopeKvWriteParams(*pointers, is_per_head * head_dim // 8, eps, *factors)
         launcher.launch(kernel, (tokens, 1, 1), params)
     return query
 
 
 def rotate_and_cache_kernel(
-    dtype: torch.dtype, cached: torch.dtype, head_dim: int, heads: int, kv_heads: int, block_size: int
+    dtype: torch.dtype,
+    cached: torch.dtype,
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    block_size: int,
+    is_centred: bool = False,
 ) -> Kernel:
     """The kernel, with as many threads per block as a token's heads need, up to MAX_THREADS."""
     assert head_dim % 16 == 0, head_dim
@@ -72,27 +88,26 @@ def rotate_and_cache_kernel(
     lanes = 1 << (head_dim // 16 - 1).bit_length()  # of one head
     threads = min(-(-(heads + 2 * kv_heads) * lanes // 32) * 32, MAX_THREADS)
     sizes = ("HEAD_DIM", head_dim), ("HEADS", heads), ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size)
-    defines = ("SCALAR", SCALARS[dtype]), ("CACHED", CACHED[cached]), *sizes
+    defines = ("SCALAR", SCALARS[dtype]), ("CACHED", CACHED[cached]), *sizes, ("IS_CENTRED", int(is_centred))
     return Kernel("rope_kv_write.cu", "rope_kv_write", defines, threads)
 
 
 def production_kernels() -> list[Kernel]:
     """Kernels for common models: head dimensions and dtypes of Llama, Phi, Gemma and others."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-    return [
-        rotate_and_cache_kernel(dtype, cached, head_dim, heads, kv_heads, block_size)
-        for dtype, cached, head_dim, heads, kv_heads, block_size in (
-            (bf16, bf16, 128, 32, 8, 16),
-            (bf16, fp8, 128, 32, 8, 16),
-            (fp16, fp16, 128, 32, 8, 16),
-            (fp16, fp8, 128, 32, 8, 32),
-            (bf16, bf16, 128, 64, 8, 64),
-            (bf16, bf16, 64, 32, 8, 16),
-            (bf16, bf16, 80, 32, 32, 16),
-            (bf16, bf16, 96, 32, 32, 16),
-            (bf16, bf16, 256, 16, 8, 16),
-        )
-    ]
+    shapes = (
+        (bf16, bf16, 128, 32, 8, 16),
+        (bf16, fp8, 128, 32, 8, 16),
+        (fp16, fp16, 128, 32, 8, 16),
+        (fp16, fp8, 128, 32, 8, 32),
+        (bf16, bf16, 128, 64, 8, 64),
+        (bf16, bf16, 64, 32, 8, 16),
+        (bf16, bf16, 80, 32, 32, 16),
+        (bf16, bf16, 96, 32, 32, 16),
+        (bf16, bf16, 256, 16, 8, 16),
+    )
+    centred = bf16, bf16, 128, 96, 8, 16
+    return [*(rotate_and_cache_kernel(*shape) for shape in shapes), rotate_and_cache_kernel(*centred, is_centred=True)]
 
 
 def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, renamed
+from .family import Biases, Family, WeightNames, need, no_ropes, renamed, usual_slopes
 
 FIELDS = {
     "n_embed": "hidden_size",
@@ -27,10 +26,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 def biases(_: HFConfig) -> Biases:
     return Biases(qkv=True, output=True, mlp=True)
-
-
-def no_ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    return (RopeScaling("none"),) * config.num_hidden_layers
 
 
 LAYER = "transformer.h.{}."
@@ -57,6 +52,6 @@ BLOOM = Family(
     norm="layer",
     is_gated=False,
     ropes=no_ropes,
-    has_alibi=True,
+    slopes=usual_slopes,
     config=config,
 )

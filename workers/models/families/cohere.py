@@ -1,4 +1,4 @@
-"""Command R and R7B: layer norms without bias, one per layer (parallel residual), and interleaved rotation."""
+"""Command R, R+ and R7B: layer norms without bias, one per layer (parallel residual), and interleaved rotation."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,13 +7,12 @@ import torch
 
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
-from .family import SLIDING, Biases, Family, WeightNames, layer_kinds, need, positive, renamed
+from .family import SLIDING, Biases, Family, WeightNames, layer_kinds, positive, renamed
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("Command R", fields, use_qk_norm=False)
     found = {"tie_word_embeddings": True, "logit_scale": 0.0625, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
-    found |= renamed(fields, {"layer_norm_eps": "rms_norm_eps"})
+    found |= renamed(fields, {"layer_norm_eps": "rms_norm_eps", "use_qk_norm": "qk_norm"})
     return found | {"logits_scaling": 1.0 / positive(found, "logit_scale")}
 
 
@@ -39,6 +38,10 @@ def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in kinds(config))
 
 
+def adapted(family: Family, config: HFConfig) -> Family:
+    return replace(family, qk_norm=config.qk_norm)
+
+
 COHERE = Family(
     name="cohere",
     architectures=("CohereForCausalLM",),
@@ -49,6 +52,8 @@ COHERE = Family(
     interleaved=True,
     multipliers=multipliers,
     config=config,
+    qk_norm_per_head=True,
+    adapted=adapted,
 )
 TWO = "Cohere2ForCausalLM"
 COHERE2 = replace(COHERE, name="cohere2", architectures=(TWO,), sliding_windows=windows, ropes=ropes)

@@ -1,10 +1,16 @@
-"""Falcon with rotary embedding: one matrix of q, k and v, grouped by KV head; parallel layers with one or two norms."""
+"""Falcon: one matrix of q, k and v, grouped by KV head; parallel layers with one or two norms; rotation or ALiBi.
 
+ALiBi's slopes are those of transformers: rounded to bfloat16, and scaled with the scores. What transformers adds to a
+score, slope times position, it also rounds to bfloat16 in a float32 model; here it is exact.
+"""
+
+import math
 from dataclasses import replace
 from typing import Any
 
+from ...checkpoint.attention_options import alibi_slopes
 from ...checkpoint.hf_config import HFConfig
-from .family import Family, WeightNames, need, renamed
+from .family import Family, WeightNames, no_ropes, renamed
 from .starcoder2 import biases
 
 FIELDS = {
@@ -19,7 +25,6 @@ FIELDS = {
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("Falcon", fields, alibi=False)
     defaults = {"tie_word_embeddings": True, "max_position_embeddings": 2048, "use_parallel_residual": True}
     found = renamed(fields, FIELDS, hidden_act="gelu", rms_norm_eps=1e-5, num_norms=2, **defaults)
     if isinstance(size := found.get("hidden_size"), int):
@@ -48,7 +53,14 @@ ONE_NORM = replace(NAMES, mlp_norm="")
 TWO_NORMS = replace(NAMES, attention_norm=f"{LAYER}ln_attn.weight", mlp_norm=f"{LAYER}ln_mlp.weight")
 
 
+def slopes(config: HFConfig) -> tuple[float, ...]:
+    scale = 1.0 / math.sqrt(config.hidden_size // config.num_attention_heads)
+    return tuple((alibi_slopes(config.num_attention_heads).bfloat16().float() * scale).tolist())
+
+
 def adapted(family: Family, config: HFConfig) -> Family:
+    if config.alibi:
+        family = replace(family, slopes=slopes, ropes=no_ropes)
     if not config.use_parallel_residual:
         return family
     return replace(family, is_parallel=True, weight_names=TWO_NORMS if config.num_norms == 2 else ONE_NORM)

@@ -8,6 +8,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
+from ...checkpoint.attention_options import alibi_slopes
 from ...checkpoint.geometry import Head, Multipliers, NormKind, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...pooling.head import LabelLayer
@@ -36,7 +37,7 @@ class WeightNames:
     key: str = "model.layers.{}.self_attn.k_proj"
     value: str = "model.layers.{}.self_attn.v_proj"
     output: str = "model.layers.{}.self_attn.o_proj"
-    query_norm: str = "model.layers.{}.self_attn.q_norm.weight"
+    query_norm: str = "model.layers.{}.self_attn.q_norm.weight"  # a second `{}` stands for the head
     key_norm: str = "model.layers.{}.self_attn.k_norm.weight"
     gate: str = "model.layers.{}.mlp.gate_proj"
     up: str = "model.layers.{}.mlp.up_proj"
@@ -46,6 +47,7 @@ class WeightNames:
     token_types: str = ""  # encoders: the table of token types
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
+    sinks: str = ""  # a vector with one sink per head; "": no sinks
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
@@ -142,6 +144,14 @@ def as_it_is(family: "Family", _: HFConfig) -> "Family":
     return family
 
 
+def usual_slopes(config: HFConfig) -> tuple[float, ...]:
+    return tuple(alibi_slopes(config.num_attention_heads).tolist())
+
+
+def no_ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
+    return (RopeScaling("none"),) * config.num_hidden_layers
+
+
 def layer_kinds(config: HFConfig, pattern: int) -> list[str]:
     """`layer_types`, or else full attention in every `pattern`-th layer and sliding windows in the others."""
     layers = range(1, config.num_hidden_layers + 1)
@@ -167,7 +177,10 @@ class Family:
     interleaved: bool = False  # rotary pairs are the elements 2 i and 2 i + 1 of a head
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     caps: Callable[[HFConfig], Caps] = no_caps
-    has_alibi: bool = False  # attention scores decrease with the distance of the key
+    slopes: Callable[[HFConfig], tuple[float, ...]] | None = None  # ALiBi's, of all heads; None: no ALiBi
+    attention_chunks: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: none
+    qk_norm_kind: NormKind | None = None  # None: as `norm`
+    qk_norm_per_head: bool = False  # each head has its own weights
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # an encoder that normalises after each addition

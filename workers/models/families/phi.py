@@ -1,5 +1,6 @@
 """Phi 1, 1.5 and 2: partial rotation; parallel layers with one norm; biases everywhere."""
 
+from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
@@ -7,13 +8,17 @@ from .family import Biases, Family, WeightNames, need, partial_rope_everywhere, 
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("Phi", fields, qk_layernorm=False, tie_word_embeddings=False)
-    norm = {"layer_norm_eps": "rms_norm_eps"}
-    return renamed(fields, norm, hidden_act="gelu_new", rms_norm_eps=1e-5, partial_rotary_factor=0.5)
+    need("Phi", fields, tie_word_embeddings=False)
+    names = {"layer_norm_eps": "rms_norm_eps", "qk_layernorm": "qk_norm"}
+    return renamed(fields, names, hidden_act="gelu_new", rms_norm_eps=1e-5, partial_rotary_factor=0.5)
 
 
 def biases(_: HFConfig) -> Biases:
     return Biases(qkv=True, output=True, mlp=True, head=True)
+
+
+def adapted(family: Family, config: HFConfig) -> Family:
+    return replace(family, qk_norm=config.qk_norm)
 
 
 LAYER = "model.layers.{}."
@@ -21,6 +26,8 @@ NAMES = WeightNames(
     final_norm="model.final_layernorm.weight",
     mlp_norm="",
     output=f"{LAYER}self_attn.dense",
+    query_norm=f"{LAYER}self_attn.q_layernorm.weight",
+    key_norm=f"{LAYER}self_attn.k_layernorm.weight",
     up=f"{LAYER}mlp.fc1",
     down=f"{LAYER}mlp.fc2",
 )
@@ -34,4 +41,5 @@ PHI = Family(
     is_parallel=True,
     ropes=partial_rope_everywhere,
     config=config,
+    adapted=adapted,
 )

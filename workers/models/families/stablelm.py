@@ -1,16 +1,15 @@
-"""StableLM: as Llama, with layer norms and partial rotation; some models have parallel layers with one norm."""
+"""StableLM: as Llama, with layer norms and partial rotation; some models have parallel layers, or QK norms."""
 
 from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, need, partial_rope_everywhere, renamed
+from .family import Biases, Family, WeightNames, partial_rope_everywhere, renamed
 
-FIELDS = {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias"}
+FIELDS = {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias", "qk_layernorm": "qk_norm"}
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("StableLM", fields, qk_layernorm=False)
     return renamed(fields, FIELDS, rms_norm_eps=1e-5, partial_rotary_factor=0.25)
 
 
@@ -19,16 +18,23 @@ def biases(config: HFConfig) -> Biases:
 
 
 def adapted(family: Family, config: HFConfig) -> Family:
+    family = replace(family, qk_norm=config.qk_norm)
     if not config.use_parallel_residual:
         return family
     return replace(family, is_parallel=True, weight_names=replace(family.weight_names, mlp_norm=""))
 
 
+ATTENTION = "model.layers.{}.self_attn."
 STABLELM = Family(
     name="stablelm",
     architectures=("StableLmForCausalLM",),
+    weight_names=WeightNames(
+        query_norm=f"{ATTENTION}q_layernorm.norms.{{}}.weight", key_norm=f"{ATTENTION}k_layernorm.norms.{{}}.weight"
+    ),
     biases=biases,
     norm="layer",
+    qk_norm_kind="unbiased_layer",
+    qk_norm_per_head=True,
     ropes=partial_rope_everywhere,
     config=config,
     adapted=adapted,

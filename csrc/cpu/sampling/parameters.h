@@ -1,0 +1,51 @@
+// The sampler's part of the C ABI, see api.h: passes over logits [rows, vocab] float, rows `stride` apart. sampling.cpp.
+#pragma once
+#include "exports.h"
+
+struct ScanParams {
+  const float* logits;
+  int64_t* best;    // [rows], the lowest id of the highest logit
+  uint8_t* finite;  // [rows], whether all logits are
+  int64_t stride;
+  int32_t rows, vocab;
+};
+API void scan_logits(Pool*, const ScanParams*);
+
+// Sets to -infinity what a row's bits do not allow: bit i % 32 of word i / 32 is token i's. Finds the best of what is left.
+struct MaskParams {
+  float* logits;
+  const int64_t* indices;  // [count]: each one's row of the logits, distinct
+  const uint32_t* masks;   // [count, (vocab + 31) / 32]
+  int64_t* best;           // [count], the lowest id among equals; 0 where nothing is left
+  int64_t stride;
+  int32_t count, vocab;
+};
+API void mask_logits(Pool*, const MaskParams*);
+
+// Draws tokens from what the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity, but not all of a row's.
+struct DrawParams {
+  const float* logits;
+  const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
+  const float *temperature, *log_min_p;   // columns; log_min_p -infinity: off
+  const int64_t* top_k;                   // 0: off
+  const double* top_p;                    // 1: off
+  const double* uniform;                  // [count], of [0, 1)
+  const double* exclusions;               // [count], XTC's threshold in this step; above 1: off
+  const uint32_t* const* masks;           // [count]: each one's words as in MaskParams, or null
+  int64_t* tokens;                        // [count]
+  int64_t stride;
+  int32_t count, vocab;
+};
+API void draw_tokens(Pool*, const DrawParams*);
+
+// Log-probabilities of a token of each row, then of the row's best ones. Logits are finite.
+struct LogprobParams {
+  const float* logits;
+  const int64_t *indices, *tokens, *counts;  // [count]: each one's row of the logits, its token, how many of the best
+  int32_t* ids;                              // [count, width]: the token, then the best in rank order
+  float* logprobs;                           // [count, width]
+  int32_t* ranks;                            // [count], of the token; the best is 1
+  int64_t stride;
+  int32_t count, vocab, width;
+};
+API void token_logprobs(Pool*, const LogprobParams*);
