@@ -1,4 +1,4 @@
-"""Similarity of two embeddings, with the same bits on every machine."""
+"""Similarity of two embeddings, with the same bits on every machine; an embedding's signs as bits."""
 
 import math
 from operator import mul
@@ -7,6 +7,14 @@ from operator import mul
 def numbers(values: bytes) -> "memoryview[float]":
     """Little-endian float32, as a vector's message has them."""
     return memoryview(values).cast("f")
+
+
+def signs(values: bytes) -> bytes:
+    """A bit a number, 1 if it is above 0, the first in the highest bit; zeros fill the last byte."""
+    given = numbers(values)
+    size = -(-len(given) // 8)
+    bits = "".join("1" if number > 0 else "0" for number in given)
+    return int(bits.ljust(8 * size, "0"), 2).to_bytes(size)
 
 
 def dot(a: "memoryview[float]", b: "memoryview[float]") -> float:

@@ -19,6 +19,7 @@ Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
 Column = Annotated[int, Meta(ge=0, le=MAX_DIMENSIONS, description="Of scores: a label, counted from 0")]
 Dimensions = Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS, description="Of an embedding: its first so many numbers")]
 EncodingFormat = Literal["float", "base64"]
+CohereType = Literal["float", "base64", "binary", "ubinary"]
 EmbedDtype = Literal["float32"]
 Endianness = Literal["native", "little"]
 InputType = Literal["search_query", "search_document", "classification", "clustering"]
@@ -119,7 +120,7 @@ class CohereEmbedRequest(PoolingFields, frozen=True, kw_only=True):
 
     texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
     input_type: InputType | None = None
-    embedding_types: Annotated[list[EncodingFormat], Meta(min_length=1, max_length=2)] | None = None  # float
+    embedding_types: Annotated[list[CohereType], Meta(min_length=1, max_length=4)] | None = None  # float
     truncate: Literal["NONE", "START", "END"] | None = None  # END
     output_dimension: Dimensions | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # of a text, which is cut to them
