@@ -27,6 +27,7 @@ from typing import IO, Any
 import numpy as np
 
 BATCH = 32
+LOADS = {"call": BATCH, "calls": 4 * BATCH}  # texts of a call
 SHORTEST, LONGEST = 16, 256  # tokens
 WORDS = 8192
 BERT_OF = {
@@ -123,7 +124,7 @@ class Peer:
         return pipe
 
 
-def measured(name: str, python: str, rounds: int, options: dict[str, Any]) -> list[dict[str, Any]]:
+def measured(name: str, python: str, loads: list[str], rounds: int, options: dict[str, Any]) -> list[dict[str, Any]]:
     from paged_serve import LLM
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -140,10 +141,9 @@ def measured(name: str, python: str, rounds: int, options: dict[str, Any]) -> li
                     vectors = np.array([output.outputs.embedding for output in outputs], np.float32)
                     return time.perf_counter() - began, vectors
 
-                loads = {"call": BATCH, "calls": 4 * BATCH}
                 for side in (ours, other):
                     side(BATCH, 0)  # to warm up
-                return [row(name, load, count, rounds, ours, other) for load, count in loads.items()]
+                return [row(name, load, LOADS[load], rounds, ours, other) for load in loads]
         finally:
             other.close()
 
@@ -174,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", default=sys.executable, help="an interpreter with sentence-transformers")
     parser.add_argument("--models", default="mini,base,qwen3")
+    parser.add_argument("--loads", default="call,calls")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="float32", help="ours; the peer's is float32")
@@ -183,9 +184,9 @@ def main() -> None:
         peer(given.peer, given.threads)
         return
     options = {"dtype": given.dtype, "threads": given.threads, "max_num_seqs": BATCH}
-    rows = list[dict[str, Any]]()
+    loads, rows = given.loads.split(","), list[dict[str, Any]]()
     for name in given.models.split(","):
-        rows += measured(name, given.peer_python, given.rounds, options)
+        rows += measured(name, given.peer_python, loads, given.rounds, options)
         print(json.dumps(rows), flush=True)
     print("  ".join(f"{name:>16s}" for name in rows[0]))
     for each in rows:

@@ -148,6 +148,16 @@ def test_bodies_of_jina_and_cohere_are_accepted(reader, path, body):
     ]
 
 
+def test_signs_are_packed_from_the_highest_bit(folder):
+    server = pooling_server(folder)
+    answer = server.good("/v2/embed", {"texts": ["abc"], "embedding_types": ["binary", "ubinary"]})
+    expected = numbers(server, server.tokenizer.encode("abc"))
+    byte = sum(128 >> place for place, number in enumerate(expected) if number > 0)
+    assert answer["embeddings"] == {"binary": [[byte - 128]], "ubinary": [[byte]]}
+    cut = server.good("/v2/embed", {"texts": ["abc"], "embedding_types": ["ubinary"], "output_dimension": 3})
+    assert cut["embeddings"]["ubinary"] == [[byte & 0b11100000]]
+
+
 def test_embeddings_for_cohere_have_its_form(folder, tmp_path):
     prompts = {"prompts": {"query": "Q:", "passage": "P:"}}
     server = pooling_server(bert_folder(folder, tmp_path, config_sentence_transformers=prompts))

@@ -219,6 +219,26 @@ def test_the_files_of_sentence_transformers_choose_the_mean(tmp_path):
     assert vectors(ours(tmp_path), tokens(30)).tobytes() == mean.tobytes()
 
 
+@pytest.mark.nightly
+def test_embeddings_of_full_width_have_the_signs_of_a_padded_batch(tmp_path, make_pool):
+    """As sentence-transformers computes them: texts of a batch padded to the longest, a masked mean, length 1."""
+    sizes = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 12}
+    theirs = write_reference(tmp_path, "BertModel", {**sizes, "max_position_embeddings": 256})
+    add_modules(tmp_path, "mean_tokens", "Normalize")
+    rng = random.Random(1)
+    prompts = [[rng.randrange(3, 190) for _ in range(rng.randint(16, 256))] for _ in range(32)]
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(prompt)) for prompt in prompts], batch_first=True)
+    with torch.no_grad():
+        hidden = theirs(padded, attention_mask=mask).last_hidden_state
+    mean = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+    expected = torch.nn.functional.normalize(mean).numpy()
+    model = ours(tmp_path, pool=make_pool())
+    found = np.concatenate([vectors(model, prompt) for prompt in prompts])
+    assert_near(found, expected)
+    assert (np.sign(found) == np.sign(expected)).all()
+
+
 def test_chunks_of_a_step_are_whole_prompts(tmp_path, make_pool):
     write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
     process = new_process(ours(tmp_path, pool=make_pool()), max_num_batched_tokens=64)

@@ -91,6 +91,8 @@ class Ranking(Answer):
 class CohereVectors(Answer):
     float: list[Numbers] | UnsetType = UNSET
     base64: list[str] | UnsetType = UNSET
+    binary: list[list[int]] | UnsetType = UNSET  # signs, eight to a number from -128 to 127
+    ubinary: list[list[int]] | UnsetType = UNSET  # the same from 0 to 255
 
 
 class CohereVersion(Answer):

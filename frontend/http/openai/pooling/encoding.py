@@ -8,7 +8,7 @@ import msgspec
 
 from paged_serve.protocol.messages.pooling_params import Pooled
 
-from ....pooling.similarity import numbers
+from ....pooling.similarity import numbers, signs
 
 PIECE_NUMBERS = 12 << 10  # about 1 ms as decimals; a multiple of 3, so that base64 has no padding between pieces
 _encode = msgspec.json.Encoder().encode
@@ -37,6 +37,12 @@ class VectorEncoder:
         joined = b"".join(parts)
         await self.turn(len(joined) // 64)
         return msgspec.Raw(joined)
+
+    async def signs(self, pooled: Pooled, *, below_zero: bool) -> Any:
+        """A list of its signs, eight to a number: 0 to 255, or with `below_zero` that less 128."""
+        packed = signs(pooled.values)
+        await self.turn(pooled.columns)
+        return [byte - 128 for byte in packed] if below_zero else list(packed)
 
     async def _add_decimals(self, parts: list[bytes], values: bytes) -> None:
         """Each number has enough digits to give the same float32 when it is parsed as a double."""

@@ -35,6 +35,8 @@ from .writers import ClassificationWriter, CohereWriter, EmbeddingWriter, Poolin
 VECTOR_BYTES = 4  # per number: as float32, kept until the other vectors have come
 DECIMAL_BYTES = 2 * 24  # per number: its text, in its list and in the body
 BASE64_BYTES = 2 * 6
+SIGN_BYTES = 2  # eight make a number of up to four characters
+_TYPE_BYTES = {"base64": BASE64_BYTES, "binary": SIGN_BYTES, "ubinary": SIGN_BYTES}
 _BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
 
 
@@ -43,7 +45,7 @@ def _answer_bytes(body: Any) -> int:
     kinds = [getattr(body, "encoding_format", None)]
     if isinstance(body, CohereEmbedRequest):
         kinds = [*(body.embedding_types or kinds)]
-    return VECTOR_BYTES + sum(BASE64_BYTES if kind == "base64" else DECIMAL_BYTES for kind in kinds)
+    return VECTOR_BYTES + sum(_TYPE_BYTES.get(kind, DECIMAL_BYTES) for kind in kinds)
 
 
 def _score_bytes(body: Any) -> int:

@@ -21,6 +21,7 @@ Dimensions = Annotated[
     int, Meta(ge=1, le=MAX_DIMENSIONS, description="How many of the first numbers of each embedding to return")
 ]
 EncodingFormat = Literal["float", "base64"]
+CohereType = Literal["float", "base64", "binary", "ubinary"]
 EmbedDtype = Literal["float32"]
 Endianness = Literal["native", "little"]
 InputType = Literal["search_query", "search_document", "classification", "clustering"]
@@ -121,7 +122,7 @@ class CohereEmbedRequest(PoolingFields, frozen=True, kw_only=True):
 
     texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
     input_type: InputType | None = None
-    embedding_types: Annotated[list[EncodingFormat], Meta(min_length=1, max_length=2)] | None = None  # default: float
+    embedding_types: Annotated[list[CohereType], Meta(min_length=1, max_length=4)] | None = None  # default: float
     truncate: Literal["NONE", "START", "END"] | None = None  # default: END
     output_dimension: Dimensions | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # a longer text is cut

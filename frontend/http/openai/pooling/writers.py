@@ -110,7 +110,10 @@ class CohereWriter(Writer):
         found: dict[str, list[Any]] = {kind: [] for kind in kinds}
         async for pooled in self.work.vectors():
             for kind, encoder in encoders.items():
-                found[kind].append(await encoder.encoded(pooled))
+                if kind in ("binary", "ubinary"):
+                    found[kind].append(await encoder.signs(pooled, below_zero=kind == "binary"))
+                else:
+                    found[kind].append(await encoder.encoded(pooled))
         usage = self.work.usage()
         return answers.CohereEmbeddings(
             id=head.answer_id,
