@@ -92,7 +92,7 @@ def test_an_architecture_that_nothing_knows_is_refused(tmp_path, make_pool):
     change(tmp_path, architectures=["ArceeForCausalLLM"])
     with pytest.raises(ConfigError, match=r"ArceeForCausalLLM .* transformers \S+ has no such decoder"):
         ours(tmp_path, pool=make_pool())
-    with pytest.raises(ConfigError, match="^architecture ArceeForCausalLLM is not supported; supported are Llama"):
+    with pytest.raises(ConfigError, match=r"^architecture ArceeForCausalLLM is not supported; supported are Llama"):
         ours(tmp_path, pool=make_pool(), model_impl="native")
 
 
