@@ -47,7 +47,11 @@ def test_a_missing_model_is_refused(tmp_path):
 
 def test_an_unsupported_architecture_is_refused(model):
     edit_config(model, architectures=["MambaForCausalLM"], model_type="mamba")
-    refused(start(str(model), "--port", "0"), "MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM")
+    natively = start(str(model), "--port", "0", "--model-impl", "native")
+    refused(natively, "MambaForCausalLM is not supported", "LlamaForCausalLM", "Qwen3ForCausalLM")
+    refused(
+        start(str(model), "--port", "0"), "MambaForCausalLM", "state_size=", "recurrent", "nearest", "LlamaForCausalLM"
+    )
 
 
 @pytest.mark.parametrize(

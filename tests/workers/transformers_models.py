@@ -24,7 +24,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "Ministral3": {"head_dim": 32, "rope_parameters": {"rope_type": "yarn", "factor": 8.0, **SCALED}},
     "NanoChat": {},  # norms without weights
     "Nemotron": {},  # layer norms with weights stored minus 1, partial rotation
-    "VaultGemma": {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 24},  # soft caps
+    # soft caps
+    "VaultGemma": {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 24, "tie_word_embeddings": False},
 }
 
 

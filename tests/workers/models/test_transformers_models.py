@@ -18,7 +18,6 @@ from ..ranks import on_ranks
 from ..transformers_models import ARCHITECTURES, WIDE, write
 
 PROMPT = random_tokens(150, vocab_size=WIDE["vocab_size"])
-SOME = ("Arcee", "Nemotron", "Apertus", "Ministral", "VaultGemma")
 
 
 def some(*names):
@@ -35,10 +34,10 @@ def kernels(pools):
 
 def loop_of(folder, pool, dtype="auto", **options):
     """A loop in KV groups as on a server, when the model has windows."""
-    return PagedLoop(ours(folder, dtype, pool=pool, **options), max_model_len=512)
+    return PagedLoop(ours(folder, dtype, pool=pool, **options), num_blocks=256, max_model_len=512)
 
 
-@some(*SOME)
+@some("Arcee", "Nemotron", "Apertus", "Ministral")
 def test_float32_logits_and_256_greedy_tokens_are_those_of_transformers(name, tmp_path, kernels):
     model = write(name, tmp_path)
     expected = reference_logits(model, PROMPT)
@@ -104,12 +103,21 @@ def assert_equal_bits(loop, alone):
     assert torch.equal(torch.cat(found), alone)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@some("Arcee", "Ministral")
-def test_two_ranks_give_the_bits_of_one(name, dtype, tmp_path, make_pool):
-    if name in ("HunYuanDenseV1", "Persimmon", "BitNet", "VaultGemma"):
-        pytest.skip("no plan, or one that is not built")
-    write(name, tmp_path, getattr(torch, dtype))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ministral",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ARCHITECTURES
+            if name not in ("Ministral", "HunYuanDenseV1", "BitNet")  # the last two have no plan
+        ),
+    ],
+)
+def test_two_ranks_give_the_bits_of_one(name, tmp_path, make_pool):
+    """In float32: transformers sets torch's default dtype, which these threads share. In bfloat16 processes do it, in
+    tests/end_to_end/test_transformers_models.py."""
+    write(name, tmp_path)
     pools = [make_pool() for _ in range(3)]
     if None in pools:
         pytest.skip("the kernels are not built")
@@ -128,7 +136,7 @@ def test_layers_with_windows_are_in_kv_groups_of_their_own(tmp_path, kernels):
     write("Ministral", tmp_path)
     loop = loop_of(tmp_path, kernels)
     assert loop.model.geometry.sliding_windows == (24, 0, 24)
-    assert sorted(loop.windows) == [0, 24, 24] or sorted(loop.windows) == [0, 24]
+    assert set(loop.windows) == {0, 24}
 
 
 def test_weights_are_quantized_on_load(tmp_path, kernels):

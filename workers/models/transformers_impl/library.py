@@ -1,5 +1,6 @@
 """The transformers library itself: the only file that imports it."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .paged_attention import attend
 
 NAME = "paged_serve"  # of our attention function, in a config
 PROBE = "paged_serve_probe"  # the same function, while masks are described
+BUILDING = threading.Lock()  # the library changes torch's default dtype meanwhile
 NO_INTERFACE = "its class does not call the attention interface of transformers"
 NOT_READ = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError, OSError, ImportError)
 
@@ -60,13 +62,13 @@ def read_config(folder: Path, architectures: Sequence[str], *, trusts_code: bool
         raise ConfigError(f"{folder / 'config.json'} cannot be read by transformers: {first_line(error)}") from error
 
 
-def build(config: Any, dtype: torch.dtype, *, trusts_code: bool) -> tuple[Any, nn.Module]:
-    """The model without weights, and the part of it before the output head."""
+def build(config: Any, architectures: Sequence[str], dtype: torch.dtype, *, trusts_code: bool) -> tuple[Any, nn.Module]:
+    """The model without weights, and the part of it before the output head. Its class is one of `architectures`."""
     ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
     ALL_ATTENTION_FUNCTIONS.register(PROBE, attend)
     config.use_cache = False
     try:
-        with EmptyOnMeta():
+        with BUILDING, EmptyOnMeta():
             model = transformers.AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=NAME, trust_remote_code=trusts_code
             )
@@ -74,6 +76,8 @@ def build(config: Any, dtype: torch.dtype, *, trusts_code: bool) -> tuple[Any, n
         if NAME in str(error):
             raise ConfigError(NO_INTERFACE) from error
         raise ConfigError(f"transformers cannot build it: {first_line(error)}") from error
+    if type(model).__name__ not in architectures:
+        raise ConfigError(f"config.json: model_type={config.model_type} is that of a {type(model).__name__}")
     base = getattr(model, model.base_model_prefix, None)
     if not isinstance(base, nn.Module) or not isinstance(model.get_output_embeddings(), nn.Linear):
         raise ConfigError("it has no base model with an output head, which --model-impl transformers needs")

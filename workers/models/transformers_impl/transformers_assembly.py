@@ -19,12 +19,14 @@ from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.backend import Backend
 from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ...layers.linear import JoinedLinear, Linear
+from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
 from ...quantization.gptq import skip_zero_biases
 from ...quantization.source import MatrixSource
 from ..families.family import WeightNames
 from ..matrix_rows import Rows
 from ..weight_reader import WeightReader
+from .attention_module import NORMS, PRODUCTS, AttentionModule, PlainAttention, plain_attention
 from .modules import (
     ActivationModule,
     EmbeddingModule,
@@ -88,6 +90,8 @@ class TransformersAssembly(WeightReader):
     def _replacement(self, name: str, module: nn.Module, ops: Ops) -> nn.Module | None:
         if type(module) is nn.Linear:
             return self._linear(name, module)
+        if (plain := plain_attention(module)) is not None:
+            return self._attention(name, module, plain)
         if (gated := gated_activation(module)) is not None:
             return self._feed_forward(name, module, gated, ops)
         if type(module) is nn.Embedding:
@@ -118,7 +122,7 @@ class TransformersAssembly(WeightReader):
         if not isinstance(module, nn.Identity):
             self.ours.append(module)
         self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
-        if isinstance(module, ProductModule | FeedForwardModule):
+        if isinstance(module, ProductModule | FeedForwardModule | AttentionModule):
             release_freed_memory()
 
     def _linear(self, name: str, module: nn.Linear) -> ProductModule:
@@ -129,6 +133,44 @@ class TransformersAssembly(WeightReader):
         weight, bias = self._outputs(name, module)
         return ProductModule(self._backend.linear(weight, bias), module.in_features, weight.shape[0])
 
+    def _attention(self, name: str, module: nn.Module, plain: PlainAttention) -> nn.Module | None:
+        """One product for queries, keys and values; None if the ranks share them in another way."""
+        parts = {part: module.get_submodule(part) for part in PRODUCTS}
+        styles = [self._style(f"{name}.{part}", layer) for part, layer in parts.items()]
+        if styles not in (["column"] * 3 + ["row"], ["whole"] * 4):
+            return None
+        into = [(f"{name}.{part}", parts[part]) for part in PRODUCTS[:3]]
+        if len({layer.bias is None for _, layer in into}) > 1:
+            return None
+        norms: list[RMSNorm | None] = [None, None]
+        if plain.has_norms:
+            kinds = [(f"{name}.{part}", module.get_submodule(part)) for part in NORMS]
+            norms = [self._head_norm(each, layer) for each, layer in kinds]
+        qkv, (queries, keys, _) = self._side_by_side(into)
+        heads = (queries // plain.head_dim, keys // plain.head_dim)
+        out = self._row_parallel(f"{name}.{PRODUCTS[3]}", parts[PRODUCTS[3]])
+        return AttentionModule(plain, qkv, tuple(norms), out, heads)
+
+    def _head_norm(self, name: str, module: nn.Module) -> RMSNorm:
+        kind = self._norm_kind(module)
+        assert kind is not None, "it was recognised"
+        norm = kind.norm(*self._vectors(name, module))
+        assert isinstance(norm, RMSNorm), "likewise"
+        return norm
+
+    def _side_by_side(self, into: list[tuple[str, Any]]) -> tuple[Linear, list[int]]:
+        """One product for several of one input, and how many outputs each has on this rank."""
+        read = [self._outputs(each, layer) for each, layer in into]
+        biases = [bias for _, bias in read if bias is not None]
+        weights = joined([weight for weight, _ in read])
+        whole = torch.cat(biases) if biases else None
+        products, at = [], 0
+        for weight in weights:
+            here = slice(at, at + weight.shape[0])
+            products.append(self._backend.linear(weight, None if whole is None else whole[here].contiguous()))
+            at = here.stop
+        return products[0] if len(products) == 1 else JoinedLinear(products), [weight.shape[0] for weight, _ in read]
+
     def _feed_forward(self, name: str, module: nn.Module, activation: Activation, ops: Ops) -> nn.Module | None:
         """One module for three products; None if they are not alike, or the ranks share them in another way."""
         gate, up, down = (f"{name}.{part}" for part in GATED[:3])
@@ -138,13 +180,7 @@ class TransformersAssembly(WeightReader):
             layers[1].bias is None
         ):
             return None
-        read = [self._outputs(each, layer) for each, layer in zip((gate, up), layers, strict=False)]
-        products = []
-        biases = [bias for _, bias in read if bias is not None]
-        for index, weight in enumerate(weights := joined([weight for weight, _ in read])):
-            bias = None if not biases else torch.cat(biases) if len(weights) == 1 else biases[index]
-            products.append(self._backend.linear(weight, bias))
-        gate_up = products[0] if len(products) == 1 else JoinedLinear(products)
+        gate_up, _ = self._side_by_side([(gate, layers[0]), (up, layers[1])])
         return FeedForwardModule(ops, gate_up, activation, self._row_parallel(down, layers[2]))
 
     def _style(self, name: str, module: Any) -> Style:

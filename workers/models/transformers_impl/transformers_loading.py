@@ -27,7 +27,7 @@ from .checks.probe import attention_options
 from .checks.row_check import check_rows, watch_operations
 from .hf_geometry import check_kind, geometry_of, with_attention
 from .library import build, describe_masks, first_line, omit_masks, read_config, scorer_of, version
-from .paged_attention import PagedAttention, hold
+from .paged_attention import PagedAttention, StepAngles, hold
 from .parallel_plan import ParallelPlan
 from .transformers_assembly import TransformersAssembly
 from .transformers_model import TransformersModel
@@ -65,7 +65,7 @@ def load_transformers_model(load: Load, architectures: list[str]) -> Transformer
         raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
     if config.packed_weights_dir:
         log.warning("packed_weights_dir is not for models of transformers; nothing is kept")
-    model, base = build(found, geometry.dtype, trusts_code=config.trust_remote_code)
+    model, base = build(found, architectures, geometry.dtype, trusts_code=config.trust_remote_code)
     try:
         return _loaded(load, found, geometry, plan, model, base)
     except ConfigError:
@@ -82,14 +82,22 @@ def _loaded(
     num_positions = min(load.config.max_model_len or geometry.max_position_embeddings, geometry.max_position_embeddings)
     spec = read_spec(load.folder, "tokens", "last", load.config.pooling, hidden)
     pooling = pooling_head(load.folder, spec, hidden, ())
-    rotaries = (Rotary(geometry.ropes[0], geometry.head_dim, backend.device),) * geometry.num_layers
-    heads = HeadLayout(geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim, rotaries)
+    angles = StepAngles(geometry.head_dim, backend.device)
+    rotating, heads = (
+        HeadLayout(
+            geometry.heads_of_rank(size),
+            geometry.kv_heads_of_rank(size),
+            geometry.head_dim,
+            (rotary,) * geometry.num_layers,
+        )
+        for rotary in (angles, Rotary(geometry.ropes[0], geometry.head_dim, backend.device))
+    )
     attention, ops = backend.attention(heads), backend.ops(heads)
     ours, weights_bytes, facts = _with_weights(load, geometry, plan, model, base, num_positions, ops)
     describe_masks(found, num_positions)
     options = attention_options(base, geometry, size)
     omit_masks(found)
-    paged = PagedAttention(attention, ops, heads.num_heads, options)
+    paged = PagedAttention(attention, ops, backend.ops(rotating), angles, heads.num_heads, options)
     hold(base, paged)
     versions = f"transformers {version()} torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
     loaded = TransformersModel(

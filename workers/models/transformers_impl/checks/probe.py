@@ -68,6 +68,15 @@ class Probe:
         self.calls.setdefault(module.layer_idx, []).append(Call(heads, sizes, mask, named, bool(is_causal)))
         return torch.zeros(1, query.shape[2], query.shape[1], value.shape[3], dtype=query.dtype), None
 
+    def projected(self, module: Any, projected: Tensor, cosines: Tensor, sines: Tensor, mask: Any) -> Tensor:
+        """Of an AttentionModule, which passes heads that are not rotated yet."""
+        heads, kv_heads = module.heads
+        query, key, value = torch.split(
+            projected.view(len(projected), -1, module.plain.head_dim), [heads, kv_heads, kv_heads], dim=1
+        )
+        each = (part.transpose(0, 1).unsqueeze(0) for part in (query, key, value))
+        return self(module, *each, mask, module.plain.options)[0][0]
+
 
 def attention_options(base: nn.Module, geometry: Geometry, tp_size: int) -> list[AttentionOptions]:
     """How each layer attends. Raises ConfigError for attention that our kernels do not compute."""

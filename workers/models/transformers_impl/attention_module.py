@@ -1,0 +1,133 @@
+"""Attention modules of the most common kind, as four kernels: recognised by trying a small copy of each."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...layers.linear import Linear
+from ...layers.norm import RMSNorm
+from ...layers.rotary import rotate
+from .paged_attention import HOLDER
+from .recognition import TOLERANCE, norm_kind
+
+PRODUCTS = ("q_proj", "k_proj", "v_proj", "o_proj")
+NORMS = ("q_norm", "k_norm")
+FAILURES = (RuntimeError, TypeError, AttributeError, ValueError, KeyError, IndexError)
+HIDDEN, HEADS = 6, 4  # of the copy, which has two KV heads
+POSITIONS = (0, 5, 99_999, 3_000_000)  # what depends on positions beside the rotation is seen
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAttention:
+    """out(attention(rotate(norm(q)), rotate(norm(k)), v)), where norms may be absent."""
+
+    layer_idx: int
+    head_dim: int
+    has_norms: bool
+    options: dict[str, Any]  # of the attention function, beside its tensors
+
+
+class AttentionModule(nn.Module):
+    """In the place of a PlainAttention."""
+
+    def __init__(self, plain: PlainAttention, qkv: Linear, norms: tuple[RMSNorm | None, ...], out: Linear, heads: Any):
+        super().__init__()
+        self.layer_idx = plain.layer_idx
+        self.plain = plain
+        self.heads = heads  # of queries, of keys, on this rank
+        self.norms = norms
+        self._qkv, self._out = qkv, out
+
+    def forward(
+        self, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Any = None, **_: Any
+    ) -> tuple[Tensor, None]:
+        projected = self._qkv(hidden_states[0].contiguous())
+        mixed = getattr(self, HOLDER).projected(self, projected, *position_embeddings, attention_mask)
+        return self._out(mixed.flatten(1)).clone().unsqueeze(0), None
+
+
+def plain_attention(module: Any) -> PlainAttention | None:
+    """None if `module` is no PlainAttention. Its weights need no memory yet."""
+    children, head_dim = dict(module.named_children()), getattr(module, "head_dim", None)
+    if children.keys() not in ({*PRODUCTS}, {*PRODUCTS, *NORMS}) or not isinstance(head_dim, int):
+        return None
+    if any(type(children[name]) is not nn.Linear for name in PRODUCTS) or list(module.parameters(recurse=False)):
+        return None
+    if not isinstance(getattr(module, "layer_idx", None), int) or head_dim % 2:
+        return None
+    norms = [children[name] for name in NORMS if name in children]
+    kinds = [norm_kind(norm) for norm in norms]
+    if any(kind is None or kind.is_centred for kind in kinds) or len({kind.eps for kind in kinds if kind}) > 1:
+        return None
+    trial, weights = _small_copy(module, children, head_dim)
+    ours = [
+        kind.norm(trial._modules[name].weight, None)
+        for kind, name in zip(kinds, NORMS, strict=False)
+        if kind  # type: ignore[union-attr, arg-type]
+    ]
+    options = _agreed(trial, weights, head_dim, ours or [_unchanged, _unchanged])
+    return None if options is None else PlainAttention(module.layer_idx, head_dim, bool(norms), options)
+
+
+def _small_copy(module: Any, children: dict[str, Any], head_dim: int) -> tuple[Any, list[nn.Linear]]:
+    """A module with the same code and other, small weights; its products."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(HIDDEN)
+        sizes = ((HIDDEN, HEADS), (HIDDEN, 2), (HIDDEN, 2))
+        weights = [nn.Linear(inputs, heads * head_dim, dtype=torch.float32) for inputs, heads in sizes]
+        weights.append(nn.Linear(HEADS * head_dim, HIDDEN, dtype=torch.float32))
+        parts: dict[str, Any] = dict(zip(PRODUCTS, weights, strict=True))
+        for name in NORMS:
+            if name in children:
+                parts[name] = copy.deepcopy(children[name]).to_empty(device="cpu").float()
+                parts[name].weight.data.copy_(torch.randn(parts[name].weight.shape))
+    trial = copy.copy(module)
+    trial.__dict__ = dict(module.__dict__)
+    trial._modules = parts
+    return trial, weights
+
+
+def _agreed(
+    trial: Any, weights: list[nn.Linear], head_dim: int, norms: list[Callable[[Tensor], Tensor]]
+) -> dict[str, Any] | None:
+    """The options that the copy passes to the attention function, if all else is what we compute."""
+    generator = torch.Generator().manual_seed(HEADS)
+    x = torch.randn(1, len(POSITIONS), HIDDEN, generator=generator)
+    angles = torch.rand(len(POSITIONS), head_dim // 2, generator=generator) * 6.0
+    cosine, sine = angles.cos(), angles.sin()
+    seen: list[Any] = []
+
+    def note(_: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, options: Any) -> Any:
+        seen.append((query, key, value, options))
+        return query.transpose(1, 2), None
+
+    trial.__dict__[HOLDER] = note
+    doubled = (torch.cat([each, each], dim=-1).unsqueeze(0) for each in (cosine, sine))
+    try:
+        result = trial(
+            hidden_states=x,
+            position_embeddings=tuple(doubled),
+            attention_mask=None,
+            position_ids=torch.tensor([POSITIONS]),
+        )
+    except FAILURES:
+        return None
+    if len(seen) != 1 or not isinstance(result, tuple) or not isinstance(result[0], Tensor):
+        return None
+    parts = [weight(x[0]).view(len(POSITIONS), -1, head_dim) for weight in weights[:3]]
+    angle = cosine.unsqueeze(1), sine.unsqueeze(1)
+    turned = [rotate(norm(part), *angle) for norm, part in zip(norms, parts, strict=False)]
+    expected = [*turned, parts[2]]
+    found = [each[0].transpose(0, 1) for each in seen[0][:3]]
+    out = weights[3](turned[0].flatten(1))
+    pairs = zip([*expected, out], [*found, result[0][0]], strict=True)
+    is_equal = all(a.shape == b.shape and torch.allclose(a, b, rtol=TOLERANCE, atol=10 * TOLERANCE) for a, b in pairs)
+    return dict(seen[0][3]) if is_equal else None
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
