@@ -75,7 +75,7 @@ def test_two_families_of_one_architecture_are_refused():
 
 def test_a_platform_with_too_few_devices_is_refused():
     config = Config(model=ModelConfig(platform="acme"), parallel=ParallelConfig(tensor_parallel_size=2))
-    with pytest.raises(ConfigError, match="needs 2 devices, platform=acme has 1; use tensor_parallel_size=1"):
+    with pytest.raises(ConfigError, match="needs 2 devices, but platform=acme has 1; use tensor_parallel_size=1"):
         platform_of(config)
 
 

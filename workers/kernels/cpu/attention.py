@@ -8,7 +8,7 @@ from ...kv.cache_view import CacheView
 from .library import Pool
 from .parameters import AttentionParams, packer
 
-KERNEL_OF = {  # (dtype of the query, dtype of the cache) -> kernel
+KERNELS = {  # (dtype of the query, dtype of the cache) -> kernel
     (torch.bfloat16, torch.bfloat16): "attention_bf16",
     (torch.float16, torch.float16): "attention_fp16",
     (torch.float32, torch.float32): "attention_fp32",
@@ -78,5 +78,5 @@ def attention(
         *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size),
         *(options.window, options.attention_chunk, options.is_bidirectional, options.scale, options.cap),
     )
-    pool.functions[KERNEL_OF[query.dtype, keys.dtype]](pool.handle, params)
+    pool.functions[KERNELS[query.dtype, keys.dtype]](pool.handle, params)
     return out
