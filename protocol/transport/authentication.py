@@ -44,7 +44,7 @@ def _check_secret(secret: str) -> None:
 
 
 class Authenticator:
-    """Answers libzmq's question "may this peer come in?" for every bound socket of one context.
+    """Accepts or refuses peers for every bound socket of one context, on request of libzmq.
 
     Start it before the sockets bind: without a handler libzmq refuses all peers. Runs a thread that sleeps except
     during handshakes.
@@ -53,7 +53,7 @@ class Authenticator:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", secret: str, curve_keys: frozenset[bytes] = frozenset()
     ):
-        """`curve_keys`: the public keys (32 bytes each) that may come in over TCP."""
+        """`curve_keys`: the public keys (32 bytes each) of the clients accepted over TCP."""
         _check_secret(secret)
         self._curve_keys = curve_keys
         self.num_denied = 0

@@ -395,7 +395,7 @@ def test_a_state_too_large_to_send_is_answered_with_an_error(drive):
     for _ in range(80):
         driver.add([1], n=100, seed=1)
     answer = answer_call(driver.engine, UtilityCall(1, Utility.DUMP_STATE), driver.now, is_remote=False)
-    assert f"at most {MAX_UTILITY_BYTES}" in answer.error
+    assert f"the limit is {MAX_UTILITY_BYTES}" in answer.error
     assert answer.result == b"{}"
 
 
