@@ -76,7 +76,7 @@ class Authenticator:
     def _answer(self, request: list[bytes]) -> list[bytes]:
         match request:  # version, request id, domain, address, routing id, mechanism, credentials
             case [_, _, domain, _, _, b"PLAIN", user, password]:
-                allowed = domain == ZAP_DOMAIN and self._knows_the_secret(user, password)
+                allowed = domain == ZAP_DOMAIN and self._has_valid_secret(user, password)
             case [_, _, domain, _, _, b"CURVE", key]:
                 allowed = domain == CURVE_DOMAIN and key in self._curve_keys
             case _:
@@ -85,7 +85,7 @@ class Authenticator:
         status = (b"200", b"OK", USER) if allowed else (b"400", b"denied", b"")
         return [b"1.0", request[1] if len(request) > 1 else b"", *status, b""]
 
-    def _knows_the_secret(self, user: bytes, password: bytes) -> bool:
+    def _has_valid_secret(self, user: bytes, password: bytes) -> bool:
         return hmac.compare_digest(password, self._secret) and hmac.compare_digest(user, USER)
 
     def close(self) -> None:

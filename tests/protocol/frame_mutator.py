@@ -101,8 +101,8 @@ class FrameMutator:
         cuts = np.sort(np.stack([self._cut(chosen), self._cut(chosen)]), axis=0)
         cuts[1, self._rng.random(count) < 0.6] = -1  # one wound is enough to most
         cuts[1] = np.where(cuts[1] < 0, frame_ends, cuts[1])
-        first_insert, after_first = self._wound(cuts[0], cuts[1])
-        second_insert, after_second = self._wound(cuts[1], frame_ends)
+        first_insert, after_first = self._damage(cuts[0], cuts[1])
+        second_insert, after_second = self._damage(cuts[1], frame_ends)
         starts = np.stack([frame_starts, first_insert.starts, after_first, second_insert.starts, after_second], axis=1)
         lengths = np.stack(
             [
@@ -132,7 +132,7 @@ class FrameMutator:
         anywhere = self._frame_starts[chosen] + self._below(lengths, count)
         return np.where(self._rng.random(count) < 0.125, anywhere, tokens)
 
-    def _wound(self, cuts: np.ndarray, ends: np.ndarray) -> tuple[Slices, np.ndarray]:
+    def _damage(self, cuts: np.ndarray, ends: np.ndarray) -> tuple[Slices, np.ndarray]:
         """What comes in at each cut, and where the frame goes on, at `ends` at the latest."""
         count = len(cuts)
         kind = self._rng.integers(0, 256, count)

@@ -137,7 +137,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
             assert trusted == blocks or blocks[len(trusted)] in self.invalid
 
     @invariant()
-    def books_balance(self):
+    def accounting_holds(self):
         self.pool.check(self.owners)
         assert self.pool.num_free == NUM_BLOCKS - len(self.counts)
         assert self.pool.num_cached == len(self.cached)
