@@ -1,4 +1,4 @@
-"""Groups of layers with windows: block math against counting, prefixes against a search of all lengths."""
+"""KV groups with windows: block math compared with a count, prefixes with a search of all lengths."""
 
 import random
 from types import SimpleNamespace
@@ -79,7 +79,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_blocks_of_all_groups():
 
 @pytest.mark.parametrize("seed", range(150))
 def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
-    """Each group has a random part of the blocks; every length is tried."""
+    """Each group has a random subset of the blocks; every length is tried."""
     rng = random.Random(seed)
     size, num_hashes = rng.choice((1, 2, 4)), rng.randint(1, 24)
     kv_groups = tuple(KVGroup(rng.choice((0, 1, 2, 3, 7, 16))) for _ in range(rng.randint(1, 4)))
@@ -97,7 +97,7 @@ def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
     limit = rng.randint(0, num_hashes)
 
     def needed(length: int) -> list[list[int]]:
-        """Of each group the blocks that the token behind so many blocks sees."""
+        """For each group, the blocks that the token after `length` blocks attends to."""
         window = [range(max(0, length * size - g.window + 1) if g.window else 0, length * size) for g in kv_groups]
         return [sorted({position // size for position in each}) for each in window]
 

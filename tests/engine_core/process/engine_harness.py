@@ -62,7 +62,7 @@ class EngineHarness:
 
 
 class FakeRank(threading.Thread):
-    """One worker: sends Hello, loads nothing, executes plans until it is stopped or `kill` is called."""
+    """One worker: sends Hello, loads no weights, executes plans until it is stopped or `kill` is called."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class FakeRank(threading.Thread):
         super().__init__(name=f"rank-{rank}")
         self.run_dir, self.block_size, self.epoch, self.rank = run_dir, block_size, epoch, rank
         self.num_blocks, self.ignores_after = num_blocks, ignores_after
-        self.corrupts_step = corrupts_step  # the number of the step whose answer cannot be read
+        self.corrupts_step = corrupts_step  # the number of the step whose answer cannot be decoded
         self.windows, self.max_model_len = windows, max_model_len
         self.refused = None
         self.error = None

@@ -1,4 +1,4 @@
-"""The real process over real sockets: handshakes, failure, recovery, and an end that leaves nothing behind."""
+"""The real process over real sockets: handshakes, failure, recovery, and a clean end."""
 
 import os
 import re
@@ -269,7 +269,7 @@ def test_stop_ends_the_process_cleanly_and_notifies_the_clients(harness, ranks):
     start(harness, ranks)
     with Client.connect(harness.run_dir) as client:
         harness.send(control.Stop())
-        while client.ready:  # the test's timeout ends a wait in vain
+        while client.ready:  # the test's timeout bounds the wait
             client.wait(0.1)
         assert harness.process.wait(60) == 0
 

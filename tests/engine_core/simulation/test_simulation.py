@@ -8,13 +8,13 @@ from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.simulator import simulate
 
 FAST_SECONDS = 10
-SELDOM = (667, 504)  # a core too full to take all back at once, outputs of a lost client found again
+RARE = (667, 504)  # seeds: a new core too full for all resumed requests; output of a lost client reused
 NIGHTLY_STEPS = 1_000_000
 
 
 def test_every_simulation_gives_each_request_its_output_alone():
     total, start = Outcomes(), time.monotonic()
-    for count, seed in enumerate((*SELDOM, *range(300))):
+    for count, seed in enumerate((*RARE, *range(300))):
         if count >= 30 and time.monotonic() - start > FAST_SECONDS:
             break
         total.add(simulate(seed)[0])

@@ -27,7 +27,7 @@ from paged_serve.protocol.transport.channel import RouterChannel, handshake_hell
 
 
 def connected(link, **options):
-    """A dealer that the bound end knows, and the name it is known by."""
+    """A dealer known to the bound end, and its name there."""
     dealer = link.dealer(**options)
     assert dealer.wait_connected(60)
     assert dealer.send(handshake_hello("client", 0, 0))
