@@ -54,7 +54,7 @@ API void quantize_rows(Pool*, const QuantizeParams*);
 // y = (codes * weight^T) * scales, then bias and residual as in GemmParams. gemm/int8.cpp.
 struct GemmInt8Params {
   GemmParams gemm;             // x: codes of quantize_rows; weight: words of four unsigned bytes, each code + 128
-  const float* x_scales;       // [rows, segments]: each segment of a row was quantised as a row of its own
+  const float* x_scales;       // [rows, segments]: each segment of a row was quantized separately
   const int32_t* x_sums;       // [rows, segments]
   const float* weight_scales;  // [outputs]
 };
@@ -97,7 +97,7 @@ API void embed_fp32(Pool*, const EmbedParams*);
 API void embed_fp16(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
-// What lies between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where they are void.
+// Operations between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where they are void.
 
 // out = norm(hidden += multiplier * delta): each row to mean 0 if centred, to unit mean square, times weight, plus bias.
 struct NormParams {
@@ -157,12 +157,13 @@ struct ScanParams {
 };
 API void scan_logits(Pool*, const ScanParams*);
 
-// Sets to -infinity what a row's bits do not allow: bit i % 32 of word i / 32 is token i's. Finds the best of what is left.
+// Sets the logits that a row's bits do not allow to -infinity (bit i % 32 of word i / 32 is that of token i), and finds the
+// best of the others.
 struct MaskParams {
   float* logits;
   const int64_t* indices;  // [count]: each one's row of the logits, distinct
   const uint32_t* masks;   // [count, (vocab + 31) / 32]
-  int64_t* best;           // [count], the lowest id among equals; 0 where nothing is left
+  int64_t* best;           // [count], the lowest id among equals; 0 if no token is allowed
   int64_t stride;
   int32_t count, vocab;
 };
@@ -209,8 +210,8 @@ struct AttentionParams {
   int64_t out_stride, query_stride;  // from a token to the next
   int32_t rows, table_stride;
   int32_t kv_heads, group, head_dim, block_size;  // head_dim: at most 1024; block_size: a multiple of 16
-  int32_t window;               // positions that a token sees, itself included; 0: all
-  int32_t is_bidirectional;     // a token also sees the keys after its own; window is 0 then
+  int32_t window;               // positions that a token attends to, itself included; 0: all
+  int32_t is_bidirectional;     // a token also attends to later keys; window is 0 then
   float scale;                  // of the scores
   float cap;                    // scores become cap * tanh(score / cap); 0: they stay
 };
@@ -252,10 +253,10 @@ API void pack_int4(Pool*, const PackInt4Params*);
 struct UnpackCodesParams {
   uint8_t* codes;         // [outputs, inputs]
   const uint32_t* words;  // as `layout` says
-  const int64_t* order;   // [inputs]: which of the words' inputs a column takes; or null: as they come. Not for AWQ
+  const int64_t* order;   // [inputs]: the input in the words for each column; null: in order. Not for AWQ
   int64_t stride;         // between rows of words
   int32_t outputs, inputs;
-  int32_t first;          // values of the first words that are not wanted
+  int32_t first;          // values of the first words to skip
   int32_t bits;           // 4 or 8
   int32_t layout;         // 0: [outputs, words], neighbouring inputs in a word; 1: [words, outputs], the same;
                           // 2: [inputs, words], neighbouring outputs in AWQ's order, 4 bits
@@ -266,7 +267,7 @@ API void unpack_codes(Pool*, const UnpackCodesParams*);
 struct QuantizeWeightsParams {
   void* codes;       // [outputs, columns]: int8, or one 4-bit code a byte
   float* scales;     // int8: [outputs]; int4: [outputs, columns / group_size]
-  double* errors;    // [outputs, 2]: sums of squares of what was lost, and of what was there
+  double* errors;    // [outputs, 2]: sums of squares of the errors, and of the weights
   const void* rows;  // [outputs, inputs] of any alignment
   int64_t stride;
   int32_t outputs, inputs;
