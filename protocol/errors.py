@@ -1,4 +1,4 @@
-"""One exception class per reaction: what the person or process that catches it does next."""
+"""One exception class per reaction: what the user or the catching code does next."""
 
 
 class PagedServeError(Exception):
@@ -46,4 +46,4 @@ class RequestFailed(PagedServeError):
 
 
 class ProtocolError(PagedServeError):
-    """A peer speaks another version, or breaks the protocol; the link is closed."""
+    """A peer has another protocol version, or violates the protocol; the link is closed."""

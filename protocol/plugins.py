@@ -59,7 +59,7 @@ def _check(flag: str, names: tuple[str, ...], kinds: tuple[PluginKind, ...]) -> 
     for name in names:
         if name not in found:
             installed = ", ".join(sorted(found)) or "none"
-            raise ConfigError(f"{flag} {name}: no installed package has it; those installed: {installed}")
+            raise ConfigError(f"{flag} {name}: no installed package provides it; installed plugins: {installed}")
 
 
 def _entries(kind: PluginKind, names: tuple[str, ...]) -> dict[str, EntryPoint]:
@@ -69,5 +69,5 @@ def _entries(kind: PluginKind, names: tuple[str, ...]) -> dict[str, EntryPoint]:
     entries: dict[str, EntryPoint] = {}
     for entry in entry_points(group=kind.value):
         if (other := entries.setdefault(entry.name, entry)).value != entry.value:
-            raise ConfigError(f"--plugin {entry.name}: two packages have it, as {other.value} and {entry.value}")
+            raise ConfigError(f"--plugin {entry.name}: two packages provide it, as {other.value} and {entry.value}")
     return {name: entries[name] for name in names if name in entries}

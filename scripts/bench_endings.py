@@ -63,7 +63,7 @@ def killed(server: Server) -> End:
     return end_by(server, signal.SIGKILL)
 
 
-def killed_with_all_children_halted(server: Server) -> End:
+def killed_with_children_stopped(server: Server) -> End:
     for pid in children_of(server.process.pid):
         os.kill(pid, signal.SIGSTOP)
     return killed(server)
@@ -105,7 +105,7 @@ def out_of_budget(server: Server) -> End:
 
 ENDINGS: dict[str, tuple[Callable[[Server], End], tuple[str, ...], int]] = {  # function, server options, exit code
     "SIGKILL, idle": (killed, (), -signal.SIGKILL),
-    "SIGKILL, children halted": (killed_with_all_children_halted, (), -signal.SIGKILL),
+    "SIGKILL, children halted": (killed_with_children_stopped, (), -signal.SIGKILL),
     "SIGKILL, under load": (killed_under_load, (), -signal.SIGKILL),
     "SIGKILL of a frontend": (frontend_killed, (), 0),
     "SIGTERM, idle": (stopped, (), 0),

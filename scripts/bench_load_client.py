@@ -48,7 +48,7 @@ class Source(asyncio.Protocol):
             self._streams.append(self._transport)
 
 
-async def play_server(listener: socket.socket, num_streams: int, num_tokens: int) -> None:
+async def run_server(listener: socket.socket, num_streams: int, num_tokens: int) -> None:
     streams: list[asyncio.Transport] = []
     server = await asyncio.get_running_loop().create_server(lambda: Source(streams), sock=listener)
     while len(streams) < num_streams:
@@ -67,7 +67,7 @@ async def play_server(listener: socket.socket, num_streams: int, num_tokens: int
 
 def serve(listener: socket.socket, num_streams: int, num_tokens: int) -> None:
     raise_open_files_limit()
-    uvloop.run(play_server(listener, num_streams, num_tokens))
+    uvloop.run(run_server(listener, num_streams, num_tokens))
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ ASK_EVERY_S = 0.001
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def ask_for_ever(address: tuple[str, int], over: Event, result: Connection) -> None:
+def poll_live(address: tuple[str, int], over: Event, result: Connection) -> None:
     """Request /live until `over` is set, then send the times of all requests and answers (`time.perf_counter`)."""
     times = array("d")
     with socket.create_connection(address) as connection:
@@ -58,7 +58,7 @@ def measure(address: tuple[str, int], repeats: int) -> list[tuple[str, int, floa
     """For each request: its name, its status, and the longest wait of /live meanwhile in seconds."""
     ours, theirs = multiprocessing.Pipe()
     over = multiprocessing.Event()
-    asker = multiprocessing.Process(target=ask_for_ever, args=(address, over, theirs), daemon=True)
+    asker = multiprocessing.Process(target=poll_live, args=(address, over, theirs), daemon=True)
     asker.start()
     spans: list[list[tuple[float, float]]] = []
     statuses = []

@@ -80,7 +80,7 @@ async def run_load(
     return await LoadGenerator(server, concurrency).run(load, times)
 
 
-def tokens_a_second(lines: list[Timeline], begin: float, end: float) -> float:
+def tokens_per_second(lines: list[Timeline], begin: float, end: float) -> float:
     """Output tokens per second of the answers, by the arrival of their chunks between `begin` and `end`."""
     good = [line for line in lines if not line.error]
     return sum(
@@ -108,7 +108,7 @@ async def peak_of(server: Server, options: argparse.Namespace, seconds: float, s
     lines = await run_load(server, options, guess, seconds * 1.2, seed + 1, CROWD)
     begin, end = lines[0].sent + 1.0, sorted(line.ended for line in lines)[-CROWD]
     done = sum(begin <= line.ended < end for line in lines)
-    return done / (end - begin), tokens_a_second(lines, begin, end)
+    return done / (end - begin), tokens_per_second(lines, begin, end)
 
 
 async def goodput(running: Running, options: argparse.Namespace) -> dict[str, object]:
@@ -116,7 +116,7 @@ async def goodput(running: Running, options: argparse.Namespace) -> dict[str, ob
     requests, tokens = await peak_of(server, options, options.seconds, options.seed)
     lines = await run_load(server, options, 10 * requests, options.seconds, options.seed + 2)
     again, tokens_again = await peak_of(server, options, options.seconds, options.seed + 3)
-    good = tokens_a_second(lines, *window(lines, options.seconds))
+    good = tokens_per_second(lines, *window(lines, options.seconds))
     refused = [line.ended - line.sent for line in lines if line.error == "HTTP 429"]
     late = [line.sent - line.intended for line in lines]
     peak = (tokens + tokens_again) / 2

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from gpu_report import markdown, surroundings
+from gpu_report import machine_facts, markdown
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 1200  # of all parts together
@@ -141,7 +141,7 @@ def figures_of(output: str) -> list[dict[str, Any]]:
 def check(parts: list[Part], executor: Executor, folder: Path, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Run the parts and write the report after each, so that results survive the loss of the machine."""
     started = time.monotonic()
-    report: dict[str, Any] = {"executor": executor, **surroundings(), "parts": []}
+    report: dict[str, Any] = {"executor": executor, **machine_facts(), "parts": []}
     folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         left_s = limit_s - (time.monotonic() - started)

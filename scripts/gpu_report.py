@@ -13,7 +13,7 @@ from paged_serve.frontend.bench.report.tables import number
 OUTPUT_LINES = 30  # last lines shown of a part that failed
 
 
-def surroundings() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Date, commit and machine; the device, its driver, and the libraries that use it."""
     return {
         **environment(),

@@ -115,11 +115,11 @@ def found_in(file: Path) -> Found:
         return found
     found.compile_s = time.perf_counter() - started
     for test in entry["tests"]:
-        why_not = not_accepted(source, test["data"])
-        if not why_not and not test["valid"] and not _is_valid(entry["schema"], test["data"]):
+        rejection_reason = not_accepted(source, test["data"])
+        if not rejection_reason and not test["valid"] and not _is_valid(entry["schema"], test["data"]):
             found.verdicts.add("accepts invalid")
-        if why_not and test["valid"]:
-            found.verdicts.add(why_not)
+        if rejection_reason and test["valid"]:
+            found.verdicts.add(rejection_reason)
     return found
 
 

@@ -127,18 +127,18 @@ def apply(node: Any, which: int) -> str:
         case ast.BoolOp():
             node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
         case ast.UnaryOp():
-            return turn_into(node, ast.Call(ast.Name("bool", ast.Load()), [node.operand], []), before)
+            return replace_node(node, ast.Call(ast.Name("bool", ast.Load()), [node.operand], []), before)
         case ast.Constant():
             node.value = not node.value if isinstance(node.value, bool) else node.value + 1
         case ast.Name():
             node.id = TWINS[node.id]
         case _:
-            turn_into(node, ast.Pass(), before)
+            replace_node(node, ast.Pass(), before)
             return f"{before} → left out"
     return f"{before} → {ast.unparse(node)}"
 
 
-def turn_into(node: Any, other: Any, before: str) -> str:
+def replace_node(node: Any, other: Any, before: str) -> str:
     """Replace `node` by `other` in place; returns a description of the change."""
     place = {name: getattr(node, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
     node.__class__ = type(other)

@@ -52,7 +52,7 @@ API void quantize_rows(Pool*, const QuantizeParams*);
 // y = (codes * weight^T) * scales, then bias and residual as in GemmParams. gemm/int8.cpp.
 struct GemmInt8Params {
   GemmParams gemm;             // x: codes of quantize_rows; weight: words of four unsigned bytes, each code + 128
-  const float* x_scales;       // [rows, segments]: each segment of a row was quantised as a row of its own
+  const float* x_scales;       // [rows, segments]: each segment of a row was quantized separately
   const int32_t* x_sums;       // [rows, segments]
   const float* weight_scales;  // [outputs]
 };
@@ -95,7 +95,7 @@ API void embed_fp32(Pool*, const EmbedParams*);
 API void embed_fp16(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
-// What lies between the products; elementwise.cpp, rotate.cpp. Arrays are contiguous, of `dtype` where they are void.
+// Operations between the products; elementwise.cpp, rotate.cpp. All arrays are contiguous, of `dtype` where they are void.
 
 // out = norm(hidden += multiplier * delta): each row to mean 0 if centred, to unit mean square, times weight, plus bias.
 struct NormParams {
@@ -171,9 +171,9 @@ struct AttentionParams {
   int64_t out_stride, query_stride;  // from a token to the next
   int32_t rows, table_stride;
   int32_t kv_heads, group, head_dim, block_size;  // head_dim: at most 1024; block_size: a multiple of 16
-  int32_t window;               // positions that a token sees, itself included; 0: all
-  int32_t attention_chunk;      // a token sees keys from the last multiple of it on; 0: from any. Excludes a window
-  int32_t is_bidirectional;     // a token also sees the keys after its own; excludes both
+  int32_t window;               // positions that a token attends to, itself included; 0: all
+  int32_t attention_chunk;      // a token attends to keys from the last multiple of it on; 0: from any. Excludes a window
+  int32_t is_bidirectional;     // a token also attends to later keys; excludes both
   float scale;                  // of the scores
   float cap;                    // scores become cap * tanh(score / cap); 0: they stay
 };

@@ -43,7 +43,7 @@ class CorePoison:
     max_deferred_bytes: int = 1 << 26
     _line: dict[bytes, None] = field(default_factory=dict)
     _holder: bytes | None = None  # the client that has the turn
-    _num_turns: int = 0
+    _num_ticks: int = 0
     _recorded_turn: int = 0  # the turn that the supervisor would attribute this core's end to
     _idle_since: float = 0.0  # since when the turn has had nothing to compute
     _deferred: deque[tuple[bytes, Deferred, float]] = field(default_factory=deque)  # with its arrival time
@@ -51,18 +51,18 @@ class CorePoison:
     _timed_out: set[bytes] = field(default_factory=set)  # clients whose turn timed out
 
     @property
-    def under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         return self.turn_number != 0 or self._recorded_turn != 0
 
     @property
     def turn_number(self) -> int:
         """Number of the current or the next isolation turn; 0 if there is none."""
-        return self._num_turns + (self._holder is None) if self._holder is not None or self._line else 0
+        return self._num_ticks + (self._holder is None) if self._holder is not None or self._line else 0
 
     @property
     def is_over(self) -> bool:
         """No candidate and no deferred message is left."""
-        return not self.under_way and not self._deferred
+        return not self.is_in_progress and not self._deferred
 
     def candidates_withheld(self, client: bytes, count: int) -> None:
         """Sent by a client that has candidates, and at the end of each of its turns."""
@@ -72,7 +72,7 @@ class CorePoison:
             self._line[client] = None
         else:
             self._line.pop(client, None)
-        self.worker_poison.is_closed = self.under_way
+        self.worker_poison.is_closed = self.is_in_progress
 
     def remove(self, client: bytes) -> None:
         """Drop the deferred messages and the turn of a disconnected client."""
@@ -84,25 +84,25 @@ class CorePoison:
     def record(self, turn: int) -> None:
         """From now on the supervisor attributes the end of this core to `turn`: only that one may begin."""
         self._recorded_turn = turn
-        self.worker_poison.is_closed = self.under_way
+        self.worker_poison.is_closed = self.is_in_progress
 
     def next_turn(self, now: float) -> bytes | None:
         """The client whose turn begins now, or None. Requires that no step is in flight."""
         self._end_idle_turn(now)
         if self._holder is not None or not self._line or self._recorded_turn != self.turn_number:
             return None
-        self._num_turns += 1
+        self._num_ticks += 1
         self._holder = next(iter(self._line))
         del self._line[self._holder]
         return self._holder
 
     def admits(self, client: bytes, message: EngineCoreRequest) -> bool:
         """Whether `message` may be passed to the engine now."""
-        return not self.under_way or (client == self._holder and message.isolation_tokens > 0)
+        return not self.is_in_progress or (client == self._holder and message.isolation_tokens > 0)
 
     def isolate(self, request: Request, message: EngineCoreRequest) -> None:
         """Isolate `request` if it is the candidate of the turn, until its client has `isolation_tokens` more tokens."""
-        if message.isolation_tokens and self.under_way:
+        if message.isolation_tokens and self.is_in_progress:
             received = [len(ids) // TOKEN_BYTES for ids in message.resume_token_ids] or [0] * len(request.sequences)
             goals = {sequence: received[sequence.index] + message.isolation_tokens for sequence in request.live}
             self.worker_poison.isolate(goals)
@@ -131,7 +131,7 @@ class CorePoison:
     @property
     def has_ready(self) -> bool:
         """A deferred message may be passed to the engine now."""
-        return bool(self._deferred) and not self.under_way
+        return bool(self._deferred) and not self.is_in_progress
 
     def take_deferred(self, now: float) -> tuple[bytes, Deferred] | None:
         """The oldest deferred message, once isolation is over; else None."""

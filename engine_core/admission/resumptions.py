@@ -14,7 +14,7 @@ class Resumptions:
     most: int
     left: int = 0
 
-    def follow_a_core(self) -> None:
+    def start_after_core(self) -> None:
         self.left = self.most
 
     def lost(self, count: int) -> None:

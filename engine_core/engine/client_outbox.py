@@ -99,7 +99,7 @@ class ClientOutbox:
         return self.catch_up(step)
 
     def catch_up(self, step: int) -> list[EngineCoreOutputs]:
-        """Send as much as the credit allows. Once everything is sent, the client goes on with columns."""
+        """Send as much as the credit allows. Once everything is sent, the client receives columns again."""
         messages: list[EngineCoreOutputs] = []
         pending = self._pending
         if pending is None or not self.credit:

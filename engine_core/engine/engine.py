@@ -72,7 +72,7 @@ class EngineCore:
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self.admission = Admission(config, facts, self.kv_cache, self.scheduler, self.scheduler.worker_poison)
         if epoch:
-            self.admission.resumptions.follow_a_core()
+            self.admission.resumptions.start_after_core()
 
     @property
     def is_idle(self) -> bool:

@@ -103,10 +103,10 @@ class KVCache:
         decoding = [sequence for sequence in sequences if sequence.joined_step]
         others = [(sequence, self._num_wanted(sequence)) for sequence in sequences if not sequence.joined_step]
         for index in range(num_groups):
-            takers = decoding + [sequence for sequence, wanted in others for _ in range(wanted[index])]
-            extended += takers
-            tables += [sequence.row * num_groups + index for sequence in takers]
-            blocks += self._extend(takers, index)
+            owners = decoding + [sequence for sequence, wanted in others for _ in range(wanted[index])]
+            extended += owners
+            tables += [sequence.row * num_groups + index for sequence in owners]
+            blocks += self._extend(owners, index)
         return extended, tables, blocks
 
     def _extend(self, sequences: list[Sequence], index: int) -> list[int]:

@@ -97,7 +97,7 @@ class ClientLink:
             self.send(self._engine.expire(now), now)
 
     def advance_isolation(self, now: float) -> None:
-        """Grant the turn to the next client; after the last turn handle deferred messages, 2 ms an iteration."""
+        """Grant the turn to the next client; after the last turn handle deferred messages, 2 ms per iteration."""
         engine = self._engine
         if engine is None:
             return

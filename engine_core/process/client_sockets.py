@@ -54,7 +54,7 @@ class ClientSockets:
         return {"remote clients": self.remote_endpoint} if self.remote_endpoint else {}
 
     def receive(self) -> Iterator[tuple[bytes, ToEngineCore]]:
-        """Received messages, from each port in turn, across calls too; the caller stops when it has enough."""
+        """Received messages, from the ports alternately, also across calls; the caller stops when it has enough."""
         num_silent = 0
         while num_silent < len(self._ports):
             name = self._order[0]

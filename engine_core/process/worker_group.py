@@ -95,9 +95,9 @@ class WorkerGroup:
             return f"its KV groups are not those of the other ranks: {message.kv_groups}"
         if isinstance(message, KVCacheReady) and (self.state is not GroupState.ALLOCATING or rank in self.allocated):
             return f"it reports its KV cache while the group is {self.state.name}"
-        return self._judge_answer(rank, message) if isinstance(message, ModelRunnerOutput) else ""
+        return self._answer_error(rank, message) if isinstance(message, ModelRunnerOutput) else ""
 
-    def _judge_answer(self, rank: int, answer: ModelRunnerOutput) -> str:
+    def _answer_error(self, rank: int, answer: ModelRunnerOutput) -> str:
         if rank:
             return "it answers a step, which only rank 0 does"
         if answer.epoch != self.epoch:

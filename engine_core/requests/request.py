@@ -161,7 +161,7 @@ class Sequence:
             return prompt
         return prompt + pack_ids(self.output[max(0, start - prompt_len) : end - prompt_len])
 
-    def yields(self) -> None:
+    def record_yield(self) -> None:
         self.num_yielded += 1
         self.has_yielded = True
 

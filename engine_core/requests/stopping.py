@@ -7,7 +7,7 @@ from .request import Sequence
 
 
 def finish_reason(sequence: Sequence) -> FinishReason | None:
-    """Why `sequence` ends with the last token of its output, or None when it goes on."""
+    """Why `sequence` ends with the last token of its output, or None if it continues."""
     output = sequence.output
     if output and output[-1] in sequence.stop_ids and len(output) > sequence.request.params.min_tokens:
         return FinishReason.STOP

@@ -13,7 +13,7 @@ from ..kv.kv_cache import KVCache
 from ..requests.order import order_of
 from ..requests.request import Sequence
 from .fair_share import FairShares
-from .waiting_queue import WaitingQueue, goes_on
+from .waiting_queue import WaitingQueue, has_precedence
 
 ROWS_PER_RESERVED = 8  # at most an eighth of the rows is reserved
 MISS_SHARE = 0.1  # share of the arrivals that may find no reserved row
@@ -38,7 +38,7 @@ def is_row_reserved(
     sequence: Sequence, num_free: int, num_rows: int, waiting: WaitingQueue, shares: FairShares
 ) -> bool:
     """Whether the last free rows are withheld from `sequence`: it is new, and no waiting tenant is entitled to them."""
-    if num_free > num_rows // ROWS_PER_RESERVED or goes_on(sequence):
+    if num_free > num_rows // ROWS_PER_RESERVED or has_precedence(sequence):
         return False
     if not all(shares.is_ahead(tenant) for tenant in waiting.tenants):
         return False

@@ -142,7 +142,7 @@ class Scheduler:
         num_tokens = 0
         for victim in victims:
             num_tokens += plan.withdraw(victim)
-            victim.yields()
+            victim.record_yield()
             self.preempt(victim)
         has_room = self.row_assigner.find_room(sequence, len(self.running))
         assert has_room, f"{len(victims)} sequences were preempted for stream {sequence.stream_id} for nothing"

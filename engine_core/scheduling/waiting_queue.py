@@ -12,7 +12,7 @@ from ..requests.tenant import Tenant
 from .fair_share import FairShares
 
 
-def goes_on(sequence: Sequence) -> bool:
+def has_precedence(sequence: Sequence) -> bool:
     """Whether `sequence` precedes others because its client already reads it; not if it was preempted for them."""
     return not sequence.has_yielded and (sequence.state is SequenceState.PREEMPTED or bool(sequence.output))
 
@@ -52,7 +52,7 @@ class WaitingQueue:
     def first(self) -> Sequence:
         if len(self._waiting) == 1:
             return next(iter(self._waiting.values()))[0]
-        return min((waiting[0] for waiting in self._waiting.values()), key=self._turn)
+        return min((waiting[0] for waiting in self._waiting.values()), key=self._sort_key)
 
     def behind(self, first: Sequence) -> Iterator[Sequence]:
         """All sequences after `first`, the result of `first()`, in the order in which they are next."""
@@ -60,7 +60,7 @@ class WaitingQueue:
             iter(waiting[1:] if tenant is first.request.tenant else waiting)
             for tenant, waiting in self._waiting.items()
         ]
-        heads = [(self._turn(head), index, head) for index, each in enumerate(rest) if (head := next(each, None))]
+        heads = [(self._sort_key(head), index, head) for index, each in enumerate(rest) if (head := next(each, None))]
         heapify(heads)
         while heads:
             _, index, head = heads[0]
@@ -68,7 +68,7 @@ class WaitingQueue:
             if (after := next(rest[index], None)) is None:
                 heappop(heads)
             else:
-                heapreplace(heads, (self._turn(after), index, after))
+                heapreplace(heads, (self._sort_key(after), index, after))
 
     def take(self, first: Sequence) -> None:
         """Remove the result of `first()`."""
@@ -99,11 +99,11 @@ class WaitingQueue:
         for sequence in self.paused.pop(client, ()):
             self.add(sequence)
 
-    def _turn(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
+    def _sort_key(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
         """The sort key among the first sequences of several tenants."""
         return (
             sequence.order[0],
-            -1 if goes_on(sequence) else self._shares.stage(sequence.request.tenant),
+            -1 if has_precedence(sequence) else self._shares.stage(sequence.request.tenant),
             sequence.order,
         )
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -20,7 +20,6 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.handshake import handshake_hello
 
 from ..process.worker_link import WorkerLink
-from .client import SimulatedClient
 
 
 class TickingClock:
@@ -56,9 +55,9 @@ class SimulatedSockets:
 class SimulatedLinks(SimulatedSockets):
     """Delivers to the clients' inboxes, records all messages, and checks that no client gets more than its credit."""
 
-    def __init__(self, clients: Sequence[SimulatedClient], credit: int):
+    def __init__(self, inboxes: Mapping[bytes, deque[EngineCoreOutputs | RequestRejected]], credit: int):
         super().__init__(self._deliver_to_inbox)
-        self._clients = {client.name: client for client in clients}
+        self._inboxes = inboxes
         self._credit = credit
         self._trace = hashlib.sha256()
         self.full: set[bytes] = set()  # clients to which every send fails
@@ -81,7 +80,7 @@ class SimulatedLinks(SimulatedSockets):
             return True
         assert isinstance(message, EngineCoreOutputs | RequestRejected), f"unexpected message {message}"
         self.num_expired += isinstance(message, RequestRejected) and message.reason is RejectReason.EXPIRED
-        inbox = self._clients[name].inbox
+        inbox = self._inboxes[name]
         inbox.append(message)
         num_counted = sum(isinstance(entry, EngineCoreOutputs) for entry in inbox)
         assert num_counted <= self._credit, "more messages are in flight than the credit allows"

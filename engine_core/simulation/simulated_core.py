@@ -24,7 +24,7 @@ class SimulatedCore:
     """Every change is followed by an audit. The caller passes the time, and `links` carry messages to the clients."""
 
     def __init__(self, scenario: Scenario, links: SimulatedLinks, outcomes: Outcomes, rng: random.Random):
-        self.stalled_ticks = 0  # until the workers go on with their step
+        self.stalled_ticks = 0  # until the workers continue their step
         self.salts: dict[tuple[bytes, int], str] = {}  # by client and request id
         self._scenario = scenario
         self._links = links

@@ -39,7 +39,7 @@ class Simulation:
         self.now = 0.0
         self._rng = random.Random(scenario.seed)
         self._clients = [SimulatedClient(b"client:%d" % i, scenario) for i in range(scenario.num_clients)]
-        self.links = SimulatedLinks(self._clients, scenario.client_credit)
+        self.links = SimulatedLinks({client.name: client.inbox for client in self._clients}, scenario.client_credit)
         self._num_submitted = 0
         self._late_aborts: list[tuple[SimulatedClient, AbortRequests]] = []
         self._retries: dict[int, SimulatedClient] = {}  # request ids that the core must still take back

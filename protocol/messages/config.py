@@ -142,7 +142,7 @@ class ServerConfig(_Layer, frozen=True):
 
 
 class Config(_Layer, frozen=True):
-    """Everything that is decided before the first process starts."""
+    """All settings; they are fixed before the first process starts."""
 
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()

@@ -28,7 +28,7 @@ class WorkersReplaced(Message, frozen=True):
     """To the core: the worker group of this epoch is being started; the one before is gone."""
 
     epoch: Epoch
-    from_outside: bool = False  # the group before was ended by a signal from outside: no request is to blame
+    from_outside: bool = False  # a signal from outside ended the previous group: no request is the cause
 
 
 class Promote(Message, frozen=True):
@@ -42,7 +42,7 @@ class DescribeState(Message, frozen=True):
 
 
 class IsolationRecorded(Message, frozen=True):
-    """To the core: its IsolatesCandidates is recorded, so that even a sudden end of the core is blamed on that turn."""
+    """To the core: its IsolatesCandidates is recorded, so that a sudden end of the core is attributed to that turn."""
 
     turn: Count  # as in IsolatesCandidates
 
@@ -51,13 +51,13 @@ ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote | Describ
 
 
 class Ready(Message, frozen=True):
-    """This process can do its work. `facts` are figures for the banner (name -> value), for people."""
+    """This process is ready. `facts`: readable figures for the banner (name -> value)."""
 
     facts: Annotated[dict[ShortText, LongText], Meta(max_length=64)]
 
 
 class Progress(Message, frozen=True):
-    """For the loading bar."""
+    """Progress of loading, for the progress bar."""
 
     text: ShortText
     done: Step
@@ -65,24 +65,24 @@ class Progress(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """From the process's own loop every 250 ms: proof of progress, not of life."""
+    """Sent by the process's main loop every 250 ms: shows that the loop makes progress."""
 
     step: Step
 
 
 class Drained(Message, frozen=True):
-    """No accepted request is left here."""
+    """This process has no accepted request left."""
 
 
 class Failed(Message, frozen=True):
-    """Why this process is about to end. `refused`: starting again will not help."""
+    """Why this process is about to end. `refused`: a restart does not help."""
 
     reason: LongText
     refused: bool = False
 
 
 class WorkersLost(Message, frozen=True):
-    """From the core: the worker group of `epoch` is useless (a rank failed or overran its step deadline)."""
+    """From the core: the worker group of `epoch` is lost (a rank failed or exceeded the time limit of a step)."""
 
     epoch: Epoch
     reason: LongText
@@ -93,7 +93,7 @@ class PoisonEnded(Message, frozen=True):
 
 
 class IsolatesCandidates(Message, frozen=True):
-    """From the core: a request is, or will be next, computed alone, because a core may have died of it."""
+    """From the core: a request runs alone, now or next, because it may have killed a core."""
 
     turn: Count  # as in IsolationTurn; 0: no isolation
 

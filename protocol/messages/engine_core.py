@@ -59,7 +59,7 @@ class RejectReason(IntEnum):
     INVALID = 0  # HTTP 400
     OVERLOADED = 1  # HTTP 429
     DRAINING = 2  # HTTP 503
-    FAILED = 3  # HTTP 500: the fault is ours, and the core's log has it
+    FAILED = 3  # HTTP 500: an error of the server; the core's log has the details
     EXPIRED = 4  # HTTP 504: accepted, but its ttl_s ended while it waited for its first token
 
 
@@ -265,7 +265,7 @@ class UtilityResult(Message, frozen=True):
 
 
 class EngineFailed(Message, frozen=True):
-    """The core is about to exit; every stream of this epoch is void."""
+    """The core is about to exit; all streams of this epoch end without a finish reason."""
 
     reason: LongText
 

@@ -1,4 +1,4 @@
-"""What both sides of every link agree on before anything else: the version and all message definitions."""
+"""The handshake of every link: both sides compare the protocol version and the hash of all message definitions."""
 
 import functools
 import os
@@ -34,9 +34,9 @@ def handshake_hello(role: str, index: int, epoch: int) -> Hello:
 
 
 def check_hello(hello: Hello) -> str:
-    """Why this peer must be refused, for people; "" when it may stay."""
+    """The readable reason to refuse this peer; "" if it is accepted."""
     if hello.protocol_version != PROTOCOL_VERSION:
-        return f"protocol version {hello.protocol_version}; this side speaks {PROTOCOL_VERSION}. Install one version"
+        return f"protocol version {hello.protocol_version}; this side has {PROTOCOL_VERSION}. Install one version"
     if hello.schema_hash != protocol_hash():
         return f"message definitions {hello.schema_hash}; this side has {protocol_hash()}. Restart all processes"
     return ""

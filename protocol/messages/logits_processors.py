@@ -57,5 +57,5 @@ def as_processors(value: Any) -> tuple[LogitsProcessorParams, ...]:
     found = tuple(LogitsProcessorParams(each) if isinstance(each, str) else each for each in value)
     for each in found:
         if not isinstance(each, LogitsProcessorParams):
-            raise InvalidRequest(f"{field} has {each!r:.100}, which is no name", field)
+            raise InvalidRequest(f"{field} has {each!r:.100}, which is not a name", field)
     return found

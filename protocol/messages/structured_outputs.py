@@ -51,7 +51,7 @@ class StructuredOutputsParams(
             msgspec.structs.force_setattr(self, "choice", tuple(choice))
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
-            found = f"has {' and '.join(given)}" if given else "names no form"
+            found = f"has {' and '.join(given)}" if given else "has no form"
             raise _invalid(f"{found}; give exactly one of {', '.join(KINDS)}")
         self._check_kind()
         for name in ("disable_any_whitespace", "disable_additional_properties"):

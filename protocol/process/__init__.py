@@ -1,1 +1,1 @@
-"""How a process begins, shows that it makes progress, records what it did, and ends. Open lifecycle.py first."""
+"""How a process starts, sends heartbeats, records its events, and ends. Open lifecycle.py first."""

@@ -1,10 +1,9 @@
-"""Records what a process did last, so that it can be read after the process has died: two small files in the run
-directory.
+"""Records the last events of a process, to be read after its death: two small files in the run directory.
 
     flight/<name>.<pid>.lines    a ring in shared memory: the last log lines and notes of the process
     flight/<name>.<pid>.stacks   the stacks of all threads, written by the interpreter at SIGUSR2 and at a fault
 
-Neither ever holds a prompt, an output or a token id.
+Neither file contains a prompt, an output or a token id.
 """
 
 import faulthandler

@@ -1,4 +1,4 @@
-"""The life of a child process: its start, its heartbeats, and its end, which is never later than its parent's."""
+"""The lifecycle of a child process: its start, its heartbeats, and its end, which is never later than its parent's."""
 
 import argparse
 import contextlib
@@ -33,7 +33,7 @@ HEARTBEAT_S = 0.25
 HANDSHAKE_TIMEOUT_S = 30.0
 LINGER_S = 0.5  # how long an ending process waits for its last message to leave
 EXIT_FAILED = 1
-EXIT_REFUSED = 2  # starting again will not help
+EXIT_REFUSED = 2  # a restart does not help
 
 
 @dataclass(slots=True)
@@ -168,8 +168,8 @@ def run_child(role: str, body: Callable[[ChildProcess], None]) -> NoReturn:
     except Exception as error:
         refused = isinstance(error, ConfigError)
         exit_code = EXIT_REFUSED if refused else EXIT_FAILED
-        foreseen = isinstance(error, PagedServeError)  # then its text says all that a traceback could
-        log.error("ends with an error: %s", error, exc_info=not foreseen)
+        is_expected = isinstance(error, PagedServeError)  # its text suffices without a traceback
+        log.error("ends with an error: %s", error, exc_info=not is_expected)
         if child is not None:
             child.fail(error, refused)
     if child is not None:
@@ -177,4 +177,4 @@ def run_child(role: str, body: Callable[[ChildProcess], None]) -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)  # no thread or destructor of a library may keep the process from ending now
+    os._exit(exit_code)  # no thread or destructor of a library may delay the end of the process

@@ -15,7 +15,7 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
     """A connecting end for asyncio or uvloop; made inside the running loop. One task receives at a time.
 
     The socket's descriptor is edge-triggered: it signals that libzmq has work, not that a message is there, and any
-    call on the socket may swallow the signal. So `receive` looks before it waits, and `send` looks after it.
+    call on the socket may consume the signal. So `receive` checks before it waits, and `send` checks afterwards.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -26,10 +26,10 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
         self._turn_ends = 0.0
         self._frames_left = 0
         self._is_ours = True
-        in_forked_child(self, AsyncDealerChannel._let_go)
+        in_forked_child(self, AsyncDealerChannel._release)
         self._loop.add_reader(self.socket.fileno(), self._wake)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Stop reacting in a forked child, whose loop may run once more when it ends.
 
         Reading the socket's events there, or removing its reader, would take the signal away from the parent.

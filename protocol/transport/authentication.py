@@ -44,7 +44,7 @@ def _check_secret(secret: str) -> None:
 
 
 class Authenticator:
-    """Answers libzmq's question "may this peer come in?" for every bound socket of one context.
+    """Accepts or refuses peers for every bound socket of one context, on request of libzmq.
 
     Start it before the sockets bind: without a handler libzmq refuses all peers. Runs a thread that sleeps except
     during handshakes.
@@ -53,7 +53,7 @@ class Authenticator:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", secret: str, curve_keys: frozenset[bytes] = frozenset()
     ):
-        """`curve_keys`: the public keys (32 bytes each) that may come in over TCP."""
+        """`curve_keys`: the public keys (32 bytes each) of the clients accepted over TCP."""
         _check_secret(secret)
         self._curve_keys = curve_keys
         self.num_denied = 0
@@ -76,7 +76,7 @@ class Authenticator:
     def _answer(self, request: list[bytes]) -> list[bytes]:
         match request:  # version, request id, domain, address, routing id, mechanism, credentials
             case [_, _, domain, _, _, b"PLAIN", user, password]:
-                allowed = domain == ZAP_DOMAIN and self._knows_the_secret(user, password)
+                allowed = domain == ZAP_DOMAIN and self._has_valid_secret(user, password)
             case [_, _, domain, _, _, b"CURVE", key]:
                 allowed = domain == CURVE_DOMAIN and key in self._curve_keys
             case _:
@@ -85,7 +85,7 @@ class Authenticator:
         status = (b"200", b"OK", USER) if allowed else (b"400", b"denied", b"")
         return [b"1.0", request[1] if len(request) > 1 else b"", *status, b""]
 
-    def _knows_the_secret(self, user: bytes, password: bytes) -> bool:
+    def _has_valid_secret(self, user: bytes, password: bytes) -> bool:
         return hmac.compare_digest(password, self._secret) and hmac.compare_digest(user, USER)
 
     def close(self) -> None:

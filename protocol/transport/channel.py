@@ -6,7 +6,7 @@ was sent, because the peer is gone or its queue is full. The settings, and why:
 * PLAIN (CURVE over TCP) with a ZAP domain: a bare libzmq socket delivers raw garbage as messages.
 * ROUTER_MANDATORY: without it a ROUTER drops silently, for unknown peers and for full queues.
 * No ROUTER_HANDOVER: with it a peer could take over the identity and the messages of another.
-* IMMEDIATE on the connecting side: nothing is queued for a peer that is not there.
+* IMMEDIATE on the connecting side: nothing is queued for an absent peer.
 * Bounded queues: memory does not grow with a reader that has stopped.
 """
 
@@ -46,7 +46,7 @@ Receives = TypeVar("Receives", bound=Message)
 Context = zmq.Context["zmq.Socket[bytes]"]
 Socket = zmq.Socket[bytes]
 
-FRAMES_PER_ITERATION = 64  # after so many a channel lets the rest of its loop run
+FRAMES_PER_ITERATION = 64  # messages that a channel receives before the rest of its loop runs
 SECONDS_PER_ITERATION = 0.002  # the same limit in time
 
 Invalid = Callable[[bytes, bytes, Exception], None]  # peer, frame, what is wrong with the frame
@@ -101,7 +101,7 @@ def _new_socket(context: "Context", kind: int, max_frame_bytes: int, queue_frame
 
 
 def _probe_peers(socket: "Socket") -> None:
-    """Notice a host that vanished: TCP probes a silent peer after 10 s, then every 5 s, and gives up after three."""
+    """Detect a lost host: TCP probes a silent peer after 10 s, then every 5 s, and closes after three failures."""
     socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 10
     socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 5, 3
 
@@ -150,7 +150,7 @@ def take(socket: "Socket", expected: int) -> list[bytes] | None:
 def _take_valid(
     socket: "Socket", codec: _Codec[Sends, Receives], expected: int, invalid: Invalid | None = None
 ) -> tuple[bytes, Receives] | None:
-    """The next valid message and its first frame, or None: none is there, or a flood of invalid ones ended the turn."""
+    """The next valid message and its first frame; None if there is none, or after many invalid ones."""
     ends = math.inf
     for _ in range(FRAMES_PER_ITERATION):
         if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # half the cost of an exception
@@ -211,7 +211,7 @@ class RouterChannel(Generic[Sends, Receives]):
         return self._codec.num_invalid
 
     def send(self, peer: bytes, message: Sends) -> bool:
-        """False: the peer is gone or its queue is full, and nothing was sent. ProtocolError: too large."""
+        """Returns False if the peer is gone or its queue is full; nothing was sent then. ProtocolError: too large."""
         try:
             self.socket.send_multipart((peer, self._codec.encode(message)), zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -254,7 +254,7 @@ class Dealer(Generic[Sends, Receives]):
         return self.codec.num_invalid
 
     def send(self, message: Sends) -> bool:
-        """False: not connected (yet, or again) or the queue is full, and nothing was sent. ProtocolError: too large."""
+        """Returns False if not connected or the queue is full; nothing was sent then. ProtocolError: too large."""
         try:
             self.socket.send(self.codec.encode(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -262,7 +262,7 @@ class Dealer(Generic[Sends, Receives]):
         return True
 
     def takes_messages(self) -> bool:
-        """Whether `send` would succeed: the other end is there, and our queue is not full."""
+        """Whether `send` would succeed: the other end is connected and the queue is not full."""
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
 
 
@@ -274,7 +274,7 @@ class DealerChannel(Dealer[Sends, Receives]):
         return bool(self.socket.poll(math.ceil(1000 * timeout_s), zmq.POLLOUT))
 
     def receive(self, timeout_s: float | None = 0.0) -> Receives | None:
-        """The next message, waiting at most `timeout_s` (None: for ever); None when there was none in time."""
+        """The next message, waiting at most `timeout_s` (None: without limit); None if none arrived."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (taken := _take_valid(self.socket, self.codec, expected=1)) is None:
             left_s = None if deadline is None else deadline - time.monotonic()

@@ -29,14 +29,14 @@ MAX_PATH_BYTES = 100  # a unix socket's address holds 107 bytes, 103 on macOS
 _held: dict[str, int] = {}  # run directories of this process -> descriptor whose lock marks them as live
 
 
-def _let_go_in_fork() -> None:
+def _release_in_fork() -> None:
     """Release the locks: every copy of a descriptor keeps its lock, and a fork may outlive the server."""
     for descriptor in _held.values():
         os.close(descriptor)
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_fork)
+os.register_at_fork(after_in_child=_release_in_fork)
 
 
 def endpoint(run_dir: str, name: str) -> str:
@@ -85,7 +85,7 @@ def has_ended(path: str) -> bool:
 
 
 def remove_run_dir(path: str) -> None:
-    """Remove a directory that `make_run_dir` made; one that is gone already is fine."""
+    """Remove a directory that `make_run_dir` created; it may be gone already."""
     if Path(path).parent != _parent() or not Path(path).name.startswith("run-"):
         raise ValueError(f"{path} is not a run directory of this user")
     shutil.rmtree(path, ignore_errors=True)
@@ -139,7 +139,7 @@ def _control_sockets() -> list[Path]:
 def _made_at(path: Path) -> int:
     try:
         return path.lstat().st_mtime_ns
-    except FileNotFoundError:  # the server ended while we looked
+    except FileNotFoundError:  # the server ended meanwhile
         return 0
 
 
@@ -158,7 +158,7 @@ def _listening(path: Path) -> bool:
 def _is_held(path: Path) -> bool:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:  # the server ended while we looked
+    except FileNotFoundError:  # the server ended meanwhile
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

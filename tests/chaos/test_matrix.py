@@ -18,7 +18,7 @@ from .load_requests import LoadRequest, draw_requests
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 SERVING = ("idle", "prefill", "decode")
-NEEDS_ONE_OF_ITS_OWN = [
+NEEDS_FRESH_SERVER = [
     *(Cell("loading", role, signal) for role, signal in product(PROCESSES, SIGNALS)),
     *(Cell(phase, "supervisor", signal) for phase, signal in product(SERVING, SIGNALS)),
     *(Cell("draining", role, signal) for role, signal in product(PROCESSES, SIGNALS)),
@@ -79,7 +79,7 @@ def test_streams_are_exact_after_every_signal_to_a_child(shared, cell, requests,
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("cell", NEEDS_ONE_OF_ITS_OWN, ids=str)
+@pytest.mark.parametrize("cell", NEEDS_FRESH_SERVER, ids=str)
 def test_streams_are_exact_on_a_fresh_server_for_each_fault(shared, start, cell, requests, expected):
     server = start()
     if cell.phase == "loading":

@@ -20,8 +20,8 @@ SIZES = (1, 2, 4)
 STANDBYS = 4  # one less than the supervisor replaces
 CORE_LOSS: tuple[Injection, ...] = (("engine-core", "SIGKILL"),)
 REQUESTS = draw_requests(seed=3, count=4, max_tokens=100)
-HALTED_RANKS: tuple[Injection, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGSTOP"))
-HALTED_ENGINE: tuple[Injection, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
+STOPPED_RANKS: tuple[Injection, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGSTOP"))
+STOPPED_ENGINE: tuple[Injection, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
 HELPER_LOSS: tuple[Injection, ...] = ((HELPER, "SIGKILL"),)
 
 
@@ -67,7 +67,7 @@ def batches(sets: Iterator[tuple[Injection, ...]]) -> Iterator[list[tuple[Inject
 
 
 def test_streams_survive_stopped_ranks_then_a_core_stopped_with_a_rank_then_a_lost_helper(start):
-    serve_through(start(2, "--no-standby-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE, HELPER_LOSS)
+    serve_through(start(2, "--no-standby-workers"), STOPPED_RANKS, CORE_LOSS, STOPPED_ENGINE, HELPER_LOSS)
 
 
 @pytest.mark.nightly

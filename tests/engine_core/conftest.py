@@ -55,7 +55,7 @@ class Driver:
         self.engine = EngineCore(self.config, self.facts, epoch)
         whole = pooling.needs_whole_prompt
         self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan, groups=groups, needs_whole_prompt=whole)
-        self.plans = deque()  # sent, not executed
+        self.plans = deque()  # sent and not executed yet
         self.answers = deque()
         self.sent = []  # every plan
         self.messages = []
@@ -143,7 +143,7 @@ class Driver:
     def run(self, max_steps=2000):
         for _ in range(max_steps):
             if not self.step():
-                assert self.engine.is_idle, "something waits but nothing runs"
+                assert self.engine.is_idle, "a sequence waits but none runs"
                 return self
         raise AssertionError("never ends")
 

@@ -1,10 +1,10 @@
-"""Work counted in lines of Python instead of seconds, so that a test of its growth does not depend on the machine."""
+"""Counts work in lines of Python instead of seconds, so that tests of its growth do not depend on the machine."""
 
 import sys
 
 
 def count_lines(call, *modules):
-    """How many lines of `modules` (of any, if none is named) `call` runs."""
+    """The number of lines of `modules` (of all, if none is given) that `call` executes."""
     files = {module.__file__ for module in modules}
     count = 0
 

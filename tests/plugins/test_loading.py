@@ -44,9 +44,9 @@ def test_an_installed_plugin_is_not_imported_unless_it_is_named():
     [
         (
             {"plugin": ("acme", "acne")},
-            "--plugin acne: no installed package has it; those installed: acme, acme-faulty",
+            "--plugin acne: no installed package provides it; installed plugins: acme, acme-faulty",
         ),
-        ({"platform": "acme-faulty"}, "--platform acme-faulty: no installed package has it"),
+        ({"platform": "acme-faulty"}, "--platform acme-faulty: no installed package provides it"),
     ],
 )
 def test_a_name_that_no_package_has_is_refused_before_anything_starts(flags, told):
@@ -102,7 +102,7 @@ def test_a_stat_logger_that_raises_gets_no_more_figures(caplog):
     [
         ("acme", "it must be a list of up to 16"),
         ([""], "a name has 1 to 1024 characters"),
-        ([7], "has 7, which is no name"),
+        ([7], "has 7, which is not a name"),
         ([LogitsProcessorParams("acme")] * 17, "it must be a list of up to 16"),
     ],
 )

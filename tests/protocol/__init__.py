@@ -1,1 +1,1 @@
-"""The messages, the channels that carry them, and what damaged bytes do to both."""
+"""The messages, the channels that carry them, and the effect of corrupted bytes on both."""

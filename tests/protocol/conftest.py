@@ -29,7 +29,7 @@ def random_message() -> RandomMessage:
 
 
 class Link:
-    """A bound ROUTER with an authenticator, as the engine core has for its clients, and what connects to it."""
+    """A bound ROUTER with an authenticator, as in the engine core, and the peers that connect to it."""
 
     def __init__(self, run_dir: str):
         self.run_dir = run_dir
@@ -53,7 +53,7 @@ class Link:
         return channel
 
     def deliver(self, timeout_s: float = 60.0) -> tuple[bytes, Any] | None:
-        """What the bound end receives next, waiting for it."""
+        """Wait for the next message of the bound end."""
         deadline = time.monotonic() + timeout_s
         while (received := self.router.receive()) is None and (left_s := deadline - time.monotonic()) > 0:
             self.router.socket.poll(math.ceil(1000 * left_s))
@@ -68,7 +68,7 @@ class Link:
 
 @pytest.fixture
 def run_dir() -> Iterator[str]:
-    """Not `tmp_path`, which can be longer than a socket's path may be."""
+    """A short directory; `tmp_path` can be too long for a socket's path."""
     path = tempfile.mkdtemp(prefix="paged-serve-test-")
     secret = Path(path, SECRET_FILE)
     secret.write_text("correct horse battery staple")

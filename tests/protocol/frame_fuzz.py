@@ -1,4 +1,4 @@
-"""Millions of damaged frames through each link's own decoder, and what is valid still into the engine behind it."""
+"""Passes millions of corrupted frames to the decoder of each link, and those that are still valid to the engine."""
 
 import logging
 import random
@@ -24,7 +24,7 @@ from paged_serve.protocol.transport.channel import _Codec, check_hello
 from .frame_mutator import VARIANTS, FrameMutator
 from .random_messages import struct_of
 
-ROUND_FRAMES = 1 << 20  # then other valid frames are damaged
+ROUND_FRAMES = 1 << 20  # frames made from one set of valid frames
 BATCH_FRAMES = 1 << 14
 SAMPLES_OF_EACH = 20
 CLIENT = b"client:0"
@@ -34,7 +34,7 @@ EVERY_TOKEN = ModelFacts(num_blocks=64, max_model_len=64, vocab_size=2**31 - 1, 
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the frames; `behind` counts the engine's answers to valid ones."""
+    """The results of the frames; `behind` counts the engine's answers to valid ones."""
 
     frames: int = 0
     valid: int = 0
@@ -54,7 +54,7 @@ class Outcomes:
 
 
 class Behind:
-    """The engine that valid messages reach; it lives as long as a batch."""
+    """The engine that receives valid messages; there is one per batch."""
 
     def __init__(self, outcomes: Counter[str]):
         self._outcomes = outcomes
@@ -76,7 +76,7 @@ class Behind:
                 self._answer(message)
 
     def _answer(self, message: ModelRunnerOutput) -> None:
-        """As the answer to a step of as many prompts as it has tokens, and one prompt at least."""
+        """Apply the message as the answer to a step with as many prompts as it has tokens, at least one."""
         engine = EngineCore(CONFIG, EVERY_TOKEN)
         engine.add_client(CLIENT, 0.0)
         params = SamplingParams(max_tokens=4, logprobs=1, prompt_logprobs=1)
@@ -105,7 +105,7 @@ def samples(links: list[str], rng: random.Random) -> list[bytes]:
 
 
 def counting(decode: Callable[[bytes], Any], refused: Counter[str]) -> Callable[[bytes], Any]:
-    """`decode`, which goes on raising what it raises."""
+    """`decode`, with its errors counted and raised again."""
 
     def decode_and_count(frame: bytes) -> Any:
         try:
@@ -129,7 +129,7 @@ def fuzz_link(link: str, mutator: FrameMutator, count: int, outcomes: Outcomes) 
                 message = codec.decode([frame])
                 if message is not None:
                     outcomes.valid += 1
-                    assert decode_again(encode(message)) == message, "it changes on its way"
+                    assert decode_again(encode(message)) == message, "encoding and decoding change the message"
                     behind.take(message)
             except BaseException as error:
                 error.add_note(f"{link}: {frame!r}")

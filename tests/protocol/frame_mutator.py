@@ -1,8 +1,8 @@
-"""Damages valid frames by the thousand, as arrays: a fuzzer must keep up with a decoder written in C.
+"""Corrupts thousands of valid frames at once, with arrays, because a fuzzer must be as fast as a decoder written in C.
 
-A frame is cut at two places, mostly between the tokens of MessagePack, and put together again out of five slices:
-what was before the first cut, something else, what was between, something else, what comes after. On top of it, bits
-and bytes are changed in place.
+A frame is cut at two positions, mostly between MessagePack tokens, and reassembled from five slices: the part before
+the first cut, an insertion, the part between the cuts, another insertion, and the rest. In addition, bits and bytes
+are changed in place.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ WORDS = [
     *(b"\xdd\x7f\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\xdb\xff\xff\xff\xff"),  # 2^31 items
     *(b"\xdc\0\0", b"\xdc\0\1\0", b"\xc4\0", b"\xc4\3abc", b"\xc4\4abcd", b"\xa0", b"\xa1\xff", b"\xa4\xed\xa0\x80x"),
     *(b"\x80", b"\x81\xa1a\1", b"\x82\xa1a\1\xa1a\2", b"\x90", b"\x91\xc0", b"\xc0", b"\xc2", b"\xc3", b"\0", b"\xff"),
-    *(b"\xd4\1\0", b"\xc7\0\xff", b"\xd6\xff\0\0\0\0", b"\xc1"),  # extensions, and the byte that means nothing
+    *(b"\xd4\1\0", b"\xc7\0\xff", b"\xd6\xff\0\0\0\0", b"\xc1"),  # extensions, and the byte that is never used
 ]
-MAX_DEPTH = 3000  # of nesting; the decoder gives up at a thousand
+MAX_DEPTH = 3000  # of nesting; the decoder stops at a thousand
 NUM_RANDOM_BYTES = 1 << 16
-VARIANTS = 4  # of each frame that was put together, changed in place or not
+VARIANTS = 4  # of each reassembled frame, changed in place or not
 FIXED_SIZES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}  # of bytes and text; arrays are headers alone
+LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}  # of bytes and text; arrays have only headers
 HEADER_SIZES = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 
 
 def token_starts(frame: bytes) -> list[int]:
-    """Where the tokens of a valid frame begin: each number, text and bytes whole, of arrays and maps the header."""
+    """The start of each token of a valid frame: a number, text, bytes, or the header of an array or map."""
     starts, at = [], 0
     while at < len(frame):
         starts.append(at)
@@ -55,7 +55,7 @@ class Slices:
 
 
 class FrameMutator:
-    """`mutate` draws from `targets`; parts of `donors` come into them. The same seed makes the same frames."""
+    """`mutate` corrupts `targets` and inserts parts of `donors`. The same seed gives the same frames."""
 
     def __init__(self, targets: list[bytes], donors: list[bytes], seed: int):
         self._rng = np.random.default_rng(seed)
@@ -99,10 +99,10 @@ class FrameMutator:
         chosen = self._below(len(self._frame_starts), count)
         frame_starts, frame_ends = self._frame_starts[chosen], self._frame_ends[chosen]
         cuts = np.sort(np.stack([self._cut(chosen), self._cut(chosen)]), axis=0)
-        cuts[1, self._rng.random(count) < 0.6] = -1  # one wound is enough to most
+        cuts[1, self._rng.random(count) < 0.6] = -1  # most frames are cut once
         cuts[1] = np.where(cuts[1] < 0, frame_ends, cuts[1])
-        first_insert, after_first = self._wound(cuts[0], cuts[1])
-        second_insert, after_second = self._wound(cuts[1], frame_ends)
+        first_insert, after_first = self._damage(cuts[0], cuts[1])
+        second_insert, after_second = self._damage(cuts[1], frame_ends)
         starts = np.stack([frame_starts, first_insert.starts, after_first, second_insert.starts, after_second], axis=1)
         lengths = np.stack(
             [
@@ -122,18 +122,18 @@ class FrameMutator:
         return data, np.cumsum(frame_lengths) - frame_lengths, frame_lengths
 
     def _cut(self, chosen: np.ndarray) -> np.ndarray:
-        """A place in each frame: between two tokens, or one time in eight anywhere."""
+        """A position in each frame: between two tokens, or in one of eight cases anywhere."""
         count = len(chosen)
         token = self._below(self._num_tokens[chosen], count)
-        again = (token < 2) & (self._num_tokens[chosen] > 2)  # the tag is wrong soon enough; behind it is more to break
+        again = (token < 2) & (self._num_tokens[chosen] > 2)  # cut the tag less often than the fields
         token = np.where(again, self._below(self._num_tokens[chosen], count), token)
         tokens = self._tokens[self._first_token[chosen] + token]
         lengths = self._frame_ends[chosen] - self._frame_starts[chosen]
         anywhere = self._frame_starts[chosen] + self._below(lengths, count)
         return np.where(self._rng.random(count) < 0.125, anywhere, tokens)
 
-    def _wound(self, cuts: np.ndarray, ends: np.ndarray) -> tuple[Slices, np.ndarray]:
-        """What comes in at each cut, and where the frame goes on, at `ends` at the latest."""
+    def _damage(self, cuts: np.ndarray, ends: np.ndarray) -> tuple[Slices, np.ndarray]:
+        """The insertion at each cut, and the position at which the frame continues, at most `ends`."""
         count = len(cuts)
         kind = self._rng.integers(0, 256, count)
         next_token = self._tokens[np.searchsorted(self._tokens, cuts, side="right").clip(max=len(self._tokens) - 1)]
@@ -160,7 +160,7 @@ class FrameMutator:
         return Slices(starts, lengths), np.minimum(go_on, ends)
 
     def _changed(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """A copy with one change a frame: a bit, a hostile byte, or one more or less."""
+        """A copy with one change per frame: a bit, a hostile byte, or a byte one higher or lower."""
         count, data = len(starts), data.copy()
         at = np.minimum(starts + self._below(lengths, count), len(data) - 1)  # of an empty frame, its neighbour's
         old, kind = data[at], self._rng.integers(0, 32, count, np.uint8)

@@ -59,7 +59,7 @@ def sampling_params(rng: random.Random) -> SamplingParams:
 
 
 def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Make fields agree that belong together."""
+    """Make fields consistent with each other."""
     rows, k = rng.randint(0, 4), rng.randint(0, 3)
     if cls is TokenColumns:
         values |= {"stream_ids": column(rng, 2 * rows), "first_positions": column(rng, rows)}

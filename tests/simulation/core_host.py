@@ -17,7 +17,7 @@ from paged_serve.protocol.messages.message import unpack_ids
 
 HEARTBEAT_S = 0.25
 STEP_DEADLINE_S = 8.0
-MEAN_TURN_S = 0.02
+MEAN_TICK_S = 0.02
 
 
 class CoreDied(BaseException):
@@ -100,7 +100,7 @@ class CoreHost:
     def iterate(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
         """One iteration of the loop without a message: steps, their results, heartbeats, leases, deadlines."""
         rng, engine, client_link = self._rng, self.engine, self._client_link
-        client_link.extend_leases(self._clock.begin_iteration(now, MEAN_TURN_S))
+        client_link.extend_leases(self._clock.begin_iteration(now, MEAN_TICK_S))
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             self._replace_workers(now, from_outside=True)
         if rng.random() < 0.5:  # the report and its confirmation take time

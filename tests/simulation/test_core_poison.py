@@ -14,7 +14,7 @@ POISON = 11
 
 
 @pytest.fixture(autouse=True)
-def _turns_may_not_be_idle(monkeypatch):
+def _disable_idle_turn_limit(monkeypatch):
     """The time limit of idle turns would hide a turn that is not returned."""
     monkeypatch.setattr(core_poison, "IDLE_TURN_S", math.inf)
 

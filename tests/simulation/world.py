@@ -16,7 +16,7 @@ from paged_serve.protocol.messages.engine_core import CoreFailure, EngineFailed,
 from .core_host import CoreDied, CoreHost
 from .reader import Reader
 
-BUSY_TURNS, CALM_TURNS = 1500, 60_000
+BUSY_TICKS, CALM_TICKS = 1500, 60_000
 LEASE_TICKS = 1500  # of 20 ms: longer than a client's lease and any silence
 FAULTS = (
     *("worker dies", "worker hangs", "core dies", "core sleeps", "client sleeps", "client dies"),
@@ -48,7 +48,7 @@ class World:
         return self._trace.hexdigest()
 
     def run(self) -> None:
-        for _ in range(BUSY_TURNS):
+        for _ in range(BUSY_TICKS):
             self._turn()
             if self.rng.random() < self._fault_rate:
                 self._break(self.rng.choice(FAULTS))
@@ -56,7 +56,7 @@ class World:
                 self.rng.choice(self._readers).submit(self.rng)
             if self.rng.random() < self.scenario.abort:
                 self.rng.choice(self._readers).abort(self.rng)
-        for _ in range(CALM_TURNS):
+        for _ in range(CALM_TICKS):
             self._turn()
             if all(reader.is_done for reader in self._readers):
                 break
@@ -88,7 +88,7 @@ class World:
             self._core = self._new_core()
         if self._core is not None and self.now >= self._core_asleep_until:
             try:
-                self._let_core_act(self._core)
+                self._run_core(self._core)
             except CoreDied:
                 self._note_seeds(self._core)
                 self.counts["core dies of a request"] += 1
@@ -97,9 +97,9 @@ class World:
                 self._kill_core(self._core)
         for reader in self._readers:
             if self.now >= reader.asleep_until:
-                self._let_client_act(reader)
+                self._run_client(reader)
 
-    def _let_core_act(self, core: CoreHost) -> None:
+    def _run_core(self, core: CoreHost) -> None:
         for reader in self._readers:
             while reader.to_core and self.rng.random() < 0.8:
                 message = reader.to_core.popleft()
@@ -116,7 +116,7 @@ class World:
             if name in readers:
                 readers[name].taken(message, seeds)
 
-    def _let_client_act(self, reader: Reader) -> None:
+    def _run_client(self, reader: Reader) -> None:
         rng, session = self.rng, reader.session
         while rng.random() < 0.9 and (reader.to_client or reader.stale):
             queue = reader.stale if reader.stale and (not reader.to_client or rng.random() < 0.5) else reader.to_client

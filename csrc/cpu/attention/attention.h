@@ -1,9 +1,9 @@
-// What the parts of paged attention agree on: the order of keys within a tile, where a tile's keys lie in the paged
-// cache, and the scratch memory of a thread.
+// Definitions shared by the parts of paged attention: the order of keys within a tile, the position of a tile's keys in
+// the paged cache, and the scratch memory of a thread.
 //
 // A tile is 128 consecutive keys, counted from key 0 of the sequence. Each half of it is read as 8 streams of 8 keys,
-// all of them at once, because a core reads eight places of memory in turn faster than one after another (attention.cpp
-// has figures). So every sum over the keys of a half runs through the streams in turn:
+// all of them at once, because a core reads eight interleaved streams of memory faster than one after another (figures in
+// attention.cpp). Every sum over the keys of a half therefore alternates between the streams:
 //
 //   position p = 16 i + 2 s + b   holds key   8 s + 2 i + b     stream s = 0..7, pair i = 0..3, b = 0, 1
 //
@@ -21,7 +21,7 @@ constexpr int TILE_KEYS = 2 * HALF_KEYS;
 constexpr int STREAMS = 8;
 constexpr int STREAM_KEYS = HALF_KEYS / STREAMS;
 constexpr int PAIRS = STREAM_KEYS / 2;  // of a stream
-constexpr int RANGE_TILES = 8;          // keys that are summed on their own before they join the rest
+constexpr int RANGE_TILES = 8;          // tiles whose keys are summed separately before the sum is added to the others
 
 constexpr int key_at(int position) { return position % 16 / 2 * STREAM_KEYS + position / 16 * 2 + position % 2; }
 
@@ -31,7 +31,7 @@ alignas(64) constexpr auto KEY_AT = [] {
   return keys;
 }();
 
-// What stands in for keys and values that may not be read: past the end, or before every window.
+// Replaces keys and values that must not be read: past the end, or before every window.
 alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
 
 // Words of float16 as they lie in the cache, and the words of rows that are widened: see `piece` in products.h.
@@ -104,13 +104,13 @@ template <class Kv> struct Sizes {
 struct Half {
   const char* keys[STREAMS];
   const char* values[STREAMS];
-  int64_t rows[STREAMS];  // the first key's row of the cache; -1: no row sees the stream, it stands for zeros
+  int64_t rows[STREAMS];  // the first key's row of the cache; -1: no row attends to the stream, which reads as zeros
 };
 struct Tile {
   Half halves[2];
 };
 
-// Hands out parts of an arena; with a null base it only counts.
+// Allocates parts of an arena; with a null base it only counts.
 class Carver {
  public:
   explicit Carver(void* base) : base_((char*)base) {}

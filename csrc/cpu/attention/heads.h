@@ -1,4 +1,4 @@
-// Sizes of heads: what attention and the rotation before it agree on.
+// Sizes of heads, shared by attention and the rotation before it.
 #pragma once
 
 constexpr int HEAD_MULTIPLE = 16;

@@ -1,12 +1,12 @@
 // An int8 cache as attention multiplies it: codes become bfloat16 or float16, in which they are exact, a tile at a time; their scales
 // join the scores and the weights (attention/softmax.h). A key's bits depend on that key alone, as everywhere.
 //
-// Floor   half the bytes of a bfloat16 cache are read, but each code is converted once a tile and KV head: some 4000
+// Floor   half the bytes of a bfloat16 cache are read, but each code is converted once a tile and KV head: about 4000
 //         instructions of AVX512 for 128 keys and values of 128, about as long as reading them takes
 #pragma once
 #include "attention/attention.h"
 
-// A tile's keys and values as rows, [TILE_KEYS, row_dim] each, and their scales by position, 0 where no token looks.
+// A tile's keys and values as rows, [TILE_KEYS, row_dim] each, and their scales by position, 0 for masked positions.
 template <class Element> struct Expansion {
   Element *keys, *values;
   float *key_scales, *value_scales;  // [TILE_KEYS]

@@ -1,8 +1,8 @@
-// What attention does in one call: units of tokens, each over a span of keys, which threads take one KV head at a time.
+// The work of one attention call: units of tokens, each over a span of keys. Threads take one KV head of a unit at a time.
 //
 // A unit of few rows (a decode step) reads tiles straight from the cache; the rows of a large one share the repacking
 // of each tile. Keys are always summed in ranges counted from key 0, so that threads may share a long sequence: then
-// each range is a unit of its own, and its sums wait as a part, to be joined with the others in order.
+// each range is a separate unit, and its sums are stored as a part until they are joined in order.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -34,7 +34,7 @@ struct Unit {
   bool whole() const { return part < 0; }
   int first_tile(int range) const { return std::max(range * RANGE_TILES, seen_from / TILE_KEYS); }
   int last_tile(int range) const { return std::min((range + 1) * RANGE_TILES - 1, (seen_to - 1) / TILE_KEYS); }
-  int halves(int tile) const { return seen_to - tile * TILE_KEYS > HALF_KEYS ? 2 : 1; }  // that are looked at
+  int halves(int tile) const { return seen_to - tile * TILE_KEYS > HALF_KEYS ? 2 : 1; }  // that any token attends to
   int64_t cost() const { return (int64_t)(seen_to - seen_from) * std::max(rows, 8); }
 };
 
@@ -49,7 +49,7 @@ struct Plan {
       return a.cost() != b.cost() ? a.cost() > b.cost() : a.first_token < b.first_token;
     });
     if (threads > 1 && (int)units.size() * p.kv_heads < ITEMS_PER_THREAD * threads) cut_ranges();
-    // Dealt in turn, so that each thread has as many long ones, and knows what it reads next.
+    // Distributed round robin, so that each thread has equally many long items and knows which one it reads next.
     const int items = (int)units.size() * p.kv_heads;
     order.reserve(items);
     for (int t = 0; t < threads; t++)
@@ -65,7 +65,7 @@ struct Plan {
   }
 
  private:
-  // Units of many rows end where positions are a multiple of their length, so that few tiles are seen in part.
+  // Units of many rows end where positions are a multiple of their length, so that few tiles are masked in part.
   void cut_request(const AttentionParams& p, int request) {
     const int start = p.row_starts[request], count = p.row_starts[request + 1] - start;
     int step = 1;

@@ -1,11 +1,11 @@
-// What a thread of attention works in: the queries of a unit, a tile's panels, scores and weights of a block of rows, and what
-// has been summed so far.
+// The scratch memory of a thread in attention: the queries of a unit, a tile's panels, scores and weights of a block of rows,
+// and the sums so far.
 #pragma once
 #include "attention/int8.h"
 #include "attention/products.h"
 #include "attention/tile_order.h"
 
-// What has been summed for some rows, whose number is not kept here.
+// The sums of some rows; their number is not stored here.
 struct Sums {
   float* values;  // [rows][columns]: weighted values, not normalised
   float* top;     // [rows]: the highest score
@@ -20,16 +20,16 @@ template <class Kv, bool TILED> size_t half_panel(const Sizes<typename Kv::Compu
   return TILED ? head_pieces(size.words) * PIECE_BYTES : size.words * STEP_BYTES;
 }
 
-// Rows that are looked at together: from panels, and at most.
+// Rows that are computed together: with panels, and at most.
 template <class Kv> constexpr int PANEL_BLOCK = MOST_ROWS<typename Kv::F>;
 template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? PAIR_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
 
-// Valid until the thread makes another.
+// Valid until the thread creates another.
 template <class Kv, bool TILED> struct Scratch {
   using Element = typename Kv::Element;
   static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(Element);  // of a tile's values
 
-  char *query, *keys, *values, *copies;  // queries; a tile's panels; values in place of those that must not be seen
+  char *query, *keys, *values, *copies;  // queries; a tile's panels; copies of values with masked ones replaced
   float *scores, *totals, *keep;         // of a block of rows; [rows][WIDE] of the range's weights
   typename Kv::Row* weights;
   Expansion<Element> expansion;  // of codes

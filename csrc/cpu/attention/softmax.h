@@ -1,8 +1,8 @@
-// The online softmax of attention: scores of one tile become weights, and older sums learn by how much to shrink.
+// The online softmax of attention: scores of one tile become weights, and older sums get the factor by which they shrink.
 //
 // Weights are powers of two: a score is multiplied by scale * log2(e), before its cap and its slope if it has any. The
-// highest score of an empty range is LOWEST, and its sums are zeros. Tiles that a row does not see change nothing: their weights are exact zeros, and the
-// factor of older sums is exactly 1.
+// highest score of an empty range is LOWEST, and its sums are zeros. Tiles outside a row's mask change nothing: their
+// weights are exact zeros, and the factor of older sums is exactly 1.
 #pragma once
 #include <cfloat>
 
@@ -45,7 +45,7 @@ template <class Kv> inline F32 weight_of(F32 x) {
 
 // A row of scores[TILE_KEYS] becomes weights[TILE_KEYS] of keys [from, to) of the tile, zeros elsewhere; `top` and
 // `totals` [WIDE] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
-// and written: the rest is not seen. The scales of codes, by position, are null without codes.
+// and written: the rest is masked. The scales of codes, by position, are null without codes.
 template <class Kv, bool MASKED, bool SHAPED>
 inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, const Slant& slant, float& top,
                    float* totals, typename Kv::Row* weights, const float* key_scales, const float* value_scales) {
@@ -88,7 +88,7 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
   return keep;
 }
 
-// Adds the sums of a later range to those of all before it; a total of 0 means that nothing was seen.
+// Adds the sums of a later range to those of all before it; a total of 0 means that the row has no key yet.
 inline void join(float* sums, float& top, float& total, const float* part, float part_top, float part_total,
                  int columns, const Scale& scale) {
   if (part_total == 0) return;

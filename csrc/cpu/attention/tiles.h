@@ -1,5 +1,5 @@
-// Where the tiles of a unit's keys and values lie in the paged cache, what of them must not be looked at, and which come
-// next: memory is asked for two halves of tiles ahead, whatever row they belong to.
+// The positions of the tiles of a unit's keys and values in the paged cache, the parts that are masked, and the next
+// tiles: memory is asked for two halves of tiles ahead, whatever row they belong to.
 #pragma once
 #include "attention/plan.h"
 
@@ -7,7 +7,7 @@ template <class Kv> class Tiles {
  public:
   Tiles(const AttentionParams& p, const Sizes<typename Kv::Computed>& size) : p_(p), size_(size) {}
 
-  // Streams without a key that the unit sees are zeros: their table entry may be anything.
+  // Streams without a key for the unit are zeros: their table entry may have any value.
   Tile locate(const Unit& unit, int head, int tile) const {
     Tile found;
     const int32_t* table = p_.block_tables + (int64_t)unit.request * p_.table_stride;
@@ -26,8 +26,8 @@ template <class Kv> class Tiles {
     return found;
   }
 
-  // Values that no token sees may be anything, and 0 times NaN is NaN: in streams that are seen in part, of which there
-  // are two at most, they are replaced by zeros in copies. Keys may stay: their scores are never used.
+  // Masked values may be NaN, and 0 times NaN is NaN: in streams that are masked in part, at most two, they are replaced
+  // by zeros in copies. Keys may stay: their scores are never used.
   void hide(const Unit& unit, int tile, Tile& found, char* copies) const {
     const int from = unit.seen_from - tile * TILE_KEYS, to = unit.seen_to - tile * TILE_KEYS;
     if (from <= 0 && to >= TILE_KEYS) return;
@@ -54,7 +54,7 @@ template <class Kv> class Tiles {
 // One tile of one item.
 struct Step {
   int tile = 0;
-  int halves = 2;  // that any of the unit's tokens looks at
+  int halves = 2;  // that any of the unit's tokens attends to
   Tile at;
 };
 

@@ -11,12 +11,13 @@ struct ScanParams {
 };
 API void scan_logits(Pool*, const ScanParams*);
 
-// Sets to -infinity what a row's bits do not allow: bit i % 32 of word i / 32 is token i's. Finds the best of what is left.
+// Sets the logits that a row's bits do not allow to -infinity (bit i % 32 of word i / 32 is that of token i), and finds the
+// best of the others.
 struct MaskParams {
   float* logits;
   const int64_t* indices;  // [count]: each one's row of the logits, distinct
   const uint32_t* masks;   // [count, (vocab + 31) / 32]
-  int64_t* best;           // [count], the lowest id among equals; 0 where nothing is left
+  int64_t* best;           // [count], the lowest id among equals; 0 if no token is allowed
   int64_t stride;
   int32_t count, vocab;
 };

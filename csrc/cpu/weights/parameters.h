@@ -32,10 +32,10 @@ API void pack_int4(Pool*, const PackInt4Params*);
 struct UnpackCodesParams {
   uint8_t* codes;         // [outputs, inputs]
   const uint32_t* words;  // as `layout` says
-  const int64_t* order;   // [inputs]: which of the words' inputs a column takes; or null: as they come. Not for AWQ
+  const int64_t* order;   // [inputs]: the input in the words for each column; null: in order. Not for AWQ
   int64_t stride;         // between rows of words
   int32_t outputs, inputs;
-  int32_t first;          // values of the first words that are not wanted
+  int32_t first;          // values of the first words to skip
   int32_t bits;           // 4 or 8
   int32_t layout;         // 0: [outputs, words], neighbouring inputs in a word; 1: [words, outputs], the same;
                           // 2: [inputs, words], neighbouring outputs in AWQ's order, 4 bits
@@ -46,7 +46,7 @@ API void unpack_codes(Pool*, const UnpackCodesParams*);
 struct QuantizeWeightsParams {
   void* codes;       // [outputs, columns]: int8, or one 4-bit code a byte
   float* scales;     // int8: [outputs]; int4: [outputs, columns / group_size]
-  double* errors;    // [outputs, 2]: sums of squares of what was lost, and of what was there
+  double* errors;    // [outputs, 2]: sums of squares of the errors, and of the weights
   const void* rows;  // [outputs, inputs] of any alignment
   int64_t stride;
   int32_t outputs, inputs;

@@ -1,4 +1,4 @@
-"""What a lost client's requests had computed begins the answers to equal requests."""
+"""The output of abandoned requests is the start of the answers to equal requests."""
 
 import pytest
 
@@ -12,7 +12,7 @@ PARAMS = {"max_tokens": 12, "seed": 3}
 
 
 def ask_and_lose(driver, prompt=10, steps=6, **more):
-    """Some steps, and the client is gone."""
+    """Run some steps, then lose the client."""
     driver.engine.add_client(LOST, driver.now)
     request_id = driver.add(prompt, client=LOST, **{**PARAMS, **more})
     driver.step(steps)

@@ -1,4 +1,4 @@
-"""Isolation turns: one candidate at a time, no other request beside it, and no message held meanwhile is lost."""
+"""Isolation turns: one candidate at a time runs alone, and no deferred message is lost."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def taken(core_poison, now):
 
 
 def next_turn(core_poison, now=0.0):
-    """The supervisor records what it is sent at once."""
+    """The next turn, with a supervisor that records it at once."""
     core_poison.record(core_poison.turn_number)
     return core_poison.next_turn(now)
 
@@ -52,7 +52,7 @@ def test_a_turn_begins_and_normal_work_continues_only_when_the_supervisor_has_re
     assert core_poison.next_turn(0.0) is None
     assert next_turn(core_poison) == A
     core_poison.candidates_withheld(A, 1)
-    assert core_poison.next_turn(0.0) is None, "turn 1 is recorded, and 2 is the next"
+    assert core_poison.next_turn(0.0) is None, "turn 1 is recorded, but turn 2 is the next"
     assert next_turn(core_poison) == A
     core_poison.defer(B, request(2), 0.0)
     core_poison.candidates_withheld(A, 0)
@@ -113,7 +113,7 @@ def test_a_client_that_does_not_use_its_turn_gets_no_other(core_poison):
     core_poison.candidates_withheld(B, 1)
     assert next_turn(core_poison) == A
     assert next_turn(core_poison, IDLE_TURN_S) is None
-    assert next_turn(core_poison, IDLE_TURN_S + 0.1) is None, "turn 2 is to be recorded first"
+    assert next_turn(core_poison, IDLE_TURN_S + 0.1) is None, "turn 2 must be recorded first"
     assert next_turn(core_poison, IDLE_TURN_S + 0.1) == B
     core_poison.candidates_withheld(A, 1)
     core_poison.candidates_withheld(B, 0)
@@ -133,7 +133,7 @@ def test_a_candidate_runs_alone_until_its_client_returns_the_turn(drive):
     late = driver.add([3] * 5, max_tokens=20, seed=3)
     for _ in range(20):
         driver.step()
-    assert len(driver.tokens[candidate]) == 8, "it goes no further than it must"
+    assert len(driver.tokens[candidate]) == 8, "it runs no longer than necessary"
     assert (len(driver.tokens[running]), driver.tokens.get(late, [])) == (before, [])
     core_poison.candidates_withheld(client, 0)
     core_poison.record(0)

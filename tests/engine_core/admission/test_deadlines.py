@@ -1,4 +1,4 @@
-"""Requests with a time limit: dropped before anything is computed for them, or left to run."""
+"""Requests with a time limit expire before any of their tokens is computed, or continue."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Predictions under overload against what happens then: they cannot be exact, so the errors have bounds.
+"""Predictions under overload compared with the simulation: they cannot be exact, so their errors have bounds.
 
 Everything runs in virtual time, so these figures are the same on every machine.
 """
@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.engine_core import RejectReason
 
 
 def errors(world, tenant=None, after_s=5.0, at_least_s=0.2):
-    """Of each served request: (foretold - waited) / waited."""
+    """The relative error of each served request: (forecast - wait) / wait."""
     found = [
         (asked.forecast_s - asked.first_token_s) / asked.first_token_s
         for asked in world.sent.values()
@@ -51,7 +51,7 @@ def test_the_wait_of_each_of_several_tenants_is_predicted(seed):
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_time_limits_are_met_or_refused_at_once(seed):
-    """What is admitted has its first token in time; hardly a request waits in vain."""
+    """Accepted requests have their first token in time; very few expire."""
     world = Overload(seed, (Source("", 80, ttl_s=2.0),)).run(40)
     refused, expired = world.rejected(RejectReason.OVERLOADED), world.rejected(RejectReason.EXPIRED)
     served = [asked for asked in world.sent.values() if asked.first_token_s is not None]

@@ -1,4 +1,4 @@
-"""A client that does not keep up costs only the memory that it was granted, and misses nothing."""
+"""A slow client uses only the memory of its budget, and misses nothing."""
 
 import msgspec
 import pytest
@@ -117,7 +117,7 @@ def test_large_outputs_are_sent_in_frames_of_bounded_size(slow, monkeypatch):
 
 
 def test_catching_up_is_linear_in_the_streams(slow):
-    """Of a client that acknowledges one frame at a time."""
+    """The client acknowledges one frame at a time."""
 
     def lines(num_streams):
         world = slow(1, max_num_seqs=num_streams, num_blocks=8 * num_streams, max_num_batched_tokens=8192)
@@ -146,7 +146,7 @@ def test_output_held_for_a_client_that_never_acknowledges_is_bounded_and_complet
             driver.read(message[1])
             driver.engine.outputs_received(b"reader", 1)
     assert 0.6 * budget < most <= 1.1 * budget
-    assert len(driver.tokens[reading]) == 450, "the others go on"
+    assert len(driver.tokens[reading]) == 450, "other clients continue"
     assert set(driver.engine.paused_clients.names) == {CLIENT}
     assert driver.scheduler.num_live == 4
     assert len(driver.scheduler.free_rows) == driver.scheduler.max_num_rows, "it keeps no row and no block"
@@ -181,7 +181,7 @@ def test_no_division_of_the_budget_exceeds_it(num_clients):
 
 
 def test_the_largest_possible_output_fits_a_frame(drive):
-    """A prompt's logprobs at their limit, behind other outputs and before thousands of tokens with logprobs."""
+    """Prompt logprobs at their limit, after other outputs and before thousands of tokens with logprobs."""
     driver = drive(vocab_size=100)
     outbox = driver.engine.clients[CLIENT]
     outbox.credit = 0

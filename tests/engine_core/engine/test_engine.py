@@ -1,4 +1,4 @@
-"""A request's life as its client sees it."""
+"""The lifecycle of a request as seen by its client."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ OTHER = b"client:1"
 
 
 def with_token(token, index=0):
-    """Changes what the workers answer: sampled token `index` becomes `token`."""
+    """Changes an answer of the workers: sampled token `index` becomes `token`."""
 
     def change(answer):
         ids = unpack_ids(answer.token_ids)
@@ -109,7 +109,7 @@ def test_the_times_of_all_phases_add_up(drive):
     assert times.queued_s + times.prefill_s + times.decode_s == pytest.approx(driver.now)
 
 
-# What is delivered
+# Delivery
 
 
 def test_a_steady_step_is_sent_as_repeated_columns_and_the_workers_bytes(drive):
@@ -296,7 +296,7 @@ def test_a_resumed_sequence_that_had_ended_ends_at_once(drive, resume, params, r
     assert driver.engine.is_idle
 
 
-# Workers that answer wrongly
+# Wrong answers of workers
 
 
 def test_a_token_from_non_finite_logits_is_not_delivered_and_computed_again(drive):
@@ -395,7 +395,7 @@ def test_a_state_too_large_to_send_is_answered_with_an_error(drive):
     for _ in range(80):
         driver.add([1], n=100, seed=1)
     answer = answer_call(driver.engine, UtilityCall(1, Utility.DUMP_STATE), driver.now, is_remote=False)
-    assert f"at most {MAX_UTILITY_BYTES}" in answer.error
+    assert f"the limit is {MAX_UTILITY_BYTES}" in answer.error
     assert answer.result == b"{}"
 
 

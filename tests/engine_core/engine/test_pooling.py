@@ -1,4 +1,4 @@
-"""Requests for vectors, through the whole engine: what is refused, what is shared, and what a loss costs."""
+"""Pooling requests through the whole engine: refusals, the prefix cache, and recovery."""
 
 import msgspec
 import pytest
@@ -125,7 +125,7 @@ def test_a_vector_of_the_last_token_may_use_the_prefix_cache_and_one_of_all_toke
     text = driver.add(prompt, max_tokens=2)
     skipping = driver.add(prompt, pooling=PoolingParams(skip_reading_prefix_cache=True))
     driver.run()
-    assert driver.firsts[text].num_cached_tokens == 28, "text finds what a vector has computed"
+    assert driver.firsts[text].num_cached_tokens == 28, "a generating request finds the blocks of a pooling request"
     assert driver.ends[skipping].num_cached_tokens == 0
 
 

@@ -1,4 +1,4 @@
-"""The cost of stats is bounded, however many keys wait and however many clients receive them."""
+"""The cost of statistics is bounded, regardless of the number of waiting keys and of clients."""
 
 from paged_serve.engine_core.admission import forecast
 from paged_serve.engine_core.engine.stats import STATS_INTERVAL_S

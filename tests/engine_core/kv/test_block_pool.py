@@ -1,4 +1,4 @@
-"""The pool against a simple model, under random traffic."""
+"""The block pool compared with a simple model, under random operations."""
 
 import random
 from collections import Counter
@@ -45,7 +45,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         wanted = Counter(tenants * (count if len(tenants) == 1 else 1))
         evicted = self.to_be_evicted(max(0, count - num_blank), wanted)
         assert set(evicted) <= set(blocks)
-        assert not set(blocks) & set(self.cached), "another went than the oldest of the tenant that has most"
+        assert not set(blocks) & set(self.cached), "the evicted block was not the oldest of the tenant with most blocks"
         for block in evicted:
             del self.names[block]
         self.tenants.update(zip(blocks, tenants * (count if len(tenants) == 1 else 1), strict=True))
@@ -137,7 +137,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
             assert trusted == blocks or blocks[len(trusted)] in self.invalid
 
     @invariant()
-    def books_balance(self):
+    def accounting_holds(self):
         self.pool.check(self.owners)
         assert self.pool.num_free == NUM_BLOCKS - len(self.counts)
         assert self.pool.num_cached == len(self.cached)
@@ -224,7 +224,7 @@ def test_a_tenant_that_floods_the_cache_evicts_its_own_blocks():
     for i in range(100):
         leave(pool, "flood", 5, first=5 * i)
         assert len(pool.find(mine)) == len(pool.find(yours)) == 10
-        pool.share(found := pool.find(mine))  # they come back for it now and then
+        pool.share(found := pool.find(mine))  # the tenant uses its blocks again from time to time
         pool.release(reversed(found))
         pool.share(found := pool.find(yours))
         pool.release(reversed(found))

@@ -1,5 +1,4 @@
-"""Groups of layers with windows or attention chunks: block math against counting, prefixes against a search of all
-lengths."""
+"""KV groups with windows or attention chunks: block math compared with a count, prefixes with a full search."""
 
 import random
 from types import SimpleNamespace
@@ -110,7 +109,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_blocks_of_all_groups():
 
 
 def first_seen(group: KVGroup, position: int) -> int:
-    """By the token there, counted."""
+    """The first position that the token at `position` attends to, found by counting."""
     if group.attention_chunk:
         return max(start for start in range(0, position + 1, group.attention_chunk))
     return max(0, position - group.window + 1) if group.window else 0
@@ -118,7 +117,7 @@ def first_seen(group: KVGroup, position: int) -> int:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
-    """Each group has a random part of the blocks; every length is tried."""
+    """Each group has a random subset of the blocks; every length is tried."""
     rng = random.Random(seed)
     size, num_hashes = rng.choice((1, 2, 4)), rng.randint(1, 24)
     kv_groups = random_groups(rng, (0, 1, 2, 3, 7, 16))
@@ -136,7 +135,7 @@ def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
     limit = rng.randint(0, num_hashes)
 
     def needed(length: int) -> list[list[int]]:
-        """Of each group the blocks that the token behind so many blocks sees."""
+        """For each group, the blocks that the token after `length` blocks attends to."""
         first = [first_seen(group, length * size) for group in kv_groups]
         return [sorted({position // size for position in range(each, length * size)}) for each in first]
 

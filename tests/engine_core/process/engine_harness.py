@@ -62,7 +62,7 @@ class EngineHarness:
 
 
 class FakeRank(threading.Thread):
-    """One worker: sends Hello, loads nothing, executes plans until it is stopped or `kill` is called."""
+    """One worker: sends Hello, loads no weights, executes plans until it is stopped or `kill` is called."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class FakeRank(threading.Thread):
         epoch=0,
         rank=0,
         num_blocks=NUM_BLOCKS,
-        deaf_after=None,
-        garbles=None,
+        ignores_after=None,
+        corrupts_step=None,
         windows=(0,),
         max_model_len=256,
     ):
         super().__init__(name=f"rank-{rank}")
         self.run_dir, self.block_size, self.epoch, self.rank = run_dir, block_size, epoch, rank
-        self.num_blocks, self.deaf_after = num_blocks, deaf_after
-        self.garbles = garbles  # the number of the step whose answer cannot be read
+        self.num_blocks, self.ignores_after = num_blocks, ignores_after
+        self.corrupts_step = corrupts_step  # the number of the step whose answer cannot be decoded
         self.windows, self.max_model_len = windows, max_model_len
         self.refused = None
         self.error = None
@@ -126,8 +126,8 @@ class FakeRank(threading.Thread):
                 case worker.SchedulerOutput():
                     self.num_steps += 1
                     answer = fake.execute(message)
-                    if self.rank == 0 and (self.deaf_after is None or self.num_steps <= self.deaf_after):
-                        link.socket.send(b"?") if self.num_steps == self.garbles else link.send(answer)
+                    if self.rank == 0 and (self.ignores_after is None or self.num_steps <= self.ignores_after):
+                        link.socket.send(b"?") if self.num_steps == self.corrupts_step else link.send(answer)
                 case worker.Shutdown():
                     return
                 case None:

@@ -1,4 +1,4 @@
-"""The effect of clients on the core's loop: a little work at a time, and never its end."""
+"""The effect of clients on the core's loop: each iteration does little work, and no message ends the loop."""
 
 from collections import deque
 
@@ -136,7 +136,7 @@ def test_a_message_too_large_for_a_frame_disconnects_only_its_client():
 
 
 def invalid(message=None, **changes):
-    """Encoded as a client in another language might send it, and the rejection of decoding it."""
+    """A message encoded as by a client in another language, and the rejection that results from decoding it."""
     message = request(77) if message is None else message
     fields = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
     for index, value in changes.items():

@@ -1,4 +1,4 @@
-"""The real process over real sockets: handshakes, failure, recovery, and an end that leaves nothing behind."""
+"""The real process over real sockets: handshakes, failure, recovery, and a clean end."""
 
 import os
 import re
@@ -139,7 +139,7 @@ def test_the_supervisor_receives_loading_progress_and_heartbeats(harness, ranks)
 
 
 def test_streams_continue_with_the_right_token_after_the_workers_die(harness, ranks):
-    first = start(harness, ranks, deaf_after=20)
+    first = start(harness, ranks, ignores_after=20)
     with Client.connect(harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
         tokens = list(next(request).token_ids)
@@ -158,7 +158,7 @@ def test_streams_continue_with_the_right_token_after_the_workers_die(harness, ra
 def test_a_hang_is_detected_by_the_usual_step_time(run_dir, ranks):
     harness = EngineHarness(run_dir, config(step_timeout_s=1e6))
     try:
-        start(harness, ranks, deaf_after=2 * MIN_STEPS)
+        start(harness, ranks, ignores_after=2 * MIN_STEPS)
         with Client.connect(harness.run_dir) as client:
             request = client.submit(PROMPT, structs.replace(PARAMS, max_tokens=4 * MIN_STEPS))
             next(request)
@@ -170,7 +170,7 @@ def test_a_hang_is_detected_by_the_usual_step_time(run_dir, ranks):
 def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_limit(run_dir, ranks):
     harness = EngineHarness(run_dir, config(step_timeout_s=60.0))
     try:
-        start(harness, ranks, garbles=3)
+        start(harness, ranks, corrupts_step=3)
         with Client.connect(harness.run_dir) as client:
             request = client.submit(PROMPT, PARAMS)
             assert "could not be read" in harness.wait_for(control.WorkersLost).reason
@@ -183,7 +183,7 @@ def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_l
 
 
 def test_workers_that_connect_before_the_supervisors_message_replace_the_group(harness, ranks):
-    start(harness, ranks, deaf_after=3)
+    start(harness, ranks, ignores_after=3)
     with Client.connect(harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
         harness.wait_for(control.WorkersLost)
@@ -269,7 +269,7 @@ def test_stop_ends_the_process_cleanly_and_notifies_the_clients(harness, ranks):
     start(harness, ranks)
     with Client.connect(harness.run_dir) as client:
         harness.send(control.Stop())
-        while client.ready:  # the test's timeout ends a wait in vain
+        while client.ready:  # the test's timeout bounds the wait
             client.wait(0.1)
         assert harness.process.wait(60) == 0
 

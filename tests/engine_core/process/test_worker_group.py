@@ -114,7 +114,7 @@ def test_a_lost_group_has_no_deadline():
     assert group.deadline == float("inf")
 
 
-def a_group_that_knows_its_steps(step_s: float) -> WorkerGroup:
+def group_with_step_times(step_s: float) -> WorkerGroup:
     group = WorkerGroup(1, StepTimeLimits(300.0), 0, GroupState.READY)
     for n in range(MIN_STEPS):
         group.step_sent(1, 8, now=float(n))
@@ -123,7 +123,7 @@ def a_group_that_knows_its_steps(step_s: float) -> WorkerGroup:
 
 
 def test_a_late_step_is_reported_with_the_figures():
-    group = a_group_that_knows_its_steps(0.001)
+    group = group_with_step_times(0.001)
     group.step_sent(1, 8, now=1000.0)
     assert group.deadline == 1001.0
     assert group.lateness(1001.25) == (
@@ -132,7 +132,7 @@ def test_a_late_step_is_reported_with_the_figures():
 
 
 def test_busy_workers_get_more_time_once():
-    group = a_group_that_knows_its_steps(0.001)
+    group = group_with_step_times(0.001)
     group.step_sent(1, 8, now=1000.0)
     group.step_sent(1, 8, now=1000.0)
     assert group.extend_deadline()
@@ -144,7 +144,7 @@ def test_busy_workers_get_more_time_once():
 
 
 def test_time_in_which_the_core_did_not_run_does_not_count():
-    group = a_group_that_knows_its_steps(0.001)
+    group = group_with_step_times(0.001)
     group.step_sent(1, 8, now=1000.0)
     group.shift_deadline(20.0)
     assert group.deadline == 1021.0

@@ -12,7 +12,7 @@ from paged_serve.protocol.messages.message import pack_ids
 
 
 class Clock:
-    """Every look at it takes half a millisecond."""
+    """Advances half a millisecond per call."""
 
     now = 0.0
 

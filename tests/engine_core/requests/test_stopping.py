@@ -1,4 +1,4 @@
-"""When an output repeats itself."""
+"""Detection of repetitions in an output."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The columns against a dictionary, under random joins and leaves."""
+"""The columns compared with a dictionary, under random joins and leaves."""
 
 import random
 from array import array

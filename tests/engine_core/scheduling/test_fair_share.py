@@ -1,4 +1,4 @@
-"""Tenants: equal shares by tokens, or by weight; a tenant alone is unaffected; a pause costs nothing."""
+"""Tenants: equal shares by tokens or by weight; a single tenant is unaffected; a pause has no effect on a share."""
 
 import pytest
 
@@ -159,11 +159,11 @@ def test_old_arrivals_do_not_count_towards_the_rate():
     assert rate.value(5.0) > 2 * rate.value(5.0 + RATE_OVER_S) > 0
     rate.add(1.0, 500.0)
     assert rate.value(500.0) == pytest.approx(1.0 / RATE_OVER_S)
-    assert rate.value(400.0) == rate.value(500.0)  # a clock that goes back adds nothing
+    assert rate.value(400.0) == rate.value(500.0)  # a clock that goes backwards changes nothing
 
 
 def p99_of_the_others(greedy_times, seed, each=8.0):
-    """Seconds to the first token of nine keys' requests, beside a tenth that sends `greedy_times` as many."""
+    """Seconds to the first token for nine keys, while a tenth key sends `greedy_times` as many requests."""
     keys = [Source(str(index), each * (greedy_times if index == 0 else 1), allowed=(64, 64)) for index in range(10)]
     step_time = StepTime(0.002, 0.00002, 0.0002)  # 95 requests a second with 32 rows
     world = Overload(seed, tuple(keys), step_time, max_num_seqs=32, max_num_queued_requests=64).run(60)
@@ -175,7 +175,7 @@ def p99_of_the_others(greedy_times, seed, each=8.0):
 @pytest.mark.parametrize("seeds", [range(2, 3), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["1", "8"])
 @pytest.mark.timeout(900)
 def test_one_greedy_key_of_ten_delays_no_other_beyond_the_target(seeds):
-    """At 84 % of what the engine can do, with the fifth that is promised; in virtual time, so the same anywhere."""
+    """At 84 % of the engine's capacity, within the target of 20 %; in virtual time, so equal on every machine."""
     fair = [p99_of_the_others(1, seed) for seed in seeds]
     greedy = [p99_of_the_others(10, seed) for seed in seeds]
     assert sum(greedy) <= 1.2 * sum(fair), (fair, greedy)

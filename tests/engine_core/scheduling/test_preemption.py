@@ -1,4 +1,4 @@
-"""A full engine makes room for a tenant that is not ahead, by preempting one that is; nothing is lost by it."""
+"""A full engine makes room for a tenant that is not ahead by preempting one that is; no token is lost."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_a_sequence_is_preempted_a_few_times_and_then_ends(drive):
 
 
 def test_a_preempted_sequence_waits_for_its_turn_and_is_not_preempted_again_at_once(drive):
-    """It goes on before its own tenant's newer requests, but not before those of others."""
+    """It continues before newer requests of its own tenant, but not before those of other tenants."""
     driver = drive(max_num_seqs=1)
     [greedy] = occupy(driver, "greedy", 1, max_tokens=20)
     newer = driver.add(8, max_tokens=2, tenant="greedy")

@@ -1,4 +1,4 @@
-"""Which sequences run, which wait, which are preempted."""
+"""Scheduling: which sequences run, which wait, and which are preempted."""
 
 import msgspec
 import pytest
@@ -347,7 +347,7 @@ def test_depth_bounds_the_steps_in_flight_and_changes_no_token(drive, depth):
 
 
 def test_the_cost_of_a_steady_plan_does_not_grow_with_the_rows(drive):
-    """Counts Python calls instead of time: what does not change is not visited."""
+    """Counts Python calls instead of time: rows without changes are not visited."""
     import sys
 
     def calls(num_rows):

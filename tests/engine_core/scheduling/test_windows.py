@@ -1,4 +1,4 @@
-"""Models with windows: blocks behind them are free at once, prefixes are shared, and nothing is computed from less."""
+"""Models with windows: blocks behind them are released at once, prefixes are shared, and every read block is right."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def blocks_held(sequence):
 
 
 def alone(drive, prompt, **params):
-    """The right output: it depends on neither windows nor blocks."""
+    """The correct output, which depends on neither windows nor blocks."""
     driver = drive()
     stream = driver.add(prompt, **params)
     return driver.run().tokens[stream]
@@ -55,7 +55,7 @@ def test_a_long_prompt_is_admitted_although_not_all_its_blocks_would_fit_at_once
 
 @pytest.mark.parametrize("windows", [(8,), (8, 0), (0, 8, 3)])
 def test_a_prefix_is_found_wherever_its_window_is_cached(drive, windows):
-    """The first prompt went far beyond what the second has in common with it, so the windows there are released."""
+    """The first prompt extends far beyond the common prefix, so its windows there are released."""
     driver = drive(windows=windows, block_size=4, num_blocks=96, max_model_len=64, max_num_batched_tokens=64)
     common = [1 + i % 89 for i in range(24)]
     first = driver.add([*common, *range(100, 125)], max_tokens=4)
@@ -127,7 +127,7 @@ def test_siblings_share_the_blocks_of_their_prompt_in_every_group(drive, prefix_
 
 
 def test_shared_blocks_behind_the_window_do_not_starve_a_chunk(drive):
-    """What several rows share does not come free when the first of them goes on: the latest is preempted for it."""
+    """Shared blocks do not become free when the first row releases them, so the latest row is preempted."""
     driver = drive(windows=(8, 0), block_size=2, num_blocks=54, max_model_len=60, max_num_batched_tokens=6)
     prompts = [[*([5] * 20), *([10 + index] * 30)] for index in range(4)]
     streams = [driver.add(prompt, max_tokens=6) for prompt in prompts]

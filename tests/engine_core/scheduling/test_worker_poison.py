@@ -1,4 +1,4 @@
-"""One request that kills workers among many: the others finish, the one ends with an error."""
+"""One request among many kills workers: it ends with an error, and the others finish."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def replace_workers(driver, poison=None, *, from_outside=False):
 
 
 def run(driver, poison=None) -> int:
-    """To the end; returns how many worker groups died."""
+    """Run to the end; returns how many worker groups died."""
     deaths = 0
     for _ in range(5000):
         if driver.engine.is_idle:
@@ -34,7 +34,7 @@ def run(driver, poison=None) -> int:
 
 
 def alone_in_flight(driver) -> int:
-    """The stream that a candidate's plan is for."""
+    """The stream of the candidate in flight."""
     [stream] = {sequence.stream_id for plan in driver.scheduler.in_flight for sequence in plan.sequences()}
     return stream
 
@@ -120,7 +120,7 @@ def test_each_candidate_runs_alone_until_it_has_passed_the_steps_in_flight_at_th
             driver.apply()
             assert len(driver.tokens[stream]) == before + 1
     driver.plan()
-    assert len(driver.scheduler.running) == 3, "all are innocent and have company again"
+    assert len(driver.scheduler.running) == 3, "all are cleared and run together again"
     driver.execute()
     driver.run()
     assert all(len(driver.tokens[stream]) == 20 for stream in streams)
@@ -175,7 +175,7 @@ def test_the_next_candidate_waits_for_the_steps_of_an_aborted_one(drive):
     driver.plan()
     driver.execute()
     driver.abort(long)
-    assert driver.plan() is None, "were the workers to die of the aborted one now, the next would be blamed"
+    assert driver.plan() is None, "a death caused by the aborted one would count for the next candidate"
     driver.apply()
     driver.plan()
     assert alone_in_flight(driver) == short

@@ -1,4 +1,4 @@
-"""Every message survives the wire, and nothing that breaks a bound does."""
+"""Every message is decoded unchanged, and values out of bounds are refused."""
 
 import random
 import subprocess
@@ -66,7 +66,7 @@ def test_extra_and_missing_items_and_unknown_tags_are_refused(link, cls, random_
 
 @pytest.mark.parametrize("cls", STRUCTS)
 def test_every_field_refuses_every_wrong_type(cls, random_message):
-    """Each field in turn is replaced by values of all types; what decodes must then be of the declared type."""
+    """Each field is replaced by values of all types; a value that is decoded must have the declared type."""
     rng = random.Random(cls.__qualname__)
     wrong = [None, True, -1, 2**63, 1.5, float("nan"), "x", b"xyz", [1], {"a": 1}, [[[[]]]]]
     good = msgspec.to_builtins(random_message(cls, rng), builtin_types=(bytes,))
@@ -82,7 +82,7 @@ def test_every_field_refuses_every_wrong_type(cls, random_message):
 
 
 def unbounded(node: Any) -> list[str]:
-    """Parts of a type that a peer may make as large as it likes."""
+    """Parts of a type without a size limit."""
     match node:
         case inspect.StrType() | inspect.BytesType() if node.max_length is None:
             return [type(node).__name__]

@@ -1,4 +1,4 @@
-"""The last actions of a process survive it."""
+"""The flight record of a process can be read after its death."""
 
 import random
 import signal
@@ -58,7 +58,7 @@ def test_a_process_that_cannot_record_runs_without_a_record(tmp_path):
     process.stdout.readline()
     process.send_signal(STACKS_SIGNAL)
     process.communicate("\n", timeout=60)
-    assert process.returncode == -signal.SIGSEGV  # by its own hand, at its end
+    assert process.returncode == -signal.SIGSEGV  # sent by the process itself
     assert list((tmp_path / FLIGHT_DIR).iterdir()) == []
 
 

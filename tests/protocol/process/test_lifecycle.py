@@ -197,7 +197,7 @@ def test_heartbeats_go_out_at_most_every_quarter_second(run_dir):
 
 
 @pytest.mark.parametrize(
-    ("body", "gasp", "exit_code"),
+    ("body", "failure", "exit_code"),
     [
         ("raise ConfigError('no model in /nowhere')", control.Failed("no model in /nowhere", True), 2),
         ("1 / 0", control.Failed("ZeroDivisionError: division by zero", False), 1),
@@ -206,10 +206,10 @@ def test_heartbeats_go_out_at_most_every_quarter_second(run_dir):
         ("threading.Thread(target=time.sleep, args=(60,)).start(); 1 / 0", None, 1),
     ],
 )
-def test_a_failing_child_reports_the_reason_and_ends_soon(run_dir, body, gasp, exit_code):
+def test_a_failing_child_reports_the_reason_and_ends_soon(run_dir, body, failure, exit_code):
     with supervised(run_dir, body, Config()) as supervisor:
         _, failed = supervisor.next()
-        assert failed == gasp or gasp is None
+        assert failed == failure or failure is None
         started = time.monotonic()
         assert supervisor.process.wait(timeout=60) == exit_code
         assert time.monotonic() - started < 20

@@ -12,7 +12,7 @@ from paged_serve.protocol.process.log import configure_logging
 
 @pytest.fixture
 def written(monkeypatch, capsys):
-    """Reads what went to stderr, and leaves the root logger as it was."""
+    """Returns the text written to stderr; the root logger is restored."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.delenv("PAGED_SERVE_LOG_FORMAT", raising=False)

@@ -1,4 +1,4 @@
-"""AsyncDealerChannel under asyncio and uvloop: no message missed, no other task starved, no spinning."""
+"""AsyncDealerChannel under asyncio and uvloop: no message is missed, no task is starved, the loop does not spin."""
 
 import asyncio
 import time
@@ -99,7 +99,7 @@ def test_the_event_loop_is_never_blocked_for_long(link, run):
 
 
 def test_sending_while_another_task_waits_misses_no_message(link, run):
-    """A send swallows the descriptor's signal; each round's answer must still wake the receiver."""
+    """A send consumes the descriptor's signal; the answer of each round must still wake the receiver."""
 
     async def body():
         dealer, peer = await connected(link)

@@ -27,7 +27,7 @@ from paged_serve.protocol.transport.channel import RouterChannel, handshake_hell
 
 
 def connected(link, **options):
-    """A dealer that the bound end knows, and the name it is known by."""
+    """A dealer known to the bound end, and its name there."""
     dealer = link.dealer(**options)
     assert dealer.wait_connected(60)
     assert dealer.send(handshake_hello("client", 0, 0))
@@ -184,10 +184,10 @@ def test_frames_that_do_not_decode_are_counted_and_the_next_good_one_is_delivere
     assert link.router.num_invalid == 8
 
 
-@pytest.mark.parametrize(("ms_a_frame", "most"), [(0, 64), (1, 3)])
-def test_a_flood_of_invalid_frames_ends_an_iteration_after_64_or_2_ms(link, monkeypatch, ms_a_frame, most):
+@pytest.mark.parametrize(("ms_per_frame", "most"), [(0, 64), (1, 3)])
+def test_a_flood_of_invalid_frames_ends_an_iteration_after_64_or_2_ms(link, monkeypatch, ms_per_frame, most):
     ticks = itertools.count()
-    clock = SimpleNamespace(monotonic=lambda: next(ticks) * ms_a_frame / 1000)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) * ms_per_frame / 1000)
     raw = raw_dealer(link)
     sent = 0
     while raw.poll(50, zmq.POLLOUT):

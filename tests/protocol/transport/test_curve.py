@@ -1,4 +1,4 @@
-"""Keys on TCP: clients on the list come in, others do not, and unusable files are refused by name."""
+"""Keys for TCP: listed clients are accepted, others are not, and unusable files are refused by name."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive at our sockets: nothing that is not ours is delivered, and the next good peer is served."""
+"""Arbitrary bytes on the sockets: no invalid message is delivered, and the next valid peer is served."""
 
 import contextlib
 import itertools
@@ -118,7 +118,7 @@ class Bound:
         self.sends = UNIONS[sends]
 
     def inject(self, blob: bytes) -> None:
-        # Thrown out while we were still talking: as it should be.
+        # Disconnected while data was still being sent, as expected.
         with socket.socket(socket.AF_UNIX) as raw, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             raw.connect(self.path)  # waits where the backlog is full
             raw.sendall(blob)
@@ -133,7 +133,7 @@ class Bound:
     def assert_serves_the_next_client(self) -> None:
         name = identity("client", 0, 0)
         client = DealerChannel(self.link.context, f"ipc://{self.path}", self.link.secret, name, self.sends)
-        assert client.wait_connected(60), "the next client was not let in"
+        assert client.wait_connected(60), "the next client was not accepted"
         hello = handshake_hello("client", 0, 0)
         assert client.send(hello)
         self.router.socket.poll(60_000)
@@ -157,7 +157,7 @@ def test_no_known_attack_delivers_anything(link, name, attack):
 
 @pytest.mark.parametrize("right", [True, False])
 def test_an_attackers_conversation_is_valid_except_for_the_password(link, right):
-    """The same bytes are a conversation that delivers with the right password, so the wrong one is what stops them."""
+    """The same bytes with the right password are delivered, so the wrong password is the reason that they are not."""
     password = link.secret.encode() if right else b"x" * len(link.secret)
     with socket.socket(socket.AF_UNIX) as raw:
         raw.connect(link.endpoint.removeprefix("ipc://"))

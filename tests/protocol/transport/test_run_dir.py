@@ -1,4 +1,4 @@
-"""The private directory of a server: safe to make, found while its server lives, gone afterwards."""
+"""The private directory of a server: created safely, found while its server runs, gone afterwards."""
 
 import os
 import socket
