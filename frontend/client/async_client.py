@@ -85,7 +85,7 @@ class _AsyncDeltas:
     def __aiter__(self) -> "_AsyncDeltas":
         return self
 
-    def __anext__(self) -> Coroutine[Any, Any, SequenceDelta]:  # no frame of its own: a traceback would keep `self`
+    def __anext__(self) -> Coroutine[Any, Any, SequenceDelta]:  # without a frame, which a traceback would keep
         return self._request.__anext__()
 
     def __del__(self) -> None:

@@ -161,7 +161,7 @@ class Dispatch:
         poison = self._withheld.judge(self.table.requests.values(), welcome.failures)
         if poison is not None:
             self._give_up(poison)
-        self._report_candidates()  # first: then nothing else is computed beside them
+        self._report_candidates()  # first, so that nothing else is computed at the same time
         self._send_missing(now)
 
     def core_is_back(self, now: float, *, dropped: bool) -> None:

@@ -90,7 +90,7 @@ class Losses:
                 self.read_control(now, None)
 
     def _lost(self, child: Child, now: float) -> None:
-        """The one way to declare a child lost."""
+        """Record the loss of a child; all losses are declared here."""
         if self._shutdown.is_over or not self._processes.is_current(child):
             return
         if child.role != "standby":

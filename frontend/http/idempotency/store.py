@@ -68,7 +68,7 @@ class AnswerStore:
         """A new answer, which replaces an earlier one of the same key."""
         earlier = self._by_key.get((request.caller, request.key))
         if earlier is not None:
-            self.remove(earlier, HttpError(409, "Another connection has asked for this answer anew."))
+            self.remove(earlier, HttpError(409, "Another connection has requested this answer again."))
         answer = StoredAnswer(self, request, answer_id, streams=streams, first=first)
         self._by_key[request.caller, request.key] = self._by_id[request.caller, answer_id] = answer
         self._gone.pop((request.caller, answer_id), None)

@@ -58,5 +58,5 @@ def _tool_choice(body: ChatCompletionRequest) -> str | dict[str, Any]:
             known = ", ".join(function.name for function in body.functions or ())
             raise InvalidRequest(f"function_call names {name!r:.100}; functions has {known}", "function_call")
     raise InvalidRequest(
-        f"function_call is {body.function_call!r:.100}; it can be 'none', 'auto', or {{\"name\": …}}", "function_call"
+        f"function_call is {body.function_call!r:.100}; it must be 'none', 'auto', or {{\"name\": …}}", "function_call"
     )
