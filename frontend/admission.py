@@ -185,7 +185,7 @@ class Admission:
             if not active.count:
                 del self._active[tenant]
 
-    def check_patience(self, tenant: str, timeout_s: float) -> None:
+    def check_time_limit(self, tenant: str, timeout_s: float) -> None:
         """Refuse a request whose time limit would end while it waits, before spending time on tokenizing it."""
         stats = self._stats()
         if not timeout_s or stats is None:

@@ -172,7 +172,7 @@ class ClientSession:
             return
         if self._clock.hello_is_due and send(self.hello):
             self._clock.hello_is_due = False
-        while self.ready and self.outbox and self._say(self.outbox[0], send):
+        while self.ready and self.outbox and self._send(self.outbox[0], send):
             self.outbox.popleft()
 
     def receive(self, message: FromEngineCore, now: float) -> None:
@@ -240,7 +240,7 @@ class ClientSession:
 
     # -- inside
 
-    def _say(self, message: ToEngineCore, send: Callable[[ToEngineCore], bool]) -> bool:
+    def _send(self, message: ToEngineCore, send: Callable[[ToEngineCore], bool]) -> bool:
         try:
             return send(message)
         except ProtocolError as error:  # too large; only a request can be

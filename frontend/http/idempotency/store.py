@@ -94,7 +94,7 @@ class AnswerStore:
         while self.num_bytes > enough and self._unread:
             self.remove(next(iter(self._unread)))
 
-    # Keeper
+    # StorageLimits
 
     def grew(self, answer: StoredAnswer, num_bytes: int) -> None:
         if self._by_id.get((answer.request.caller, answer.answer_id)) is answer:
@@ -111,7 +111,7 @@ class AnswerStore:
         answer.drop_taken(self._max_answer_bytes // 4)
         return answer.all_taken or not self._is_over(answer)
 
-    def reader_came(self, answer: StoredAnswer) -> None:
+    def reader_arrived(self, answer: StoredAnswer) -> None:
         self._stop_waiting(answer)
 
     def reader_left(self, answer: StoredAnswer) -> None:

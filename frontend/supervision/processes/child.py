@@ -163,7 +163,7 @@ class Child:
                 code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         return code in OUTSIDE if code is not None else self.is_stopped()
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How the child ended and why: its own report if there is one, else its exit status."""
         process = f"{self.name} (pid {self.process.pid})"
         if self.failure:
