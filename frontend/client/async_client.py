@@ -1,4 +1,4 @@
-"""The client library: tokens in, tokens out, over ZeroMQ to a server of the same user. Needs pyzmq and msgspec alone.
+"""The client library: tokens in, tokens out, over ZeroMQ to a server of the same user. Needs only pyzmq and msgspec.
 
     async with await AsyncClient.connect() as client:
         async for delta in client.submit([1, 2, 3], SamplingParams(max_tokens=64)):

@@ -226,8 +226,6 @@ class Dispatch:
                 if request.retry_at is not None and now >= request.retry_at:
                     self.send(request, now)
 
-    # -- inside
-
     def _give_up(self, request: RequestStreams) -> None:
         """End each of its sequences with an error, as the engine does with one that kills workers."""
         log.error("request=%d ends: engine cores died whenever they computed it", request.request_id)

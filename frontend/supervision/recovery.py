@@ -73,7 +73,7 @@ class Recovery:
         turns = [failure.turn for failure in self.core_failures[-1:]]
         failure = CoreFailure(core.epoch, core.turn)
         self.core_failures = (*self.core_failures, failure)[-MAX_CORE_FAILURES:]
-        # Two cores in a row have tried a request alone and cleared none: the requests are hardly the cause.
+        # Two cores in a row isolated a request and cleared none: the requests are probably not the cause.
         if core.turn > 1 or (core.turn == 1 and turns != [1]):
             self.poison_ended()
 

@@ -101,7 +101,7 @@ class AnswerStore:
             self.num_bytes += num_bytes
 
     def has_room(self, answer: StoredAnswer) -> bool:
-        """Make room as far as possible; False when the answer's reader must read on first."""
+        """Make room if possible. Returns False if the reader of the answer must read more first."""
         self.shed(max(0, self.num_bytes - self._max_bytes))
         if not self._is_over(answer):
             return True

@@ -99,7 +99,7 @@ class Child:
 
     @classmethod
     def spawn(cls, role: Role, index: int, epoch: int, start: "StartInfo", now: float) -> "Child":
-        """Start the role's module in its own session, so that ctrl-C reaches the supervisor alone."""
+        """Start the role's module in its own session, so that ctrl-C reaches only the supervisor."""
         lifeline_read, lifeline_write = lifeline_pipe()
         inherited = [lifeline_read, start.http_fd] if role == "frontend" else [lifeline_read]
         try:

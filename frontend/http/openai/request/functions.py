@@ -27,7 +27,7 @@ def with_tools(body: ChatCompletionRequest, raw: bytes, one_call: bool) -> tuple
         return body, raw
     for field in ("tools", "tool_choice"):
         if getattr(body, field):
-            raise InvalidRequest(f"functions and {field} are both given; use tools and tool_choice alone", field)
+            raise InvalidRequest(f"functions and {field} are both given; use only tools and tool_choice", field)
     translated = msgspec.structs.replace(
         body,
         tools=[Tool(function=function, type="function") for function in body.functions],
