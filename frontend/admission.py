@@ -85,7 +85,7 @@ def check_num_sequences(num_prompts: int, n: int) -> None:
     if num_prompts * n > MAX_SEQUENCES_PER_REQUEST:
         raise InvalidRequest(
             f"{num_prompts} prompts with n={n} make {num_prompts * n} sequences; "
-            f"at most {MAX_SEQUENCES_PER_REQUEST} may come in one request",
+            f"a request may have at most {MAX_SEQUENCES_PER_REQUEST}",
             "n",
         )
 
@@ -100,14 +100,14 @@ def check_num_named_tokens(params: SamplingParams, num_prompts: int) -> None:
         if count * num_prompts > MAX_ALLOWED_TOKEN_IDS:
             raise InvalidRequest(
                 f"{field} has {count} tokens for each of {num_prompts} prompts; "
-                f"at most {MAX_ALLOWED_TOKEN_IDS} may come in one request",
+                f"a request may have at most {MAX_ALLOWED_TOKEN_IDS} in total",
                 field,
             )
     grammar = 0 if params.grammar is None else len(params.grammar.source)
     if grammar * num_prompts > MAX_GRAMMAR_CHARS:
         raise InvalidRequest(
             f"structured_outputs makes a grammar of {grammar} characters for each of {num_prompts} prompts; "
-            f"at most {MAX_GRAMMAR_CHARS} may come in one request",
+            f"a request may have at most {MAX_GRAMMAR_CHARS} in total",
             "structured_outputs",
         )
 
@@ -185,7 +185,7 @@ class Admission:
             if not active.count:
                 del self._active[tenant]
 
-    def check_patience(self, tenant: str, timeout_s: float) -> None:
+    def check_time_limit(self, tenant: str, timeout_s: float) -> None:
         """Refuse a request whose time limit would end while it waits, before spending time on tokenizing it."""
         stats = self._stats()
         if not timeout_s or stats is None:

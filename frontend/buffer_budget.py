@@ -85,7 +85,7 @@ class BufferBudget:
                 excess = self._excess(num_bytes)
         return excess <= 0
 
-    def outputs_came(self) -> None:
+    def outputs_arrived(self) -> None:
         """Make room after outputs arrived: their memory is in use already, so entries of some pool must end."""
         if self.outputs is not None and self.outputs.num_bytes > self._guaranteed:
             self.has_room()

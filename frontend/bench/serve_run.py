@@ -68,12 +68,12 @@ def _title(server: Server, flags: dict[str, Any], rate: float) -> str:
 
 def _one_load(server: Server, flags: dict[str, Any], rate: float, seed: int) -> tuple[list[Timeline], float]:
     """The timelines, and the share of a core that this process used meanwhile."""
-    requests = _in_shape(make_load(flags, seed, flags["vocab_size"]), flags)
+    requests = _for_route(make_load(flags, seed, flags["vocab_size"]), flags)
     times = arrival_times(len(requests), rate, flags["arrivals"], seed, flags["burst_size"])
     bar = _Bar(len(requests))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if count := flags["num_warmups"]:
-            extra = _in_shape(make_load({**flags, "num_prompts": count}, -1 - seed, flags["vocab_size"]), flags)
+            extra = _for_route(make_load({**flags, "num_prompts": count}, -1 - seed, flags["vocab_size"]), flags)
             runner.run(LoadGenerator(server, flags["max_concurrency"]).run(extra, [0.0] * len(extra)))
         generator = LoadGenerator(server, flags["max_concurrency"], bar.one_more)
         began, busy_s = time.perf_counter(), time.process_time()
@@ -83,7 +83,7 @@ def _one_load(server: Server, flags: dict[str, Any], rate: float, seed: int) -> 
     return timelines, share
 
 
-def _in_shape(requests: list[LoadRequest], flags: dict[str, Any]) -> list[LoadRequest]:
+def _for_route(requests: list[LoadRequest], flags: dict[str, Any]) -> list[LoadRequest]:
     """The requests in the form that the route accepts."""
     if flags["dataset"] and flags["api"] == "completions":
         return requests

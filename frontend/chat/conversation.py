@@ -65,10 +65,10 @@ class Chat:
         except PagedServeError as error:
             click.echo(f"[{error}]", nl=False, err=True)
         click.echo()
-        self._remark(answer)
+        self._print_notes(answer)
         return answer.message(is_whole=is_whole)
 
-    def _remark(self, answer: Answer) -> None:
+    def _print_notes(self, answer: Answer) -> None:
         if (why := CUT_OFF.get(answer.finish_reason or "")) is not None:
             click.secho(f"[{why}]", dim=True, err=True)
         if self.shows_figures:

@@ -108,7 +108,7 @@ class HttpClient:
                     progress.pause(error)
         finally:
             if progress.event_id and not progress.complete:
-                self._say_goodbye(progress.event_id.partition(":")[0])
+                self._delete_stream(progress.event_id.partition(":")[0])
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
         """(status, request id, body) of an answer that is not a stream, whatever its status.
@@ -149,7 +149,7 @@ class HttpClient:
                     yield event
         raise _BrokenOff(f"{self._url} broke off in the middle of an answer")
 
-    def _say_goodbye(self, stream_id: str) -> None:
+    def _delete_stream(self, stream_id: str) -> None:
         """Abort the stream; otherwise the server would keep it for a while."""
         with suppress(PagedServeError), self._response("DELETE", f"/v1/streams/{stream_id}", None):
             pass

@@ -1,4 +1,4 @@
-"""The client library: tokens in, tokens out, over ZeroMQ to a server of the same user. Needs pyzmq and msgspec alone.
+"""The client library: tokens in, tokens out, over ZeroMQ to a server of the same user. Needs only pyzmq and msgspec.
 
     async with await AsyncClient.connect() as client:
         async for delta in client.submit([1, 2, 3], SamplingParams(max_tokens=64)):
@@ -85,7 +85,7 @@ class _AsyncDeltas:
     def __aiter__(self) -> "_AsyncDeltas":
         return self
 
-    def __anext__(self) -> Coroutine[Any, Any, SequenceDelta]:  # no frame of its own: a traceback would keep `self`
+    def __anext__(self) -> Coroutine[Any, Any, SequenceDelta]:  # without a frame, which a traceback would keep
         return self._request.__anext__()
 
     def __del__(self) -> None:

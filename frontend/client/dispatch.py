@@ -58,7 +58,9 @@ class WithheldRequests:
         """Whether the core computes nothing else until this client has used or returned its turns."""
         return self._isolated is not None or self.num_withheld > 0
 
-    def judge(self, requests: Iterable[RequestStreams], failures: Iterable[CoreFailure]) -> RequestStreams | None:
+    def update_candidates(
+        self, requests: Iterable[RequestStreams], failures: Iterable[CoreFailure]
+    ) -> RequestStreams | None:
         """Update the candidates from the failures that a new core reports; returns the poison request if known."""
         turns: dict[int | None, int] = {failure.epoch: failure.turn for failure in failures}
         poison = self._isolated if self._isolation in turns.items() else None
@@ -118,7 +120,8 @@ class Dispatch:
     table: StreamTable = field(default_factory=StreamTable)
     epoch: int = -1  # of the core that was last heard of
     _withheld: WithheldRequests = field(default_factory=WithheldRequests)
-    _strays: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
+    # Streams that ended while the core was away, and that it may still run.
+    _ended_while_away: list[int] = field(default_factory=list)
 
     def send(self, request: RequestStreams, now: float) -> None:
         """Send `request` to the current core, to continue after the last token received."""
@@ -157,18 +160,18 @@ class Dispatch:
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
             request.retry_at = None
-        self._strays.clear()
-        poison = self._withheld.judge(self.table.requests.values(), welcome.failures)
+        self._ended_while_away.clear()
+        poison = self._withheld.update_candidates(self.table.requests.values(), welcome.failures)
         if poison is not None:
             self._give_up(poison)
-        self._report_candidates()  # first: then nothing else is computed beside them
+        self._report_candidates()  # first, so that nothing else is computed at the same time
         self._send_missing(now)
 
     def core_is_back(self, now: float, *, dropped: bool) -> None:
         """Continue with the same core; `dropped`: it has removed this client and its requests."""
-        if self._strays:
-            self.outbox.append(AbortRequests(tuple(self._strays)))
-            self._strays.clear()
+        if self._ended_while_away:
+            self.outbox.append(AbortRequests(tuple(self._ended_while_away)))
+            self._ended_while_away.clear()
         if dropped and (tried := self._withheld.put_back()) is not None:
             self._leave(tried)
         if dropped:
@@ -223,8 +226,6 @@ class Dispatch:
                 if request.retry_at is not None and now >= request.retry_at:
                     self.send(request, now)
 
-    # -- inside
-
     def _give_up(self, request: RequestStreams) -> None:
         """End each of its sequences with an error, as the engine does with one that kills workers."""
         log.error("request=%d ends: engine cores died whenever they computed it", request.request_id)
@@ -262,7 +263,7 @@ class Dispatch:
             if stream.aborted is not None and stream.last is None:
                 position = len(stream.received)
                 stream_id = request.request_id + stream.index
-                self._strays.append(stream_id)
+                self._ended_while_away.append(stream_id)
                 self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
 
     def _expire(self, now: float, *, ready: bool) -> None:
@@ -270,6 +271,6 @@ class Dispatch:
         for request in list(self.table.requests.values()):
             is_away = not ready or request.sent_epoch is None
             if is_away and now >= request.expires_at and request.may_expire:
-                self._strays += self.table.stream_ids(request) if request.sent_epoch is not None else ()
+                self._ended_while_away += self.table.stream_ids(request) if request.sent_epoch is not None else ()
                 waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in time"
                 self.table.fail(request, RequestExpired(f"{waited}; raise timeout or send the request again"))

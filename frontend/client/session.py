@@ -172,7 +172,7 @@ class ClientSession:
             return
         if self._clock.hello_is_due and send(self.hello):
             self._clock.hello_is_due = False
-        while self.ready and self.outbox and self._say(self.outbox[0], send):
+        while self.ready and self.outbox and self._send(self.outbox[0], send):
             self.outbox.popleft()
 
     def receive(self, message: FromEngineCore, now: float) -> None:
@@ -238,9 +238,7 @@ class ClientSession:
         if self.ready and not self.outbox and self._clock.beat_is_due(now):
             self.outbox.append(ClientHeartbeat())
 
-    # -- inside
-
-    def _say(self, message: ToEngineCore, send: Callable[[ToEngineCore], bool]) -> bool:
+    def _send(self, message: ToEngineCore, send: Callable[[ToEngineCore], bool]) -> bool:
         try:
             return send(message)
         except ProtocolError as error:  # too large; only a request can be
@@ -255,7 +253,7 @@ class ClientSession:
             return
         try:
             self.table.receive(message)
-        except ValueError as error:  # a column that does not fit; a stream it leaves incomplete is noticed below
+        except ValueError as error:  # an invalid column; an incomplete stream is noticed below
             self.num_invalid += 1
             log.warning("dropped a frame step=%d reason=%s", message.step, error)
         if message.stats is not None:
@@ -272,19 +270,19 @@ class ClientSession:
 
     def _welcome(self, message: Welcome) -> None:
         if self.limits is not None and message.epoch < self.limits.epoch:
-            return  # of a core that is dead by now, overtaken by its successor's
+            return  # of a dead core, received after that of its successor
         same = self.limits is not None and self.limits.epoch == message.epoch
         dropped = same and not message.known
         self.limits, self.ready, self.computes = message, True, True
         if not same:
             self.outbox.clear()
             self._frames = 0
-            self._calls.fail(EngineDead("the engine core was started again; ask once more"))
+            self._calls.fail(EngineDead("the engine core was restarted; call again"))
             self._dispatch.core_is_new(message, self.now)
             return
         if dropped:
             log.warning("the engine core had dropped this client; sending again requests=%d", len(self.table.requests))
-            self._calls.fail(EngineDead("the engine core had dropped this client; ask once more"))
+            self._calls.fail(EngineDead("the engine core had dropped this client; call again"))
         self._dispatch.core_is_back(self.now, dropped=dropped)
 
     def _away(self, now: float) -> None:

@@ -57,7 +57,7 @@ class Wire(Generic[C]):
         self.channel = channel
         self.session = session
         self._run_dir = "" if server.startswith(TCP) else server
-        self._context = context  # ours to end; None: the caller's
+        self._context = context  # the context to end; None if it is the caller's
         self._closed = False
         self._next_look = 0.0
 

@@ -50,7 +50,7 @@ class GroupedOption(click.Option):
         self.group = group
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Nothing: the help text already has the default, and error messages give the range."""
+        """No extra text: the help text already has the default, and error messages give the range."""
         return {}
 
 

@@ -2,7 +2,7 @@
 
 A template sees each message, call and tool as its sender wrote it, with the keys in the sender's order, because models
 were trained on JSON in that order. Only parts without meaning are left out (nulls, empty lists of calls, the fields in
-written_back.py).
+sent_back.py).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ from .messages import (
     ToolCall,
     Tools,
 )
+from .sent_back import without_sent_back
 from .strict_json import decode_body
 from .unknown_fields import check_number_of_nodes
-from .written_back import without_written_back
 
 # Names with a meaning for the rendering, which a request must not replace.
 RESERVED_KWARGS = {
@@ -39,9 +39,9 @@ MAX_KWARG_CHARS = 64
 # The key that wraps arguments which are not an object, as Anthropic has clients send them.
 INVALID_JSON = "INVALID_JSON"
 LEGACY_ID_CHARS = 9  # of the ids that function calls get, all digits, as Mistral's templates demand
-_MESSAGE_KEYS = without_written_back(ChatMessage) - {"refusal", "audio", "function_call"}
-_CALL_KEYS, _CALLED_KEYS = without_written_back(ToolCall), without_written_back(FunctionCall)
-_TOOL_KEYS, _FUNCTION_KEYS = without_written_back(Tool), without_written_back(Function)
+_MESSAGE_KEYS = without_sent_back(ChatMessage) - {"refusal", "audio", "function_call"}
+_CALL_KEYS, _CALLED_KEYS = without_sent_back(ToolCall), without_sent_back(FunctionCall)
+_TOOL_KEYS, _FUNCTION_KEYS = without_sent_back(Tool), without_sent_back(Function)
 
 
 class ConversationFields(Protocol):

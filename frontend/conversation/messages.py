@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from .written_back import WithFunctionCall, WithMessage, WithPart, WithTool, WithToolCall
+from .sent_back import WithFunctionCall, WithMessage, WithPart, WithTool, WithToolCall
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128

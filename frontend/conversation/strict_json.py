@@ -10,10 +10,10 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .unknown_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
+from .unknown_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_unknown_fields
 
 MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get shorter errors, without the value, and no 7.0 for 7
-MAX_PATIENT_BYTES = 2 << 20  # bytes read again in total because of the unknown fields of one body
+MAX_REREAD_BYTES = 2 << 20  # bytes read again in total because of the unknown fields of one body
 MAX_SHOWN_CHARS = 60
 MAX_ERROR_CHARS = 2000  # of msgspec's errors, which repeat names of any length
 
@@ -59,7 +59,7 @@ class BodyDecoder(Generic[Body]):
         check_number_of_nodes(body)
         warnings = list[str]()
         if len(body) > MAX_EXPLAINED_BYTES:  # decoding it twice takes too long
-            body, warnings = self._without_foreign(body)
+            body, warnings = self._without_unknown_fields(body)
         try:
             return self._decoder.decode(body), warnings
         except msgspec.ValidationError as error:
@@ -71,21 +71,21 @@ class BodyDecoder(Generic[Body]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"The body is not valid JSON: {_plain(error)}") from None
         if not warnings:
-            body, warnings = self._without_foreign(body)
-        return self._decode_patiently(body, warnings)
+            body, warnings = self._without_unknown_fields(body)
+        return self._decode_leniently(body, warnings)
 
-    def _without_foreign(self, body: bytes) -> tuple[bytes, list[str]]:
+    def _without_unknown_fields(self, body: bytes) -> tuple[bytes, list[str]]:
         """(the body without those top-level fields that may be ignored, warnings)."""
-        body, names = without_foreign(body, self._kind.__struct_fields__, self._lenient)
+        body, names = without_unknown_fields(body, self._kind.__struct_fields__, self._lenient)
         if len(names) > MAX_WARNINGS:
             raise InvalidRequest(f"The body has more than {MAX_WARNINGS} unknown fields.")
         return body, [f"ignored: {self._refusal(name, '').message}" for name in names]
 
-    def _decode_patiently(self, body: bytes, warnings: list[str]) -> tuple[Body, list[str]]:
+    def _decode_leniently(self, body: bytes, warnings: list[str]) -> tuple[Body, list[str]]:
         """Decode again: unknown fields are ignored where allowed, and 7.0 is 7, as in JSON Schema."""
         value, made_whole = _generic(body), set[str]()
         _drop_unknown_nulls(value, self._kind)
-        for _ in range(min(MAX_WARNINGS, 2 + MAX_PATIENT_BYTES // len(body))):
+        for _ in range(min(MAX_WARNINGS, 2 + MAX_REREAD_BYTES // len(body))):
             try:
                 return self._decoder.decode(msgspec.json.encode(value)), warnings
             except msgspec.ValidationError as error:

@@ -45,7 +45,7 @@ class HelperProcess:
             os.close(lifeline_read)
         self._link = ours
         ours.settimeout(ANSWERS_WITHIN_S)
-        self.patience_s = ANSWERS_WITHIN_S
+        self.answer_timeout_s = ANSWERS_WITHIN_S
         self.pid = self._process.pid
         self.used_at = time.monotonic()
 
@@ -59,7 +59,7 @@ class HelperProcess:
         readable = select.poll()
         readable.register(self._link, select.POLLIN)
         gives_up_at = time.monotonic() + STARVES_WITHIN_S
-        while not readable.poll(1000 * self.patience_s):
+        while not readable.poll(1000 * self.answer_timeout_s):
             if is_stopped(self.pid) or time.monotonic() >= gives_up_at:
                 raise TimeoutError
 

@@ -12,7 +12,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS, StructuredOutputsParams
 
 from .helper_messages import AddedTokens
-from .json_schema.patterns import with_mended_patterns
+from .json_schema.patterns import with_fixed_patterns
 from .json_schema.rewriting import Rewriting, Unsupported
 from .json_schema.schema_walk import Schema, children, pointer
 from .structural_tag import structural_tag_grammar
@@ -62,7 +62,7 @@ def lowered(params: StructuredOutputsParams, added: AddedTokens | None = None) -
     if params.structural_tag is not None:
         grammar, warnings = structural_tag_grammar(params.structural_tag, added or AddedTokens())
         return Lowered(_source({"lark_grammar": grammar}), warnings)
-    return _of({"lark_grammar": _with_mended_schemas(_lark(params.grammar or ""))})
+    return _of({"lark_grammar": _with_fixed_schemas(_lark(params.grammar or ""))})
 
 
 def check(source: str, tokenizer: LLTokenizer) -> None:
@@ -165,7 +165,7 @@ def _lark(grammar: str) -> str:
         raise InvalidRequest(f"grammar is not valid GBNF: {error!s:.200}") from None
 
 
-def _with_mended_schemas(grammar: str) -> str:
+def _with_fixed_schemas(grammar: str) -> str:
     """The grammar with the patterns in its `%json` schemas changed like those of `json`."""
     parts, end = list[str](), 0
     for match in re.finditer(r"%json\s*(?=\{)", grammar):
@@ -173,7 +173,7 @@ def _with_mended_schemas(grammar: str) -> str:
             continue  # inside the previous schema
         try:
             schema, behind = _READER.raw_decode(grammar, match.end())
-            mended = with_mended_patterns(schema)
+            mended = with_fixed_patterns(schema)
         except (ValueError, RecursionError, TypeError, AttributeError):
             continue
         if mended != schema:

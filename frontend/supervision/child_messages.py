@@ -1,4 +1,4 @@
-"""Handles the messages of children on the control socket: greetings, readiness, progress, complaints."""
+"""Handles the messages of children on the control socket: greetings, readiness, progress, failure_reports."""
 
 import logging
 from collections.abc import Callable
@@ -43,7 +43,7 @@ DRAINED_IN: dict[Role, Phase] = {"frontend": Phase.DRAINING, "engine-core": Phas
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class FailureReport:
     """A child's report that it, or the group that it leads, cannot continue."""
 
     child: Child
@@ -52,7 +52,7 @@ class Complaint:
 
 
 class ChildMessages:
-    """Records the reports of children in their Child, and returns complaints to act on."""
+    """Records the reports of children in their Child, and returns failure_reports to act on."""
 
     def __init__(
         self,
@@ -70,25 +70,25 @@ class ChildMessages:
         self._shutdown = shutdown
         self._recorder = recorder
 
-    def read(self, now: float, on_progress: OnProgress | None) -> list[Complaint]:
+    def read(self, now: float, on_progress: OnProgress | None) -> list[FailureReport]:
         """Handle the messages since the last call."""
-        complaints: list[Complaint] = []
+        failure_reports: list[FailureReport] = []
         for peer, message in self._link.received():
             child = self._processes.of_peer(peer)
             try:
                 if child is not None and (self._processes.is_current(child) or isinstance(message, Failed)):
                     child.last_heard = now
-                    complaints += self._handle(child, message, now)
+                    failure_reports += self._handle(child, message, now)
                 elif child is None and isinstance(message, Hello):
                     self._greet(peer, message, now)
             except IllegalTransition as error:
                 log.error("protocol broken process=%s error=%s", peer, error)
                 if child is not None:
                     child.failure = f"broke the protocol: {error}"
-                    complaints.append(Complaint(child))
+                    failure_reports.append(FailureReport(child))
             if on_progress and isinstance(message, Progress) and self._shutdown.phase is Phase.STARTING:
                 self._report_progress(message.text, on_progress)
-        return complaints
+        return failure_reports
 
     def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
         child = next((c for c in self._processes.living.values() if c.process.pid == hello.pid), None)
@@ -111,7 +111,7 @@ class ChildMessages:
         if self._shutdown.phase is DRAINED_IN.get(child.role):
             self._link.send(peer, Drain())
 
-    def _handle(self, child: Child, message: FromChild, now: float) -> list[Complaint]:
+    def _handle(self, child: Child, message: FromChild, now: float) -> list[FailureReport]:
         match message:
             case ReportAsked():
                 self._recorder.collect(f"asked for by SIGUSR1 to {child.name}", now, asked=True)
@@ -127,7 +127,7 @@ class ChildMessages:
                 child.fire(ChildEvent.DRAINED)
             case Failed(reason=reason, refused=refused):
                 child.failure = reason
-                return [Complaint(child, refused and child.role != "standby")]
+                return [FailureReport(child, refused and child.role != "standby")]
             case State(json=state):
                 self._recorder.receive_core_state(state)
             case PoisonEnded():
@@ -136,7 +136,7 @@ class ChildMessages:
                 child.turn = turn
                 self._link.send(child.peer, IsolationRecorded(turn))
             case WorkersLost():
-                return [Complaint(child, lost_workers=message)]
+                return [FailureReport(child, lost_workers=message)]
             case Hello():
                 child.fire(ChildEvent.HELLO)  # a second one is illegal
             case _:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from .child_messages import ChildMessages, Complaint, OnProgress
+from .child_messages import ChildMessages, FailureReport, OnProgress
 from .flight_recorder.recorder import FlightRecorder
 from .processes.child import Child
 from .processes.hang_detector import HangDetector
@@ -49,9 +49,9 @@ class Losses:
         self._give_up = give_up
 
     def read_control(self, now: float, on_progress: OnProgress | None) -> None:
-        """Handle messages of children and act on complaints."""
-        for complaint in self._child_messages.read(now, on_progress):
-            self._act_on(complaint, now)
+        """Handle messages of children and act on failure_reports."""
+        for report in self._child_messages.read(now, on_progress):
+            self._act_on(report, now)
 
     def reap(self, readable: Iterable[int], now: float) -> None:
         """Collect the children whose handles are in `readable`."""
@@ -64,22 +64,22 @@ class Losses:
 
     def find_silent(self, now: float) -> None:
         """Find children that hang or are halted."""
-        for child in by_cause(self._silence.judge(self._processes.living.values(), now)):
+        for child in by_cause(self._silence.find_hanging(self._processes.living.values(), now)):
             self._lost(child, now)
 
-    def _act_on(self, complaint: Complaint, now: float) -> None:
-        if complaint.lost_workers is not None:
+    def _act_on(self, report: FailureReport, now: float) -> None:
+        if report.lost_workers is not None:
             self._await_last_message(
                 now, None
             )  # a lost child may have reported a refusal: starting again does not help
-            epoch, reason = complaint.lost_workers.epoch, complaint.lost_workers.reason
+            epoch, reason = report.lost_workers.epoch, report.lost_workers.reason
             if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
                 self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
                 self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
-        elif complaint.refused and not self._shutdown.is_over:
-            self._give_up(complaint.child.failure, 2, now)
+        elif report.refused and not self._shutdown.is_over:
+            self._give_up(report.child.failure, 2, now)
         else:
-            self._lost(complaint.child, now)
+            self._lost(report.child, now)
 
     def _await_last_message(self, now: float, speaker: Child | None) -> None:
         deadline = time.monotonic() + LAST_MESSAGE_S
@@ -90,11 +90,11 @@ class Losses:
                 self.read_control(now, None)
 
     def _lost(self, child: Child, now: float) -> None:
-        """The one way to declare a child lost."""
+        """Record the loss of a child; all losses are declared here."""
         if self._shutdown.is_over or not self._processes.is_current(child):
             return
         if child.role != "standby":
-            self._recorder.collect(child.obituary(), now)
+            self._recorder.collect(child.exit_reason(), now)
         self._give_up_if(self._recovery.child_lost(child, now, draining=self._shutdown.is_draining), now)
 
     def _give_up_if(self, reason: str, now: float) -> None:

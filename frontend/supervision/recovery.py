@@ -36,9 +36,9 @@ class Recovery:
         """Replace a required child that has died, is about to, or hangs. Returns "", or why the server must give up."""
         match child.role:
             case "worker":
-                return self.engine_lost(child.obituary(), now, core_too=False)
+                return self.engine_lost(child.exit_reason(), now, core_too=False)
             case "engine-core":
-                return self.engine_lost(child.obituary(), now, core_too=True)
+                return self.engine_lost(child.exit_reason(), now, core_too=True)
             case "frontend":
                 return self._frontend_lost(child, now, draining=draining)
             case "standby":
@@ -54,7 +54,7 @@ class Recovery:
         self.engine_epoch += 1
         workers = self._processes.of_role("worker")
         # When a rank is killed the others report errors, and their reports may arrive first.
-        short_of_memory = self.out_of_memory.struck()
+        short_of_memory = self.out_of_memory.ran_out()
         from_outside = any(worker.ended_from_outside() for worker in workers) and not short_of_memory
         cores = self._processes.of_role("engine-core")
         if core_too:
@@ -73,20 +73,20 @@ class Recovery:
         turns = [failure.turn for failure in self.core_failures[-1:]]
         failure = CoreFailure(core.epoch, core.turn)
         self.core_failures = (*self.core_failures, failure)[-MAX_CORE_FAILURES:]
-        # Two cores in a row have tried a request alone and cleared none: the requests are hardly the cause.
+        # Two cores in a row isolated a request and cleared none: the requests are probably not the cause.
         if core.turn > 1 or (core.turn == 1 and turns != [1]):
             self.poison_ended()
 
     def poison_ended(self) -> None:
         """Give restarts back: the last two groups, or cores, were lost to a request that has ended."""
-        self._budget.forgive(RESTARTS_PER_POISON)
+        self._budget.refund(RESTARTS_PER_POISON)
 
     def _frontend_lost(self, child: Child, now: float, *, draining: bool) -> str:
         if draining:  # its connections are gone, and no new ones are accepted
-            log.warning("lost while draining reason=%s", child.obituary())
+            log.warning("lost while draining reason=%s", child.exit_reason())
             self._processes.dismiss(child)
             return ""
-        if exhausted := self._spend(child.obituary(), now):
+        if exhausted := self._spend(child.exit_reason(), now):
             return exhausted
         self._processes.replace([child], child.epoch + 1)
         return ""

@@ -51,7 +51,7 @@ class ShutdownSteps:
             case StopStep.KILL:
                 child.signal(signal.SIGKILL)
             case StopStep.ABANDON:
-                log.error("abandoned process=%s: SIGKILL does not end it", child.obituary())
+                log.error("abandoned process=%s: SIGKILL does not end it", child.exit_reason())
                 self._processes.abandon(child)
             case _:
                 assert_never(step)

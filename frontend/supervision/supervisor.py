@@ -47,7 +47,7 @@ ITERATION_S = 0.25  # the longest sleep between two checks for silent children
 
 
 class Supervisor:
-    """`start`, then `run` until the end; or `start`, `wait_ready`, and `run` in a thread of its own.
+    """Call `start`, then `run` until the end; or `start`, `wait_ready`, and `run` in a separate thread.
 
     `drain` and `stop` may be called from any thread or signal handler; `run` carries them out and returns.
     """

@@ -86,7 +86,7 @@ class Tokenizer:
         )
 
     def check_tasks(self, tasks: Collection[str]) -> None:
-        """Raises ConfigError for a model that generates in tokens whose text depends on those beside them."""
+        """Raises ConfigError if the model generates text and the text of a token depends on its neighbours."""
         if self._writes_words and "generate" in tasks:
             raise ConfigError(
                 "tokenizer.json has the decoder WordPiece, and the model generates; texts are written with byte-level "

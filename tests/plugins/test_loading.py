@@ -89,8 +89,8 @@ def test_parsers_are_loaded_by_their_own_options():
 def test_a_stat_logger_that_raises_gets_no_more_figures(caplog):
     loggers = StatLoggers(("acme", "acme-faulty"), "demo")
     for _ in range(3):
-        loggers.look(None)
-        loggers.look(STATS)
+        loggers.check(None)
+        loggers.check(STATS)
     assert [record.message for record in caplog.records if record.name == "acme_serve.stats"] == [
         "acme has seen tokens model=demo"
     ]

@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self._transport.close()
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's are no subclass of asyncio.Transport
+    def connection_made(self, transport: Any) -> None:  # uvloop's transports are not subclasses of asyncio.Transport
         self._transport = transport
         self.is_open = True
 

@@ -62,10 +62,10 @@ def sweep_table(rates: Sequence[float], results: Sequence[LoadResult]) -> str:
                 rate_text(rate),
                 number(result.per_second(result.num_answered)),
                 number(result.per_second(result.output_tokens)),
-                *_middle_and_tail(result.time_to_first_token_ms),
-                *_middle_and_tail(result.inter_token_ms),
-                _middle_and_tail(result.per_output_token_ms)[0],
-                *_middle_and_tail(result.end_to_end_ms),
+                *_p50_and_p99(result.time_to_first_token_ms),
+                *_p50_and_p99(result.inter_token_ms),
+                _p50_and_p99(result.per_output_token_ms)[0],
+                *_p50_and_p99(result.end_to_end_ms),
                 number(good),
                 str(result.num_requests - result.num_answered),
             ]
@@ -77,5 +77,5 @@ def rate_text(rate: float) -> str:
     return "inf" if math.isinf(rate) else f"{rate:g}"
 
 
-def _middle_and_tail(spread: Spread | None) -> list[str]:
+def _p50_and_p99(spread: Spread | None) -> list[str]:
     return ["-", "-"] if spread is None else [number(spread.p50), number(spread.p99)]

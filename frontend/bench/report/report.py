@@ -40,10 +40,10 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
-            "cpu": _of_cpu("model name") or platform.processor(),
+            "cpu": _cpu_info("model name") or platform.processor(),
             "cores": os.cpu_count(),
             "usable_cores": len(os.sched_getaffinity(0)),
-            "flags": [flag for flag in CPU_FLAGS if flag in (_of_cpu("flags") or _of_cpu("Features")).split()],
+            "flags": [flag for flag in CPU_FLAGS if flag in (_cpu_info("flags") or _cpu_info("Features")).split()],
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version(),
@@ -52,7 +52,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _of_cpu(field: str) -> str:
+def _cpu_info(field: str) -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")

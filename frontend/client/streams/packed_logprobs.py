@@ -1,4 +1,4 @@
-"""Log-probabilities that wait for their reader: packed as they came, a tenth of what they take decoded."""
+"""Log-probabilities that wait for their reader, packed as received: a tenth of their decoded size."""
 
 from collections import deque
 

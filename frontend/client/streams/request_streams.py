@@ -102,13 +102,13 @@ class RequestStreams:
     ready: deque[Stream] = field(default_factory=deque)  # those with note_output, each once
     num_unfinished: int = 0
     num_cached_tokens: int = 0
-    sent_epoch: int | None = None  # the core that has it
+    sent_epoch: int | None = None  # the epoch of the core that has the request
     resumed: bool = False  # an earlier core had accepted it
-    num_deaths: int = 0  # of cores that may have died of it
-    retry_at: float | None = None  # a core that had just started was too full to take it back
+    num_deaths: int = 0  # of cores that it may have killed
+    retry_at: float | None = None  # when to send it again to a new core that was too full
     error: PagedServeError | None = None  # ends the request once `ready` is empty
     on_output: Callable[["RequestStreams"], None] | None = None
-    waiter: Any = None  # the shell's
+    waiter: Any = None  # of the asyncio or threading client
     undelivered: UndeliveredCount = field(default_factory=UndeliveredCount)  # of the table
 
     def take(self) -> SequenceDelta | None:

@@ -40,7 +40,7 @@ class StreamTable:
         self._ended_unread: weakref.WeakSet[RequestStreams] = weakref.WeakSet()  # all of which may be taken by now
         self._next_id = 1
         self._unknown = Stream(RequestStreams(0, b"", SamplingParams()), 0)  # takes tokens of unknown streams
-        self._column_ids: bytes | None = None  # the columns below, as they came; None: a stream has gone since
+        self._column_ids: bytes | None = None  # stream ids of the columns below; None: a stream has ended since
         self._column_firsts = b""
         self._columns: list[tuple[Stream, int]] = []
 

@@ -8,7 +8,7 @@ ASGI = Any
 
 
 def close_delimited(application: ASGI, cycle: Any) -> ASGI:
-    """`application` for one exchange `cycle` of uvicorn's, which then writes bodies as they are."""
+    """Wrap `application` for one exchange, uvicorn's `cycle`, which then writes bodies without chunks."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         is_unframed = False

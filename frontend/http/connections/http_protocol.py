@@ -39,7 +39,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _deadline: Any = None
     _framing_bytes = 0  # of the current request, without its body
     _in_head = True  # or between two requests
-    _deaf = False  # incoming data is dropped
+    _drops_input = False  # incoming data is dropped
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The peer has shut its sending side; a complete request is still answered, unless the peer has gone."""
-        if self._deaf or not self._in_head or not self._is_answering():
+        if self._drops_input or not self._in_head or not self._is_answering():
             return False
         self._stop_listening()
         self._half_closed = HalfClosed(self.loop, self.transport)
@@ -107,9 +107,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return bool(self.transport.get_write_buffer_size())
 
     def data_received(self, data: bytes) -> None:
-        if not self._deaf and self._in_head and self._is_answering():
+        if not self._drops_input and self._in_head and self._is_answering():
             self._stop_listening()
-        if self._deaf:
+        if self._drops_input:
             return
         self._framing_bytes += len(data)
         super().data_received(data)
@@ -134,7 +134,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if self._deaf:
+        if self._drops_input:
             return None
         self._in_head = False
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEADER_BYTES:
@@ -164,7 +164,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes -= len(body)
-        if self._deaf or self.cycle.response_complete:  # the body is dropped
+        if self._drops_input or self.cycle.response_complete:  # the body is dropped
             return
         if self._hold(self._body_bytes + len(body), self._unsent_bytes):
             super().on_body(body)
@@ -199,7 +199,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return True
 
     def on_message_complete(self) -> None:
-        if self._deaf:
+        if self._drops_input:
             return
         self._expect(None)
         self._in_head, self._framing_bytes = True, 0
@@ -227,7 +227,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _stop_listening(self) -> None:
-        self._deaf = True
+        self._drops_input = True
         self.cycle.keep_alive = False
 
     def _expect(self, seconds: float | None) -> None:
@@ -248,9 +248,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return "" if scope is None else str(scope.get("path", ""))
 
     def _refuse(self, status: int, message: str, headers: Headers | None = None) -> None:
-        if self._deaf or self.transport.is_closing():
+        if self._drops_input or self.transport.is_closing():
             return None
-        self._deaf = True
+        self._drops_input = True
         self._expect(None)
         if self._is_answering():
             self.cycle.disconnected = True

@@ -68,7 +68,7 @@ class AnswerStore:
         """A new answer, which replaces an earlier one of the same key."""
         earlier = self._by_key.get((request.caller, request.key))
         if earlier is not None:
-            self.remove(earlier, HttpError(409, "Another connection has asked for this answer anew."))
+            self.remove(earlier, HttpError(409, "Another connection has requested this answer again."))
         answer = StoredAnswer(self, request, answer_id, streams=streams, first=first)
         self._by_key[request.caller, request.key] = self._by_id[request.caller, answer_id] = answer
         self._gone.pop((request.caller, answer_id), None)
@@ -94,14 +94,14 @@ class AnswerStore:
         while self.num_bytes > enough and self._unread:
             self.remove(next(iter(self._unread)))
 
-    # Keeper
+    # StorageLimits
 
     def grew(self, answer: StoredAnswer, num_bytes: int) -> None:
         if self._by_id.get((answer.request.caller, answer.answer_id)) is answer:
             self.num_bytes += num_bytes
 
     def has_room(self, answer: StoredAnswer) -> bool:
-        """Make room as far as possible; False when the answer's reader must read on first."""
+        """Make room if possible. Returns False if the reader of the answer must read more first."""
         self.shed(max(0, self.num_bytes - self._max_bytes))
         if not self._is_over(answer):
             return True
@@ -111,7 +111,7 @@ class AnswerStore:
         answer.drop_taken(self._max_answer_bytes // 4)
         return answer.all_taken or not self._is_over(answer)
 
-    def reader_came(self, answer: StoredAnswer) -> None:
+    def reader_arrived(self, answer: StoredAnswer) -> None:
         self._stop_waiting(answer)
 
     def reader_left(self, answer: StoredAnswer) -> None:

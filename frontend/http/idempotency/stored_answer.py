@@ -17,12 +17,12 @@ EVENT_OVERHEAD_BYTES = 64  # of a bytes object and its place in the list
 YIELD_EVERY_BATCHES = 64  # a reader that returns after a while gets thousands of tokens at once
 
 
-class Keeper(Protocol):
+class StorageLimits(Protocol):
     """Limits how much is stored, and for how long."""
 
     def grew(self, answer: "StoredAnswer", num_bytes: int) -> None: ...
     def has_room(self, answer: "StoredAnswer") -> bool: ...
-    def reader_came(self, answer: "StoredAnswer") -> None: ...
+    def reader_arrived(self, answer: "StoredAnswer") -> None: ...
     def reader_left(self, answer: "StoredAnswer") -> None: ...
 
 
@@ -32,7 +32,7 @@ class StoredAnswer:
     Events [1, first] are not stored (any more), [first + 1, last] are; the reader has taken events up to `taken`.
     """
 
-    def __init__(self, keeper: Keeper, request: KeyedRequest, answer_id: str, *, streams: bool, first: int = 0):
+    def __init__(self, limits: StorageLimits, request: KeyedRequest, answer_id: str, *, streams: bool, first: int = 0):
         """`first`: the last event that the client has, when it returns to a frontend that never had the answer."""
         self.streams = streams
         self.request = request
@@ -43,7 +43,7 @@ class StoredAnswer:
         self.size = 0
         self.done = False
         self.error: Exception | None = None
-        self._keeper = keeper
+        self._limits = limits
         self._events: list[bytes] = []
         self._reader: object | None = None
         self._grown = asyncio.Event()
@@ -85,7 +85,7 @@ class StoredAnswer:
         self.taken = number
         self._grown.set()
         self._room.set()
-        self._keeper.reader_came(self)
+        self._limits.reader_arrived(self)
         try:
             while self._reader is reader:
                 if not self.all_taken:
@@ -106,7 +106,7 @@ class StoredAnswer:
             if self._reader is reader:
                 self._reader = None
                 self._room.set()
-                self._keeper.reader_left(self)
+                self._limits.reader_left(self)
 
     def drop_taken(self, enough_bytes: int) -> None:
         """Drop the oldest events that the reader has taken, until `enough_bytes` are free."""
@@ -130,7 +130,7 @@ class StoredAnswer:
                     self._append(batch)
                     if (steps := steps + 1) % YIELD_EVERY_BATCHES == 0:
                         await asyncio.sleep(0)
-                    while not self._keeper.has_room(self):
+                    while not self._limits.has_room(self):
                         self._room.clear()
                         await self._room.wait()
         except Exception as error:  # raised to readers, now or when they reconnect
@@ -149,4 +149,4 @@ class StoredAnswer:
 
     def _grow(self, num_bytes: int) -> None:
         self.size += num_bytes
-        self._keeper.grew(self, num_bytes)
+        self._limits.grew(self, num_bytes)

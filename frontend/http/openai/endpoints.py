@@ -125,9 +125,9 @@ def terms_of(service: Service, sender: Sender, body: Terms) -> RequestTerms:
     )
 
 
-def check_patience(service: Service, exchange: Exchange, body: Terms) -> None:
+def check_time_limit(service: Service, exchange: Exchange, body: Terms) -> None:
     """Raises Overloaded when the request's time limit cannot be met."""
-    service.admission.check_patience(exchange.tenant.name, body.timeout or exchange.timeout_s() or 0.0)
+    service.admission.check_time_limit(exchange.tenant.name, body.timeout or exchange.timeout_s() or 0.0)
 
 
 def generation_of(

@@ -26,7 +26,7 @@ _JSON = [(b"content-type", b"application/json")]
 
 async def metrics(service: Service, exchange: Exchange) -> None:
     """The metrics of all frontends, whichever of them receives the request."""
-    stats, metrics_of_others = await asyncio.gather(_engine_stats(service), _of_others(service, OWN_METRICS))
+    stats, metrics_of_others = await asyncio.gather(_engine_stats(service), _get_from_others(service, OWN_METRICS))
     await exchange.send(200, merged([service.metrics.exposition(stats), *metrics_of_others]), _TEXT)
 
 
@@ -48,7 +48,7 @@ async def _engine_stats(service: Service) -> SchedulerStats | None:
 async def requests(service: Service, exchange: Exchange) -> None:
     """The requests in progress of all frontends, the oldest first."""
     found = _own_requests(service)
-    for text in await _of_others(service, OWN_REQUESTS):
+    for text in await _get_from_others(service, OWN_REQUESTS):
         found += msgspec.json.decode(text or b"[]", type=list[RequestInProgress])
     found.sort(key=lambda request: -request.age_s)
     await exchange.send(200, msgspec.json.encode({"object": "list", "data": found}), _JSON)
@@ -74,13 +74,13 @@ async def nothing_to_reset(service: Service, exchange: Exchange) -> None:
     await exchange.send(200, b"{}", _JSON)
 
 
-async def _of_others(service: Service, path: str) -> list[bytes]:
+async def _get_from_others(service: Service, path: str) -> list[bytes]:
     """The answers of the other frontends at `path`."""
     others = [other for other in range(service.config.server.num_frontends) if other != service.index]
-    return await asyncio.gather(*(_of_other(service.run_dir, other, path) for other in others))
+    return await asyncio.gather(*(_get_from(service.run_dir, other, path) for other in others))
 
 
-async def _of_other(run_dir: str, index: int, path: str) -> bytes:
+async def _get_from(run_dir: str, index: int, path: str) -> bytes:
     """The answer of one frontend; empty while it is being replaced."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(SIBLING_WITHIN_S):

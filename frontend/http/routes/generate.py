@@ -11,7 +11,7 @@ from ..exchange.errors import HttpError
 from ..exchange.exchange import JSON, Exchange
 from ..exchange.sse import AnswerHead
 from ..idempotency.keys import idempotency_key
-from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_patience
+from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_time_limit
 from ..openai.token_generation.endpoint import TOKENS
 from ..service import Service
 from .chat_batch import CHAT_BATCH
@@ -74,7 +74,7 @@ async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw:
     """The body of the answer; empty if the answer was streamed, because it is sent by then."""
     created = int(time.time())
     body, raw, model, warnings = await endpoint.decode(service, raw)
-    check_patience(service, exchange, body)
+    check_time_limit(service, exchange, body)
     prompts = await endpoint.prompts(service, body, raw, created)
     del raw
     work = endpoint.begin(service, exchange, body, prompts, exchange.lease)

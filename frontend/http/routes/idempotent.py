@@ -16,7 +16,7 @@ from ..exchange.exchange import EVENTS, JSON, Exchange
 from ..exchange.sse import AnswerHead, numbered
 from ..idempotency.keys import EventId, KeyedRequest, last_event_id, request_digest
 from ..idempotency.stored_answer import StoredAnswer
-from ..openai.endpoints import Endpoint, Work, Writer, check_patience
+from ..openai.endpoints import Endpoint, Work, Writer, check_time_limit
 from ..service import Service
 
 
@@ -44,7 +44,7 @@ async def _found_or_begun(
         return answer
     with ExitStack() as admitted:
         admitted.enter_context(service.admission.entered(exchange.tenant.name, exchange.tenant.weight))
-        check_patience(service, exchange, body)
+        check_time_limit(service, exchange, body)
         head = _head(endpoint, request, model, warnings, after)
         prompts = await endpoint.prompts(service, body, raw, head.created)
         if (answer := service.answers.of_request(request, after)) is not None:
@@ -63,7 +63,7 @@ async def _found_or_begun(
 async def get_stream(service: Service, exchange: Exchange) -> None:
     """Resume a stream that this frontend stores, after `Last-Event-ID`."""
     await exchange.body()
-    answer, after = _kept(service, exchange)
+    answer, after = _stored(service, exchange)
     async with exchange.until_disconnect():
         with service.admission.reading():
             await _send(service, exchange, answer, after)
@@ -71,11 +71,11 @@ async def get_stream(service: Service, exchange: Exchange) -> None:
 
 async def head_stream(service: Service, exchange: Exchange) -> None:
     """The head of `get_stream`'s answer. HEAD is safe: it neither takes over the stream nor prolongs its storage."""
-    answer, _ = _kept(service, exchange)
+    answer, _ = _stored(service, exchange)
     await exchange.send_head(200, EVENTS if answer.streams else JSON)
 
 
-def _kept(service: Service, exchange: Exchange) -> tuple[StoredAnswer, EventId | None]:
+def _stored(service: Service, exchange: Exchange) -> tuple[StoredAnswer, EventId | None]:
     """The requested stream, and the event to resume after. Raises HttpError 400, 404 or 410."""
     answer_id, after = exchange.scope["path_params"]["id"], last_event_id(exchange.headers)
     if after is not None and after.answer_id != answer_id:

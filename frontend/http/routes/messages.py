@@ -39,7 +39,7 @@ def _translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
 
 
 @contextlib.contextmanager
-def _in_their_words() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Raise the errors of a chat in Anthropic's form: with its field names, and with the text on which clients
     summarize their conversation."""
     try:
@@ -56,7 +56,7 @@ def _in_their_words() -> Iterator[None]:
 async def _prompts(service: Service, body: TranslatedRequest, raw: bytes, moment: int) -> list[Prompt]:
     """max_tokens may be more than fits; the stop reason is then that the context was full."""
     assert body.max_tokens is not None
-    with _in_their_words():
+    with _translated_errors():
         prompt = await chat_prompt(service, msgspec.structs.replace(body, max_tokens=None), raw, moment)
     max_tokens = min(body.max_tokens, service.max_model_len - len(prompt.token_ids))
     prompt.params = msgspec.structs.replace(prompt.params, max_tokens=max_tokens)
@@ -110,7 +110,7 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
 
     chat, as_chat = await service.off_loop(len(raw), translated)
     service.model_name(chat.model)
-    with _in_their_words():
+    with _translated_errors():
         use_tools = tool_choice_of(chat).mode != "none"
         ids, _ = await chat_tokens(service, chat, as_chat, use_tools=use_tools)
     await exchange.send_json(TokenCount(input_tokens=len(ids)))

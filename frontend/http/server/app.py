@@ -33,7 +33,7 @@ class Application:
     """The application of one frontend.
 
     `engine_ready`: whether the engine is connected and has recently sent a message; `progresses`: whether requests are
-    being computed; `patience_s`: how long a request waits for the routes; `secret`: the run's secret.
+    being computed; `router_wait_s`: how long a request waits for the routes; `secret`: the run's secret.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Application:
         admission: Admission,
         engine_ready: Callable[[], bool],
         progresses: Callable[[], bool] = lambda: True,
-        patience_s: float = 0.0,
+        router_wait_s: float = 0.0,
         secret: str = "",
         buffers: BufferBudget | None = None,
     ):
@@ -53,7 +53,7 @@ class Application:
         self._admission = admission
         self._engine_ready = engine_ready
         self._progresses = progresses
-        self._patience_s = patience_s
+        self._router_wait_s = router_wait_s
         self.siblings: Siblings | None = None  # None: there is no other frontend
         self._router: Router | None = None
         self._has_router = asyncio.Event()
@@ -117,9 +117,9 @@ class Application:
         router = self.router or await self._router_in_time(REPLACED_WITHIN_S if PASSED_ON in exchange.scope else 0.0)
         return await router.handle(exchange)
 
-    async def _router_in_time(self, patience_s: float) -> "Router":
+    async def _router_in_time(self, router_wait_s: float) -> "Router":
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(patience_s, self._patience_s)):
+            async with asyncio.timeout(max(router_wait_s, self._router_wait_s)):
                 await self._has_router.wait()
         if self.router is None:
             raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)

@@ -23,7 +23,7 @@ class EarlyHealth:
         self._listener.setblocking(False)
         self._waiting: dict[socket.socket, None] = {}
         self._bell, self._ring = socket.socketpair()
-        self._thread = threading.Thread(target=self._hold_the_door, name="early_health", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="early_health", daemon=True)
         self._thread.start()
 
     def leave(self) -> list[socket.socket]:
@@ -34,7 +34,7 @@ class EarlyHealth:
         self._listener.close()
         return list(self._waiting)
 
-    def _hold_the_door(self) -> None:
+    def _serve(self) -> None:
         with selectors.DefaultSelector() as door:
             door.register(self._bell, selectors.EVENT_READ)
             door.register(self._listener, selectors.EVENT_READ)
@@ -43,12 +43,12 @@ class EarlyHealth:
                     if key.fileobj is self._bell:
                         return
                     if key.fileobj is self._listener:
-                        self._let_in(door)
+                        self._accept_connection(door)
                     else:
                         door.unregister(key.fileobj)
                         self._attend(key.data)
 
-    def _let_in(self, door: selectors.BaseSelector) -> None:
+    def _accept_connection(self, door: selectors.BaseSelector) -> None:
         with contextlib.suppress(OSError):  # another frontend was faster, or the peer has gone
             link, _ = self._listener.accept()
             link.setblocking(False)

@@ -80,13 +80,13 @@ class FrontendProcess:
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
         server = child.config.server
         self._buffers = BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
-        patience_s = REPLACED_WITHIN_S if child.epoch else 0.0  # hide the restart from requests
+        router_wait_s = REPLACED_WITHIN_S if child.epoch else 0.0  # hide the restart from requests
         self._app = Application(
             server,
             self._admission,
             self._engine_ready,
             self._progress_is_made,
-            patience_s,
+            router_wait_s,
             read_secret(child.run_dir),
             self._buffers,
         )
@@ -176,7 +176,7 @@ class FrontendProcess:
         )
         text, make_routers = await loop.run_in_executor(None, _load_text, child.config)
         self._client = self._buffers.outputs = await connecting
-        self._client.on_outputs = self._buffers.outputs_came
+        self._client.on_outputs = self._buffers.outputs_arrived
         router, self._admin.router = make_routers(
             text, self._client, self._admission, child.index, child.run_dir, self._buffers
         )
@@ -195,10 +195,10 @@ class FrontendProcess:
             step += 1
             now = time.monotonic()
             self._child.heartbeat(now, step)
-            self._supervisor_watch.look(now)
+            self._supervisor_watch.check(now)
             if self._throughput_log is not None:
-                self._throughput_log.look(now, self._engine_stats())
-            self._stat_loggers.look(self._engine_stats())
+                self._throughput_log.check(now, self._engine_stats())
+            self._stat_loggers.check(self._engine_stats())
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure

@@ -22,7 +22,7 @@ class StatLoggers:
         classes: dict[str, type[StatLogger]] = load_plugins(PluginKind.STAT_LOGGER, plugins, type)
         self._loggers = {name: made(model_name) for name, made in classes.items()}  # type: ignore[call-arg]
 
-    def look(self, stats: SchedulerStats | None) -> None:
+    def check(self, stats: SchedulerStats | None) -> None:
         """Pass `stats` to each logger; None means that the engine is away. A logger that raises is removed."""
         if stats is None:
             return

@@ -13,7 +13,7 @@ WAKE_AFTER_S = 1.0  # shorter halts are left alone
 
 
 class SupervisorWatch:
-    """Watches the supervisor; call `look` several times a second. Times are `time.monotonic` seconds."""
+    """Watches the supervisor; call `check` several times a second. Times are `time.monotonic` seconds."""
 
     def __init__(self, pid: int, wake: bool):
         """`pid`: the supervisor's; `wake` False: never continue it."""
@@ -21,7 +21,7 @@ class SupervisorWatch:
         self._pid = pid
         self._halted_since: float | None = None
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Continue the supervisor when it has been halted for long enough; a halt by a debugger is left alone."""
         if not self._wake or not is_halted(self._pid):
             self._halted_since = None

@@ -10,13 +10,13 @@ EVERY_S = 10.0
 
 
 class ThroughputLog:
-    """Call `look` several times a second with the engine's latest figures."""
+    """Call `check` several times a second with the engine's latest figures."""
 
     def __init__(self) -> None:
         self._last: SchedulerStats | None = None
         self._last_at = 0.0
 
-    def look(self, now: float, stats: SchedulerStats | None) -> None:
+    def check(self, now: float, stats: SchedulerStats | None) -> None:
         """`now` in `time.monotonic` seconds; `stats` None: the engine is away."""
         last = self._last
         if stats is None or last is None or stats.step < last.step:  # a new core counts from zero

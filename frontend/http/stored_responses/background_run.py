@@ -73,7 +73,7 @@ class BackgroundRun:
         return self._task
 
     async def cancel(self) -> None:
-        """End the response as far as it has come; returns when it is stored."""
+        """End the response with its output so far; returns once it is stored."""
         assert self._task is not None
         if not self._is_cancelled:
             self._is_cancelled = True

@@ -81,7 +81,7 @@ class StoredResponses:
         """Also raises HttpError 404. A response that has not ended has a run only once `resumed` is set."""
         row = await self._call(Database.row, caller, answer_id)
         if row is None:
-            raise HttpError(404, f"There is no response {answer_id[:100]!r}: none was stored, or it was deleted.")
+            raise HttpError(404, f"There is no response {answer_id[:100]!r}: it was never stored, or it was deleted.")
         return row
 
     async def of_key(self, caller: bytes, key: str) -> Row | None:

@@ -12,18 +12,18 @@ _PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
 _WITH_CONTROLS = re.compile(r"\[\^|\[:|\\[pPxu0c]|\x00")
 
 
-def with_mended_patterns(schema: Schema) -> Schema:
+def with_fixed_patterns(schema: Schema) -> Schema:
     """The schema with all its patterns changed by `without_null`."""
     if isinstance(schema, bool):
         return schema
     found = dict(schema)
-    mend_patterns(found)
+    fix_patterns(found)
     for keys, part in children(found):
-        put(found, keys, with_mended_patterns(part))
+        put(found, keys, with_fixed_patterns(part))
     return found
 
 
-def mend_patterns(schema: dict[str, Any]) -> None:
+def fix_patterns(schema: dict[str, Any]) -> None:
     """Change the patterns of this schema in place, but not those of its subschemas."""
     if "pattern" in schema:
         schema["pattern"] = without_null(schema["pattern"])

@@ -14,7 +14,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from .disjoint import comparable, disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
-from .patterns import mend_patterns, name_pattern
+from .patterns import fix_patterns, name_pattern
 from .references import leads_back, with_named_targets
 from .schema_walk import Schema, children, pointer, put, resolved
 
@@ -71,7 +71,7 @@ class Rewriting:
                 more += rewrite(self, found, where)
         if more:
             found["allOf"] = [*found.get("allOf", ()), *more]
-        mend_patterns(found)
+        fix_patterns(found)
         for keys, part in children(found):
             put(found, keys, self._rewrite(part, pointer(where, *keys), depth + 1))
         return found

@@ -66,7 +66,7 @@ class FlightRecorder:
         self.write()
         self._quiet_until = now + QUIET_S
         children = [*self._processes.living.values()]
-        stacks = self._ask_for_stacks(children)
+        stacks = self._request_stacks(children)
         limit = MAX_TEXT_BYTES // max(1, len(children)) // 2
         reports = tuple(self._report(child, stacks.get(child.process.pid, 0), limit, now) for child in children)
         for core in self._processes.of_role("engine-core"):
@@ -107,7 +107,7 @@ class FlightRecorder:
         else:
             log.warning("wrote a flight recorder bundle; read it with: paged-serve doctor %s", path)
 
-    def _ask_for_stacks(self, children: list[Child]) -> dict[int, int]:
+    def _request_stacks(self, children: list[Child]) -> dict[int, int]:
         """Request stacks and wait for them. Returns pid -> where the new stacks begin in the file of the process."""
         begins: dict[int, int] = {}
         for child in children:
@@ -151,7 +151,7 @@ class FlightRecorder:
             epoch=child.epoch,
             state=child.state.name.lower(),
             silence_s=max(0.0, now - child.last_heard),
-            end=child.obituary() if is_dead or child.failure else "",
+            end=child.exit_reason() if is_dead or child.failure else "",
             memory={} if is_dead else memory_of(pid),
             threads=() if is_dead else threads_of(pid),
             stacks=stacks,

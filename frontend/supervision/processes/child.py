@@ -99,7 +99,7 @@ class Child:
 
     @classmethod
     def spawn(cls, role: Role, index: int, epoch: int, start: "StartInfo", now: float) -> "Child":
-        """Start the role's module in its own session, so that ctrl-C reaches the supervisor alone."""
+        """Start the role's module in its own session, so that ctrl-C reaches only the supervisor."""
         lifeline_read, lifeline_write = lifeline_pipe()
         inherited = [lifeline_read, start.http_fd] if role == "frontend" else [lifeline_read]
         try:
@@ -163,7 +163,7 @@ class Child:
                 code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         return code in OUTSIDE if code is not None else self.is_stopped()
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How the child ended and why: its own report if there is one, else its exit status."""
         process = f"{self.name} (pid {self.process.pid})"
         if self.failure:

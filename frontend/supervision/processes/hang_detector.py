@@ -17,7 +17,7 @@ class HangDetector:
         self._step_timeout_s = step_timeout_s
         self._last_look = now
 
-    def judge(self, children: Collection[Child], now: float) -> list[Child]:
+    def find_hanging(self, children: Collection[Child], now: float) -> list[Child]:
         """The children that hang, each with the reason in `failure`."""
         if now - self._last_look > SLEPT_S:  # the supervisor itself slept; heartbeats of that time are still unread
             for child in children:
@@ -30,11 +30,11 @@ class HangDetector:
             return False
         if child.is_stopped():
             child.failure = f"stopped by a signal and silent for {silence_s:.1f} s"
-        elif child.state in (ChildState.READY, ChildState.DRAINED) and silence_s > self._patience_s(child):
+        elif child.state in (ChildState.READY, ChildState.DRAINED) and silence_s > self._max_silence_s(child):
             child.failure = f"hangs: its loop has been silent for {silence_s:.1f} s"
         return bool(child.failure)
 
-    def _patience_s(self, child: Child) -> float:
+    def _max_silence_s(self, child: Child) -> float:
         # A worker's loop stands still during a step, whose deadline the core watches.
         if child.role == "worker":
             return self._step_timeout_s

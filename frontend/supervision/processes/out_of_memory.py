@@ -23,7 +23,7 @@ class OutOfMemory:
     def is_known(self) -> bool:
         return self._count() > self._before
 
-    def struck(self) -> bool:
+    def ran_out(self) -> bool:
         """Whether memory ran out; True only once for each shortage."""
         is_known = self.is_known
         self._before = self._seen = self._count()

@@ -23,7 +23,7 @@ class RestartBudget:
         losses = loss if loss == self._first_loss else f"{loss}; the first loss was: {self._first_loss}"
         return f"gave up after {self._limit} restarts in {self._window_s:.0f} s: {losses}"
 
-    def forgive(self, count: int) -> None:
+    def refund(self, count: int) -> None:
         """Give the last `count` restarts back: their cause has been removed."""
         for _ in range(min(count, len(self._spent))):
             self._spent.pop()

@@ -38,9 +38,9 @@ class StandbyWorkers:
 
     def lost(self, standby: Child, now: float) -> None:
         self._processes.dismiss(standby)
-        self._give_up_if(self._budget.spend(standby.obituary(), now))
+        self._give_up_if(self._budget.spend(standby.exit_reason(), now))
         if self._num_ranks:
-            log.warning("lost an idle standby worker reason=%s", standby.obituary())
+            log.warning("lost an idle standby worker reason=%s", standby.exit_reason())
 
     def _start(self, index: int, now: float) -> None:
         try:

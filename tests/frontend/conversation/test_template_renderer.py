@@ -183,7 +183,7 @@ def test_a_helper_killed_from_outside_costs_the_request_nothing(renderer):
 def test_a_halted_helper_is_replaced(renderer):
     renderer.start()
     (pid,) = pids(renderer)
-    renderer.helpers.places.queue[-1].patience_s = 0.2  # only this helper has such a short time limit
+    renderer.helpers.places.queue[-1].answer_timeout_s = 0.2  # only this helper has such a short time limit
     os.kill(pid, signal.SIGSTOP)
     assert ask(renderer, "hi") == "^<user>hi>"
     assert pid not in pids(renderer)

@@ -54,10 +54,10 @@ def test_the_frontend_refuses_requests_that_the_engine_has_no_room_for():
 def test_the_frontend_refuses_a_time_limit_that_cannot_be_met(tenant, wait_s):
     stats = with_queues(TenantStats("waits", 2, 5.0, False), wait_s=2.0)
     admission = Admission(max_active=100, stats=lambda: stats)
-    admission.check_patience(tenant, 0.0)
-    admission.check_patience(tenant, wait_s + 0.5)
+    admission.check_time_limit(tenant, 0.0)
+    admission.check_time_limit(tenant, wait_s + 0.5)
     with pytest.raises(Overloaded, match=r"timeout=1: the first token would come in about \d s") as refused:
-        admission.check_patience(tenant, 1.0)
+        admission.check_time_limit(tenant, 1.0)
     assert refused.value.retry_after_s == wait_s - 1.0
 
 

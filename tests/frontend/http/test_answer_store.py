@@ -1,4 +1,4 @@
-"""Stored answers: every reader gets exactly its events, whoever disconnects and however little is stored."""
+"""Stored answers: every reader gets exactly its events, whichever disconnects and however little is stored."""
 
 import asyncio
 import contextlib

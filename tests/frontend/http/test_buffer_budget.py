@@ -77,7 +77,7 @@ def test_unsolicited_outputs_have_a_reserved_share():
     budget.outputs = Waiting()
     assert not budget.has_room(28_001)
     budget.outputs.entries = [5_000] * 10
-    budget.outputs_came()
+    budget.outputs_arrived()
     assert budget.num_bytes <= MAX_BYTES
 
 
@@ -132,6 +132,6 @@ def test_no_sequence_of_leases_exceeds_the_budget(seed):
                     pools[0].entries.append(size)
             case 3:
                 pools[1].entries.append(size)
-                budget.outputs_came()
+                budget.outputs_arrived()
         assert budget.num_bytes <= MAX_BYTES
         assert budget.num_leased == sum(lease.num_bytes for lease in leases)

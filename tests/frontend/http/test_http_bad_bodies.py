@@ -79,7 +79,12 @@ BAD = [
     (C, {"prompt": [1] * 1_500_000}, "prompt", "the request has 1500000 in the prompt"),
     (C, {"prompt": [1, "a"] * 500_000}, "prompt", "the request has 1000000 in the prompt"),
     (C, completion(allowed_token_ids=[1] * 300_000), "allowed_token_ids", "length <= 262144"),
-    (C, completion(prompt=["a", "b"], allowed_token_ids=[1] * 200_000), "allowed_token_ids", "2 prompts; at most 262"),
+    (
+        C,
+        completion(prompt=["a", "b"], allowed_token_ids=[1] * 200_000),
+        "allowed_token_ids",
+        "2 prompts; a request may have at most 262",
+    ),
     (
         C,
         completion(prompt=["a"] * 256, bad_words=["xyz"[i] * 200 for i in range(3)]),
@@ -87,7 +92,7 @@ BAD = [
         "for each of 256 prompts",
     ),
     (C, completion(prompt=["a" * 60] * 128, n=2, prompt_logprobs=20), "prompt_logprobs", "322560 log-prob"),
-    (C, {"prompt": ["a"] * 100, "n": 3}, "n", "300 sequences; at most 256"),
+    (C, {"prompt": ["a"] * 100, "n": 3}, "n", "300 sequences; a request may have at most 256"),
     (C, {"prompt": "x" * 64}, "prompt", "maximum context length is 64 tokens; the request has 64 in the prompt"),
     (C, {"prompt": "x" * 100000}, "prompt", "maximum context length is 64 tokens"),
     (C, completion(max_tokens=64), "max_tokens", "the request has 1 in the prompt and asks for 64 more"),

@@ -104,14 +104,14 @@ def test_a_stats_line_is_logged_every_ten_seconds_while_there_is_work(caplog):
         prefix_cache_hits=idle.prefix_cache_hits + 50,
     )
     for now, stats in ((0.0, idle), (9.9, idle), (10.0, idle), (15.0, busy)):
-        throughput.look(now, stats)
+        throughput.check(now, stats)
     assert caplog.records == []
-    throughput.look(20.0, busy)
+    throughput.check(20.0, busy)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
         "throughput prompt_tokens_per_s=100.0 generation_tokens_per_s=50.5 running=3 waiting=2 kv_cache_usage=0.25 "
         "prefix_cache_hit_rate=0.25"
     )
-    throughput.look(25.0, None)  # the engine is away, and its successor counts from zero
-    throughput.look(40.0, idle)
+    throughput.check(25.0, None)  # the engine is away, and its successor counts from zero
+    throughput.check(40.0, idle)
     assert len(caplog.records) == 1

@@ -199,7 +199,7 @@ def test_a_classification_names_the_most_likely_class(folder, tmp_path):
         (E, {"input": [400]}, "input", "token 400; the vocabulary is 0..399"),
         (E, {"input": [-1]}, "input[0]", "-1"),
         (E, {"input": 5}, "input", "expected"),
-        (E, {"input": ["a"] * 2049}, "input", "2049 entries; at most 2048"),
+        (E, {"input": ["a"] * 2049}, "input", "2049 entries; a request may have at most 2048"),
         (E, {"input": "a", "messages": [{"role": "user", "content": "b"}]}, "input", "both input and messages"),
         (E, {"input": "a", "add_generation_prompt": True}, "add_generation_prompt", "only to messages"),
         (E, {"messages": [{"role": "user", "content": "b"}], "prompt_name": "q"}, "prompt_name", "only to input"),

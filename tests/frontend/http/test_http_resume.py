@@ -226,7 +226,7 @@ def test_an_invalid_keyed_request_is_refused(folder, headers, body, status, mess
 
 def test_a_request_while_a_frontend_is_replaced_waits_for_it(folder):
     server = Server(folder, "hello")
-    replaced = Application(server.app.router._service.config.server, server.admission, lambda: True, patience_s=600)
+    replaced = Application(server.app.router._service.config.server, server.admission, lambda: True, router_wait_s=600)
     router, server.app = server.app.router, replaced
 
     async def talk() -> None:

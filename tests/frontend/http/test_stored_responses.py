@@ -78,7 +78,7 @@ def test_a_missing_part_of_a_conversation_is_named(start):
             await client.delete(f"{PATH}/{first['id']}")
             for fields, param, words in (
                 ({"previous_response_id": "resp_1"}, "previous_response_id", "it was never stored"),
-                ({"previous_response_id": second["id"]}, "previous_response_id", f"before {second['id']!r}"),
+                ({"previous_response_id": second["id"]}, "previous_response_id", f"which precedes {second['id']!r}"),
                 ({"previous_response_id": 5}, "previous_response_id", "str"),
                 ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "no stored response has"),
                 ({**BEHIND, "store": False}, "background", "leave out store: false"),

@@ -38,22 +38,22 @@ def halt(process):
 def test_a_halted_process_is_continued_once_it_was_halted_for_a_second(sleeper):
     watch = SupervisorWatch(sleeper.pid, wake=True)
     halt(sleeper)
-    watch.look(10.0)
-    watch.look(10.0 + WAKE_AFTER_S - 0.01)
+    watch.check(10.0)
+    watch.check(10.0 + WAKE_AFTER_S - 0.01)
     assert sleeper.status() == psutil.STATUS_STOPPED
-    watch.look(10.0 + WAKE_AFTER_S)
+    watch.check(10.0 + WAKE_AFTER_S)
     wait_until(sleeper, psutil.STATUS_STOPPED, isnt=True)
 
 
 def test_two_halts_are_not_taken_for_one(sleeper):
     watch = SupervisorWatch(sleeper.pid, wake=True)
     halt(sleeper)
-    watch.look(10.0)
+    watch.check(10.0)
     os.kill(sleeper.pid, signal.SIGCONT)
     wait_until(sleeper, psutil.STATUS_STOPPED, isnt=True)
-    watch.look(10.5)
+    watch.check(10.5)
     halt(sleeper)
-    watch.look(11.5)
+    watch.check(11.5)
     assert sleeper.status() == psutil.STATUS_STOPPED
 
 
@@ -61,18 +61,18 @@ def test_a_halted_process_is_left_alone_when_waking_is_off(sleeper):
     watch = SupervisorWatch(sleeper.pid, wake=False)
     halt(sleeper)
     for now in range(10):
-        watch.look(float(now))
+        watch.check(float(now))
     assert sleeper.status() == psutil.STATUS_STOPPED
 
 
 def test_a_debuggers_halt_is_left_alone(sleeper):
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ptrace(PTRACE_ATTACH, sleeper.pid, None, None):
-        pytest.skip(f"no debugger may look here: {os.strerror(ctypes.get_errno())}")
+        pytest.skip(f"no debugger may check here: {os.strerror(ctypes.get_errno())}")
     wait_until(sleeper, psutil.STATUS_TRACING_STOP)
     watch = SupervisorWatch(sleeper.pid, wake=True)
     for now in range(10):
-        watch.look(float(now))
+        watch.check(float(now))
     assert sleeper.status() == psutil.STATUS_TRACING_STOP
     os.waitpid(sleeper.pid, 0x40000000)  # __WALL
     assert not libc.ptrace(PTRACE_DETACH, sleeper.pid, None, None)
@@ -81,5 +81,5 @@ def test_a_debuggers_halt_is_left_alone(sleeper):
 def test_a_process_that_has_ended_is_left_alone(sleeper):
     watch = SupervisorWatch(sleeper.pid, wake=True)
     sleeper.kill()
-    watch.look(1.0)
-    watch.look(100.0)
+    watch.check(1.0)
+    watch.check(100.0)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from paged_serve.frontend.supervision.child_messages import Complaint
+from paged_serve.frontend.supervision.child_messages import FailureReport
 from paged_serve.frontend.supervision.losses import Losses
 from paged_serve.frontend.supervision.processes import process_table
 from paged_serve.frontend.supervision.processes.child import Child, ChildEvent, ChildState, StartInfo
@@ -55,7 +55,7 @@ class Harness:
 
     def __init__(self, tensor_parallel_size: int):
         self.sent: list[object] = []  # by the supervisor, to the core
-        self.complaints: list[Complaint] = []  # of children, to be read next
+        self.failure_reports: list[FailureReport] = []  # of children, to be read next
         self.given_up: tuple[str, int] | None = None
         self.now = 0.0
         self.slots = [
@@ -75,7 +75,9 @@ class Harness:
         self.losses = Losses(
             self.table,
             link,
-            SimpleNamespace(read=lambda now, on_progress: [self.complaints.pop(0) for _ in self.complaints[:]]),
+            SimpleNamespace(
+                read=lambda now, on_progress: [self.failure_reports.pop(0) for _ in self.failure_reports[:]]
+            ),
             HangDetector(300.0, self.now),
             self.recovery,
             SimpleNamespace(collect=lambda reason, now: None),
@@ -199,7 +201,7 @@ def test_the_last_message_of_a_dismissed_child_does_not_count_as_a_second_loss(h
     made.turn()
     for worker in workers:
         worker.failure = "ProtocolError: the engine core refused this worker: worker group 0; group 1 is in use"
-        made.complaints.append(Complaint(worker))
+        made.failure_reports.append(FailureReport(worker))
     made.settle()
     made.check()
     assert made.num_restarts == 1
@@ -210,8 +212,8 @@ def test_simultaneous_failures_of_a_core_and_its_ranks_cost_one_restart(harness,
     made = prepared(harness, size, ())
     [core] = made.table.of_role("engine-core")
     workers = made.table.of_role("worker")
-    made.complaints = [Complaint(worker) for worker in workers]
-    made.complaints.append(Complaint(core, lost_workers=WorkersLost(0, "rank 0: it is gone")))
+    made.failure_reports = [FailureReport(worker) for worker in workers]
+    made.failure_reports.append(FailureReport(core, lost_workers=WorkersLost(0, "rank 0: it is gone")))
     for worker in workers:
         worker.failure = "RuntimeError: a rank is gone"
     made.settle()
@@ -223,8 +225,8 @@ def test_memory_is_named_as_the_cause_of_a_kill_exactly_when_the_kernel_reports_
     made = prepared(harness, 2, ())
     for is_known in (False, True):
         [victim] = [child for child in made.table.of_role("worker") if child.index == 1]
-        made.recovery.out_of_memory = SimpleNamespace(is_known=is_known, struck=lambda: False)
+        made.recovery.out_of_memory = SimpleNamespace(is_known=is_known, ran_out=lambda: False)
         made.kill(("worker", 1))
         made.settle()
-        assert "was killed by SIGKILL" in victim.obituary()
-        assert ("memory ran out" in victim.obituary()) is is_known
+        assert "was killed by SIGKILL" in victim.exit_reason()
+        assert ("memory ran out" in victim.exit_reason()) is is_known

@@ -41,8 +41,8 @@ class TestRestartBudget:
         for second in range(20):
             assert budget.spend("again", now=float(second)) == ""
             assert budget.spend("again", now=float(second)) == ""
-            budget.forgive(2)
-        budget.forgive(2)
+            budget.refund(2)
+        budget.refund(2)
         assert [budget.spend("again", now=30.0) for _ in range(2)] == ["", ""]
         assert budget.spend("again", now=30.0) != ""
 
@@ -52,10 +52,10 @@ class TestMemoryShortage:
         vmstat = tmp_path / "vmstat"
         vmstat.write_text("nr_free_pages 5\noom_kill 3\n")
         shortage = OutOfMemory(vmstat)
-        assert not shortage.struck()
+        assert not shortage.ran_out()
         vmstat.write_text("nr_free_pages 5\noom_kill 4\n")
-        assert shortage.struck()
-        assert not shortage.struck()
+        assert shortage.ran_out()
+        assert not shortage.ran_out()
 
     def test_an_old_shortage_is_not_named_as_a_cause(self, tmp_path):
         vmstat = tmp_path / "vmstat"
@@ -68,10 +68,10 @@ class TestMemoryShortage:
         assert shortage.is_known
         shortage.tick(2 * LOOK_EVERY_S)
         assert not shortage.is_known
-        assert not shortage.struck()
+        assert not shortage.ran_out()
 
     def test_a_kernel_without_the_counter_reports_no_shortage(self, tmp_path):
-        assert not OutOfMemory(tmp_path / "absent").struck()
+        assert not OutOfMemory(tmp_path / "absent").ran_out()
 
 
 class TestShutdown:
@@ -137,7 +137,7 @@ class FakeChild:
         self.last_heard = 0.0
         self.failure = ""
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         return "gone"
 
     def is_stopped(self) -> bool:
@@ -149,14 +149,14 @@ class FakeChild:
 
 class TestSilence:
     def found(self, child: FakeChild, silence_s: float) -> bool:
-        judge = HangDetector(step_timeout_s=300.0, now=0.0)
+        detector = HangDetector(step_timeout_s=300.0, now=0.0)
         times = [n / 4 for n in range(int(4 * silence_s))]  # or the detector would assume that it slept
         for now in times:
-            judge.judge([], now)
-        return judge.judge([child], silence_s) == [child]
+            detector.find_hanging([], now)
+        return detector.find_hanging([child], silence_s) == [child]
 
     @pytest.mark.parametrize(
-        ("role", "state", "patience_s"),
+        ("role", "state", "max_silence_s"),
         [
             ("frontend", ChildState.READY, HANG_S),
             ("frontend", ChildState.DRAINED, HANG_S),
@@ -164,9 +164,9 @@ class TestSilence:
             ("worker", ChildState.READY, 300.0),
         ],
     )
-    def test_a_stuck_loop_is_detected(self, role, state, patience_s):
-        assert not self.found(FakeChild(role, state), patience_s - 0.1)
-        assert self.found(FakeChild(role, state), patience_s + 0.1)
+    def test_a_stuck_loop_is_detected(self, role, state, max_silence_s):
+        assert not self.found(FakeChild(role, state), max_silence_s - 0.1)
+        assert self.found(FakeChild(role, state), max_silence_s + 0.1)
 
     @pytest.mark.parametrize("role", ["frontend", "engine-core", "standby"])
     def test_a_child_whose_threads_all_sleep_is_detected_sooner(self, role):
@@ -190,8 +190,8 @@ class TestSilence:
 
     def test_after_a_pause_of_the_supervisor_each_child_gets_time_to_report(self):
         child = FakeChild("frontend", ChildState.READY)
-        judge = HangDetector(step_timeout_s=300.0, now=0.0)
-        assert judge.judge([child], 1000.0) == []
+        detector = HangDetector(step_timeout_s=300.0, now=0.0)
+        assert detector.find_hanging([child], 1000.0) == []
         assert child.last_heard == 1000.0
 
 

@@ -63,7 +63,7 @@ def split_input(given: Input, limit: Limit) -> list[str | list[int]]:
         if len(given) > limit.most:
             raise too_long(f"{len(given)}", "input", limit.longest)
     elif len(given) > MAX_INPUTS:
-        raise InvalidRequest(f"input has {len(given)} entries; at most {MAX_INPUTS} may come in one request", "input")
+        raise InvalidRequest(f"input has {len(given)} entries; a request may have at most {MAX_INPUTS}", "input")
     kinds = set(map(type, given))
     if len(kinds) != 1:
         raise InvalidRequest("input mixes types; send only texts, only tokens, or only lists of tokens", "input")

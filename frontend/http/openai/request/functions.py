@@ -27,7 +27,7 @@ def with_tools(body: ChatCompletionRequest, raw: bytes, one_call: bool) -> tuple
         return body, raw
     for field in ("tools", "tool_choice"):
         if getattr(body, field):
-            raise InvalidRequest(f"functions and {field} are both given; use tools and tool_choice alone", field)
+            raise InvalidRequest(f"functions and {field} are both given; use only tools and tool_choice", field)
     translated = msgspec.structs.replace(
         body,
         tools=[Tool(function=function, type="function") for function in body.functions],
@@ -58,5 +58,5 @@ def _tool_choice(body: ChatCompletionRequest) -> str | dict[str, Any]:
             known = ", ".join(function.name for function in body.functions or ())
             raise InvalidRequest(f"function_call names {name!r:.100}; functions has {known}", "function_call")
     raise InvalidRequest(
-        f"function_call is {body.function_call!r:.100}; it can be 'none', 'auto', or {{\"name\": …}}", "function_call"
+        f"function_call is {body.function_call!r:.100}; it must be 'none', 'auto', or {{\"name\": …}}", "function_call"
     )

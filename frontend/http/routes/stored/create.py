@@ -11,7 +11,7 @@ from ...exchange.errors import HttpError
 from ...exchange.exchange import Exchange
 from ...exchange.memory_costs import DECODED_PER_BYTE
 from ...idempotency.keys import KeyedRequest, idempotency_key, request_digest
-from ...openai.endpoints import Endpoint, check_patience, decode
+from ...openai.endpoints import Endpoint, check_time_limit, decode
 from ...openai.generation import Generation, Prompt
 from ...responses.answers import Response
 from ...responses.chat_request import Earlier
@@ -83,7 +83,7 @@ async def _answer_in_background(
     row = None if request is None else await _of_key(store, caller, request)
     if row is None:
         job = Job(raw.decode(), model, warnings, service.fingerprint)
-        check_patience(service, exchange, body)
+        check_time_limit(service, exchange, body)
         row = await _accept(service, exchange, store, body, job, request)
     if body.stream:
         await send_stream(service, exchange, row, 0)

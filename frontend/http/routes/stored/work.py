@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True):
     fingerprint: str  # of the server that accepted it; with another one, the output would have other bytes
 
 
-class Absent:
+class BackgroundSender:
     """The sender of a request without a connection."""
 
     def __init__(self, tenant: Tenant, request_id: str):
@@ -47,7 +47,7 @@ class BackgroundWork:
 
     def __init__(self, service: Service, tenant: Tenant, head: AnswerHead, body: TranslatedResponsesRequest):
         self.ended: Ended | None = None
-        self._service, self._sender = service, Absent(tenant, head.answer_id)
+        self._service, self._sender = service, BackgroundSender(tenant, head.answer_id)
         self._head, self._body = head, body
         self._prompts: list[Prompt] = []
         self._begun: tuple[Generation, ResponseWriter] | None = None

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.conversation import messages
-from paged_serve.frontend.conversation.written_back import WrittenBack
+from paged_serve.frontend.conversation.sent_back import SentBack
 from paged_serve.frontend.http.openai.request.schemas import ChatCompletionRequest
 
 from ..http_server import Server
@@ -72,7 +72,7 @@ def with_template(folder: Path, text: str) -> Server:
     return Server(folder, options={"chat_template": str(path)})
 
 
-def tables() -> list[tuple[type[WrittenBack], str]]:
+def tables() -> list[tuple[type[SentBack], str]]:
     structs = (messages.ChatMessage, messages.TextPart, messages.RefusalPart, messages.ToolCall, messages.FunctionCall)
     return [
         (struct, name)

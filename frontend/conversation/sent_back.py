@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta
 
 
-class WrittenBack(msgspec.Struct, frozen=True, kw_only=True):
+class SentBack(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the table's classes."""
 
 
-class WithMessage(WrittenBack, frozen=True, kw_only=True):
+class WithMessage(SentBack, frozen=True, kw_only=True):
     annotations: Annotated[Any, Meta(description="A provider's sources for the content")] = None
     cache_control: Annotated[Any, Meta(description="A hint for a provider's prefix cache")] = None
     id: Annotated[Any, Meta(description="A provider's or a program's id of the message")] = None
@@ -24,7 +24,7 @@ class WithMessage(WrittenBack, frozen=True, kw_only=True):
     thinking_blocks: Annotated[Any, Meta(description="Signed reasoning; reasoning_content has the text")] = None
 
 
-class WithPart(WrittenBack, frozen=True, kw_only=True):
+class WithPart(SentBack, frozen=True, kw_only=True):
     annotations: Annotated[Any, Meta(description="As of a message")] = None
     cache_control: Annotated[Any, Meta(description="As of a message")] = None
     extras: Annotated[Any, Meta(description="LangChain's copy of fields that it does not know")] = None
@@ -33,22 +33,22 @@ class WithPart(WrittenBack, frozen=True, kw_only=True):
     prompt_cache_breakpoint: Annotated[Any, Meta(description="OpenAI's hint for its cache, like cache_control")] = None
 
 
-class WithToolCall(WrittenBack, frozen=True, kw_only=True):
+class WithToolCall(SentBack, frozen=True, kw_only=True):
     extra_content: Annotated[Any, Meta(description="A signature that only Google reads")] = None
     index: Annotated[Any, Meta(description="The call's index in the stream that it was assembled from")] = None
     provider_specific_fields: Annotated[Any, Meta(description="As of a message")] = None
 
 
-class WithFunctionCall(WrittenBack, frozen=True, kw_only=True):
+class WithFunctionCall(SentBack, frozen=True, kw_only=True):
     parsed_arguments: Annotated[Any, Meta(description="The arguments as parsed by OpenAI's clients")] = None
     provider_specific_fields: Annotated[Any, Meta(description="As of a message")] = None
 
 
-class WithTool(WrittenBack, frozen=True, kw_only=True):
+class WithTool(SentBack, frozen=True, kw_only=True):
     cache_control: Annotated[Any, Meta(description="As of a message")] = None
 
 
-def without_written_back(struct: type[WrittenBack]) -> frozenset[str]:
+def without_sent_back(struct: type[SentBack]) -> frozenset[str]:
     """The fields of the struct that a template may read."""
-    table = [part for part in struct.__bases__ if issubclass(part, WrittenBack)]
+    table = [part for part in struct.__bases__ if issubclass(part, SentBack)]
     return frozenset(struct.__struct_fields__).difference(*(part.__struct_fields__ for part in table))
