@@ -82,7 +82,10 @@ class RowGrammar:
 
 
 class Grammars:
-    """Compiles grammars for one model, and computes masks during the forward pass; on the sampling rank only."""
+    """Compiles grammars for one model and computes masks, those of a large vocabulary during the forward pass.
+
+    Exists on the sampling rank only.
+    """
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Sequence[int], cpus: Collection[int] = ()):
         """Reads tokenizer.json, which takes seconds for a vocabulary of 128k tokens. Raises ConfigError.

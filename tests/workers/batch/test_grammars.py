@@ -17,9 +17,13 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 JSON = Grammar(json.dumps({"grammars": [{"json_schema": SCHEMA}]}))
 
 
-@pytest.fixture(scope="module")
-def grammars():
-    return Grammars(TOKENIZER, VOCAB_SIZE, EOS)
+@pytest.fixture(scope="module", params=["in the caller", "in threads"])
+def grammars(request):
+    """Where masks are computed; those that the tests compare with come from the caller."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in threads":
+            patch.setattr("paged_serve.workers.batch.grammars.THREADED_VOCAB", VOCAB_SIZE)
+        return Grammars(TOKENIZER, VOCAB_SIZE, EOS)
 
 
 def lark(grammar: str, **more) -> Grammar:
