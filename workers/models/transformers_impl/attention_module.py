@@ -16,6 +16,7 @@ from .recognition import TOLERANCE, norm_kind
 
 PRODUCTS = ("q_proj", "k_proj", "v_proj", "o_proj")
 NORMS = ("q_norm", "k_norm")
+PARTIAL = ("partial_rotary_factor", "rotary_dim", "rotary_pct")  # fields by which a part of each head is rotated
 FAILURES = (RuntimeError, TypeError, AttributeError, ValueError, KeyError, IndexError)
 HIDDEN, HEADS = 6, 4  # of the copy, which has two KV heads
 POSITIONS = (0, 5, 99_999, 3_000_000)  # what depends on positions beside the rotation is seen
@@ -50,6 +51,14 @@ class AttentionModule(nn.Module):
         return self._out(mixed.flatten(1)).clone().unsqueeze(0), None
 
 
+def rotates_whole_heads(fields: Any) -> bool:
+    """Whether no field of a config, at any depth, says that only a part of each head is rotated."""
+    if not isinstance(fields, dict):
+        return True
+    named = (value for name, value in fields.items() if name in PARTIAL and value is not None)
+    return all(value == 1.0 for value in named) and all(map(rotates_whole_heads, fields.values()))
+
+
 def plain_attention(module: Any) -> PlainAttention | None:
     """None if `module` is no PlainAttention. Its weights need no memory yet."""
     children, head_dim = dict(module.named_children()), getattr(module, "head_dim", None)
@@ -64,12 +73,11 @@ def plain_attention(module: Any) -> PlainAttention | None:
     if any(kind is None or kind.is_centred for kind in kinds) or len({kind.eps for kind in kinds if kind}) > 1:
         return None
     trial, weights = _small_copy(module, children, head_dim)
-    ours = [
-        kind.norm(trial._modules[name].weight, None)
-        for kind, name in zip(kinds, NORMS, strict=False)
-        if kind  # type: ignore[union-attr, arg-type]
-    ]
-    options = _agreed(trial, weights, head_dim, ours or [_unchanged, _unchanged])
+    ours: list[Callable[[Tensor], Tensor]] = [_unchanged, _unchanged]
+    for place, kind in enumerate(kinds):
+        if kind is not None:
+            ours[place] = kind.norm(trial._modules[NORMS[place]].weight, None)
+    options = _agreed(trial, weights, head_dim, ours)
     return None if options is None else PlainAttention(module.layer_idx, head_dim, bool(norms), options)
 
 
