@@ -35,7 +35,6 @@ SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, and the
     "runner": ("auto", "generate", "pooling"),
     "skip_tokenizer_init": (False,),
     "tokenizer_mode": ("auto",),
-    "trust_remote_code": (False,),
 }
 _INSTEAD = {
     "cpu_offload_gb": "weights stay on the device that computes with them",
@@ -46,7 +45,6 @@ _INSTEAD = {
     "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
     "runner": "a model does what its folder says",
     "swap_space": "preempted requests are computed again, nothing is swapped",
-    "trust_remote_code": "code from a model folder is never run",
 }
 
 
