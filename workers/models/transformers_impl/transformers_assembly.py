@@ -221,11 +221,12 @@ class TransformersAssembly(WeightReader):
         is_tied, is_plain = f"{names[head]}.weight" in self._tied(), type(embedding) is nn.Embedding
         head_name = stored if is_tied else names[head]
         bias = self._head_bias(names[head]) if head.bias is not None else None
+        table: VocabularyEmbedding | None = None
+        product: Linear
         if is_tied and is_plain and bias is None and not self._source.quantizes_head:
             tied = self._backend.tied_table(self._stored_rows(stored, shape, rows, start, stop))
             table, product = VocabularyEmbedding(tied, self._group), tied
         else:
-            table = None
             if is_plain:
                 share = self._stored_rows(stored, shape, rows, start, stop)
                 table = VocabularyEmbedding(self._backend.table(share), self._group)
