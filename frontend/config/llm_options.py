@@ -35,7 +35,6 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of other engines: the val
     "runner": ("auto", "generate", "pooling"),
     "skip_tokenizer_init": (False,),
     "tokenizer_mode": ("auto",),
-    "trust_remote_code": (False,),
 }
 _INSTEAD = {
     "cpu_offload_gb": "weights are not offloaded",
@@ -46,7 +45,6 @@ _INSTEAD = {
     "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
     "runner": "the files of a model determine its tasks",
     "swap_space": "preempted requests are computed again, not swapped",
-    "trust_remote_code": "code from a model folder is never run",
 }
 
 

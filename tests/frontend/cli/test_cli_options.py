@@ -20,6 +20,8 @@ from paged_serve.protocol.messages.config import Config
 PACKAGE = Path(__file__).parents[2] / "plugins" / "package"
 EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "model.model": ("a", "b", "c"),
+    "model.model_impl": ("native", "transformers", "auto"),
+    "model.trust_remote_code": (True, False, True),
     "model.served_model_names": ("a", "b", "c"),
     "model.tokenizer": ("a", "b", "c"),
     "model.dtype": ("bfloat16", "float16", "float32"),

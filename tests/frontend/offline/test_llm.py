@@ -276,7 +276,7 @@ def test_closing_ends_the_engine_and_its_thread(start):
     [
         ({"max_num_sequences": 3}, "did you mean max_num_seqs"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization=1.5"),
-        ({"trust_remote_code": True}, "never run"),
+        ({"model_impl": "vllm"}, "model_impl='vllm'"),
         ({"dtype": "int3"}, "dtype='int3'"),
         ({"max_model_len": 0}, "max_model_len=0"),
     ],

@@ -16,6 +16,7 @@ from .recognition import TOLERANCE, norm_kind
 
 PRODUCTS = ("q_proj", "k_proj", "v_proj", "o_proj")
 NORMS = ("q_norm", "k_norm")
+PARTIAL = ("partial_rotary_factor", "rotary_dim", "rotary_pct")  # fields by which a part of each head is rotated
 FAILURES = (RuntimeError, TypeError, AttributeError, ValueError, KeyError, IndexError)
 HIDDEN, HEADS = 6, 4  # of the copy, which has two KV heads
 POSITIONS = (0, 5, 99_999, 3_000_000)  # what depends on positions beside the rotation is seen
@@ -50,6 +51,14 @@ class AttentionModule(nn.Module):
         return self._out(mixed.flatten(1)).clone().unsqueeze(0), None
 
 
+def rotates_whole_heads(fields: Any) -> bool:
+    """Whether no field of a config, at any depth, says that only a part of each head is rotated."""
+    if not isinstance(fields, dict):
+        return True
+    named = (value for name, value in fields.items() if name in PARTIAL and value is not None)
+    return all(value == 1.0 for value in named) and all(map(rotates_whole_heads, fields.values()))
+
+
 def plain_attention(module: Any) -> PlainAttention | None:
     """None if `module` is no PlainAttention. Its weights need no memory yet."""
     children, head_dim = dict(module.named_children()), getattr(module, "head_dim", None)
@@ -63,13 +72,12 @@ def plain_attention(module: Any) -> PlainAttention | None:
     kinds = [norm_kind(norm) for norm in norms]
     if any(kind is None or kind.is_centred for kind in kinds) or len({kind.eps for kind in kinds if kind}) > 1:
         return None
-    trial, weights = _small_copy(module, children, head_dim)
-    ours = [
-        kind.norm(trial._modules[name].weight, None)
-        for kind, name in zip(kinds, NORMS, strict=False)
-        if kind  # type: ignore[union-attr, arg-type]
-    ]
-    options = _agreed(trial, weights, head_dim, ours or [_unchanged, _unchanged])
+    model_copy, weights = _small_copy(module, children, head_dim)
+    ours: list[Callable[[Tensor], Tensor]] = [_unchanged, _unchanged]
+    for place, kind in enumerate(kinds):
+        if kind is not None:
+            ours[place] = kind.norm(model_copy._modules[NORMS[place]].weight, None)
+    options = _agreed(model_copy, weights, head_dim, ours)
     return None if options is None else PlainAttention(module.layer_idx, head_dim, bool(norms), options)
 
 
@@ -85,14 +93,14 @@ def _small_copy(module: Any, children: dict[str, Any], head_dim: int) -> tuple[A
             if name in children:
                 parts[name] = copy.deepcopy(children[name]).to_empty(device="cpu").float()
                 parts[name].weight.data.copy_(torch.randn(parts[name].weight.shape))
-    trial = copy.copy(module)
-    trial.__dict__ = dict(module.__dict__)
-    trial._modules = parts
-    return trial, weights
+    model_copy = copy.copy(module)
+    model_copy.__dict__ = dict(module.__dict__)
+    model_copy._modules = parts
+    return model_copy, weights
 
 
 def _agreed(
-    trial: Any, weights: list[nn.Linear], head_dim: int, norms: list[Callable[[Tensor], Tensor]]
+    model_copy: Any, weights: list[nn.Linear], head_dim: int, norms: list[Callable[[Tensor], Tensor]]
 ) -> dict[str, Any] | None:
     """The options that the copy passes to the attention function, if all else is what we compute."""
     generator = torch.Generator().manual_seed(HEADS)
@@ -105,10 +113,10 @@ def _agreed(
         seen.append((query, key, value, options))
         return query.transpose(1, 2), None
 
-    trial.__dict__[HOLDER] = note
+    model_copy.__dict__[HOLDER] = note
     doubled = (torch.cat([each, each], dim=-1).unsqueeze(0) for each in (cosine, sine))
     try:
-        result = trial(
+        result = model_copy(
             hidden_states=x,
             position_embeddings=tuple(doubled),
             attention_mask=None,

@@ -23,6 +23,7 @@ from .checks.probe import sight_of
 from .modules import GivenHidden
 from .paged_attention import attend
 
+LIBRARY: Any = transformers  # its functions have no types
 NAME = "paged_serve"  # of our attention function, in a config
 PROBE = "paged_serve_probe"  # the same function, while masks are described
 BUILDING = threading.Lock()  # the library changes torch's default dtype meanwhile
@@ -34,7 +35,7 @@ class _Fields(msgspec.Struct, frozen=True):
     auto_map: dict[str, Any] | None = None
 
 
-class EmptyOnMeta(TorchFunctionMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+class EmptyOnMeta(TorchFunctionMode):
     """Within it torch.empty has no memory: weights have none until they are read, and what is computed is real."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,7 +47,7 @@ class EmptyOnMeta(TorchFunctionMode):  # type: ignore[no-untyped-call]  # torch 
 
 def read_config(folder: Path, architectures: Sequence[str], *, trusts_code: bool) -> Any:
     """The config object of a decoder. Raises ConfigError when the library has none such, or may not run its code."""
-    transformers.logging.set_verbosity_error()
+    LIBRARY.logging.set_verbosity_error()
     own = set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     code = (read_json_file(folder / "config.json", _Fields).auto_map or {}).get("AutoModelForCausalLM")
     if not own and not code:
@@ -57,7 +58,7 @@ def read_config(folder: Path, architectures: Sequence[str], *, trusts_code: bool
             "--trust-remote-code to run it"
         )
     try:
-        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trusts_code, local_files_only=True)
+        return LIBRARY.AutoConfig.from_pretrained(folder, trust_remote_code=trusts_code, local_files_only=True)
     except NOT_READ as error:
         raise ConfigError(f"{folder / 'config.json'} cannot be read by transformers: {first_line(error)}") from error
 
@@ -69,7 +70,7 @@ def build(config: Any, architectures: Sequence[str], dtype: torch.dtype, *, trus
     config.use_cache = False
     try:
         with BUILDING, EmptyOnMeta():
-            model = transformers.AutoModelForCausalLM.from_config(
+            model = LIBRARY.AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=NAME, trust_remote_code=trusts_code
             )
     except NOT_READ as error:

@@ -46,16 +46,16 @@ def norm_kind(module: nn.Module) -> NormKind | None:
     weight = parameters["weight"]
     if any(each.dim() != 1 or each.shape != weight.shape for each in parameters.values()) or list(module.children()):
         return None
-    trial = copy.deepcopy(module).to_empty(device="cpu").float()
+    model_copy = copy.deepcopy(module).to_empty(device="cpu").float()
     generator = torch.Generator().manual_seed(SEED)
-    for parameter in trial.parameters():
+    for parameter in model_copy.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    bias = dict(trial.named_parameters()).get("bias")
+    bias = dict(model_copy.named_parameters()).get("bias")
     inputs = [scale * (0.5 + torch.randn(1, 3, len(weight), generator=generator)) for scale in SCALES]
     for is_centred, added in ((False, 0.0), (False, 1.0), (True, 0.0), (True, 1.0)):
         kind = NormKind(is_centred, eps, added)
         if (is_centred or bias is None) and _agree(
-            trial, kind.norm(dict(trial.named_parameters())["weight"], bias), inputs
+            model_copy, kind.norm(dict(model_copy.named_parameters())["weight"], bias), inputs
         ):
             return kind
     return None
@@ -89,10 +89,10 @@ def gated_activation(module: nn.Module) -> Activation | None:
         torch.manual_seed(SEED)
         gate, up, down = nn.Linear(6, 10), nn.Linear(6, 10), nn.Linear(10, 6)
         x = torch.randn(1, 4, 6)
-    trial = copy.copy(module)
-    trial._modules = dict(zip(GATED, (gate, up, down, children["act_fn"]), strict=True))
+    model_copy = copy.copy(module)
+    model_copy._modules = dict(zip(GATED, (gate, up, down, children["act_fn"]), strict=True))
     try:
-        found = trial(x)
+        found = model_copy(x)
     except (RuntimeError, TypeError, AttributeError):
         return None
     expected = down(activated(gate(x), activation) * up(x))

@@ -26,7 +26,7 @@ from ...quantization.source import MatrixSource
 from ..families.family import WeightNames
 from ..matrix_rows import Rows
 from ..weight_reader import WeightReader
-from .attention_module import NORMS, PRODUCTS, AttentionModule, PlainAttention, plain_attention
+from .attention_module import NORMS, PRODUCTS, AttentionModule, PlainAttention, plain_attention, rotates_whole_heads
 from .modules import (
     ActivationModule,
     EmbeddingModule,
@@ -67,6 +67,7 @@ class TransformersAssembly(WeightReader):
         self._num_positions = num_positions
         self._has_prefix = any(name.startswith(self._prefix) for name in checkpoint.entries)
         self._norm_kinds: dict[Any, NormKind | None] = {}
+        self._rotates_whole_heads = rotates_whole_heads(model.config.to_dict())
         self._replaced: set[str] = set()  # names of modules that are no more
         self.ours: list[nn.Module] = []  # the modules that took another's place
 
@@ -90,7 +91,7 @@ class TransformersAssembly(WeightReader):
     def _replacement(self, name: str, module: nn.Module, ops: Ops) -> nn.Module | None:
         if type(module) is nn.Linear:
             return self._linear(name, module)
-        if (plain := plain_attention(module)) is not None:
+        if self._rotates_whole_heads and (plain := plain_attention(module)) is not None:
             return self._attention(name, module, plain)
         if (gated := gated_activation(module)) is not None:
             return self._feed_forward(name, module, gated, ops)
@@ -220,11 +221,12 @@ class TransformersAssembly(WeightReader):
         is_tied, is_plain = f"{names[head]}.weight" in self._tied(), type(embedding) is nn.Embedding
         head_name = stored if is_tied else names[head]
         bias = self._head_bias(names[head]) if head.bias is not None else None
+        table: VocabularyEmbedding | None = None
+        product: Linear
         if is_tied and is_plain and bias is None and not self._source.quantizes_head:
             tied = self._backend.tied_table(self._stored_rows(stored, shape, rows, start, stop))
             table, product = VocabularyEmbedding(tied, self._group), tied
         else:
-            table = None
             if is_plain:
                 share = self._stored_rows(stored, shape, rows, start, stop)
                 table = VocabularyEmbedding(self._backend.table(share), self._group)

@@ -99,7 +99,10 @@ def _loaded(
     omit_masks(found)
     paged = PagedAttention(attention, ops, backend.ops(rotating), angles, heads.num_heads, options)
     hold(base, paged)
-    versions = f"transformers {version()} torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
+    code = f"transformers {version()}" + (
+        "" if type(model).__module__.startswith("transformers.") else " folder's code"
+    )
+    versions = f"{code} torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
     loaded = TransformersModel(
         geometry=with_attention(geometry, options, attention.head_multiple),
         tp_size=size,

@@ -70,12 +70,12 @@ class Probe:
 
     def projected(self, module: Any, projected: Tensor, cosines: Tensor, sines: Tensor, mask: Any) -> Tensor:
         """Of an AttentionModule, which passes heads that are not rotated yet."""
-        heads, kv_heads = module.heads
-        query, key, value = torch.split(
-            projected.view(len(projected), -1, module.plain.head_dim), [heads, kv_heads, kv_heads], dim=1
-        )
-        each = (part.transpose(0, 1).unsqueeze(0) for part in (query, key, value))
-        return self(module, *each, mask, module.plain.options)[0][0]
+        (heads, kv_heads), head_dim = module.heads, module.plain.head_dim
+        if cosines.shape[-1] != head_dim:
+            raise ConfigError(f"layer {module.layer_idx} rotates {cosines.shape[-1]} of a head's {head_dim} elements")
+        parts = torch.split(projected.view(len(projected), -1, head_dim), [heads, kv_heads, kv_heads], dim=1)
+        query, key, value = (part.transpose(0, 1).unsqueeze(0) for part in parts)
+        return self(module, query, key, value, mask, module.plain.options)[0][0]
 
 
 def attention_options(base: nn.Module, geometry: Geometry, tp_size: int) -> list[AttentionOptions]:

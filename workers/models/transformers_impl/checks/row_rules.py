@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from paged_serve.protocol.errors import ConfigError
 
 WHOLE_VECTORS = 64  # elements; a multiple of what torch's loops take at once, in every dtype and instruction set
-TRIALS = 1 << 15  # float32 numbers on which a function is tried
+NUM_VALUES = 1 << 15  # float32 numbers on which a function is tried
 COPIES = """
     _reshape_alias _to_copy _unsafe_view alias arange as_strided cat chunk clone concat contiguous copy_ detach
     embedding empty empty_like empty_strided expand expand_as fill_ flatten full full_like index index_select lift_fresh
@@ -119,8 +119,8 @@ def _values(like: Tensor) -> Tensor:
         every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(like.dtype)
         values = every[every.isfinite()]
     else:
-        generator = torch.Generator().manual_seed(TRIALS)
-        values = torch.randn(TRIALS, generator=generator).mul_(4.0).to(like.dtype)
+        generator = torch.Generator().manual_seed(NUM_VALUES)
+        values = torch.randn(NUM_VALUES, generator=generator).mul_(4.0).to(like.dtype)
     return values if bool((like < 0).any()) else values.abs()
 
 
