@@ -36,7 +36,7 @@ VECTOR_BYTES = 4  # of a number as it came, and kept while others come
 DECIMAL_BYTES = 2 * 24  # of a number as text: in its list, and in the body
 BASE64_BYTES = 2 * 6
 SIGN_BYTES = 2  # eight make a number of up to four characters
-_TYPE_BYTES = {"base64": BASE64_BYTES, "binary": SIGN_BYTES, "ubinary": SIGN_BYTES}
+_TYPE_BYTES: dict[Any, int] = {"base64": BASE64_BYTES, "binary": SIGN_BYTES, "ubinary": SIGN_BYTES}
 _BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
 
 
