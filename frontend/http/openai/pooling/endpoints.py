@@ -36,7 +36,7 @@ VECTOR_BYTES = 4  # per number: as float32, kept until the other vectors have co
 DECIMAL_BYTES = 2 * 24  # per number: its text, in its list and in the body
 BASE64_BYTES = 2 * 6
 SIGN_BYTES = 2  # eight make a number of up to four characters
-_TYPE_BYTES = {"base64": BASE64_BYTES, "binary": SIGN_BYTES, "ubinary": SIGN_BYTES}
+_TYPE_BYTES: dict[Any, int] = {"base64": BASE64_BYTES, "binary": SIGN_BYTES, "ubinary": SIGN_BYTES}
 _BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
 
 
