@@ -27,7 +27,7 @@ def test_a_library_that_manylinux_lacks_is_refused(monkeypatch):
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
     monkeypatch.setattr(build_wheel, "PROMISED", build_wheel.PROMISED - {"libstdc++.so.6"})
-    with pytest.raises(SystemExit, match=r"needs \['libstdc\+\+.so.6'\], which manylinux does not promise"):
+    with pytest.raises(SystemExit, match=r"needs \['libstdc\+\+.so.6'\], which manylinux does not guarantee"):
         build_wheel.least_manylinux(cpu.library_path("portable").read_bytes())
 
 

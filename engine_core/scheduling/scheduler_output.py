@@ -27,7 +27,7 @@ def _new_row(sequence: Sequence) -> NewRow:
         row=sequence.row,
         token_ids=sequence.token_bytes(0, sequence.num_tokens),
         prompt_len=request.prompt_len,
-        num_computed_tokens=sequence.num_applied,  # nothing of its own is computed yet: what it shares
+        num_computed_tokens=sequence.num_applied,  # shared tokens; it has computed none itself yet
         block_tables=tuple(map(pack_ids, sequence.block_tables)),
         seed=sequence.seed,
         eos_token_ids=tuple(sorted(sequence.eos_ids)),

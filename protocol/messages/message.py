@@ -53,7 +53,7 @@ class Hello(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The handshake failed; the link is dead. `reason` is for people."""
+    """The handshake failed; the link is dead. `reason` is readable text."""
 
     reason: LongText
     stale: bool = False  # the sender's epoch is over, an ordinary loss; any other refusal would repeat itself

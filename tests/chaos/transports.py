@@ -129,7 +129,7 @@ class _Answer:
 class HttpTransport:
     """POST /v1/completions as server-sent events, one connection per request.
 
-    `keeps`: with an Idempotency-Key; an attempt that broke goes on behind its last event when it is asked again.
+    `keeps`: with an Idempotency-Key; a broken attempt continues after its last event when it is sent again.
     """
 
     def __init__(self, port: int, *, keeps: bool = False):

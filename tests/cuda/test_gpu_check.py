@@ -133,11 +133,11 @@ def test_a_part_that_the_emulator_ran_has_a_report(tmp_path):
     text = (tmp_path / "gpu_check.md").read_text()
     assert "a trial run on the CPU: the figures mean nothing" in text
     assert "| launch | passed |" in text
-    assert "## What a launch costs the CPU\n" in text
+    assert "## CPU time of a kernel launch\n" in text
     assert "| rms_norm through the launcher |" in text
 
 
 def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["--only", "everything"])
-    assert "there are selftest, kernels" in capsys.readouterr().err
+    assert "known: selftest, kernels" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_time_limits_are_met_or_refused_at_once(seed):
     refused, expired = world.rejected(RejectReason.OVERLOADED), world.rejected(RejectReason.EXPIRED)
     served = [asked for asked in world.sent.values() if asked.first_token_s is not None]
     assert len(served) > 800  # as many as without a limit
-    assert max(asked.first_token_s for asked in served) < 2.0 + 0.5  # one that is computed at its deadline goes on
+    assert max(asked.first_token_s for asked in served) < 2.0 + 0.5  # a request that runs at its deadline continues
     assert len(expired) < 0.2 * len(served)
     assert all(asked.rejected_s == pytest.approx(0.0, abs=0.2) for asked in refused)
     assert all(asked.rejected.retry_after_s > 0 for asked in refused)
