@@ -38,7 +38,7 @@ def centred(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tenso
     return scaled if bias is None else scaled + bias.double()
 
 
-def turned(heads: Tensor, angles: Tensor) -> Tensor:
+def rotated(heads: Tensor, angles: Tensor) -> Tensor:
     """`heads` [tokens, n, head_dim], element i with i + head_dim / 2; `angles` [tokens, head_dim]: cosines, sines."""
     low, high = heads.double().chunk(2, -1)
     cosine, sine = angles.double().unsqueeze(1).chunk(2, -1)

@@ -124,8 +124,8 @@ ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
 class KVGroup(Record, frozen=True):
     """Layers with the same attention window or attention chunk; they share a block table per row."""
 
-    window: Count = 0  # positions that a token sees, itself included; 0: all
-    attention_chunk: Count = 0  # a token sees positions from the last multiple of it on; 0: from any
+    window: Count = 0  # positions that a token attends to, itself included; 0: all
+    attention_chunk: Count = 0  # a token attends to positions from the last multiple of this on; 0: no limit
 
     def __post_init__(self) -> None:
         if self.window and self.attention_chunk:
@@ -133,7 +133,7 @@ class KVGroup(Record, frozen=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether every token sees all before it."""
+        """Whether every token attends to all tokens before it."""
         return not self.window and not self.attention_chunk
 
 

@@ -50,7 +50,7 @@ def hidden_states(w: Weights, token_ids: Tensor, bias: Tensor, cos: Tensor, sin:
     x = functional.embedding(token_ids, w["model.embed_tokens.weight"])
     groups = config.num_attention_heads // config.num_key_value_heads
 
-    def turned(v: Tensor) -> Tensor:
+    def rotated(v: Tensor) -> Tensor:
         half = config.head_dim // 2
         return v * cos + torch.cat((-v[..., half:], v[..., :half]), -1) * sin
 
@@ -64,8 +64,8 @@ def hidden_states(w: Weights, token_ids: Tensor, bias: Tensor, cos: Tensor, sin:
         layer = f"model.layers.{i}."
         y = norm(x, layer + "input_layernorm.weight")
         q, k, v = (heads(y, f"{layer}self_attn.{name}_proj.weight") for name in "qkv")
-        k, v = (z.repeat_interleave(groups, 1) for z in (turned(k), v))
-        out = attention(turned(q), k, v, bias).view(rows, -1, length, config.head_dim).transpose(1, 2)
+        k, v = (z.repeat_interleave(groups, 1) for z in (rotated(k), v))
+        out = attention(rotated(q), k, v, bias).view(rows, -1, length, config.head_dim).transpose(1, 2)
         x = x + functional.linear(out.reshape(rows, length, -1), w[layer + "self_attn.o_proj.weight"])
         y = norm(x, layer + "post_attention_layernorm.weight")
         gate, up = (functional.linear(y, w[f"{layer}mlp.{name}_proj.weight"]) for name in ("gate", "up"))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.attention_options import AttentionOptions, Sight, alibi_slopes
+from paged_serve.workers.checkpoint.attention_options import AttentionMask, AttentionOptions, alibi_slopes
 from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, AttentionWork, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 
@@ -90,7 +90,9 @@ class Batch:
         self.keys, self.values = (torch.full(shape, torch.nan).to(self.heads.cache_dtype) for _ in range(2))
         self.tables = torch.full((len(counts), max(counts) + 2), POISON, dtype=torch.int32)
         for index, (request, count) in enumerate(zip(self.requests, counts, strict=True)):
-            unseen = Sight(self.window, self.heads.attention_chunk).first_seen(len(request.keys) - len(request.query))
+            unseen = AttentionMask(self.window, self.heads.attention_chunk).first_seen(
+                len(request.keys) - len(request.query)
+            )
             for block in range(unseen // size, count):
                 self.tables[index, block] = at = next(ids)
                 part = slice(max(unseen, block * size), min((block + 1) * size, len(request.keys)))

@@ -10,7 +10,7 @@ from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.layers.rotary import rotate
 
-from ..kernel_oracles import activated, centred, gated, normalised, turned
+from ..kernel_oracles import activated, centred, gated, normalised, rotated
 from ..workers.cache_views import writing_view
 from .operations import CpuKernels, activate, cap_logits, layer_norm, rms_norm, rotate_and_cache
 from .small_floats import FORMATS, ROUNDING
@@ -167,7 +167,7 @@ class Rotation:
         query, keys, values = (inner_of(guarded) for guarded in (query, keys, values))
         return query, *(cache.transpose(1, 2).flatten(0, 1) for cache in (keys, values))
 
-    def turned(self):
+    def rotated(self):
         """The expected queries, keys and values: normalised and rotated in float64."""
         query, key, value = self.projected.double().split([self.heads, self.kv_heads, self.kv_heads], 1)
         if self.options:
@@ -177,7 +177,7 @@ class Rotation:
             query, key = (normalised(x, norm, EPS) for x, norm in zip((query, key), self.norms, strict=True))
         angles, query_scales = self.angles[self.positions], self.options.get("query_scales", torch.ones(10_000))
         factors = query_scales[self.positions].double().view(-1, 1, 1)
-        return turned(query, angles) * factors, turned(key, angles), value
+        return rotated(query, angles) * factors, rotated(key, angles), value
 
     def turned_in_float(self):
         """Queries and keys rotated by torch in float32, before rounding."""
@@ -193,7 +193,7 @@ def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_siz
     places = case.slots[used]
     _check_untouched(found, used, places)
     query, keys, values = found[0][used], found[1][places], found[2][places]
-    expected_query, expected_keys, expected_values = (x[used] for x in case.turned())
+    expected_query, expected_keys, expected_values = (x[used] for x in case.rotated())
     _check_close(query, expected_query, 1.0)
     _check_close(keys, expected_keys, case.scales[0])
     assert torch.equal(bits(values), bits(rounded(expected_values / case.scales[1], cached)))

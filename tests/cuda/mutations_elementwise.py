@@ -30,7 +30,7 @@ MUTATIONS = [
     ("rope_kv_write.cu", "+ was_low * sine[e]", "- was_low * sine[e]", "a wrong sign: no rotation"),
     ("rope_kv_write.cu", "low[e] = was_low * cosine[e]", "low[e] = low[e] * sine[e]", "sine for cosine"),
     ("rope_kv_write.cu", "p.positions[token] * PACKS", "token * PACKS", "index for position"),
-    ("rope_kv_write.cu", "if (!is_value) turn(", "turn(", "values turned too"),
+    ("rope_kv_write.cu", "if (!is_value) turn(", "turn(", "values rotated too"),
     (
         "rope_kv_write.cu",
         "is_query ? p.query_norm : p.key_norm",

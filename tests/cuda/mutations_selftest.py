@@ -27,7 +27,7 @@ MUTATIONS = [
         "device.cuh",
         "load_matrices(fragment, row, true, here)",
         "load_matrices(fragment, row, false, here)",
-        "not turned",
+        "not rotated",
     ),
     (
         "device.cuh",

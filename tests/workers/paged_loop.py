@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paged_serve.workers.batch.input_batch import InputBatch
-from paged_serve.workers.checkpoint.attention_options import Sight
+from paged_serve.workers.checkpoint.attention_options import AttentionMask
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.models.decoder import Model
@@ -73,7 +73,7 @@ class PagedLoop:
 
     def _free_behind_windows(self, row: LoopRow) -> None:
         for table, kind in zip(row.tables, self.kinds, strict=True):
-            first = Sight(kind.window, kind.attention_chunk).first_seen(row.num_computed)
+            first = AttentionMask(kind.window, kind.attention_chunk).first_seen(row.num_computed)
             for index in range(first // self.block_size):
                 if table[index] != NOWHERE:
                     self._on_freed(self.cache, table[index])

@@ -167,12 +167,12 @@ class Grammars:
     def _on_error(self, row: RowGrammar) -> None:
         """Retry a row whose matcher failed while it was shared; any other row has failed."""
         if row.origin is not None and _reason(row.matcher) != NO_OUTPUT:
-            self._set_apart(row)
+            self._unshare(row)
             self._library.numpy.fill_next_token_bitmask(row.matcher, row.bits[None])
         if row.matcher.is_error() and not row.failure:
             row.failure = _reason(row.matcher)
 
-    def _set_apart(self, row: RowGrammar) -> None:
+    def _unshare(self, row: RowGrammar) -> None:
         """Give the row a matcher that it does not share, and let later rows copy a new one."""
         if self._compiled.get(row.source) is row.origin:
             del self._compiled[row.source]

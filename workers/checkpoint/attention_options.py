@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """Which keys a token sees; at most one of the three is set."""
+class AttentionMask:
+    """Which keys a token attends to; at most one of the three is set."""
 
-    window: int = 0  # positions that it sees, itself included; 0: all
-    attention_chunk: int = 0  # it sees positions from the last multiple of this on; 0: from any
-    is_bidirectional: bool = False  # it also sees the keys after its own: its whole prompt is one chunk
+    window: int = 0  # number of positions up to its own, which is included; 0: all
+    attention_chunk: int = 0  # keys start at the last multiple of this; 0: at 0
+    is_bidirectional: bool = False  # also later keys: the whole prompt is one chunk
 
     def first_seen(self, position: int) -> int:
-        """The first position that the token at `position` sees."""
+        """The first position that the token at `position` attends to."""
         if self.attention_chunk:
             return position // self.attention_chunk * self.attention_chunk
         return max(0, position - self.window + 1) if self.window else 0
@@ -33,7 +33,7 @@ class AttentionOptions:
     """How one layer computes its scores: query * key * scale, then the cap, then ALiBi's bias, all in float32."""
 
     scale: float
-    window: int = 0  # as in Sight
+    window: int = 0  # as in AttentionMask
     cap: float = 0.0  # scores become cap * tanh(score / cap); 0: no cap
     slopes: Tensor | None = None  # [heads] float32, ALiBi: adds slope * (key's position - query's) to a score
     is_bidirectional: bool = False
@@ -45,8 +45,8 @@ class AttentionOptions:
         assert sum(kinds) <= 1, "windows and attention chunks end at their token, and exclude each other"
 
     @property
-    def sight(self) -> Sight:
-        return Sight(self.window, self.attention_chunk, self.is_bidirectional)
+    def mask(self) -> AttentionMask:
+        return AttentionMask(self.window, self.attention_chunk, self.is_bidirectional)
 
 
 def alibi_slopes(num_heads: int) -> Tensor:

@@ -107,7 +107,7 @@ class Geometry:
     scores_cap: float = 0.0  # of attention scores, by a tanh; 0: no cap
     logits_cap: float = 0.0
     reaches: tuple[int, ...] = ()  # per encoder layer: tokens attended to on each side; 0: all
-    attention_chunks: tuple[int, ...] = ()  # per layer, see Sight; 0: none. Empty: none in any layer
+    attention_chunks: tuple[int, ...] = ()  # per layer, see AttentionMask; 0: none. Empty: none in any layer
     slopes: tuple[float, ...] = ()  # ALiBi, of all heads: scores decrease with the distance of the key; empty: no ALiBi
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights

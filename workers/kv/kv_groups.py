@@ -24,7 +24,7 @@ class KVGroups:
     of_layer: tuple[int, ...]  # the group of each layer
     tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's blocks
     layers_per_group: int  # a group may have fewer layers, but takes the same memory
-    attention_chunks: tuple[int, ...] = ()  # of each group, see Sight; 0: none. Empty: of no group
+    attention_chunks: tuple[int, ...] = ()  # of each group, see AttentionMask; 0: none. Empty: of no group
 
     @property
     def kinds(self) -> tuple[KVGroup, ...]:

@@ -23,11 +23,11 @@ class Rotary:
     """
 
     def __init__(self, scaling: "RopeScaling", head_dim: int, device: str = "cpu"):
-        turned = scaled_frequencies(scaling, scaling.rotary_dim or head_dim)
+        rotated = scaled_frequencies(scaling, scaling.rotary_dim or head_dim)
         self.frequencies = torch.zeros(head_dim // 2)  # radians per position of each pair, on the host; 0: not rotated
-        self.frequencies[: len(turned)] = turned
+        self.frequencies[: len(rotated)] = rotated
         self.amplitudes = np.ones(head_dim // 2, dtype=np.float32)
-        self.amplitudes[: len(turned)] = attention_factor(scaling)
+        self.amplitudes[: len(rotated)] = attention_factor(scaling)
         self._table = torch.empty((0, head_dim), device=device)
         self._temperature = scaling.temperature
         self._query_scales = torch.empty(0, device=device)
@@ -64,11 +64,11 @@ def temperatures(temperature: "Temperature", num_positions: int) -> Tensor:
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """[tokens, heads, head_dim] -> the same shape, rotated; in float32, rounded once."""
     low, high = x.float().chunk(2, dim=-1)
-    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    turned_low, turned_high = turned.chunk(2, dim=-1)
-    turned_low.copy_((low * cosine).sub_(high * sine))
-    turned_high.copy_((high * cosine).add_(low * sine))
-    return turned
+    rotated = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rotated_low, rotated_high = rotated.chunk(2, dim=-1)
+    rotated_low.copy_((low * cosine).sub_(high * sine))
+    rotated_high.copy_((high * cosine).add_(low * sine))
+    return rotated
 
 
 def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:

@@ -43,21 +43,21 @@ def query_key_value_rows(
     `are_grouped`: this matrix stores for each KV head its queries, its key and its value.
     """
     heads, kv_heads, head_dim = geometry.num_heads, geometry.num_kv_heads, geometry.head_dim
-    turned, plain = order_of_head(geometry), torch.arange(head_dim)
+    rotated, plain = order_of_head(geometry), torch.arange(head_dim)
     query, key = torch.arange(*queries), torch.arange(*keys)
     if len(set(names)) > 1:
-        places = [(heads, query, turned), (kv_heads, key, turned), (kv_heads, key, plain)]
+        places = [(heads, query, rotated), (kv_heads, key, rotated), (kv_heads, key, plain)]
         return [
             Rows.chosen(name, total * head_dim, _rows(which, order))
             for name, (total, which, order) in zip(names, places, strict=True)
         ]
     total = (heads + 2 * kv_heads) * head_dim
     if not are_grouped:
-        starts = (query, turned), (heads + key, turned), (heads + kv_heads + key, plain)
+        starts = (query, rotated), (heads + key, rotated), (heads + kv_heads + key, plain)
         return [Rows.chosen(names[0], total, _rows(*place)) for place in starts]
     sharing = heads // kv_heads
     first, last = query // sharing * (sharing + 2) + query % sharing, key * (sharing + 2) + sharing
-    rows = torch.cat([_rows(first, turned), _rows(last, turned), _rows(last + 1, plain)])
+    rows = torch.cat([_rows(first, rotated), _rows(last, rotated), _rows(last + 1, plain)])
     return [Rows.chosen(names[0], total, rows)]
 
 
@@ -77,10 +77,10 @@ def order_of_head(geometry: Geometry) -> Tensor:
     In each half the rotated elements come first, then the others.
     """
     head_dim = geometry.head_dim
-    turned = next((rope.rotary_dim for rope in geometry.ropes if rope.kind != "none"), None) or head_dim
-    one = torch.arange(0, turned, 2) if geometry.interleaved else torch.arange(turned // 2)
-    other = one + (1 if geometry.interleaved else turned // 2)
-    low, high = torch.arange(turned, head_dim).chunk(2) if turned < head_dim else (one[:0], one[:0])
+    rotated = next((rope.rotary_dim for rope in geometry.ropes if rope.kind != "none"), None) or head_dim
+    one = torch.arange(0, rotated, 2) if geometry.interleaved else torch.arange(rotated // 2)
+    other = one + (1 if geometry.interleaved else rotated // 2)
+    low, high = torch.arange(rotated, head_dim).chunk(2) if rotated < head_dim else (one[:0], one[:0])
     return torch.cat([one, low, other, high])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, KVGroup, ModelRunnerOutput, NewRow, SchedulerOutput
-from paged_serve.workers.checkpoint.attention_options import Sight
+from paged_serve.workers.checkpoint.attention_options import AttentionMask
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 GIVEN_BACK = -1  # replaces a block behind a window
@@ -173,8 +173,8 @@ class Planner:
         return None if None in found else [GIVEN_BACK] * first + found
 
     def first_needed(self, group: KVGroup, next_position: int) -> int:
-        """The index of the first block that the token at `next_position` sees."""
-        return Sight(group.window, group.attention_chunk).first_seen(next_position) // self.block_size
+        """The index of the first block that the token at `next_position` attends to."""
+        return AttentionMask(group.window, group.attention_chunk).first_seen(next_position) // self.block_size
 
     def choose_chunks(self, odds: Odds) -> list[tuple[Running, int]]:
         chunks = []

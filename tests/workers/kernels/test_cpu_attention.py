@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.kernels.cpu import library as cpu
-from paged_serve.workers.kernels.cpu.attention import attention, cached
+from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 
 from ...kernel_oracles import attended, sinks_of
 from ..cache_views import reading_view
@@ -29,7 +29,7 @@ class Case:
     rows: list[tuple[int, int]]
     query: Tensor  # [tokens, heads, head_dim]
     kv: list[Tensor]  # for each row, [2, its length, kv_heads, head_dim]
-    cache: Tensor  # [2, num_blocks, kv_heads, block_size, cached(head_dim)]
+    cache: Tensor  # [2, num_blocks, kv_heads, block_size, cached_head_dim(head_dim)]
     tables: Tensor  # [rows, max_blocks]
     options: AttentionOptions
     scales: tuple[Tensor, Tensor] | None  # for an int8 cache, [num_blocks, kv_heads, block_size] each
@@ -73,7 +73,7 @@ def make_case(
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-(old + new) // block_size) for old, new in rows]
     computed, held = dtypes
-    cache = torch.full((2, sum(counts) + 3, kv_heads, block_size, cached(head_dim)), torch.nan, dtype=computed)
+    cache = torch.full((2, sum(counts) + 3, kv_heads, block_size, cached_head_dim(head_dim)), torch.nan, dtype=computed)
     ids = torch.randperm(sum(counts) + 3, generator=torch.Generator().manual_seed(seed)).int()
     tables = torch.full((len(rows), max(counts)), NO_BLOCK, dtype=torch.int32)
     kv = []
@@ -81,7 +81,7 @@ def make_case(
         tables[row, :count], ids = ids[:count], ids[count:]
         kv.append(torch.randn(2, old + new, kv_heads, head_dim, generator=generator).to(computed))
         slots = torch.arange(old + new)
-        filled = functional.pad(kv[row], (0, cached(head_dim) - head_dim))
+        filled = functional.pad(kv[row], (0, cached_head_dim(head_dim) - head_dim))
         cache[:, tables[row, slots // block_size].long(), :, slots % block_size] = filled.transpose(0, 1)
     query = torch.randn(sum(new for _, new in rows), group * kv_heads, head_dim, generator=generator).to(computed)
     scales = None
@@ -182,15 +182,15 @@ def test_a_sink_far_below_the_scores_changes_nothing_and_one_far_above_leaves_ze
         torch.testing.assert_close(case.run(cpu_pools[0]), expected * share, rtol=1e-6, atol=1e-6)
 
 
-SIGHTS = [{"window": 20}, {"attention_chunk": 56}]
+MASKS = [{"window": 20}, {"attention_chunk": 56}]
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_keys_that_no_token_sees_may_hold_anything_and_their_blocks_be_nowhere(cpu_pools, dtypes, sight):
-    case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, **sight)
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_keys_outside_every_mask_may_hold_anything_and_have_no_block(cpu_pools, dtypes, mask):
+    case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, **mask)
     expected = case.run(cpu_pools[0])
-    first = [case.options.sight.first_seen(old) for old, _ in case.rows]
+    first = [case.options.mask.first_seen(old) for old, _ in case.rows]
     for unseen, table in zip(map(torch.arange, first), case.tables, strict=True):
         for held in case.scales or case.cache:
             held[table[unseen // 16].long(), :, unseen % 16] = torch.nan

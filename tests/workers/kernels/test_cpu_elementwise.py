@@ -5,12 +5,12 @@ import torch
 from torch.nn import functional
 
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
-from paged_serve.workers.kernels.cpu.attention import cached
+from paged_serve.workers.kernels.cpu.attention import cached_head_dim
 from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, clip, normalise, rotate_and_cache
 from paged_serve.workers.layers.activation import activated
 from paged_serve.workers.layers.rotary import Rotary
 
-from ...kernel_oracles import centred, gated, normalised, turned
+from ...kernel_oracles import centred, gated, normalised, rotated
 from ..cache_views import writing_view
 from ..elementwise_calls import layer_norm, rms_norm, silu_mul
 
@@ -141,7 +141,7 @@ def rotated_by_definition(heads, norm, eps, angles):
     x = heads.double() if norm is None else normalised(heads, norm, eps)
     low, high = x.abs().chunk(2, 2)
     cosine, sine = angles.double().abs().unsqueeze(1).chunk(2, 2)
-    return turned(x, angles), torch.cat([low * cosine + high * sine, high * cosine + low * sine], 2)
+    return rotated(x, angles), torch.cat([low * cosine + high * sine, high * cosine + low * sine], 2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -159,7 +159,7 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
     positions = torch.randint(0, 3000, (tokens,), generator=generator)
     slots = torch.randperm(blocks * block_size, generator=generator)[:tokens]
     table = Rotary(RopeScaling("default"), head_dim).table(3000)
-    shape = blocks, kv_heads, block_size, cached(head_dim)
+    shape = blocks, kv_heads, block_size, cached_head_dim(head_dim)
     keys, values = (torch.full(shape, torch.nan, dtype=dtype) for _ in "kv")
     query = torch.empty(tokens, heads, head_dim, dtype=dtype)
     rotate_and_cache(cpu_pools[1], projected, table, writing_view(positions, slots, keys, values), 0, query, *norm, eps)
@@ -195,14 +195,16 @@ def test_heads_may_be_centred_with_weights_of_their_own_and_queries_scaled(
     angles, factors = table[positions], query_scales[positions].double().view(-1, 1, 1)
     query_norm, key_norm = (centred(*each, eps) for each in zip(parts[:2], weights, biases, strict=True))
     for pool in cpu_pools:
-        keys, values = (torch.full((2, kv_heads, block_size, cached(head_dim)), torch.nan, dtype=dtype) for _ in "kv")
+        keys, values = (
+            torch.full((2, kv_heads, block_size, cached_head_dim(head_dim)), torch.nan, dtype=dtype) for _ in "kv"
+        )
         view, query = writing_view(positions, slots, keys, values), torch.empty(tokens, heads, head_dim, dtype=dtype)
         options = {"biases": tuple(biases), "is_centred": True, "query_scales": query_scales}
         rotate_and_cache(pool, projected, table, view, 0, query, *weights, eps, **options)
         found = keys[slots // block_size, :, slots % block_size][..., :head_dim]
         tolerance = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 30 * torch.finfo(dtype).eps}
-        torch.testing.assert_close(found.double(), turned(key_norm, angles), **tolerance)
-        torch.testing.assert_close(query.double(), turned(query_norm, angles) * factors, **tolerance)
+        torch.testing.assert_close(found.double(), rotated(key_norm, angles), **tolerance)
+        torch.testing.assert_close(query.double(), rotated(query_norm, angles) * factors, **tolerance)
         assert torch.equal(values[slots // block_size, :, slots % block_size][..., :head_dim], parts[2])
 
 
@@ -236,7 +238,7 @@ def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
     positions, norm = torch.arange(tokens) * 7, random(head_dim, seed=2)
     table = Rotary(RopeScaling("default"), head_dim).table(300)
     for pool in cpu_pools:
-        codes = torch.full((2, blocks, kv_heads, block_size, cached(head_dim)), 99, dtype=torch.int8)
+        codes = torch.full((2, blocks, kv_heads, block_size, cached_head_dim(head_dim)), 99, dtype=torch.int8)
         scales = torch.full(codes.shape[:-1], torch.nan)
         query = torch.empty(tokens, 5, head_dim, dtype=dtype)
         view = writing_view(positions, places, codes[0], codes[1], (scales[0], scales[1]))
@@ -269,7 +271,7 @@ def test_rows_keep_their_bits_in_any_batch(cpu_pools, size, dtype):
 
     def rotated(pool, rows):
         """Queries of two heads, and the key and value of one head, concatenated."""
-        keys, values = (torch.empty(10, 1, 16, cached(size), dtype=dtype) for _ in "kv")
+        keys, values = (torch.empty(10, 1, 16, cached_head_dim(size), dtype=dtype) for _ in "kv")
         query = torch.empty(len(rows), 2, size, dtype=dtype)
         slots = places[: len(rows)].contiguous()
         view = writing_view(rows, slots, keys, values)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paged_serve.workers.backends.torch.backend import TorchBackend
-from paged_serve.workers.checkpoint.attention_options import Sight
+from paged_serve.workers.checkpoint.attention_options import AttentionMask
 
 from ..checkpoints import ours, random_tokens, reference, reference_greedy, reference_logits
 from ..paged_loop import PagedLoop
@@ -76,7 +76,7 @@ def test_contents_of_freed_blocks_change_no_bit(new_loop, alone, chunk):
     loop = new_loop(max_model_len=MAX_LEN, on_freed=spoil)
     assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk), alone[0])
     in_use = 64 - len(loop.free)
-    first_seen = [Sight(kind.window, kind.attention_chunk).first_seen(LENGTH) for kind in loop.kinds]
+    first_seen = [AttentionMask(kind.window, kind.attention_chunk).first_seen(LENGTH) for kind in loop.kinds]
     assert in_use == sum(-(-LENGTH // 16) - first // 16 for first in first_seen)
 
 

@@ -6,7 +6,7 @@ import torch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.backends.torch.attention_tiles import BATCH_WORK, TILE_KEYS, tile_batches
 from paged_serve.workers.backends.torch.single_tokens import SingleTokenAttention
-from paged_serve.workers.checkpoint.attention_options import AttentionOptions, Sight, alibi_slopes
+from paged_serve.workers.checkpoint.attention_options import AttentionMask, AttentionOptions, alibi_slopes
 from paged_serve.workers.kv.cache_view import CacheView
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.activation import capped
@@ -113,13 +113,13 @@ def test_the_slopes_of_alibi_are_those_of_transformers(heads):
 
 def test_a_window_visits_only_its_own_tiles_and_memory_stays_bounded():
     view, _ = random_step([(5000, 1), (3000, 1), (2000, 64)], 16, 1, 1)
-    assert [len(tiles.strip_of_tile) for tiles in tile_batches(view, 1, Sight(TILE_KEYS))] == [4, 6]
-    for tiles in tile_batches(view, 1, Sight()):
+    assert [len(tiles.strip_of_tile) for tiles in tile_batches(view, 1, AttentionMask(TILE_KEYS))] == [4, 6]
+    for tiles in tile_batches(view, 1, AttentionMask()):
         most_of_one = tiles.tiles_at and len(tiles.tiles_at) * tiles.strip_tokens
         assert len(tiles.strip_of_tile) * tiles.strip_tokens <= BATCH_WORK + most_of_one
 
 
 def test_every_token_is_in_one_strip():
     view, _ = random_step([(9, 1), (3, 1), (0, 130), (40, 64), (0, 7)], 16, 1, 1)
-    seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(view, 2, Sight())])
+    seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(view, 2, AttentionMask())])
     assert sorted(set(seen.tolist())) == list(range(len(view.positions)))

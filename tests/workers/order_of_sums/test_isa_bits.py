@@ -16,7 +16,7 @@ from paged_serve.workers.checkpoint.attention_options import AttentionOptions, a
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
 from paged_serve.workers.kernels.cpu import library as cpu
-from paged_serve.workers.kernels.cpu.attention import attention, cached
+from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, clip, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, quantize_rows, sum_parts
 from paged_serve.workers.kernels.cpu.packing import pack
@@ -174,7 +174,7 @@ def test_rotation_and_the_cache_have_the_same_bits(agree, head_dim, norms, dtype
         options = {"is_centred": True, "query_scales": normals((2000,), seed + 4), "biases": (norm[0] / 2, norm[1] / 2)}
 
     def run(pool: cpu.Pool) -> tuple[Tensor, ...]:
-        cache = torch.ones((2, blocks, kv_heads, block_size, cached(head_dim)), dtype=dtype)
+        cache = torch.ones((2, blocks, kv_heads, block_size, cached_head_dim(head_dim)), dtype=dtype)
         scales = torch.zeros(cache.shape[:-1])
         query = torch.empty(tokens, heads, head_dim, dtype=computed)
         both = (scales[0], scales[1]) if dtype == torch.int8 else None
@@ -212,7 +212,7 @@ def test_attention_has_the_same_bits(agree, heads, rows, dtypes, kind):
     kv_heads, block_size, (computed, dtype), (group, head_dim, options) = 2, 16, dtypes, heads
     seed, lengths = seed_of(group, head_dim, rows, dtypes, kind), [old + new for old, new in rows]
     blocks = [-(-length // block_size) for length in lengths]
-    shape = (2, sum(blocks), kv_heads, block_size, cached(head_dim))
+    shape = (2, sum(blocks), kv_heads, block_size, cached_head_dim(head_dim))
     query = normals((sum(new for _, new in rows), group * kv_heads, head_dim), seed).to(computed)
     if dtype == torch.int8:
         cache, scales = integers(-127, 128, shape, seed + 1).to(torch.int8), normals(shape[:-1], seed + 2).abs() / 50

@@ -29,7 +29,7 @@ KINDS = {
         "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
     },
     "all slide": {"num_hidden_layers": 2, "sliding_window": 33, "max_window_layers": 0},
-    "attention chunks": {  # and a layer that sees everything
+    "attention chunks": {  # and a layer with full attention
         "model_type": "llama4_text",
         "architectures": ["Llama4ForCausalLM"],
         "num_hidden_layers": 3,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AttentionOptions, Sight
+from ...checkpoint.attention_options import AttentionMask, AttentionOptions
 from ...kernels.cuda import attention as kernels
 from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher
@@ -21,7 +21,7 @@ class AttentionMetadata:
     """One step's work by what tokens see, listed on the device when a layer first needs it."""
 
     view: CacheView
-    by_sight: dict[Sight, kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
+    by_mask: dict[AttentionMask, kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
 
 
 class CudaPagedAttention:
@@ -40,17 +40,17 @@ class CudaPagedAttention:
         self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> list[AttentionMetadata]:
-        by_sight: dict[Sight, kernels.AttentionWork] = {}
-        return [AttentionMetadata(view, by_sight) for view in views]
+        by_mask: dict[AttentionMask, kernels.AttentionWork] = {}
+        return [AttentionMetadata(view, by_mask) for view in views]
 
     def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
-        view, sight = plan.view, options.sight
-        if sight not in plan.by_sight:
-            plan.by_sight[sight] = self._listed(view, query, options)
+        view, mask = plan.view, options.mask
+        if mask not in plan.by_mask:
+            plan.by_mask[mask] = self._listed(view, query, options)
         tokens, heads, head_dim = query.shape
         return kernels.attention(
             self._launcher,
-            plan.by_sight[sight],
+            plan.by_mask[mask],
             query,
             view,
             layer,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AttentionOptions, Sight
+from ...checkpoint.attention_options import AttentionMask, AttentionOptions
 from ...kv.cache_view import CacheView
 from ...layers.activation import capped
 from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
@@ -25,7 +25,7 @@ class StepPlan:
 
     view: CacheView
     group_size: int  # query heads per KV head
-    tiles: dict[Sight, list[TileBatch]]  # filled when a layer first needs them
+    tiles: dict[AttentionMask, list[TileBatch]]  # filled when a layer first needs them
 
 
 class TorchOracle:
@@ -45,11 +45,11 @@ class TorchOracle:
         return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
 
     def attend(self, plan: StepPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
-        cache, sight = plan.view.cache, options.sight
-        if sight not in plan.tiles:
-            plan.tiles[sight] = tile_batches(plan.view, plan.group_size, sight)
+        cache, mask = plan.view.cache, options.mask
+        if mask not in plan.tiles:
+            plan.tiles[mask] = tile_batches(plan.view, plan.group_size, mask)
         result = torch.zeros_like(query)  # padding has no keys
-        for tiles in plan.tiles[sight]:
+        for tiles in plan.tiles[mask]:
             _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, options, result)
         return result
 

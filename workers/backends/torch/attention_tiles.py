@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import Sight
+from ...checkpoint.attention_options import AttentionMask
 from ...kv.cache_view import CacheView
 
 TILE_KEYS = 32  # keys per tile; tile t holds positions [32 t, 32 t + 32) for any block size
@@ -47,7 +47,7 @@ class TileBatch:
     tiles_at: list[int]
 
 
-def strips_of(view: CacheView, sight: Sight) -> list[Strip]:
+def strips_of(view: CacheView, mask: AttentionMask) -> list[Strip]:
     """Cuts each row's tokens of this step into strips. A padding row has no keys, and so no strips."""
     strips, starts = [], view.row_starts.tolist()
     for row, kv_len in enumerate(view.kv_lens.tolist()):
@@ -58,16 +58,16 @@ def strips_of(view: CacheView, sight: Sight) -> list[Strip]:
         for token in range(start, end, step):
             count = min(step, end - token)
             position = kv_len - (end - token)
-            last_seen = kv_len - 1 if sight.is_bidirectional else position + count - 1
-            tiles = sight.first_seen(position) // TILE_KEYS, last_seen // TILE_KEYS
+            last_seen = kv_len - 1 if mask.is_bidirectional else position + count - 1
+            tiles = mask.first_seen(position) // TILE_KEYS, last_seen // TILE_KEYS
             strips.append(Strip(row, token, count, position, *tiles, kv_len - 1))
     return strips
 
 
-def tile_batches(view: CacheView, group_size: int, sight: Sight) -> list[TileBatch]:
+def tile_batches(view: CacheView, group_size: int, mask: AttentionMask) -> list[TileBatch]:
     """Every strip of the step, in batches of one padded length."""
     by_length: dict[int, list[Strip]] = {}
-    for strip in strips_of(view, sight):
+    for strip in strips_of(view, mask):
         by_length.setdefault(1 << (strip.num_tokens - 1).bit_length(), []).append(strip)
     batches = []
     for length, strips in sorted(by_length.items()):
@@ -77,12 +77,12 @@ def tile_batches(view: CacheView, group_size: int, sight: Sight) -> list[TileBat
             while count < len(strips) and tiles * max(length, 16) < BATCH_WORK:
                 tiles += strips[count].last_tile - strips[count].first_tile + 1
                 count += 1
-            batches.append(_tile_batch(view, group_size, sight, length, strips[:count]))
+            batches.append(_tile_batch(view, group_size, mask, length, strips[:count]))
             strips = strips[count:]
     return batches
 
 
-def _tile_batch(view: CacheView, group_size: int, sight: Sight, length: int, strips: list[Strip]) -> TileBatch:
+def _tile_batch(view: CacheView, group_size: int, mask: AttentionMask, length: int, strips: list[Strip]) -> TileBatch:
     device = view.positions.device
     most = strips[0].last_tile - strips[0].first_tile + 1
     tiles_at = [sum(s.last_tile - s.first_tile + 1 > place for s in strips) for place in range(most)]
@@ -93,7 +93,7 @@ def _tile_batch(view: CacheView, group_size: int, sight: Sight, length: int, str
     place = torch.repeat_interleave(torch.arange(most), torch.tensor(tiles_at)).to(device)
     strip_of_tile = torch.cat([torch.arange(count) for count in tiles_at]).to(device)
 
-    first_seen = sight.first_seen_of(positions)
+    first_seen = mask.first_seen_of(positions)
     offsets = torch.minimum(torch.arange(length, device=device), counts.unsqueeze(1) - 1)  # [strips, length]
     query_positions = (positions.unsqueeze(1) + offsets).repeat_interleave(group_size, 1)
 
@@ -101,9 +101,9 @@ def _tile_batch(view: CacheView, group_size: int, sight: Sight, length: int, str
     key_positions = keys_from.unsqueeze(1) + torch.arange(TILE_KEYS, device=device)  # [tiles, TILE_KEYS]
     distances = key_positions.unsqueeze(1) - query_positions[strip_of_tile].unsqueeze(2)
     after = last_keys[strip_of_tile, None, None]
-    hidden = key_positions.unsqueeze(1) > after if sight.is_bidirectional else distances > 0
-    if sight.window or sight.attention_chunk:
-        hidden |= key_positions.unsqueeze(1) < sight.first_seen_of(query_positions)[strip_of_tile].unsqueeze(2)
+    hidden = key_positions.unsqueeze(1) > after if mask.is_bidirectional else distances > 0
+    if mask.window or mask.attention_chunk:
+        hidden |= key_positions.unsqueeze(1) < mask.first_seen_of(query_positions)[strip_of_tile].unsqueeze(2)
     return TileBatch(
         tokens=first_tokens.unsqueeze(1) + offsets,
         strip_tokens=length,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AttentionOptions, Sight
+from ...checkpoint.attention_options import AttentionMask, AttentionOptions
 from ...kv.cache_view import CacheView
 from ...layers.activation import capped
 
@@ -24,12 +24,12 @@ class SingleTokenPlan:
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
-    slots: dict[Sight, list[Tensor]]  # one per row, see _slots; filled when a layer first needs them
+    slots: dict[AttentionMask, list[Tensor]]  # one per row, see _slots; filled when a layer first needs them
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A token's position, and the first and last positions that it sees."""
+    """A token's position, and the first and last positions that it attends to."""
 
     position: int
     seen_from: int
@@ -49,31 +49,31 @@ class SingleTokenAttention:
 
     def attend(self, plan: SingleTokenPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         keys, values = plan.view.cache.keys[layer], plan.view.cache.values[layer]
-        kv_heads, sight = keys.shape[1], options.sight
+        kv_heads, mask = keys.shape[1], options.mask
         queries = (query.float() * options.scale).view(len(query), kv_heads, -1, query.shape[2])
         result = torch.zeros_like(query)  # padding has no keys
         by_group = result.view(queries.shape)
-        if sight not in plan.slots:
-            plan.slots[sight] = _slots(plan.view, plan.rows, sight)
-        for (start, end, kv_len), slots in zip(plan.rows, plan.slots[sight], strict=True):
+        if mask not in plan.slots:
+            plan.slots[mask] = _slots(plan.view, plan.rows, mask)
+        for (start, end, kv_len), slots in zip(plan.rows, plan.slots[mask], strict=True):
             if kv_len == 0:
                 continue
             row_keys, row_values = _tiles(keys, slots), _tiles(values, slots)
             for token in range(start, end):
                 position = kv_len - (end - token)
                 seen_to = kv_len - 1 if options.is_bidirectional else position
-                seen = Seen(position, sight.first_seen(position), seen_to)
+                seen = Seen(position, mask.first_seen(position), seen_to)
                 mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen, options)
                 by_group[token] = mixed.to(query.dtype)
         return result
 
 
-def _slots(view: CacheView, rows: list[tuple[int, int, int]], sight: Sight) -> list[Tensor]:
+def _slots(view: CacheView, rows: list[tuple[int, int, int]], mask: AttentionMask) -> list[Tensor]:
     """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one repeat its
     slot, positions after the last one likewise: their own may be in another row's blocks."""
     found, block_size = [], view.cache.block_size
     for row, (start, end, kv_len) in enumerate(rows):
-        first = sight.first_seen(max(0, kv_len - (end - start)))
+        first = mask.first_seen(max(0, kv_len - (end - start)))
         positions = torch.arange(-(-kv_len // TILE_KEYS) * TILE_KEYS).clamp_(first, max(kv_len - 1, 0))
         blocks = view.block_tables[row, positions // block_size].long()
         found.append(blocks * block_size + positions % block_size)
@@ -88,7 +88,7 @@ def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, options: AttentionOptions) -> Tensor:
-    """Attention of `query` [kv_heads, group, head_dim] over the keys that it sees, in the same shape."""
+    """Attention of `query` [kv_heads, group, head_dim] over the keys that it attends to, in the same shape."""
     seen_from, seen_to = token.seen_from, token.seen_to
     tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
     hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]

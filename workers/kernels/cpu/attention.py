@@ -20,7 +20,7 @@ MAX_HEAD_DIM = 1024
 PARAMS = packer(AttentionParams)
 
 
-def cached(head_dim: int) -> int:
+def cached_head_dim(head_dim: int) -> int:
     """The number of elements that a head of this size has in the cache."""
     return -(-head_dim // HEAD_MULTIPLE) * HEAD_MULTIPLE
 
@@ -35,8 +35,8 @@ def attention(
 ) -> Tensor:
     """Attend with `query` [tokens, heads, head_dim] to a layer's keys and values.
 
-    Heads in the cache have cached(head_dim) elements. Positions that no token attends to may hold anything. Returns
-    [tokens, heads, head_dim] in the query's dtype: that of the cache, or a 16-bit dtype with an int8 cache.
+    Heads in the cache have cached_head_dim(head_dim) elements. Positions that no token attends to may hold anything.
+    Returns [tokens, heads, head_dim] in the query's dtype: that of the cache, or a 16-bit dtype with an int8 cache.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
@@ -44,7 +44,7 @@ def attention(
         out = torch.empty(query.shape, dtype=query.dtype)
     _, kv_heads, block_size, cached_dim = keys.shape
     head_dim = query.shape[2]
-    assert cached_dim == cached(head_dim), (cached_dim, head_dim)
+    assert cached_dim == cached_head_dim(head_dim), (cached_dim, head_dim)
     assert head_dim <= MAX_HEAD_DIM, head_dim
     assert block_size % 16 == 0, block_size
     assert query.dtype == out.dtype

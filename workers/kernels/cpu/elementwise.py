@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
-from .attention import cached
+from .attention import cached_head_dim
 from .library import Pool
 from .parameters import DTYPE_CODES, ActivateParams, CapParams, ClipParams, NormParams, RotateParams, packer
 
@@ -97,7 +97,7 @@ def rotate_and_cache(
     float32 are a Rotary's table, `query_scales` [positions] float32 what rotated queries are multiplied by. The weights
     of norms, and their `biases`, are [head_dim] float32, or [heads, head_dim] with other ones for each head; a centred
     norm subtracts the mean. In an int8 cache each head of a token becomes codes in -127..127 and a scale. Zeros follow
-    a head in its slot, which has cached(head_dim) elements.
+    a head in its slot, which has cached_head_dim(head_dim) elements.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     positions, slots = view.positions, view.slots
@@ -105,7 +105,12 @@ def rotate_and_cache(
     kv_heads, block_size = keys.shape[1:3]
     _check(projected.dtype, (tokens, (heads + 2 * kv_heads) * head_dim), projected)
     _check(projected.dtype, query.shape, query)
-    _check(torch.int8 if scales else projected.dtype, (len(keys), kv_heads, block_size, cached(head_dim)), keys, values)
+    _check(
+        torch.int8 if scales else projected.dtype,
+        (len(keys), kv_heads, block_size, cached_head_dim(head_dim)),
+        keys,
+        values,
+    )
     key_scales, value_scales = scales or (None, None)
     _check(torch.float32, (len(keys), kv_heads, block_size), key_scales, value_scales)
     _check(torch.int64, (tokens,), positions, slots)

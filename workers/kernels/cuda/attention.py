@@ -133,8 +133,8 @@ def attention(
     """Attend with `query` [tokens, heads, head_dim] to a layer's keys and values; `view` is that of `plan`.
 
     `options` are those that `plan` was allocated for. fp8 keys count the first of `code_scales` times, values the
-    second. What no token sees may hold anything. `prefills` False promises that no request has more rows than plan()
-    cuts. Returns [tokens, heads, head_dim].
+    second. Positions that no token attends to may hold anything. `prefills` False promises that no request has more
+    rows than plan() cuts. Returns [tokens, heads, head_dim].
     """
     keys, values = view.cache.keys[layer], view.cache.values[layer]
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens

@@ -1,15 +1,15 @@
 """Attention of an encoder's token to those at most `reach` positions before or after it.
 
-The kernels have two sights: a window that ends at a row's token, and all of a row. Windows around a token are made of
-these, exactly, by moving queries and by turning texts round. Of a text of n tokens, a query i belongs to one of:
+The kernels have two masks: a window that ends at a row's token, and all of a row. Windows around a token are computed
+exactly with these, by shifting queries and reversing texts. Query i of a text of n tokens belongs to one of:
 
     0 ........ n - reach    `left`    its window ends at i + reach: the row of these queries has n keys, and each query
-                                      stands `reach` positions further right than its own key
-    the last `reach`        `right`   the same of the text from its end to its start, of which keys and values are
-                                      written a second time, to the next layer's part of the cache, free until then
-    those of both           `whole`   both ends of the text are in sight: it sees all; only in texts < 2 * reach
+                                      is `reach` positions after its own key
+    the last `reach`        `right`   the same in the reversed text, whose keys and values are written a second time,
+                                      to the next layer's slots in the cache, which are still free
+    in both ranges           `whole`   both ends of the text are within reach: all keys; only in texts < 2 * reach
 
-A query's part, and so its bits, depend on its place and its text's length alone.
+A query's range, and so its bits, depend only on its position and the length of its text.
 """
 
 from collections.abc import Iterable, Sequence

@@ -23,10 +23,10 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 def are_rotated(config: HFConfig) -> list[bool]:
     layers = config.num_hidden_layers
-    turned = config.no_rope_layers or [(layer + 1) % config.no_rope_layer_interval for layer in range(layers)]
-    if len(turned) < layers:
-        raise ConfigError(f"config.json: no_rope_layers has {len(turned)} entries, but the model {layers} layers")
-    return [bool(is_turned) for is_turned in turned[:layers]]
+    rotated = config.no_rope_layers or [(layer + 1) % config.no_rope_layer_interval for layer in range(layers)]
+    if len(rotated) < layers:
+        raise ConfigError(f"config.json: no_rope_layers has {len(rotated)} entries, but the model {layers} layers")
+    return [bool(is_rotated) for is_rotated in rotated[:layers]]
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:

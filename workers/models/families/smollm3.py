@@ -16,10 +16,10 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     layers = range(config.num_hidden_layers)
-    turned = config.no_rope_layers or [(layer + 1) % 4 for layer in layers]
-    if len(turned) != len(layers):
-        raise ConfigError(f"config.json: no_rope_layers has {len(turned)} entries for {len(layers)} layers")
-    return tuple(rope_of(config) if is_turned else RopeScaling("none") for is_turned in turned)
+    rotated = config.no_rope_layers or [(layer + 1) % 4 for layer in layers]
+    if len(rotated) != len(layers):
+        raise ConfigError(f"config.json: no_rope_layers has {len(rotated)} entries for {len(layers)} layers")
+    return tuple(rope_of(config) if is_rotated else RopeScaling("none") for is_rotated in rotated)
 
 
 SMOLLM3 = Family(

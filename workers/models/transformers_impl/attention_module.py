@@ -128,10 +128,10 @@ def _agreed(
         return None
     parts = [weight(x[0]).view(len(POSITIONS), -1, head_dim) for weight in weights[:3]]
     angle = cosine.unsqueeze(1), sine.unsqueeze(1)
-    turned = [rotate(norm(part), *angle) for norm, part in zip(norms, parts, strict=False)]
-    expected = [*turned, parts[2]]
+    rotated = [rotate(norm(part), *angle) for norm, part in zip(norms, parts, strict=False)]
+    expected = [*rotated, parts[2]]
     found = [each[0].transpose(0, 1) for each in seen[0][:3]]
-    out = weights[3](turned[0].flatten(1))
+    out = weights[3](rotated[0].flatten(1))
     pairs = zip([*expected, out], [*found, result[0][0]], strict=True)
     is_equal = all(a.shape == b.shape and torch.allclose(a, b, rtol=TOLERANCE, atol=10 * TOLERANCE) for a, b in pairs)
     return dict(seen[0][3]) if is_equal else None

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
-from .checks.probe import sight_of
+from .checks.probe import window_mask_of
 from .modules import GivenHidden
 from .paged_attention import attend
 
@@ -90,12 +90,12 @@ def build(config: Any, architectures: Sequence[str], dtype: torch.dtype, *, trus
 
 def describe_masks(config: Any, num_positions: int) -> None:
     """From here on the library's masks are descriptions, for a Probe."""
-    ALL_MASK_ATTENTION_FUNCTIONS.register(PROBE, sight_of(num_positions))
+    ALL_MASK_ATTENTION_FUNCTIONS.register(PROBE, window_mask_of(num_positions))
     config._attn_implementation = PROBE
 
 
 def omit_masks(config: Any) -> None:
-    """From here on there are no masks: the cache's metadata says what a token sees."""
+    """From here on there are no masks: the metadata of the cache determine what a token attends to."""
     config._attn_implementation = NAME
 
 

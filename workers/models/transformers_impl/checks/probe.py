@@ -19,8 +19,8 @@ IGNORED = ("dropout", "position_ids", "position_embeddings", "use_cache", "cache
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """The mask of a layer, as the library describes it: a token sees `window` positions, itself included; 0: all."""
+class WindowMask:
+    """The mask of a layer: a token attends to `window` positions, itself included; 0: all."""
 
     window: int
 
@@ -36,10 +36,10 @@ class Call:
     is_causal: bool
 
 
-def sight_of(num_positions: int) -> Callable[..., Sight]:
+def window_mask_of(num_positions: int) -> Callable[..., WindowMask]:
     """The library's mask function for a model of `num_positions`; it calls it with functions over indices."""
 
-    def sight(*, mask_function: Callable[..., Tensor], **_: Any) -> Sight:
+    def window_mask(*, mask_function: Callable[..., Tensor], **_: Any) -> WindowMask:
         zero, keys = torch.zeros((), dtype=torch.int64), torch.arange(num_positions)
 
         def visible(query: int) -> Tensor:
@@ -50,9 +50,9 @@ def sight_of(num_positions: int) -> Callable[..., Sight]:
             expected = (keys <= query) & (keys > query - window)
             if query >= 0 and not torch.equal(visible(query), expected):
                 raise ConfigError("its attention is neither causal nor a sliding window")
-        return Sight(window % num_positions)
+        return WindowMask(window % num_positions)
 
-    return sight
+    return window_mask
 
 
 class Probe:
@@ -106,7 +106,7 @@ def _options(layer: int, call: Call, geometry: Geometry, tp_size: int) -> Attent
         raise ConfigError(f"layer {layer} passes {', '.join(given)} to its attention, which our kernels do not take")
     if not call.is_causal:
         raise ConfigError(f"layer {layer} attends in both directions; encoders are not built here")
-    if isinstance(call.mask, Sight):
+    if isinstance(call.mask, WindowMask):
         window = call.mask.window
     elif call.mask is not None:
         raise ConfigError(f"layer {layer} computes an attention mask of its own")
