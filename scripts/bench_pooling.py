@@ -96,7 +96,7 @@ def peer(folder: str, threads: int) -> None:
         began = time.perf_counter()
         vectors = model.encode(given, batch_size=BATCH, show_progress_bar=False)
         seconds = time.perf_counter() - began
-        np.save(file, np.asarray(vectors, np.float32))
+        np.asarray(vectors, np.float32).tofile(file)
         print(json.dumps(seconds), flush=True)
 
 
@@ -106,13 +106,13 @@ class Peer:
     def __init__(self, python: str, folder: Path, threads: int):
         command = [python, __file__, "--peer", str(folder), "--threads", str(threads)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._file = folder / "vectors.npy"
+        self._file = folder / "vectors.float32"
 
     def __call__(self, count: int, seed: int) -> tuple[float, Any]:
         self._pipe(self._process.stdin).write(json.dumps([count, seed, str(self._file)]) + "\n")
         self._pipe(self._process.stdin).flush()
         seconds = json.loads(self._pipe(self._process.stdout).readline())
-        return seconds, np.load(self._file)
+        return seconds, np.fromfile(self._file, np.float32).reshape(count, -1)
 
     def close(self) -> None:
         self._pipe(self._process.stdin).close()

@@ -55,11 +55,15 @@ def innermost_loops(body: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def allowed(library: Path, name: str, dots: int) -> int:
-    """Stack accesses allowed for `dots` in a loop of the function `name`. The softmax of a masked tile (`weigh`) has no
-    accumulators of a product: its dots belong to a polynomial."""
+    """Stack accesses allowed for `dots` in a loop of the function `name`. The softmax of a masked tile (`weigh`) and
+    the activations have no accumulators of a product: their dots belong to polynomials."""
     if "avx512fma" in library.name:
         return dots // 12
-    return 0 if any(isa in library.name for isa in WIDE) else dots // (2 if "weigh<" in name else 3)
+    return (
+        0
+        if any(isa in library.name for isa in WIDE)
+        else dots // (2 if "weigh<" in name or "activate_row<" in name else 3)
+    )
 
 
 def spills(library: Path) -> dict[str, tuple[int, int]]:

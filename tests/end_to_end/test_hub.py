@@ -148,7 +148,7 @@ def test_models_are_pulled_listed_and_removed(hub, tmp_path):
 
 
 def test_a_model_that_cannot_be_pulled_is_refused(hub, tmp_path):
-    for name, words in (("org/nowhere", "no model org/nowhere there"), ("/tmp", "is not a name on the hub")):
+    for name, words in (("org/nowhere", "there is no model org/nowhere"), ("/tmp", "is not a name on the hub")):
         refused = run(hub, tmp_path, "pull", name)
         assert refused.returncode == 2
         assert words in refused.stderr

@@ -14,7 +14,7 @@ from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
-from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
+from paged_serve.protocol.messages.worker import KVGroup, NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
 
 PATTERNED = ("*", "POST", "https://a.example:8443", "*.example", "/llm")
 
@@ -79,6 +79,8 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
     elif cls is SchedulerOutput:
         values |= {"extended_tables": column(rng, rows), "extended_block_ids": column(rng, rows)}
+    elif cls is KVGroup:
+        values |= {rng.choice(("window", "attention_chunk")): 0}
     elif cls is NewRow:
         values |= {"token_ids": column(rng, 5), "prompt_len": rng.randint(0, 5)}
         values |= {"num_computed_tokens": rng.randint(0, 4), "block_tables": (column(rng, rows), column(rng, k))}

@@ -179,6 +179,7 @@ def test_no_error_of_the_engine_shows_its_text_before_or_within_an_answer(server
 MEANT = {
     *(f"structured_outputs/{name}.py" for name in ("lowering", "in_process", "structural_tag")),
     "http/openai/request/structured_outputs.py",
+    "pooling/io_processors.py",  # a plugin's error about the client's own data
     "http/routes/messages.py",  # a chat's refusal, with its fields' names in the other interface
     *("offline/prompts.py", "chat/session.py"),  # of the user's own program
     *("conversation/strict_json.py", "conversation/chat_template.py", "client/request_terms.py", "client/session.py"),

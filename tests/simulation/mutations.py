@@ -101,8 +101,8 @@ MUTATIONS = [
     ),
     (
         RESULTS,
-        "_without(decode, tokens, plan.discarded | bad | reasons.keys())",
-        "_without(decode, tokens, bad | reasons.keys())",
+        "_without(decode, tokens, plan.discarded | bad | failures.keys())",
+        "_without(decode, tokens, bad | failures.keys())",
         "an output of a row that has left",
     ),
     (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers are accepted"),

@@ -173,7 +173,7 @@ def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_l
         start(harness, ranks, corrupts_step=3)
         with Client.connect(harness.run_dir) as client:
             request = client.submit(PROMPT, PARAMS)
-            assert "could not be read" in harness.wait_for(control.WorkersLost).reason
+            assert "could not be decoded" in harness.wait_for(control.WorkersLost).reason
             ranks[0].kill()
             harness.send(control.WorkersReplaced(1))
             start(harness, ranks, epoch=1)

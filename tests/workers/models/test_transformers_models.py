@@ -34,15 +34,20 @@ def kernels(pools):
 
 def loop_of(folder, pool, dtype="auto", **options):
     """A loop in KV groups as on a server, when the model has windows."""
-    return PagedLoop(ours(folder, dtype, pool=pool, **options), num_blocks=256, max_model_len=512)
+    model = ours(folder, dtype, pool=pool, model_impl="transformers", **options)
+    return PagedLoop(model, num_blocks=256, max_model_len=512)
 
 
-@some("Arcee", "Nemotron", "Apertus", "Ministral")
+def test_an_architecture_without_a_family_runs_through_transformers(tmp_path, kernels):
+    write("Apertus", tmp_path)
+    assert isinstance(ours(tmp_path, pool=kernels), TransformersModel)
+
+
+@some("Nemotron", "Apertus", "Ministral")
 def test_float32_logits_and_256_greedy_tokens_are_those_of_transformers(name, tmp_path, kernels):
     model = write(name, tmp_path)
     expected = reference_logits(model, PROMPT)
     loop = loop_of(tmp_path, kernels)
-    assert isinstance(loop.model, TransformersModel), "auto takes transformers where there is no family"
     found = loop.prefill(loop.row(PROMPT), chunk=64)
     assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
     tokens = reference_greedy(model, PROMPT[:70], 256)
@@ -93,7 +98,7 @@ def assert_equal_bits(loop, alone):
     first = loop.row(PROMPT)
     loop.step([(first, 100)])
     assert torch.equal(loop.prefill(first, chunk=1), alone[100:])
-    if not any(loop.windows):
+    if not any(kind.window for kind in loop.kinds):
         cached = loop.row(PROMPT, shared=first, shared_blocks=6)
         assert torch.equal(loop.prefill(cached), alone[96:])
     beside = [loop.row(random_tokens(count, seed=count, vocab_size=256)) for count in (1, 13, 60)]
@@ -123,10 +128,13 @@ def test_two_ranks_give_the_bits_of_one(name, tmp_path, make_pool):
         pytest.skip("the kernels are not built")
 
     def logits(group):
-        loop = PagedLoop(ours(tmp_path, pool=pools[group.rank + group.size - 1], group=group), max_model_len=512)
+        loop = PagedLoop(
+            ours(tmp_path, pool=pools[group.rank + group.size - 1], group=group, model_impl="transformers"),
+            max_model_len=512,
+        )
         return loop.prefill(loop.row(PROMPT), chunk=64)
 
-    one = PagedLoop(ours(tmp_path, pool=pools[2]), max_model_len=512)
+    one = PagedLoop(ours(tmp_path, pool=pools[2], model_impl="transformers"), max_model_len=512)
     expected = one.prefill(one.row(PROMPT))
     for found in on_ranks(2, tmp_path / "meet", logits):
         assert torch.equal(found, expected)
@@ -136,7 +144,7 @@ def test_layers_with_windows_are_in_kv_groups_of_their_own(tmp_path, kernels):
     write("Ministral", tmp_path)
     loop = loop_of(tmp_path, kernels)
     assert loop.model.geometry.sliding_windows == (24, 0, 24)
-    assert set(loop.windows) == {0, 24}
+    assert {kind.window for kind in loop.kinds} == {0, 24}
 
 
 def test_weights_are_quantized_on_load(tmp_path, kernels):
@@ -153,8 +161,8 @@ def test_a_table_of_angles_depends_on_the_served_length_alone(tmp_path, kernels)
     factors = {"short_factor": [1.0] * 16, "long_factor": [4.0 + pair for pair in range(16)]}
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
     write("Arcee", tmp_path, rope_parameters=rope)
-    short = PagedLoop(ours(tmp_path, pool=kernels, max_model_len=64))
-    long = PagedLoop(ours(tmp_path, pool=kernels, max_model_len=512))
+    short = PagedLoop(ours(tmp_path, pool=kernels, max_model_len=64, model_impl="transformers"))
+    long = PagedLoop(ours(tmp_path, pool=kernels, max_model_len=512, model_impl="transformers"))
     few = PROMPT[:40]
     assert not torch.equal(*(loop.prefill(loop.row(few)) for loop in (short, long)))
     before = long.prefill(long.row(few))

@@ -97,9 +97,9 @@ def test_an_architecture_that_nothing_knows_is_refused(tmp_path, make_pool):
 
 
 def test_without_transformers_the_error_says_how_to_install_it(tmp_path, monkeypatch):
-    write("Arcee", tmp_path)
+    write("Apertus", tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"ArceeForCausalLM is not supported; .*pip install 'paged-serve\[hf\]'"):
+    with pytest.raises(ConfigError, match=r"ApertusForCausalLM is not supported; .*pip install 'paged-serve\[hf\]'"):
         ours(tmp_path)
     with pytest.raises(ConfigError, match=r"transformers is not installed; pip install 'paged-serve\[hf\]'"):
         ours(tmp_path, model_impl="transformers")
@@ -129,7 +129,7 @@ def test_a_config_that_contradicts_its_weights_is_refused(fields, reason, tmp_pa
     write("Arcee", tmp_path)
     change(tmp_path, **fields)
     with pytest.raises(ConfigError, match=reason):
-        ours(tmp_path, pool=make_pool())
+        ours(tmp_path, pool=make_pool(), model_impl="transformers")
 
 
 def test_weights_that_are_not_finite_are_named(tmp_path, make_pool):
@@ -139,7 +139,7 @@ def test_weights_that_are_not_finite_are_named(tmp_path, make_pool):
     tensors["model.layers.1.mlp.up_proj.weight"][5, 7] = torch.nan
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(ConfigError, match=r"model.layers.1.mlp.up_proj.weight holds NaN or infinity"):
-        ours(tmp_path, pool=make_pool())
+        ours(tmp_path, pool=make_pool(), model_impl="transformers")
 
 
 def test_ranks_need_a_plan(tmp_path, make_pool):

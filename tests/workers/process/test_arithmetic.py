@@ -9,7 +9,7 @@ from paged_serve.workers.process.arithmetic import arithmetic
 
 
 def words(num_ranks=1, *, dtype=torch.bfloat16, device="cpu", summation="dot"):
-    model = SimpleNamespace(dtype=dtype, device=device)
+    model = SimpleNamespace(dtype=dtype, device=device, libraries="")
     return arithmetic(model, num_ranks, None if summation is None else SimpleNamespace(summation=summation))
 
 
