@@ -41,11 +41,11 @@ def folder(tmp_path_factory):
 def make_model(folder, make_pool):
     """Gives each model its own pool and buffers, so that no model finds another's results in them."""
 
-    def make(path=folder, threads=1, quantization="auto"):
+    def make(path=folder, threads=1, quantization="auto", model_impl="auto"):
         pool = make_pool(threads)
         if pool is None:
             pytest.skip("the kernels are not built")
-        config = ModelConfig(device="cpu", quantization=quantization)
+        config = ModelConfig(device="cpu", quantization=quantization, model_impl=model_impl)
         return load_model(str(path), config, TensorParallelGroup(), lambda done, total: None, pool), pool
 
     return make
@@ -176,6 +176,17 @@ def test_one_call_runs_the_layers_and_the_output_head(make_model, quantization, 
     assert calls["run_program"] == 0
     assert calls["attention_bf16"] == model.geometry.num_layers
     assert head <= calls.keys()
+
+
+def test_a_plain_decoder_of_transformers_runs_in_one_call(make_model, tmp_path):
+    reference("qwen3", tmp_path)
+    model, pool = make_model(tmp_path, model_impl="transformers")
+    runner = new_runner(model)
+    for plan in (prefill(0, 9), join(0)):
+        runner.execute(plan)
+    with counting(pool) as calls:
+        runner.execute(STEADY)
+    assert calls == Counter({"run_program"} | AROUND)
 
 
 def test_each_number_of_rows_goes_through_python_once(make_model):

@@ -21,7 +21,15 @@ from ...layers.decode_step import Inputs, Logits
 log = logging.getLogger(__name__)
 
 ATEN = torch.ops.aten
-VIEWS = {ATEN.view.default, ATEN.flatten.using_ints, ATEN.slice.Tensor, ATEN.alias.default, ATEN.to.dtype}
+VIEWS = {
+    ATEN.alias.default,
+    ATEN.flatten.using_ints,
+    ATEN.select.int,
+    ATEN.slice.Tensor,
+    ATEN.to.dtype,
+    ATEN.unsqueeze.default,
+    ATEN.view.default,
+}
 
 Places = tuple[int, ...]
 

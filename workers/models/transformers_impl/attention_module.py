@@ -41,14 +41,14 @@ class AttentionModule(nn.Module):
         self.plain = plain
         self.heads = heads  # of queries, of keys, on this rank
         self.norms = norms
-        self._qkv, self._out = qkv, out
+        self.qkv, self.out = qkv, out
 
     def forward(
         self, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Any = None, **_: Any
     ) -> tuple[Tensor, None]:
-        projected = self._qkv(hidden_states[0].contiguous())
+        projected = self.qkv(hidden_states[0].contiguous())
         mixed = getattr(self, HOLDER).projected(self, projected, *position_embeddings, attention_mask)
-        return self._out(mixed.flatten(1)).clone().unsqueeze(0), None
+        return self.out(mixed.flatten(1)).clone().unsqueeze(0), None
 
 
 def rotates_whole_heads(fields: Any) -> bool:

@@ -35,11 +35,11 @@ class EmbeddingModule(nn.Module):
 
     def __init__(self, table: Table | VocabularyEmbedding):
         super().__init__()
-        self._rows = table if isinstance(table, VocabularyEmbedding) else table.rows
+        self.rows = table if isinstance(table, VocabularyEmbedding) else table.rows
 
     def forward(self, indices: Tensor) -> Tensor:
         """[1, tokens] -> [1, tokens, hidden]."""
-        return self._rows(indices.reshape(-1)).clone().view(*indices.shape, -1)
+        return self.rows(indices.reshape(-1)).clone().view(*indices.shape, -1)
 
 
 class HeadModule(nn.Module):
@@ -60,11 +60,11 @@ class NormModule(nn.Module):
     def __init__(self, ops: Ops, norm: Norm):
         super().__init__()
         self._ops = ops
-        self._norm = norm
+        self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        return self._ops.norm(rows, self._norm, out=torch.empty_like(rows)).view(x.shape)
+        return self._ops.norm(rows, self.norm, out=torch.empty_like(rows)).view(x.shape)
 
 
 class ActivationModule(nn.Module):
@@ -86,12 +86,12 @@ class FeedForwardModule(nn.Module):
     def __init__(self, ops: Ops, gate_up: Linear, activation: Activation, down: Linear):
         super().__init__()
         self._ops = ops
-        self._gate_up, self._down = gate_up, down
-        self._activation = activation
+        self.gate_up, self.down = gate_up, down
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        both = self._gate_up(x.reshape(-1, x.shape[-1]).contiguous())
-        return self._down(self._ops.activate(both, self._activation)).clone().view(x.shape)
+        both = self.gate_up(x.reshape(-1, x.shape[-1]).contiguous())
+        return self.down(self._ops.activate(both, self.activation)).clone().view(x.shape)
 
 
 class RotationModule(nn.Module):
@@ -114,7 +114,7 @@ class RotationModule(nn.Module):
         if not tables or len(tables[0]) < needed:
             held = len(tables[0]) if tables else 0
             wanted = -(-max(needed, 2 * held) // POSITIONS_AT_ONCE) * POSITIONS_AT_ONCE
-            pieces = [self._piece(first, x, which, named) for first in range(held, wanted, POSITIONS_AT_ONCE)]
+            pieces = [self.piece(first, x, *which, **named) for first in range(held, wanted, POSITIONS_AT_ONCE)]
             each = [torch.cat(parts) for parts in zip(*([tables] if tables else []), *pieces, strict=True)]
             tables = self._tables[key] = tuple(each)
         return tuple(table.index_select(0, positions).unsqueeze(0) for table in tables)
@@ -123,7 +123,8 @@ class RotationModule(nn.Module):
         """The other attributes of the module whose place it takes."""
         return self._modules["_rotation"] if name == "_rotation" else getattr(self._rotation, name)
 
-    def _piece(self, first: int, x: Tensor, which: Any, named: Any) -> tuple[Tensor, ...]:
+    def piece(self, first: int, x: Tensor, *which: Any, **named: Any) -> tuple[Tensor, ...]:
+        """Cosines and sines of POSITIONS_AT_ONCE positions, [positions, size] each."""
         last = self._num_positions - 1
         positions = torch.cat([torch.arange(first, first + POSITIONS_AT_ONCE).clamp_max(last), torch.tensor([last])])
         found = self._rotation(x[:, :1], positions.unsqueeze(0), *which, **named)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,15 @@ from ...layers.rotary import Rotary
 from ...pooling.head import pooling_head
 from ...pooling.spec import read_spec
 from ...quantization.source import matrix_source
+from ..decoder import Model
+from .checks.equal_check import are_equal
 from .checks.probe import attention_options
 from .checks.row_check import check_rows, watch_operations
 from .hf_geometry import check_kind, geometry_of, with_attention
 from .library import build, describe_masks, first_line, omit_masks, read_config, scorer_of, version
 from .paged_attention import PagedAttention, StepAngles, hold
 from .parallel_plan import ParallelPlan
+from .plain_decoder import plain_decoder
 from .transformers_assembly import TransformersAssembly
 from .transformers_model import TransformersModel
 
@@ -116,8 +119,7 @@ def _loaded(
         pooling=pooling,
         libraries=versions,
     )
-    _check(loaded, [*ours, paged])
-    return loaded
+    return _checked(loaded, [*ours, paged], plain_decoder(loaded, options), num_positions)
 
 
 def _with_weights(
@@ -137,8 +139,13 @@ def _with_weights(
         checkpoint.close()
 
 
-def _check(model: TransformersModel, ours: list[torch.nn.Module]) -> None:
-    """Raises ConfigError when a row's bits might depend, or do depend, on other rows."""
+def _checked(
+    model: TransformersModel, ours: list[torch.nn.Module], plain: Model | None, num_positions: int
+) -> TransformersModel:
+    """With `plain` if it computes the same.
+
+    Raises ConfigError when a row's bits might depend, or do depend, on other rows.
+    """
     geometry, size = model.geometry, model.tp_size
 
     def new_cache(num_blocks: int, block_size: int) -> KVCache:
@@ -147,4 +154,8 @@ def _check(model: TransformersModel, ours: list[torch.nn.Module]) -> None:
     watch_operations(
         model.paged.start, lambda batch: model.logits(model.hidden(batch)), ours, new_cache, geometry.vocab_size
     )
+    if plain and are_equal(model.forward, plain.forward, new_cache, geometry.vocab_size, num_positions):
+        log.debug("the library's code is left out of steps: its modules are those of a plain decoder")
+        model = replace(model, plain=plain)
     check_rows(model.forward, model.logits, new_cache, geometry.vocab_size)
+    return model

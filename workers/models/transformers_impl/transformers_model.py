@@ -12,6 +12,7 @@ from ...kv.kv_cache import KVCache
 from ...layers.attention import AttentionBackend
 from ...layers.backend import Backend
 from ...pooling.head import PoolingHead
+from ..decoder import Model
 from .library import scores
 from .paged_attention import PagedAttention
 
@@ -31,6 +32,7 @@ class TransformersModel:
     quantization: dict[str, str]  # human-readable facts; empty when nothing is quantized
     pooling: PoolingHead
     libraries: str  # whose versions its bits depend on
+    plain: Model | None = None  # computes the same as `base`, in fewer calls from Python
 
     @property
     def device(self) -> str:
@@ -43,6 +45,8 @@ class TransformersModel:
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
+        if self.plain is not None:
+            return self.plain.forward(batch, cache)
         self.paged.start(batch, cache)
         return self.hidden(batch)
 
