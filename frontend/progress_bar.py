@@ -5,7 +5,7 @@ import sys
 import time
 from typing import TextIO
 
-from paged_serve.protocol.process.log import in_json
+from paged_serve.protocol.process.log_format import in_json
 
 log = logging.getLogger(__name__)
 

@@ -2,11 +2,13 @@
 specification"). A plugin is loaded when the configuration names it, never because its package is installed."""
 
 from enum import Enum
-from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .errors import ConfigError
 from .messages.config import ModelConfig
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 
 class PluginKind(Enum):
@@ -55,19 +57,25 @@ def load_plugins(kind: PluginKind, names: tuple[str, ...], expected: type[Loaded
 
 
 def _check(flag: str, names: tuple[str, ...], kinds: tuple[PluginKind, ...]) -> None:
-    found = {entry.name for kind in kinds for entry in entry_points(group=kind.value)}
+    found = {entry.name for kind in kinds for entry in _installed(kind.value)}
     for name in names:
         if name not in found:
             installed = ", ".join(sorted(found)) or "none"
             raise ConfigError(f"{flag} {name}: no installed package provides it; installed plugins: {installed}")
 
 
-def _entries(kind: PluginKind, names: tuple[str, ...]) -> dict[str, EntryPoint]:
+def _entries(kind: PluginKind, names: tuple[str, ...]) -> dict[str, "EntryPoint"]:
     """Entry points by name, in the order of `names`. Raises ConfigError for a name that two packages provide."""
     if not names:
         return {}
     entries: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=kind.value):
+    for entry in _installed(kind.value):
         if (other := entries.setdefault(entry.name, entry)).value != entry.value:
             raise ConfigError(f"--plugin {entry.name}: two packages provide it, as {other.value} and {entry.value}")
     return {name: entries[name] for name in names if name in entries}
+
+
+def _installed(group: str) -> "EntryPoints":
+    from importlib.metadata import entry_points  # imported here: it takes as long as all of `serve --help`
+
+    return entry_points(group=group)

@@ -81,7 +81,7 @@ def test_no_file_exceeds_the_length_limit(room):
 def test_only_the_configuration_reads_the_environment(room):
     allowed = {
         "frontend/config/options.py",
-        "protocol/process/log.py",
+        "protocol/process/log_format.py",
         "frontend/supervision/supervisor.py",
         "workers/process/worker_process.py",
     }

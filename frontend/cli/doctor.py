@@ -38,7 +38,7 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
 
 def show_machine() -> None:
     """Print the machine's CPU and kernels, as reported by a worker process: only workers know the kernels."""
-    from paged_serve.protocol.process.log import in_colour
+    from paged_serve.protocol.process.log_format import in_colour
 
     command = [sys.executable, "-P", "-m", "paged_serve.workers.process.machine"]
     report = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)

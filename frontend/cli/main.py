@@ -77,7 +77,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Entry point. Exit codes: 0 done, 1 failed, 2 refused (fix what the message says and start again)."""
     from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
-    from paged_serve.protocol.process.log import in_json
+    from paged_serve.protocol.process.log_format import in_json
 
     from ..end_message import print_end
 

@@ -33,7 +33,8 @@ def command(**flags: Any) -> None:
 
 def serve(config: Config) -> int:
     """Run a server in the foreground until a signal ends it. Returns the exit code. Raises ConfigError if refused."""
-    from paged_serve.protocol.process.log import configure_logging, in_colour, in_json
+    from paged_serve.protocol.process.log import configure_logging
+    from paged_serve.protocol.process.log_format import in_colour, in_json
 
     from ..listen import close_http_socket, http_url, open_http_socket
     from ..progress_bar import LoadingBar

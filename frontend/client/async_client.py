@@ -24,7 +24,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
 from paged_serve.protocol.transport.channel import Context
 
-from .pooling import AsyncPoolingRequest
+from .async_pooling import AsyncPoolingRequest
 from .request_terms import RequestTerms
 from .session import ClientSession
 from .streams.deltas import SequenceDelta

@@ -1,8 +1,6 @@
-"""Requests for a vector instead of tokens, as returned by the two clients; they are already running."""
+"""A request for a vector instead of tokens, as the client without asyncio returns it; it is already running."""
 
-import asyncio
-from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Protocol
 
 from paged_serve.protocol.errors import RequestFailed
 from paged_serve.protocol.messages.engine_core import RequestTimes
@@ -10,11 +8,6 @@ from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .streams.deltas import SequenceDelta
-
-
-class _AsyncSource(Protocol):
-    async def __anext__(self) -> SequenceDelta: ...
-    def abort(self) -> None: ...
 
 
 class _Source(Protocol):
@@ -40,33 +33,6 @@ class PoolingAnswer:
             raise RequestFailed(delta.error or "the engine sent no vector")
         self.pooled, self.times, self.num_cached_tokens = delta.pooled, delta.times, delta.num_cached_tokens
         return delta.pooled
-
-
-class AsyncPoolingRequest:
-    """Await it for the vector, any number of times. Cancelling or dropping it before that aborts it.
-
-    Raises InvalidRequest, Overloaded, RequestExpired, RequestFailed, EngineDead.
-    """
-
-    def __init__(self, request: _AsyncSource):
-        self._request = request
-        self.answer = PoolingAnswer()
-
-    def __await__(self) -> Generator[Any, None, Pooled]:
-        return self._vector().__await__()
-
-    def abort(self) -> None:
-        """Has no effect on a request that has ended."""
-        self._request.abort()
-
-    async def _vector(self) -> Pooled:
-        if self.answer.pooled is None:
-            try:
-                return self.answer.take(await self._request.__anext__())
-            except asyncio.CancelledError:
-                self._request.abort()
-                raise
-        return self.answer.pooled
 
 
 class PoolingRequest:

@@ -1,12 +1,13 @@
 """One line per event on stderr, the same shape in every process."""
 
 import logging
-import os
 import sys
 import time
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
+
+from .log_format import in_colour, in_json
 
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 # Escaped, so that text from a request can neither forge a log line nor control a terminal.
@@ -49,16 +50,6 @@ class _JsonFormatter(logging.Formatter):
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(fields).decode()
-
-
-def in_json() -> bool:
-    """Whether each line on stderr is a JSON object."""
-    return os.environ.get("PAGED_SERVE_LOG_FORMAT") == "json"
-
-
-def in_colour(stream: TextIO) -> bool:
-    """Colour is for terminals only, and not where NO_COLOR is set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def configure_logging(process_name: str, level: str = "info") -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from paged_serve.protocol.errors import Overloaded, RequestFailed
 
 from ...client.async_client import AsyncClient
-from ...client.pooling import AsyncPoolingRequest
+from ...client.async_pooling import AsyncPoolingRequest
 from ...text.off_loop import LONG, off_loop
 from ..in_flight import InFlightLimit
 from .batch import MAX_RETRY_S, MIN_RETRY_S

@@ -38,6 +38,12 @@ def test_importing_the_client_loads_no_heavy_library():
     assert result.stdout.strip() == "[]"
 
 
+def test_the_client_without_asyncio_does_not_import_it():
+    code = "import sys; from paged_serve import Client; print('asyncio' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
+
+
 def test_a_stream_arrives_token_by_token(run_dir, start_core):
     start_core(script=generate())
 
