@@ -36,6 +36,12 @@ def pytest_addoption(parser):
         "all where a test is about single kernels",
     )
     parser.addoption(
+        "--summation",
+        choices=["auto", "dot", "tile"],
+        default="auto",
+        help="the order of sums of the CPU kernels where tests/workers tests whole models",
+    )
+    parser.addoption(
         "--products",
         choices=[WHOLE, PAIRS, VALUES],
         default=PAIRS,

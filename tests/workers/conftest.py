@@ -77,8 +77,9 @@ def cpu_library(request):
 
 @pytest.fixture(scope="module")
 def cpu_pools(cpu_library):
-    """Pools of one thread and of three: more than there are cores, so that work is divided unevenly, too."""
-    made = [cpu.Pool(cpu_library, [-1] * threads) for threads in (1, 3)]
+    """Pools of one thread and of three: more than there are cores, so that work is divided unevenly, too. In dot order,
+    which not every library has by itself."""
+    made = [cpu.Pool(cpu_library, [-1] * threads, summation="dot") for threads in (1, 3)]
     yield made
     for pool in made:
         pool.close()
@@ -94,15 +95,16 @@ def pools_of_each_order(cpu_library, request):
 
 
 @pytest.fixture(scope="session")
-def make_pool(chosen_isa):
+def make_pool(chosen_isa, request):
     """Makes pools of a number of threads, which may exceed the cores; None if the kernels are not built."""
     made = []
+    summation = request.config.getoption("summation")
 
     def make(threads=1):
         library = cpu.best_library(chosen_isa)
         if library is None:
             return None
-        made.append(cpu.Pool(library, [-1] * threads))
+        made.append(cpu.Pool(library, [-1] * threads, summation=summation))
         return made[-1]
 
     yield make

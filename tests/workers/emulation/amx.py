@@ -1,0 +1,117 @@
+"""Runs the amx library on a processor without AMX: prepares copies of the libraries, and the process that runs them.
+
+The emulator (amx_trap.cpp) is preloaded and does what the processor cannot: each instruction of AMX is illegal here, so
+the process gets a signal. CPUID and XGETBV are legal and would deny AMX: in copies of the libraries, instructions that
+are illegal, too, replace them.
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from check_spills import functions
+
+from paged_serve.workers.kernels.cpu import library as cpu
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
+REPLACED = {"cpuid": (b"\x0f\xa2", b"\xd6\x01"), "xgetbv": (b"\x0f\x01\xd0", b"\xd6\x02\x90")}  # as in amx_trap.cpp
+TILES = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
+DOTS = ("tdpbf16ps", "tdpbsud")  # the instructions that csrc/cpu uses for its two kinds of tiles
+
+
+class EmulatedAmx:
+    """Libraries for AMX in a folder and the emulator that runs them; `isa` is the one to choose."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.report = folder / "report"
+        self._emulator = folder / "amx_trap.so"
+        flags = ["-std=c++20", "-O3", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"]
+        shared = ["-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+        subprocess.run(
+            ["g++", *flags, *shared, str(HERE / "amx_trap.cpp"), "-o", str(self._emulator), "-ldl"], check=True
+        )
+        if "avx512fma" in cpu.runnable_isas():
+            self.isa = "amx"
+            replace_questions(cpu.library_path("amx"), folder)
+        else:
+            self.isa = "avx2"  # its vectors beside AMX's tiles, which no real processor has
+            compile_with_tiles(self.isa, folder)
+            replace_questions(folder / f"_cpu_{self.isa}.so", folder)
+        replace_questions(cpu.library_path("portable"), folder)  # it says which library is the best
+
+    def environment(self) -> dict[str, str]:
+        """Variables of a process whose libraries are those of the folder (tests/workers/conftest.py)."""
+        report = {"PAGED_SERVE_TEST_AMX_REPORT": str(self.report)}
+        return {
+            **os.environ,
+            **report,
+            "LD_PRELOAD": str(self._emulator),
+            "PAGED_SERVE_TEST_KERNELS": str(self._folder),
+        }
+
+    def run_tests(self, *arguments: str) -> dict[str, int]:
+        """Run pytest with `arguments` on the emulated library; how often each instruction ran. Fails if a test does."""
+        self.report.unlink(missing_ok=True)
+        options = ["-q", "-p", "no:cacheprovider", "--cpu-isa", self.isa, "--timeout", "3000"]
+        command = [sys.executable, "-m", "pytest", *options, *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False)
+        report = self.report.read_text().splitlines() if self.report.exists() else []
+        faults = [line for line in report if line.startswith("fault")]
+        assert done.returncode == 0, "\n".join([*faults, done.stdout[-6000:], done.stderr[-2000:]])
+        assert not faults, faults
+        return dict(counted(report))
+
+
+def counted(report: list[str]) -> Iterator[tuple[str, int]]:
+    """(instruction, how often it ran) in all processes."""
+    for name in sorted({line.split()[0] for line in report}):
+        yield name, sum(int(count) for found, count in map(str.split, report) if found == name)
+
+
+def replace_questions(library: Path, folder: Path) -> None:
+    """Write a copy of `library` to `folder` that asks the emulator what the processor has."""
+    code = bytearray(library.read_bytes())
+    for _, body in functions(library):
+        for address, text in body:
+            if text.strip() in REPLACED:
+                old, new = REPLACED[text.strip()]
+                at = file_offset(code, address)
+                assert code[at : at + len(old)] == old, (library, hex(address))
+                code[at : at + len(new)] = new
+    (folder / library.name).write_bytes(code)
+
+
+def file_offset(elf: bytes, address: int) -> int:
+    """Where the 64-bit library has the code of `address`, by its program headers."""
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(elf[at : at + size], "little")
+
+    table, size, count = number(32, 8), number(54, 2), number(56, 2)
+    for header in range(table, table + size * count, size):
+        offset, virtual, held = number(header + 8, 8), number(header + 16, 8), number(header + 32, 8)
+        if number(header, 4) == 1 and virtual <= address < virtual + held:  # PT_LOAD
+            return address - virtual + offset
+    raise ValueError(f"no segment has {address:#x}")
+
+
+def compile_with_tiles(isa: str, folder: Path) -> None:
+    """Build the library for `isa`, with AMX's tiles, into `folder`."""
+    setup = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
+    flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_ISA"][isa], *TILES, "-fPIC"]
+    csrc = ROOT / "csrc" / "cpu"
+    sources = sorted(csrc.rglob("*.cpp"))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+
+    def compile_one(source: Path, target: Path) -> None:
+        subprocess.run(["g++", *flags, f"-I{csrc}", "-c", str(source), "-o", str(target)], check=True)
+
+    with ThreadPoolExecutor(2) as compilers:
+        list(compilers.map(compile_one, sources, objects))
+    linked = ["-shared", "-pthread", *map(str, objects), "-o", str(folder / f"_cpu_{isa}.so")]
+    subprocess.run(["g++", *linked], check=True)

@@ -1,0 +1,93 @@
+"""The amx library as it was compiled, with AMX's instructions emulated, has the bits of the other libraries.
+
+Tests of tile order compare it with the definition, those of instruction sets with libraries that multiply by FMA.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+
+import pytest
+
+from paged_serve.workers.kernels.cpu import library as cpu
+
+from ..emulation.amx import DOTS, HERE, EmulatedAmx
+
+KERNELS = ("gemm", "quantized_gemm", "segments", "attention", "elementwise", "sampling", "program")
+MODELS = {
+    "orders": ["order_of_sums"],
+    "kernels": [f"kernels/test_cpu_{name}.py" for name in KERNELS],
+    "models": ["models", "layers"],
+    "encoders": ["pooling"],
+    "forms": ["quantization", "kv"],
+    "ranks": ["distributed", "invariance"],
+    "steps": ["runner"],
+}
+MISUSES = {
+    "no permission": "without the system's permission",
+    "no configuration": "without a configuration",
+    "released": "without a configuration",
+    "a tile missing": "a tile that is not configured",
+    "a tall tile": "more than 16 rows",
+    "a start row": "a start row",
+    "other rows": "other rows than its first factor",
+    "other columns": "other columns than its second factor",
+    "other lengths": "other lengths",
+}
+is_emulated = "PAGED_SERVE_TEST_AMX_REPORT" in os.environ
+needed = ("g++", "objdump")
+pytestmark = [
+    pytest.mark.skipif(is_emulated, reason="this process is emulated already"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="another machine's instructions"),
+    pytest.mark.skipif(not all(map(shutil.which, needed)), reason="needs g++ and binutils"),
+    pytest.mark.skipif("avx2" not in cpu.runnable_isas(), reason="needs the kernels, built, and AVX2"),
+    pytest.mark.timeout(3600),
+]
+
+
+@pytest.fixture(scope="module")
+def amx(tmp_path_factory):
+    if "avx512fma" in cpu.runnable_isas() and not cpu.library_path("amx").exists():
+        pytest.skip("the amx library is not built: python setup.py build_ext --inplace")
+    return EmulatedAmx(tmp_path_factory.mktemp("amx"))
+
+
+def test_products_and_attention_in_tile_order_have_the_bits_of_their_definition(amx):
+    counts = amx.run_tests("tests/workers/order_of_sums/test_tile_order.py", "-m", "not nightly")
+    assert all(counts[name] > 1000 for name in DOTS), counts
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("subject", MODELS)
+def test_the_tests_of_kernels_and_whole_models_pass(amx, subject):
+    counts = amx.run_tests(*(f"tests/workers/{place}" for place in MODELS[subject]), "-m", "not nightly")
+    assert counts["tdpbf16ps"] > 1000, counts
+
+
+@pytest.fixture(scope="module")
+def misuse(amx, tmp_path_factory):
+    """Runs amx_misuse.cpp: the exit status and what the emulator reports."""
+    program = tmp_path_factory.mktemp("misuse") / "misuse"
+    flags = ["-std=c++20", "-O1", "-mamx-tile", "-mamx-int8"]
+    subprocess.run(["g++", *flags, str(HERE / "amx_misuse.cpp"), "-o", str(program)], check=True)
+
+    def run(kind):
+        amx.report.unlink(missing_ok=True)
+        done = subprocess.run([program, kind], env=amx.environment(), check=False)
+        return done.returncode, amx.report.read_text()
+
+    return run
+
+
+@pytest.mark.parametrize("kind", MISUSES)
+def test_the_emulator_ends_a_program_that_a_processor_would_end(misuse, kind):
+    status, report = misuse(kind)
+    assert status < 0
+    assert MISUSES[kind] in report
+
+
+def test_the_emulator_multiplies_for_a_program_that_uses_tiles_as_it_should(misuse):
+    status, report = misuse("none")
+    assert status == 0
+    assert "tdpbsud 1\n" in report
