@@ -61,6 +61,25 @@ MUTATIONS = [
     (GROUP, "position - self.window + 1)", "position - self.window + 2)", "a block in the window is released"),
     (GROUP, "    if not index:\n", "    if True:\n", "groups share blocks with each other"),
     (GROUP, "(num_seen - 2) // self.block_size + 2)", "num_seen // self.block_size)", "a chunk has too few blocks"),
+    (
+        GROUP,
+        "return position // self.attention_chunk",
+        "return (position + 1) // self.attention_chunk",
+        "an attention chunk is released before its last token",
+    ),
+    (
+        GROUP,
+        "position // self.attention_chunk * self.attention_chunk // self.block_size",
+        "-(-(position // self.attention_chunk * self.attention_chunk) // self.block_size)",
+        "the block in which an attention chunk begins is released and not needed for a hit",
+    ),
+    (
+        GROUP,
+        "self.block_size - gcd(self.attention_chunk, self.block_size)",
+        "0",
+        "a row has too few blocks for an attention chunk that begins within one",
+    ),
+    (GROUP, "if group.attention_chunk:", "if False:", "attention chunks are never released"),
     (PREFIX, "if block == RELEASED:", "if False:", "a prefix with a hole in its window"),
     (
         PREFIX,

@@ -3,7 +3,9 @@
 import pytest
 
 from paged_serve.engine_core.simulation.outcomes import Outcomes
+from paged_serve.engine_core.simulation.scenario import draw_scenario
 from paged_serve.engine_core.simulation.simulator import simulate
+from paged_serve.protocol.messages.worker import KVGroup
 
 FAST = range(120)
 # A new core too full for all resumed requests; output of a lost client reused; a NaN behind a window.
@@ -34,4 +36,31 @@ def test_a_million_steps_hold_every_invariant():
     while total.steps < NIGHTLY_STEPS:
         total.add(simulate(seed)[0])
         seed += 1
+    print(total)
+
+
+def kind_of(group: KVGroup) -> str:
+    return "attention chunk" if group.attention_chunk else "window" if group.window else "full"
+
+
+def kinds_of(seed: int) -> set[str]:
+    """The kinds of KV groups that the model of a simulation has."""
+    return {kind_of(group) for group in draw_scenario(seed).facts.kv_groups}
+
+
+def test_attention_chunks_are_drawn_alone_and_beside_each_other_kind():
+    drawn = [kinds_of(seed) for seed in FAST]
+    assert all(any({"attention chunk", *others} == kinds for kinds in drawn) for others in ((), ("full",)))
+    assert {"attention chunk", "window", "full"} in drawn
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_a_million_steps_of_attention_chunks_beside_other_kv_groups_hold_every_invariant():
+    total, seed = Outcomes(), 2_000_000
+    while total.steps < NIGHTLY_STEPS:
+        if len(kinds := kinds_of(seed)) > 1 and "attention chunk" in kinds:
+            total.add(simulate(seed)[0])
+        seed += 1
+    assert min(total.cached_tokens, total.preemptions, total.nans, total.worker_deaths) > 0
     print(total)
