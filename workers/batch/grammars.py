@@ -43,36 +43,43 @@ class RowGrammar:
     source: str
     matcher: "LLMatcher"
     origin: "LLMatcher | None"  # the matcher that `matcher` is a copy of; None: not shared
-    bits: NDArray[np.int32]  # [words] mask of the next token: bit i is set if token i is allowed
+    bits: NDArray[np.int32]  # [words] mask of the next token: bit i is set if token i is allowed; none if it failed
     free_bits: NDArray[np.int32]  # mask while the output is free: all but its end, as the grammar's part must come
-    after: frozenset[int]  # as Grammar.after; empty once one of them has been output
-    opens: frozenset[int] = frozenset()  # as Grammar.opens; empty after the first token
+    after: frozenset[int]  # as Grammar.after
+    opens: frozenset[int]  # as Grammar.opens; empty after the first token
+    binds: bool = True  # false while the output is free
+    address: int = 0  # of `bits`
     tokens: list[int] = field(default_factory=list)  # of the output, from where the grammar begins
     num_read: int = 0  # of `tokens`, by the matcher
     failure: str = ""  # why no token can follow
 
-    @property
-    def binds(self) -> bool:
-        """False while the output is still free."""
-        return not self.after or bool(self.opens)
+    def __post_init__(self) -> None:
+        self.address = self.bits.ctypes.data
+        if self.after and not self.opens:
+            self._set_free()
 
     def allows(self, token: int) -> bool:
         """Whether `token` may come next; call it after `wait`."""
-        return not self.failure and bool(self.bits.view(np.uint32)[token // 32] >> np.uint32(token % 32) & 1)
+        return bool(self.bits.view(np.uint32)[token // 32] >> np.uint32(token % 32) & 1)
+
+    def allow_opening(self) -> None:
+        """Allow, besides the grammar's first tokens, those with which free text begins."""
+        for token in self.opens:
+            self.bits.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
 
     def append(self, token: int) -> None:
         """Record the row's next output token."""
-        if self.opens:
-            begins, self.opens = token in self.opens, frozenset()
-            if begins:
-                self.bits = self.free_bits
-                return
-            self.after = frozenset()
-        if not self.binds:
-            if token in self.after:
-                self.after = frozenset()
-        elif not self.failure:
+        opens, self.opens = self.opens, frozenset()
+        if token in opens:
+            self._set_free()
+        elif self.binds:
             self.tokens.append(token)
+        elif token in self.after:
+            self.binds = True
+
+    def _set_free(self) -> None:
+        self.binds = False
+        self.bits[:] = self.free_bits
 
     def read(self) -> None:
         """Advance the matcher by the tokens that it has not read; a token that cannot follow leaves it in error."""
@@ -111,13 +118,14 @@ class Grammars:
         self._executor = self._thread.submit(llguidance.LLExecutor, num_threads).result()
         self._running: Future[None] | None = None
 
-    def prepare(self, grammar: Grammar, output: Sequence[int]) -> RowGrammar:
-        """The matcher of a row whose output so far is `output`."""
+    def prepare(self, grammar: Grammar, output: Sequence[int], bits: NDArray[np.int32] | None = None) -> RowGrammar:
+        """The matcher of a row whose output so far is `output`. Its masks are written to `bits`, if given."""
         self.wait()
+        bits = np.zeros(self._words, np.int32) if bits is None else bits
         origin, matcher = self._matcher(grammar.source)
-        opens = frozenset(grammar.opens) if grammar.after else frozenset()
-        free = self._free_bits
-        row = RowGrammar(grammar.source, matcher, origin, free, free, frozenset(grammar.after), opens)
+        after = frozenset(grammar.after)
+        opens = frozenset(grammar.opens) if after else after
+        row = RowGrammar(grammar.source, matcher, origin, bits, self._free_bits, after, opens)
         for number, token in enumerate(output, 1):
             row.append(token)
             if number % MASK_EVERY == 0 and row.binds:
@@ -128,7 +136,7 @@ class Grammars:
     def start(self, rows: Sequence[RowGrammar]) -> None:
         """Compute the masks of `rows`, in a thread unless the vocabulary is small."""
         self.wait()
-        if not (bound := [row for row in rows if not row.failure and row.binds]):
+        if not (bound := [row for row in rows if row.binds and not row.failure]):
             return
         if self._is_threaded:
             self._running = self._thread.submit(self._fill, bound)
@@ -142,27 +150,27 @@ class Grammars:
             self._running = None
 
     def _fill(self, rows: list[RowGrammar]) -> None:
-        masks = np.zeros((len(rows), self._words), np.int32)
-        self._compute(rows, masks)
-        for row, bits in zip(rows, masks, strict=True):
-            row.bits = bits
+        if self._is_threaded:
+            self._fill_in_parallel(rows)
+        else:
+            num_bytes = 4 * self._words
+            for row in rows:  # one by one: what a matcher touched as it read is still in the cache
+                row.read()
+                row.matcher.unsafe_compute_mask_ptr(row.address, num_bytes)
+        for row in rows:
             if row.matcher.is_error():
                 self._on_error(row)
-            for token in row.opens:
-                bits.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
+            if row.opens and not row.failure:
+                row.allow_opening()
 
-    def _compute(self, rows: list[RowGrammar], masks: NDArray[np.int32]) -> None:
-        """The mask of each row into its place in `masks`."""
-        if self._is_threaded:
-            for row in rows:
-                row.read()
-            places = [(row.matcher, i) for i, row in enumerate(rows)]
-            self._library.numpy.fill_next_token_bitmask_par(self._executor, places, masks)
-            return
-        address, nbytes = masks.ctypes.data, masks.strides[0]
-        for i, row in enumerate(rows):  # one by one: what a matcher touched as it read is still in the cache
+    def _fill_in_parallel(self, rows: list[RowGrammar]) -> None:
+        masks = np.empty((len(rows), self._words), np.int32)
+        for row in rows:
             row.read()
-            row.matcher.unsafe_compute_mask_ptr(address + i * nbytes, nbytes)
+        places = [(row.matcher, i) for i, row in enumerate(rows)]
+        self._library.numpy.fill_next_token_bitmask_par(self._executor, places, masks)
+        for row, mask in zip(rows, masks, strict=True):
+            row.bits[:] = mask
 
     def _on_error(self, row: RowGrammar) -> None:
         """Retry a row whose matcher failed while it was shared; any other row has failed."""
@@ -171,6 +179,8 @@ class Grammars:
             self._library.numpy.fill_next_token_bitmask(row.matcher, row.bits[None])
         if row.matcher.is_error() and not row.failure:
             row.failure = _reason(row.matcher)
+        if row.failure:
+            row.bits[:] = 0
 
     def _unshare(self, row: RowGrammar) -> None:
         """Give the row a matcher that it does not share, and let later rows copy a new one."""

@@ -1,4 +1,7 @@
-"""The sampling parameters of all rows as columns, which a step reads for many rows at once."""
+"""The sampling parameters of all rows as columns, which a step reads for many rows at once.
+
+The mask of a row's next token is a column, too: a grammar writes into it in each step, a list of allowed tokens once.
+"""
 
 import math
 
@@ -13,7 +16,7 @@ from .penalties import Penalties
 from .philox import uniforms
 from .reasoning import Reasoning
 from .repetitions import Repetitions
-from .token_constraints import Constraints
+from .token_constraints import Constraints, mask_of_allowed
 
 NO_LOGPROBS = -2
 NO_EXCLUSION = 2.0  # a threshold that no probability reaches
@@ -41,12 +44,19 @@ class SamplingColumns:
         self.is_custom = np.zeros(num_rows, np.bool_)  # has any
         self.adjusted = np.zeros(num_rows, np.bool_)  # has any of the parameters below
         self.has_rules = np.zeros(num_rows, np.bool_)  # changes the logits by more than a mask
+        self.masks = np.zeros(
+            (num_rows, -(-vocab_size // 32)), np.int32
+        )  # bit i % 32 of word i / 32: token i is allowed
+        self.is_masked = np.zeros(num_rows, np.bool_)
+        self.allowed: list[NDArray[np.int32] | None] = [None] * num_rows  # the masks of allowed_token_ids
         self.penalties: list[Penalties | None] = [None] * num_rows
         self.repetitions: list[Repetitions | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
         self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a budget
+        self._has_budget = np.zeros(num_rows, np.bool_)
         self._readers: list[tuple[Penalties | RowGrammar | Reasoning, ...]] = [()] * num_rows  # of the row's output
+        self._is_read = np.zeros(num_rows, np.bool_)  # has readers
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
         self._random_block = np.full(num_rows, -1, np.int64)  # position // _BLOCK of the numbers in `_random`
 
@@ -76,24 +86,36 @@ class SamplingColumns:
         self.custom[row], self.is_custom[row] = params.logits_processors, bool(params.logits_processors)
         self.penalties[row] = Penalties.prepare(params, token_ids, prompt_len, self.vocab_size)
         self.repetitions[row] = Repetitions.prepare(params.dry, self.vocab_size)
-        self.constraints[row] = Constraints.prepare(params, eos_token_ids, self.vocab_size)
-        output = token_ids[prompt_len:].tolist()
-        self.reasonings[row] = Reasoning.prepare(params.thinking, self.vocab_size, output)
-        self.grammars[row] = None
-        if params.grammar is not None and self._grammars is not None:
-            self.grammars[row] = self._grammars.prepare(params.grammar, output)
-        readers = self.penalties[row], self.grammars[row], self.reasonings[row]
-        self._readers[row] = tuple(each for each in readers if each is not None)
+        self.constraints[row] = Constraints.prepare(params, eos_token_ids)
         rules = (self.penalties, self.repetitions, self.constraints)
         self.has_rules[row] = any(each[row] is not None for each in rules)
-        self.adjusted[row] = self.has_rules[row] or self.grammars[row] is not None or self.reasonings[row] is not None
+        self._reset_mask(row, params, token_ids[prompt_len:].tolist())
+        readers = self.penalties[row], self.grammars[row], self.reasonings[row]
+        self._readers[row] = tuple(each for each in readers if each is not None)
+        self._is_read[row] = bool(self._readers[row])
+        self.adjusted[row] = self.has_rules[row] or self.is_masked[row] or self._has_budget[row]
         self._random_block[row] = -1
+
+    def _reset_mask(self, row: int, params: SamplingParams, output: list[int]) -> None:
+        """Set what the row's mask depends on."""
+        if self._grammars is not None:
+            self._grammars.wait()  # it may still write the mask of the row's last request
+        self.reasonings[row] = reasoning = Reasoning.prepare(params.thinking, self.vocab_size, output)
+        self._has_budget[row] = reasoning is not None
+        self.grammars[row], self.allowed[row] = None, mask_of_allowed(params, self.vocab_size)
+        if params.grammar is not None and self._grammars is not None:
+            # A forced token replaces a mask for a step, so a row with a budget keeps its grammar's mask elsewhere.
+            bits = self.masks[row] if reasoning is None else None
+            self.grammars[row] = self._grammars.prepare(params.grammar, output, bits)
+        elif (allowed := self.allowed[row]) is not None:
+            self.masks[row] = allowed
+        self.is_masked[row] = self.grammars[row] is not None or self.allowed[row] is not None
 
     def append(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Count one output token of each of these distinct rows."""
-        adjusted = self.adjusted[rows]
-        if adjusted.any():
-            for row, token in zip(rows[adjusted].tolist(), token_ids[adjusted].tolist(), strict=True):
+        is_read = self._is_read[rows]
+        if is_read.any():
+            for row, token in zip(rows[is_read].tolist(), token_ids[is_read].tolist(), strict=True):
                 for reader in self._readers[row]:
                     reader.append(token)
 
@@ -104,24 +126,36 @@ class SamplingColumns:
             return False
         return grammar is None or grammar.allows(token)
 
-    def allowed(self, row: int) -> NDArray[np.int32] | None:
-        """The mask of the next token, valid after `await_masks`; None: the row has no mask."""
-        grammar, constraints, reasoning = self.grammars[row], self.constraints[row], self.reasonings[row]
-        if reasoning is not None and self.is_forced(row):
-            return reasoning.forced_bits()
-        if grammar is not None:
-            return grammar.bits
-        return None if constraints is None else constraints.allowed
-
     def start_masks(self, rows: NDArray[np.int64]) -> None:
         """Start computing the grammar masks of `rows`, whose tokens must be known."""
         if self._grammars is not None and self.adjusted[rows].any():
             self._grammars.start([grammar for row in rows.tolist() if (grammar := self.grammars[row]) is not None])
 
-    def await_masks(self) -> None:
-        """Wait for the masks."""
+    def await_masks(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Wait for the masks of `rows`. Returns each one's place in `masks`, or -1: it has none; both [n]."""
         if self._grammars is not None:
             self._grammars.wait()
+        for row in rows[self._has_budget[rows]].tolist():
+            self._choose_mask(row)
+        return np.where(self.is_masked[rows], rows, -1)
+
+    def _choose_mask(self, row: int) -> None:
+        """Set the mask of a row with a budget: the forced token's, or the one without a budget."""
+        reasoning, grammar, bits = self.reasonings[row], self.grammars[row], self.allowed[row]
+        if reasoning is not None and self.is_forced(row):
+            bits = reasoning.forced_bits()
+        elif grammar is not None:
+            bits = grammar.bits
+        self.is_masked[row] = bits is not None
+        if bits is not None:
+            self.masks[row] = bits
+
+    def failures(self, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> dict[int, str]:
+        """By index, why no token can follow, for those of `rows` at `indices` whose grammars have failed."""
+        grammars = {
+            index: self.grammars[row] for index, row in zip(indices.tolist(), rows[indices].tolist(), strict=True)
+        }
+        return {index: one.failure for index, one in grammars.items() if one is not None and one.failure}
 
     def random(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The uniform number of each row's output position; both [n]."""

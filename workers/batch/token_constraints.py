@@ -1,4 +1,4 @@
-"""Constraints by token id: allowed tokens, bad words, minimum length, biases."""
+"""Constraints by token id: bad words, minimum length, biases; and the mask of allowed tokens."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,6 @@ MAX_BIAS = 100.0
 class Constraints:
     """One row's rules, prepared once at admission."""
 
-    allowed: NDArray[np.int32] | None  # [words], the mask of allowed_token_ids
     bad_words: tuple[tuple[NDArray[np.int32], int], ...]  # (all but the last token, the last token)
     min_tokens: int
     ends: NDArray[np.int64]  # EOS and stop tokens, masked while output is shorter than min_tokens
@@ -22,18 +21,12 @@ class Constraints:
     bias: NDArray[np.float32]  # the biases of the tokens in `biased`
 
     @classmethod
-    def prepare(cls, params: SamplingParams, eos_token_ids: tuple[int, ...], vocab_size: int) -> "Constraints | None":
+    def prepare(cls, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> "Constraints | None":
         """The constraints of a request; None if it has none."""
-        allowed = None
-        if params.allowed_token_ids is not None:
-            bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
-            bits[list(params.allowed_token_ids)] = True
-            allowed = np.packbits(bits, bitorder="little").view(np.int32)
         biases = params.logit_bias or {}
-        if allowed is None and not params.bad_words_token_ids and not params.min_tokens and not biases:
+        if not params.bad_words_token_ids and not params.min_tokens and not biases:
             return None
         return cls(
-            allowed=allowed,
             bad_words=tuple((np.array(word[:-1], np.int32), word[-1]) for word in params.bad_words_token_ids if word),
             min_tokens=params.min_tokens,
             ends=np.array(sorted({*eos_token_ids, *params.stop_token_ids}), np.int64),
@@ -42,7 +35,7 @@ class Constraints:
         )
 
     def apply(self, logits: NDArray[np.float32], output: NDArray[np.int32]) -> None:
-        """Apply all but `allowed`, in place, to one row [vocab] whose output so far is `output`."""
+        """Apply them in place to one row [vocab] whose output so far is `output`."""
         if forbidden := self.forbidden_after(output):
             logits[forbidden] = -np.inf
         if len(self.biased):
@@ -56,3 +49,12 @@ class Constraints:
             if len(prefix) <= len(output) and np.array_equal(output[len(output) - len(prefix) :], prefix)
         ]
         return last_tokens + (self.ends.tolist() if len(output) < self.min_tokens else [])
+
+
+def mask_of_allowed(params: SamplingParams, vocab_size: int) -> NDArray[np.int32] | None:
+    """The mask [words] of allowed_token_ids; None: all tokens are allowed."""
+    if params.allowed_token_ids is None:
+        return None
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
+    bits[list(params.allowed_token_ids)] = True
+    return np.packbits(bits, bitorder="little").view(np.int32)

@@ -21,12 +21,17 @@ class NumpyPasses:
         return best, np.isfinite(logits[np.arange(len(logits)), best]) & np.isfinite(logits.min(axis=1))
 
     def mask(
-        self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+        self,
+        logits: NDArray[np.float32],
+        indices: NDArray[np.int64],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        allowed = np.unpackbits(masks.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+        allowed = np.unpackbits(masks[mask_of].view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
         for index, bits in zip(indices.tolist(), allowed, strict=True):
             np.copyto(logits[index], -np.inf, where=bits == 0)
         best: NDArray[np.int64] = logits[indices].argmax(axis=1)
+        best[np.isneginf(logits[indices, best])] = -1
         return best
 
     def draw(
@@ -49,9 +54,9 @@ class NumpyPasses:
             whole = len(part) == part[-1] - part[0] + 1
             chosen = logits[part[0] : part[-1] + 1] if whole else logits[part]
             chosen, top = self._held(chosen, best[slab], masks, mask_of[slab])
-            weights = self._weights(chosen, top, rows[slab], columns)
+            weights = self._weights(chosen, np.maximum(top, 0), rows[slab], columns)
             apply_xtc(weights, chosen, exclusions[slab])
-            tokens[slab] = draw(weights, random[slab])
+            tokens[slab] = np.where(top < 0, -1, draw(weights, random[slab]))
         return tokens
 
     def logprobs(
@@ -78,12 +83,13 @@ class NumpyPasses:
         masks: NDArray[np.int32],
         mask_of: NDArray[np.int64],
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """A copy of the logits with the masks applied, if any, and each row's best token in it."""
+        """A copy of the logits with the masks applied, if any, and each row's best token in it, or -1."""
         held = np.flatnonzero(mask_of >= 0)
         if not len(held):
             return logits, best
         logits, best = logits.copy(), best.copy()
-        best[held] = self.mask(logits, held, masks[mask_of[held]])
+        best[held] = self.mask(logits, held, masks, mask_of[held])
+        logits[best < 0] = 0.0  # of no consequence, but a draw needs weights
         return logits, best
 
     def _weights(

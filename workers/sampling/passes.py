@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from ..batch.sampling_columns import SamplingColumns
 from .logprobs import TokenLogprobs
 
+NO_TOKEN = -1  # instead of a token of a row in which none is allowed
+
 
 class Passes(Protocol):
     """Logits are [n, vocab] float32 throughout. A row's result depends on that row alone, bit for bit."""
@@ -17,11 +19,16 @@ class Passes(Protocol):
         ...
 
     def mask(
-        self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+        self,
+        logits: NDArray[np.float32],
+        indices: NDArray[np.int64],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Set logits to -infinity, in place, where `masks` [n, words] do not allow them, in the rows at `indices`.
+        """Set logits to -infinity, in place, where the masks do not allow them, in the rows at `indices`.
 
-        Bit i % 32 of word i / 32 is token i's. Returns each row's best token, the lowest id among equals, or 0.
+        Row `indices[i]` has the mask `masks[mask_of[i]]`, of which bit t % 32 of word t / 32 is token t's. Returns each
+        row's best token, the lowest id among equals, or -1 if no token is allowed.
         """
         ...
 
@@ -40,8 +47,8 @@ class Passes(Protocol):
         """Draw a token for each of the logits' rows at `indices`, to which all other arguments but `masks` belong.
 
         At least one logit of a row is finite, the others may be -infinity. Row i has the mask `masks[mask_of[i]]`, as
-        in `mask`, or none if `mask_of[i]` is negative. With a mask the token is one that it allows, and `best` is
-        ignored; the logits are not changed.
+        in `mask`, or none if `mask_of[i]` is -1. With a mask the token is one that it allows, or -1 if it allows none,
+        and `best` is ignored; the logits are not changed.
         """
         ...
 

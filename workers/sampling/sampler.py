@@ -10,7 +10,7 @@
 
 A row's result depends only on its own logits, parameters, tokens and seed, bit for bit. If the logits are not finite or
 the rules leave no token, the row's token is 0 and its index is in `bad`. If no token can follow by its grammar, the
-token is 0 and the reason is in `failures`.
+token is 0 and the reason is in `failures`. A row that only has a mask is read as often as a row without one.
 
 All steps run on the host. Passes over whole rows of logits are implemented by `passes`, in numpy or in the CPU kernels;
 the other steps process only a row's own tokens and parameters.
@@ -25,9 +25,7 @@ from torch import Tensor
 from ..batch.request_rows import RequestRows
 from ..batch.sampling_columns import NO_LOGPROBS, SamplingColumns
 from .logprobs import TokenLogprobs
-from .passes import Passes
-
-NO_MASKS = np.empty((0, 0), np.int32)
+from .passes import NO_TOKEN, Passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +50,26 @@ class Sampler:
         host: NDArray[np.float32] = logits.numpy(force=True)
         columns = state.sampling
         best, finite = self._passes.scan(host)
-        bad = ~finite
+        best[~finite] = NO_TOKEN
         is_adjusted = columns.adjusted[rows] & finite
         is_wanted = (columns.logprobs[rows] != NO_LOGPROBS) & finite
         adjusted, wanted = np.flatnonzero(is_adjusted), np.flatnonzero(is_wanted)
         raw = host[is_adjusted & is_wanted]
-        masks, mask_of, failures = _masks(adjusted, rows, columns)
+        mask_of = np.full(len(rows), -1)
         if len(adjusted):
-            bad[mask_of >= 0] = ~masks.any(axis=1)
+            mask_of[adjusted] = columns.await_masks(rows[adjusted])
             now = adjusted[columns.greedy[rows[adjusted]] | columns.has_rules[rows[adjusted]]]
             if len(now):
-                self._adjust_now(host, best, bad, now, masks, mask_of, rows, state)
-            bad[list(failures)] = True
-        best[bad] = 0
-        drawn = np.flatnonzero(~columns.greedy[rows] & ~bad)
+                self._adjust_now(host, best, now, mask_of, rows, state)
+        drawn = np.flatnonzero(~columns.greedy[rows] & (best != NO_TOKEN))
         if len(drawn):
             positions = state.next_positions(rows[drawn])
             numbers = columns.random(rows[drawn], positions), columns.exclusions(rows[drawn], positions)
-            held = masks, mask_of[drawn]
+            held = columns.masks, mask_of[drawn]
             best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers, *held)
+        bad = best == NO_TOKEN
+        best[bad] = 0
+        failures = columns.failures(rows, np.flatnonzero(bad & finite)) if bad.any() else {}
         logprobs = {}
         if len(wanted):
             is_raw = columns.adjusted[rows[wanted]]
@@ -84,9 +83,7 @@ class Sampler:
         self,
         host: NDArray[np.float32],
         best: NDArray[np.int64],
-        bad: NDArray[np.bool_],
         indices: NDArray[np.int64],
-        masks: NDArray[np.int32],
         mask_of: NDArray[np.int64],
         rows: NDArray[np.int64],
         state: RequestRows,
@@ -94,13 +91,13 @@ class Sampler:
         """Steps 2 and 3 in place, for the rows at `indices`, except rows with only a mask, which a draw applies."""
         masked = indices[mask_of[indices] >= 0]
         if len(masked):
-            best[masked] = self._passes.mask(host, masked, masks[mask_of[masked]])
+            best[masked] = self._passes.mask(host, masked, state.sampling.masks, mask_of[masked])
             mask_of[masked] = -1
         changed = indices[state.sampling.has_rules[rows[indices]]]
         if len(changed):
             _adjust(host, changed, rows, state)
             best[changed] = self._best(host, changed)
-        bad[indices] |= np.isneginf(host[indices, best[indices]])
+            best[changed[np.isneginf(host[changed, best[changed]])]] = NO_TOKEN
 
     def _best(self, host: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The best token of each row at `indices`. To read all rows is cheaper than to copy more than half of them."""
@@ -152,28 +149,6 @@ def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
     """The number of best tokens per row; -1 means all."""
     counts: NDArray[np.int64] = np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))
     return counts
-
-
-def _masks(
-    indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
-) -> tuple[NDArray[np.int32], NDArray[np.int64], dict[int, str]]:
-    """Masks of grammars, budgets and lists for the rows at `indices`, and failures of grammars by index.
-
-    The masks [masks, words] are in the order of `indices`; the second array [rows] has each row's place in them, or -1.
-    """
-    mask_of = np.full(len(rows), -1)
-    masks, failures = list[NDArray[np.int32]](), dict[int, str]()
-    if not len(indices):
-        return NO_MASKS, mask_of, failures
-    columns.await_masks()
-    for index, row in zip(indices.tolist(), rows[indices].tolist(), strict=True):
-        grammar = columns.grammars[row]
-        if grammar is not None and grammar.failure:
-            failures[index] = grammar.failure
-        elif (allowed := columns.allowed(row)) is not None:
-            mask_of[index] = len(masks)
-            masks.append(allowed)
-    return np.concatenate(masks).reshape(len(masks), -1) if masks else NO_MASKS, mask_of, failures
 
 
 def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:

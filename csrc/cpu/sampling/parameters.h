@@ -11,19 +11,20 @@ struct ScanParams {
 };
 API void scan_logits(Pool*, const ScanParams*);
 
-// Sets the logits that a row's bits do not allow to -infinity (bit i % 32 of word i / 32 is that of token i), and finds the
-// best of the others.
+// Sets the logits that a row's mask does not allow to -infinity (bit i % 32 of word i / 32 is that of token i), and finds
+// the best of the others.
 struct MaskParams {
   float* logits;
   const int64_t* indices;  // [count]: each one's row of the logits, distinct
-  const uint32_t* masks;   // [count, (vocab + 31) / 32]
-  int64_t* best;           // [count], the lowest id among equals; 0 if no token is allowed
+  const uint32_t* masks;   // [masks, (vocab + 31) / 32]
+  const int64_t* mask_of;  // [count]: each one's place in the masks
+  int64_t* best;           // [count], the lowest id among equals; -1 if no token is allowed
   int64_t stride;
   int32_t count, vocab;
 };
 API void mask_logits(Pool*, const MaskParams*);
 
-// Draws tokens from what the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity, but not all of a row's.
+// Draws tokens from what the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity.
 struct DrawParams {
   const float* logits;
   const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
@@ -32,8 +33,9 @@ struct DrawParams {
   const double* top_p;                    // 1: off
   const double* uniform;                  // [count], of [0, 1)
   const double* exclusions;               // [count], XTC's threshold in this step; above 1: off
-  const uint32_t* const* masks;           // [count]: each one's words as in MaskParams, or null
-  int64_t* tokens;                        // [count]
+  const uint32_t* masks;                  // as in MaskParams
+  const int64_t* mask_of;                 // [count]: each one's place in the masks; -1: every token is allowed
+  int64_t* tokens;                        // [count]; -1 if no token is allowed
   int64_t stride;
   int32_t count, vocab;
 };

@@ -105,22 +105,27 @@ void mask_logits(Pool* pool, const MaskParams* p) {
     for (int i = begin; i < end; i++) {
       Row& row = scratch();
       float* logits = p->logits + p->indices[i] * p->stride;
-      scan_masked(row, logits, p->vocab, p->masks + (int64_t)i * words, logits);
-      p->best[i] = argmax(row);
+      scan_masked(row, logits, p->vocab, p->masks + p->mask_of[i] * words, logits);
+      p->best[i] = row.top == -INF ? -1 : argmax(row);
     }
   });
 }
 
 void draw_tokens(Pool* pool, const DrawParams* p) {
+  const int words = (p->vocab + 31) / 32;
   pool->run(p->count, 1, [&](int begin, int end) {
     for (int i = begin; i < end; i++) {
       Row& row = scratch();
       const float* logits = p->logits + p->indices[i] * p->stride;
-      if (const uint32_t* mask = p->masks[i]) {  // the copy stays in this core's cache
+      if (p->mask_of[i] >= 0) {  // the copy stays in this core's cache
         row.changed.resize(p->vocab);
-        scan_masked(row, logits, p->vocab, mask, row.changed.data());
+        scan_masked(row, logits, p->vocab, p->masks + p->mask_of[i] * words, row.changed.data());
       } else {
         scan(row, logits, p->vocab);
+      }
+      if (row.top == -INF) {
+        p->tokens[i] = -1;
+        continue;
       }
       const int64_t r = p->rows[i];
       const Weights weights = {row.top, p->temperature[r], std::max(p->log_min_p[r], LEAST_EXPONENT)};

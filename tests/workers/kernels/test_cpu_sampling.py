@@ -10,6 +10,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, mask_logits, scan_logits, token_logprobs
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.ordering import best, rank_of, token_of
+from paged_serve.workers.sampling.passes import NO_TOKEN
 
 from ..sampling import sampling_oracle as oracle
 
@@ -85,16 +86,17 @@ def test_a_mask_leaves_only_allowed_tokens(cpu_pools, vocab_size):
     words = -(-vocab_size // 32)
     masks = rng.integers(-(2**31), 2**31, (20, words)).astype(np.int32)
     masks[3], masks[4] = -1, 0
-    indices = rng.permutation(40)[:20]
+    indices, mask_of = rng.permutation(40)[:20], rng.permutation(20)
     logits = some_logits(40, vocab_size, 2.0)
     expected = logits.copy()
-    best = NumpyPasses(vocab_size).mask(expected, indices, masks)
-    for row, mask in zip(indices, masks, strict=True):
+    best = NumpyPasses(vocab_size).mask(expected, indices, masks, mask_of)
+    assert best[mask_of == 4] == NO_TOKEN
+    for row, mask in zip(indices, masks[mask_of], strict=True):
         for token in range(vocab_size):
             assert np.isneginf(expected[row, token]) == (not (int(mask[token // 32]) >> token % 32) & 1)
     for pool in cpu_pools:
         wide = apart(logits)
-        assert mask_logits(pool, wide, indices, masks).tolist() == best.tolist()
+        assert mask_logits(pool, wide, indices, masks, mask_of).tolist() == best.tolist()
         assert wide.tobytes() == apart(expected).tobytes()
         assert (wide.base[:, vocab_size:] == np.float32(9e9)).all()
 
@@ -107,9 +109,9 @@ def test_a_masked_row_is_drawn_like_a_row_of_its_allowed_tokens(cpu_pools, vocab
     masks = rng.integers(-(2**31), 2**31, (20, -(-vocab_size // 32))).astype(np.int32)
     masks[::3, :9] = 0  # a whole tile
     masks[:, 0] |= 1
-    masks[4] = -1
+    masks[4], masks[5] = -1, 0
     without = logits.copy()
-    NumpyPasses(vocab_size).mask(without, np.arange(20), masks)
+    NumpyPasses(vocab_size).mask(without, np.arange(20), masks, np.arange(20))
     without[[7, 8]] = logits[[7, 8]]
     mask_of, backwards = 19 - np.arange(20), np.ascontiguousarray(masks[::-1])
     mask_of[[7, 8]] = -1
@@ -117,6 +119,7 @@ def test_a_masked_row_is_drawn_like_a_row_of_its_allowed_tokens(cpu_pools, vocab
         params = [PARAMS[name]] * 20
         held = draw(pool, logits, params, uniform, backwards, mask_of)
         assert held.tolist() == draw(pool, without, params, uniform).tolist()
+        assert np.flatnonzero(held == NO_TOKEN).tolist() == [5]
 
 
 PARAMS = {

@@ -17,9 +17,13 @@ class CpuPasses:
         return scan_logits(self._pool, logits)
 
     def mask(
-        self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+        self,
+        logits: NDArray[np.float32],
+        indices: NDArray[np.int64],
+        masks: NDArray[np.int32],
+        mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        return mask_logits(self._pool, logits, indices, masks)
+        return mask_logits(self._pool, logits, indices, masks, mask_of)
 
     def draw(
         self,

@@ -47,21 +47,21 @@ class Residents:
         self._words = -(-vocab_size // 32)
         self._vocab_size = vocab_size
         self._device = device
-        self._masks: dict[int, tuple[NDArray[np.int32], Tensor]] = {}  # by row: the copied array, and its copy
+        self._masks: dict[int, tuple[NDArray[np.int32], Tensor]] = {}  # by row: what was copied, and its copy
         self._seen: dict[int, Tensor] = {}  # [1 + capacity, 2] int32
         self._counted: dict[int, tuple[Penalties, int]] = {}  # by row: penalties, next output position
 
     def mask(self, row: int, bits: NDArray[np.int32] | None) -> int:
-        """The address of a row's mask of allowed tokens, which is copied again if the array changes; 0: all allowed."""
+        """The address of a row's mask of allowed tokens, which is copied again if its bits change; 0: all allowed."""
         if bits is None:
             self._masks.pop(row, None)
             return 0
         copied, mask = self._masks.get(row, (None, None))
         if mask is None:
             mask = torch.empty(self._words, dtype=torch.int32, device=self._device)
-        if copied is not bits:
+        if copied is None or not np.array_equal(copied, bits):
             _copy_to(mask, bits)
-            self._masks[row] = bits, mask
+            self._masks[row] = bits.copy(), mask
         return mask.data_ptr()
 
     def seen(self, row: int, penalties: Penalties | None, position: int, capacity: int) -> int:
@@ -103,13 +103,8 @@ class RowRecords:
             found[name] = getattr(columns, name)[rows]
         found["flags"] = columns.greedy[rows] * GREEDY + columns.adjusted[rows] * MAY_BE_MASKED
         found["source"] = found["index"] = np.arange(len(rows))
-        columns.await_masks()
         adjustments, words = self._adjustments(rows, state)
-        failures = {
-            index: grammar.failure
-            for index, row in enumerate(rows.tolist())
-            if (grammar := columns.grammars[row]) is not None and grammar.failure
-        }
+        failures = columns.failures(rows, np.flatnonzero(columns.is_masked[rows]))
         return StepRecords(found, adjustments, words, logprob_records(rows, columns, self._vocab_size), failures)
 
     def send(self, records: StepRecords) -> SentRecords:
@@ -139,6 +134,7 @@ class RowRecords:
         columns = state.sampling
         indices = np.flatnonzero(columns.adjusted[rows])
         found = np.zeros(len(indices), ADJUSTMENT)
+        mask_of = columns.await_masks(rows[indices]).tolist()
         words: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
         num_words = 0
 
@@ -153,7 +149,7 @@ class RowRecords:
             row, record = int(rows[index]), found[place]
             constraints, penalties = columns.constraints[row], columns.penalties[row]
             record["source"] = record["index"] = index
-            record["allowed"] = self._residents.mask(row, columns.allowed(row))
+            record["allowed"] = self._residents.mask(row, columns.masks[row] if mask_of[place] >= 0 else None)
             if constraints is not None and not columns.is_forced(row):
                 forbidden = np.array(constraints.forbidden_after(state.output(row)), np.int32)
                 record["forbidden"], record["num_forbidden"] = put(forbidden), len(forbidden)

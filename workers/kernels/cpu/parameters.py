@@ -104,7 +104,7 @@ class ScanParams(ctypes.Structure):
 
 class MaskParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("logits", "indices", "masks", "best")),
+        *((name, c_void_p) for name in ("logits", "indices", "masks", "mask_of", "best")),
         ("stride", c_int64),
         *((name, c_int32) for name in ("count", "vocab")),
     )
@@ -113,7 +113,7 @@ class MaskParams(ctypes.Structure):
 class DrawParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("logits", "indices", "rows", "temperature", "log_min_p")),
-        *((name, c_void_p) for name in ("top_k", "top_p", "uniform", "exclusions", "masks", "tokens")),
+        *((name, c_void_p) for name in ("top_k", "top_p", "uniform", "exclusions", "masks", "mask_of", "tokens")),
         ("stride", c_int64),
         *((name, c_int32) for name in ("count", "vocab")),
     )

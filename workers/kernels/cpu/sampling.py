@@ -21,17 +21,22 @@ def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int
 
 
 def mask_logits(
-    pool: Pool, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+    pool: Pool,
+    logits: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    masks: NDArray[np.int32],
+    mask_of: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Set rows `indices` [n] of `logits` to -infinity where their bits in `masks` [n, ceil(vocab / 32)] are 0.
+    """Set rows `indices` [n] of `logits` to -infinity where the bits of their masks are 0.
 
-    Returns each row's best token [n] (the lowest id among equals), or 0 if no token is allowed.
+    Row `indices[i]` has the mask `mask_of[i]` of `masks` [masks, ceil(vocab / 32)]. Returns each row's best token [n]
+    (the lowest id among equals), or -1 if no token is allowed.
     """
-    assert _are(np.int64, indices)
-    assert _are(np.int32, masks)
-    assert masks.shape == (len(indices), -(-logits.shape[1] // 32))
+    assert _are(np.int64, indices, mask_of)
+    assert _are_masks(masks, mask_of, indices, logits.shape[1], least=0)
     best = np.empty(len(indices), np.int64)
-    fields = MASK(*_pointers(logits, indices, masks, best), _stride(logits), len(indices), logits.shape[1])
+    pointers = _pointers(logits, indices, masks, mask_of, best)
+    fields = MASK(*pointers, _stride(logits), len(indices), logits.shape[1])
     pool.functions["mask_logits"](pool.handle, fields)
     return best
 
@@ -52,32 +57,29 @@ def draw_tokens(
 ) -> NDArray[np.int64]:
     """Draw a token for each of the rows `indices` [n] of `logits`, with the numbers `uniform` [n].
 
-    Where `mask_of` [n] is not negative, it is the row's place in `masks` [masks, ceil(vocab / 32)], as in
-    `mask_logits`, and the token is an allowed one. `rows` [n] index the four columns, which SamplingColumns describes.
+    Where `mask_of` [n] is not negative, it is the row's place in `masks`, as in `mask_logits`, and the token is an
+    allowed one. `rows` [n] index the four columns, which SamplingColumns describes. A row without an allowed token
+    gets -1.
     """
-    assert _are(np.int64, indices, rows, top_k)
+    assert _are(np.int64, indices, rows, top_k, mask_of)
     assert _are(np.float32, temperature, log_min_p)
     assert _are(np.float64, top_p, uniform, exclusions)
     assert len(indices) == len(rows) == len(uniform) == len(exclusions)
-    assert len(mask_of) == len(indices)
-    places = _addresses(masks, mask_of, logits.shape[1])
+    assert _are_masks(masks, mask_of, indices, logits.shape[1], least=-1)
     tokens = np.empty(len(indices), np.int64)
     columns = _pointers(temperature, log_min_p, top_k, top_p)
-    own = _pointers(uniform, exclusions, places, tokens)
+    own = _pointers(uniform, exclusions, masks, mask_of, tokens)
     fields = DRAW(*_pointers(logits, indices, rows), *columns, *own, _stride(logits), len(indices), logits.shape[1])
     pool.functions["draw_tokens"](pool.handle, fields)
     return tokens
 
 
-def _addresses(masks: NDArray[np.int32], mask_of: NDArray[np.int64], vocab_size: int) -> NDArray[np.uint64]:
-    """The address of each row's mask; 0 for none."""
-    if not len(masks):
-        return np.zeros(len(mask_of), np.uint64)
-    assert _are(np.int32, masks)
-    assert masks.shape[1] == -(-vocab_size // 32)
-    assert mask_of.max(initial=-1) < len(masks)
-    addresses = _pointers(masks)[0] + mask_of * masks.strides[0]
-    return np.where(mask_of < 0, 0, addresses).astype(np.uint64)
+def _are_masks(
+    masks: NDArray[np.int32], mask_of: NDArray[np.int64], indices: NDArray[np.int64], vocab_size: int, least: int
+) -> bool:
+    """Whether `masks` fit the vocabulary, and `mask_of` are places in them, or `least`."""
+    fits = _are(np.int32, masks) and masks.shape[1] == -(-vocab_size // 32) and len(mask_of) == len(indices)
+    return fits and bool(mask_of.min(initial=0) >= least) and bool(mask_of.max(initial=-1) < len(masks))
 
 
 def token_logprobs(
