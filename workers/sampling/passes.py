@@ -37,11 +37,11 @@ class Passes(Protocol):
         masks: NDArray[np.int32],
         mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Draw a token for each of the logits' rows at `indices`, to which all other arguments but `masks` belong.
+        """Draw a token for each row of the logits at `indices`; the other arguments, except `masks`, have one entry each.
 
         At least one logit of a row is finite, the others may be -infinity. Row i has the mask `masks[mask_of[i]]`, as
-        in `mask`, or none if `mask_of[i]` is negative. With a mask the token is one that it allows, and `best` is
-        ignored; the logits are not changed.
+        in `mask`, or none if `mask_of[i]` is negative. A mask restricts the draw to the tokens that it allows, and
+        `best` is then ignored; the logits are not changed.
         """
         ...
 

@@ -1,4 +1,4 @@
-// The sampler's part of the C ABI, see api.h: passes over logits [rows, vocab] float, rows `stride` apart. sampling.cpp.
+// The sampler's part of the C ABI (api.h): passes over logits [rows, vocab] float, rows `stride` apart. See sampling.cpp.
 #pragma once
 #include "exports.h"
 
@@ -11,11 +11,11 @@ struct ScanParams {
 };
 API void scan_logits(Pool*, const ScanParams*);
 
-// Sets the logits that a row's bits do not allow to -infinity (bit i % 32 of word i / 32 is that of token i), and finds the
-// best of the others.
+// Sets the logits that a row's mask does not allow to -infinity, and finds the best of the others. Bit i % 32 of word
+// i / 32 allows token i.
 struct MaskParams {
   float* logits;
-  const int64_t* indices;  // [count]: each one's row of the logits, distinct
+  const int64_t* indices;  // [count], distinct: the row of the logits that each mask is for
   const uint32_t* masks;   // [count, (vocab + 31) / 32]
   int64_t* best;           // [count], the lowest id among equals; 0 if no token is allowed
   int64_t stride;
@@ -23,29 +23,30 @@ struct MaskParams {
 };
 API void mask_logits(Pool*, const MaskParams*);
 
-// Draws tokens from what the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity, but not all of a row's.
+// Draws from the tokens that the masks, then min-p, top-k, top-p and XTC keep. Some logits of a row, not all, may be
+// -infinity.
 struct DrawParams {
   const float* logits;
-  const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
+  const int64_t *indices, *rows;          // [count]: the row of the logits for each draw, and its entry of the columns
   const float *temperature, *log_min_p;   // columns; log_min_p -infinity: off
   const int64_t* top_k;                   // 0: off
   const double* top_p;                    // 1: off
-  const double* uniform;                  // [count], of [0, 1)
+  const double* uniform;                  // [count], in [0, 1)
   const double* exclusions;               // [count], XTC's threshold in this step; above 1: off
-  const uint32_t* const* masks;           // [count]: each one's words as in MaskParams, or null
+  const uint32_t* const* masks;           // [count]: for each draw the words of its mask, as in MaskParams, or null
   int64_t* tokens;                        // [count]
   int64_t stride;
   int32_t count, vocab;
 };
 API void draw_tokens(Pool*, const DrawParams*);
 
-// Log-probabilities of a token of each row, then of the row's best ones. Logits are finite.
+// Log-probabilities of one given token of each row, then of the row's best tokens. Logits are finite.
 struct LogprobParams {
   const float* logits;
-  const int64_t *indices, *tokens, *counts;  // [count]: each one's row of the logits, its token, how many of the best
-  int32_t* ids;                              // [count, width]: the token, then the best in rank order
+  const int64_t *indices, *tokens, *counts;  // [count]: a row of the logits, its given token, its number of best tokens
+  int32_t* ids;                              // [count, width]: the given token, then the best in rank order
   float* logprobs;                           // [count, width]
-  int32_t* ranks;                            // [count], of the token; the best is 1
+  int32_t* ranks;                            // [count], of the given token; the best has rank 1
   int64_t stride;
   int32_t count, vocab, width;
 };
