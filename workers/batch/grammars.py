@@ -44,9 +44,9 @@ class RowGrammar:
     matcher: "LLMatcher"
     origin: "LLMatcher | None"  # the matcher that `matcher` is a copy of; None: not shared
     bits: NDArray[np.int32]  # [words] mask of the next token: bit i is set if token i is allowed
-    free_bits: NDArray[np.int32]  # mask while the output is free: all but its end, as the grammar's part must come
-    after: frozenset[int]  # as Grammar.after; empty once one of them has been output
-    opens: frozenset[int] = frozenset()  # as Grammar.opens; empty after the first token
+    free_bits: NDArray[np.int32]  # mask while the output is free: all but end tokens, since the grammar must follow
+    after: frozenset[int]  # like Grammar.after; empty once one of these tokens has been output
+    opens: frozenset[int] = frozenset()  # like Grammar.opens; empty after the first token
     tokens: list[int] = field(default_factory=list)  # of the output, from where the grammar begins
     num_read: int = 0  # of `tokens`, by the matcher
     failure: str = ""  # why no token can follow

@@ -45,7 +45,7 @@ class SamplingColumns:
         self.repetitions: list[Repetitions | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
-        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a budget
+        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a thinking budget
         self._readers: list[tuple[Penalties | RowGrammar | Reasoning, ...]] = [()] * num_rows  # of the row's output
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
         self._random_block = np.full(num_rows, -1, np.int64)  # position // _BLOCK of the numbers in `_random`

@@ -92,7 +92,7 @@ class PoolingHead:
     def __call__(self, pooled: Vectors, params: PoolingParams) -> Vectors:
         """Pooled hidden states [rows, hidden] -> the answer's vectors [rows, columns].
 
-        `returned_token_ids` choose columns before the activation, so probabilities are computed among these columns only.
+        `returned_token_ids` choose columns before the activation, so probabilities are among these columns only.
         """
         if params.task != "token_embed":
             for layer in self.layers:

@@ -37,7 +37,7 @@ class Passes(Protocol):
         masks: NDArray[np.int32],
         mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Draw a token for each row of the logits at `indices`; the other arguments, except `masks`, have one entry each.
+        """Draw a token for each row of the logits at `indices`; other arguments than `masks` have one entry per index.
 
         At least one logit of a row is finite, the others may be -infinity. Row i has the mask `masks[mask_of[i]]`, as
         in `mask`, or none if `mask_of[i]` is negative. A mask restricts the draw to the tokens that it allows, and
