@@ -112,7 +112,7 @@ def label_layers(
 ) -> list[Dense]:
     """The layers from a hidden state to the labels' scores; all but the last have `hidden_size` outputs.
 
-    Raises ConfigError for a tensor that is missing, misshapen or not finite.
+    Raises ConfigError for a tensor that is missing, not finite or of the wrong shape.
     """
     found = []
     for layer in layers:
