@@ -193,8 +193,8 @@ class Admission:
         wait_s = next((queue.wait_s for queue in stats.tenants if queue.tenant == tenant), stats.wait_s)
         if wait_s > timeout_s:
             raise Overloaded(
-                f"timeout={timeout_s:.3g}: the first token would come in about {wait_s:.3g} s, as "
-                f"{stats.num_waiting} sequences wait. Allow more time, or come back later",
+                f"timeout={timeout_s:.3g}: the first token is expected in about {wait_s:.3g} s, as "
+                f"{stats.num_waiting} sequences are waiting. Allow more time, or retry later",
                 wait_s - timeout_s,
             )
 

@@ -1,5 +1,5 @@
-// The whole C ABI: every exported function, with the one struct of parameters it takes; those of the sampler and of loading
-// weights in headers of their own. workers/kernels/cpu/parameters.py mirrors the structs; their sizes are checked against
+// The C ABI: every exported function and the struct of parameters that it takes; those of the sampler and of loading weights
+// are in separate headers. workers/kernels/cpu/parameters.py mirrors the structs; their sizes are checked against
 // struct_size() when a library is loaded.
 //
 // Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.
@@ -16,7 +16,7 @@ struct PoolParams {
   int32_t pin_caller;
   int32_t spin_us;
 };
-API Pool* pool_create(const PoolParams*);  // null: the system refuses the use of AMX
+API Pool* pool_create(const PoolParams*);  // null: the library needs AMX, and the system does not permit it
 API void pool_destroy(Pool*);
 API void pool_empty_runs(Pool*, int32_t times);  // to measure fork and join
 
@@ -30,17 +30,17 @@ struct GemmParams {
   int64_t x_stride, y_stride;
   int32_t rows, outputs, inputs;
   int32_t y_dtype;
-  int32_t segments;      // 1, 2 or 4 equal parts of the inputs that are summed apart, see segments.h; whole words each
+  int32_t segments;      // 1, 2 or 4 equal parts of the inputs, of whole words, summed separately: segments.h
 };
 API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16, in dot order
 API void gemm_bf16_tile(Pool*, const GemmParams*);  // in tile order, see tiles.h
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
 API void gemm_fp16(Pool*, const GemmParams*);  // x and weight float16
 
-// Rows of activations to int8, one scale a row: x = codes * scale, codes in -127..127. gemm/int8.cpp.
+// Rows of activations to int8, one scale per row: x = codes * scale, codes in -127..127. gemm/int8.cpp.
 struct QuantizeParams {
   int8_t* codes;   // [rows, codes_stride], zeros from `inputs` to the next multiple of 16
-  float* scales;   // [rows]; NaN for a row that holds one
+  float* scales;   // [rows]; NaN for a row that contains a NaN
   int32_t* sums;   // [rows], of the codes
   const void* x;   // [rows, inputs] of x_dtype
   int64_t x_stride, codes_stride;
@@ -57,13 +57,13 @@ struct GemmInt8Params {
   const float* weight_scales;  // [outputs]
 };
 API void gemm_int8(Pool*, const GemmInt8Params*);
-API void gemm_int8_tile(Pool*, const GemmInt8Params*);  // the same bits; what gemm_int8 is where there is AMX
+API void gemm_int8_tile(Pool*, const GemmInt8Params*);  // the same bits; with AMX, gemm_int8 is this
 
 // y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm/int4.cpp has the layout of the weight.
 struct GemmInt4Params {
   GemmParams gemm;          // inputs a multiple of 8
-  float* group_sums;        // [rows, groups] to work in, or null: no zero points, code 8 stands for zero
-  float scale_unit;         // what the stored scales are multiples of, a power of two
+  float* group_sums;        // [rows, groups] scratch memory, or null: no zero points, code 8 stands for zero
+  float scale_unit;         // the unit of the stored scales, a power of two
   int32_t group_size;       // a multiple of 8 that divides the inputs of a segment
   int32_t x_dtype;          // bfloat16 or float16
 };
@@ -80,7 +80,7 @@ struct SumPartsParams {
 };
 API void sum_parts(Pool*, const SumPartsParams*);
 
-// Rows of a packed table, as they were before packing, times a number. embed.cpp.
+// Rows of a packed table in their original order, times a number. embed.cpp.
 struct EmbedParams {
   void* y;              // [rows, inputs] of y_dtype
   const int64_t* ids;   // [rows]; an id outside of the table gives zeros
@@ -97,7 +97,8 @@ API void embed_int8(Pool*, const EmbedParams*);
 
 // Operations between the products; elementwise.cpp, rotate.cpp. All arrays are contiguous, of `dtype` where they are void.
 
-// out = norm(hidden += multiplier * delta): each row to mean 0 if centred, to unit mean square, times weight, plus bias.
+// out = norm(hidden += multiplier * delta): each row minus its mean if centred, scaled to a mean square of 1, times weight,
+// plus bias.
 struct NormParams {
   void* out;            // [rows, size], rows `out_stride` apart; may be `hidden`
   void* hidden;         // [rows, size], rows `hidden_stride` apart; overwritten if there is a delta
@@ -120,7 +121,7 @@ struct ActivateParams {
 };
 API void activate(Pool*, const ActivateParams*);
 
-// x lies between limit and -limit; NaN stays.
+// Clips x to -limit..limit; NaN stays NaN.
 struct ClipParams {
   void* x;  // [rows, size]
   int32_t rows, size;
@@ -129,7 +130,7 @@ struct ClipParams {
 };
 API void clip(Pool*, const ClipParams*);
 
-// x = cap * tanh(x / cap), of rows `stride` apart
+// x = cap * tanh(x / cap), for rows `stride` apart
 struct CapParams {
   float* x;  // [rows, columns]
   int64_t stride;
@@ -146,18 +147,18 @@ struct RotateParams {
   const float *query_norm, *key_norm;            // weights: [head_dim] of all heads, or [heads, head_dim]; or null
   const float *query_bias, *key_bias;            // likewise; only if centred
   const float* angles;                           // [positions, head_dim]: cosines of all pairs, then their sines
-  const float* query_scales;                     // [positions], what rotated and rounded queries are multiplied by; or null
+  const float* query_scales;                     // [positions], factors of rotated and rounded queries; or null
   const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
   void *keys, *values;                           // [blocks, kv_heads, block_size, cached_dim], see heads.h
   float *key_scales, *value_scales;              // [blocks, kv_heads, block_size]: keys and values are int8; or null
   int32_t tokens, heads, kv_heads, head_dim, block_size;
-  int32_t norm_stride;                           // from a head's weights to the next one's: 0 or head_dim
+  int32_t norm_stride;                           // from a head's norm weights to the next head's: 0 or head_dim
   float eps;
   int32_t is_centred, dtype;
 };
 API void rotate_and_cache(Pool*, const RotateParams*);
 
-// Attention of every token over the keys of its request, up to and with its own, in the paged cache. attention.cpp.
+// Attention of every token over the keys of its request in the paged cache, up to its own, included. attention.cpp.
 struct AttentionParams {
   void* out;                    // [tokens, heads, head_dim], the kernel's type; head h reads KV head h / group
   const void* query;            // the same
@@ -167,15 +168,15 @@ struct AttentionParams {
   const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
   const int32_t* kv_lens;       // [rows], this step's tokens included
   const float* slopes;          // [heads], ALiBi: a score gains slope * (key - position); or null
-  const float* sinks;           // [heads], each one more score, of a key without a value: it joins the total last; or null
+  const float* sinks;           // [heads], each one more score, of a key without a value, added to the total last; or null
   int64_t out_stride, query_stride;  // from a token to the next
   int32_t rows, table_stride;
   int32_t kv_heads, group, head_dim, block_size;  // head_dim: at most 1024; block_size: a multiple of 16
   int32_t window;               // positions that a token attends to, itself included; 0: all
-  int32_t attention_chunk;      // a token attends to keys from the last multiple of it on; 0: from any. Excludes a window
+  int32_t attention_chunk;      // a token attends to keys from its last multiple on; 0: off. Excludes a window
   int32_t is_bidirectional;     // a token also attends to later keys; excludes both
   float scale;                  // of the scores
-  float cap;                    // scores become cap * tanh(score / cap); 0: they stay
+  float cap;                    // scores become cap * tanh(score / cap); 0: off
 };
 API void attention_bf16(Pool*, const AttentionParams*);
 API void attention_bf16_tile(Pool*, const AttentionParams*);  // in tile order, see attention/tile_order.h
@@ -185,7 +186,7 @@ API void attention_fp16(Pool*, const AttentionParams*);
 API void attention_int8(Pool*, const AttentionParams*);  // keys and values are codes; query and out are bfloat16
 API void attention_int8_fp16(Pool*, const AttentionParams*);  // the same; query and out are float16
 
-// Kernels one after another. program.cpp.
+// Runs kernels one after another. program.cpp.
 struct KernelCall {
   void (*kernel)(Pool*, const void*);  // one of the functions above
   const void* params;                  // its struct
@@ -196,14 +197,14 @@ struct ProgramParams {
 };
 API void run_program(Pool*, const ProgramParams*);
 
-// What this library is, and what the machine could run. library.cpp.
+// The library's instruction set, and the machine's. library.cpp.
 API const char* isa_name();        // "amx", "avx512", "avx512fma", "avx2", "neon_dotprod", "neon" or "portable"
 API const char* machine_isa();     // the best of them for this processor
-API int32_t dot_is_fma();          // whether pairs of bfloat16 are added as on other machines, dot_check.cpp; or 0
-API int32_t struct_size(const char* name);  // of one of the structs above, or -1
+API int32_t dot_is_fma();          // 1 if pairs of bfloat16 are added as on other machines, else 0: dot_check.cpp
+API int32_t struct_size(const char* name);  // of one of the structs above; -1 if the name is unknown
 
 // The machine's limits. limits.cpp.
 API int32_t read_memory(Pool*, const void*, int64_t bytes);         // exclusive or of the words of whole MB
-// format 0 bf16, 1 fp32, 2 int8; 3 bf16 and 4 int8 by tiles; how many were done
+// format 0 bf16, 1 fp32, 2 int8; 3 bf16 and 4 int8 by tiles; returns the number of operations
 API int64_t peak_operations(Pool*, int32_t format, int64_t steps);
-API int64_t product_operations(int64_t times);                      // of bfloat16, by the caller; how many were done
+API int64_t product_operations(int64_t times);                      // of bfloat16, by the caller; returns their number

@@ -1,4 +1,4 @@
-// Elements of arrays by their type, for code that is written once for all of them.
+// Elements of arrays, by type, for code that is generic over the types.
 #pragma once
 #include "api.h"
 #include "isa/isa.h"
@@ -9,7 +9,7 @@ struct Bfloat16 {
 struct Float16 {
   uint16_t bits;
 };
-struct WideBfloat16 {  // a bfloat16 that takes the room of a float
+struct WideBfloat16 {  // a bfloat16 stored in the size of a float
   float value;
 };
 

@@ -1,10 +1,10 @@
-// embed: rows of a packed table, so that tied embeddings are held once, in the form that the products read.
+// embed: rows of a packed table, so that tied embeddings are stored once, in the form that the products read.
 //
-// Algorithm  the words of an output lie one step of K apart in its panel; they are collected one by one, each element as it is.
+// Algorithm  the words of an output are one step of K apart in its panel; they are collected one by one, without rounding.
 // Shapes     ids [rows] int64;  table: a packed weight [outputs, inputs];  y [rows, inputs] bfloat16, float16 or float
-// Tile       one row of y; threads share the rows
-// Floor      a cache line a word: `words` lines of 64 bytes a row, about as many microseconds for 2048 inputs as the
-//            memory takes for 64 KB; nothing beside the products of the same token
+// Tile       one row of y; threads divide the rows
+// Floor      a cache line per word: `words` lines of 64 bytes per row, for 2048 inputs the time to read 64 KB from memory;
+//            negligible beside the products of the same token
 #include <algorithm>
 #include <memory>
 
@@ -31,7 +31,7 @@ struct Fp16Words {
   static constexpr int PER_WORD = 2;
   static Element element(const char* step, int output, int e, float) {
     using Layout = WordLayout<Fp16>;
-    const int part = 1 - e;  // the odd one lies first
+    const int part = 1 - e;  // the odd element comes first
     return at<Element>(step + output / Layout::GROUP * Layout::GROUP * WORD_BYTES + (part * Layout::GROUP + output % Layout::GROUP) * 2);
   }
 };

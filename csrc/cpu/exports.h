@@ -1,4 +1,4 @@
-// What every header of the C ABI needs.
+// Declarations that every header of the C ABI needs.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// What a library says about itself, so that a loader can choose one and check that it speaks the same structs.
+// A library's description of itself, so that a loader can choose a library and check that its structs are the same.
 #include "api.h"
 #include "isa/isa.h"
 #include "machine.h"
@@ -33,7 +33,7 @@ const char* isa_name() { return ISA_NAME; }
 
 const char* machine_isa() {
 #if defined(__x86_64__)
-  // gcc's test includes whether the operating system saves the registers.
+  // gcc's test also checks that the operating system saves the registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&

@@ -1,10 +1,10 @@
-// limits: what this machine can do at best, for scripts/bench_kernels.py to measure kernels against.
+// limits: the machine's best rates, against which scripts/bench_kernels.py compares kernels.
 //
-// Algorithm  read_memory: every thread folds its share of a buffer into four vectors by exclusive or; nothing else happens.
+// Algorithm  read_memory: every thread folds its share of a buffer into four vectors by exclusive or, and does nothing else.
 //            peak: every thread repeats the dot product of tile.h on registers, in more chains than the latency needs.
-//            With tiles likewise, in four chains of dot products of whole tiles: AMX's peak.
-//            products: one thread repeats a tile of bfloat16 as gemm has it, its panel in the nearest cache: what is done to
-//            words before they are multiplied counts, too. The loader chooses between two libraries by it.
+//            With tiles, the same in four chains of dot products of whole tiles: AMX's peak.
+//            products: one thread repeats gemm's tile of bfloat16 on a panel in the nearest cache; this includes the
+//            conversion of words before they are multiplied. The loader chooses between two libraries by this rate.
 // Floor      these are the floors: 32 GB/s and 231 Gflop/s (bfloat16) for one core of Zen 4.
 #include "api.h"
 #include "isa/float_mode.h"
@@ -50,14 +50,14 @@ template <class F, class Out> int64_t repeat_dot(int64_t steps) {
       hide(acc[m][v]);
     }
   }
-  Out used = {};  // else the compiler leaves out all of the above
+  Out used = {};  // otherwise the compiler removes all of the above
   EACH(m, ROWS) EACH(v, N) used += sum(acc[m][v]);
   [[maybe_unused]] volatile Out sink = used;
-  const int64_t per_dot = std::is_same_v<F, Fp32> ? 2 : std::is_same_v<F, Int8> ? 8 : 4;  // two operations a product
+  const int64_t per_dot = std::is_same_v<F, Fp32> ? 2 : std::is_same_v<F, Int8> ? 8 : 4;  // two operations per product
   return steps * ROWS * N * LANES * per_dot;
 }
 
-// Two blocks of rows by two of words, as products have them; nothing is loaded meanwhile.
+// Two blocks of rows times two of words, as in products; nothing is loaded meanwhile.
 template <class T> int64_t repeat_tile_dot(int64_t steps) {
   alignas(64) static const char zeros[PIECE_BYTES] = {};
   typename T::Sum sums[TILE_ROWS * TILE_OUTPUTS];
@@ -74,7 +74,7 @@ template <class T> int64_t repeat_tile_dot(int64_t steps) {
     tiles.template store<3>(sums, TILE_OUTPUTS);
   }
   [[maybe_unused]] volatile typename T::Sum sink = sums[0];
-  const int per_word = std::is_same_v<T, Int8Tiles> ? 8 : 4;  // two operations a product
+  const int per_word = std::is_same_v<T, Int8Tiles> ? 8 : 4;  // two operations per product
   return steps * 4 * TILE_ROWS * TILE_OUTPUTS * PIECE_WORDS * per_word;
 }
 

@@ -1,8 +1,8 @@
 // The fork-join pool, see pool.h.
 //
-// Algorithm: an epoch counter is both the start signal and the word that sleepers wait on; a count of busy workers is
-// the join. Items are dealt out in order by a shared counter; or each thread has a span of its own, which it takes from
-// the front, and then helps the others from the back of theirs. Nothing is allocated after construction.
+// Algorithm: an epoch counter is both the start signal and the word that sleeping workers wait on; a count of busy workers
+// is the join. A shared counter distributes items in order; or each thread has its own span of items, which it takes from
+// the front, and then takes items of other threads from the back. Nothing is allocated after construction.
 // Floor: two cache-line round trips between cores (start, join), about 0.1 us on Zen 4.
 #include "pool.h"
 
@@ -28,7 +28,7 @@ void pin(int32_t cpu) {
   cpu_set_t only;
   CPU_ZERO(&only);
   CPU_SET(cpu, &only);
-  sched_setaffinity(0, sizeof only, &only);  // refused in a narrower cpuset: then we simply run unpinned
+  sched_setaffinity(0, sizeof only, &only);  // fails in a narrower cpuset: the thread then runs unpinned
 #else
   (void)cpu;
 #endif
@@ -44,14 +44,14 @@ void relax() {
 
 }  // namespace
 
-// What is left of one thread's items: [begin, end).
+// The remaining items of one thread: [begin, end).
 struct alignas(64) Span {
   std::atomic<uint64_t> ends{0};
 
   static uint64_t pack(int begin, int end) { return (uint64_t)(uint32_t)begin << 32 | (uint32_t)end; }
   void reset(int begin, int end) { ends.store(pack(begin, end), std::memory_order_relaxed); }
 
-  // Up to `grain` items of it, from the front or from the back; false when none are left.
+  // Takes up to `grain` items from the front or from the back; false if none are left.
   bool take(int grain, bool front, int& from, int& to) {
     for (uint64_t seen = ends.load(std::memory_order_relaxed);;) {
       const int begin = (int)(seen >> 32), end = (int)(uint32_t)seen;

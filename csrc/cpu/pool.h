@@ -1,6 +1,6 @@
-// A persistent fork-join pool. `run` hands out ranges of items in order to threads that are free; which thread computes an
-// item must not matter to its bits. Idle workers spin for a while, because the next kernel of a step comes within
-// microseconds, and then sleep. Items are computed without denormals (float_mode.h), by workers and caller alike.
+// A persistent fork-join pool. `run` assigns ranges of items in order to free threads; an item's bits must not depend on the
+// thread that computes it. Idle workers spin for a while, because the next kernel of a step comes within microseconds, and
+// then sleep. Workers and the caller compute items without denormals (float_mode.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -8,12 +8,12 @@
 
 #include "isa/float_mode.h"
 
-constexpr int ITEMS_PER_THREAD = 4;  // at least, of a kernel's work, so that threads end at about the same time
+constexpr int ITEMS_PER_THREAD = 4;  // at least, so that the threads of a kernel end at about the same time
 
 class Pool {
  public:
-  // One thread per entry of `cpus`, the caller being the first; each worker is pinned to its own (a negative entry:
-  // not pinned). The caller is pinned only if `pin_caller`, since threads that it starts later inherit that.
+  // One thread per entry of `cpus`, the caller being the first; each worker is pinned to its entry, unless this is
+  // negative. The caller is pinned only if `pin_caller`, since threads that it starts later inherit its pinning.
   Pool(const int32_t* cpus, int32_t threads, bool pin_caller, int32_t spin_us);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -24,8 +24,8 @@ class Pool {
   // done. Callers from several threads take turns; fn must not call run.
   template <class Fn> void run(int items, int grain, Fn&& fn) { deal(items, grain, false, fn); }
 
-  // The same, but each thread takes consecutive items from its own share of them, as long as there are any: for items
-  // whose data lie side by side in memory. A thread that has finished takes the last items of others.
+  // The same, but each thread first takes consecutive items from its own share: for items whose data are adjacent in
+  // memory. A thread that has finished its share takes the last items of other threads.
   template <class Fn> void run_spans(int items, int grain, Fn&& fn) { deal(items, grain, true, fn); }
 
  private:

@@ -1,8 +1,8 @@
-// rotate: takes a token's projection apart: norms of heads, rotation, what queries are scaled by, writing the KV cache.
+// rotate: splits a token's projection into heads, applies norms, rotation and query scales, and writes the KV cache.
 //
-// Algorithm  everything is computed in float and rounded once, where it is stored; sums as in rows.h
+// Algorithm  results are computed in float and rounded once, when they are stored; sums as in rows.h
 // Shapes     api.h
-// Tile       one token by one thread; tiny work stays with the caller
+// Tile       one token by one thread; the caller does tiny work alone
 // Floor      each array passes through level 2 once
 // Achieved   one core of Zen 4, 32 rows of a model with hidden size 1024: 39 us
 #include <type_traits>
@@ -20,7 +20,7 @@ struct HeadNorm {
       : weight(weights ? weights + at : nullptr), bias(biases ? biases + at : nullptr) {}
 };
 
-// One head, normalised if there is a norm, and turned: its element i and i + head_dim / 2 are a pair.
+// One head, normalised if there is a norm, and rotated: its elements i and i + head_dim / 2 are a pair.
 template <bool CENTRED, class Out, class Element>
 void rotate_head(const RotateParams& p, Out* out, const Element* head, const HeadNorm& norm, const float* angles) {
   const int half = p.head_dim / 2;
@@ -51,13 +51,13 @@ void rotate_head(const RotateParams& p, Out* out, const Element* head, const Hea
   });
 }
 
-// The cache's row for a token's first key and value; the next head's lies block_size rows on.
+// The cache's row for a token's first key and value; the next head's row is block_size rows later.
 inline int64_t cache_row(const RotateParams& p, int token) {
   const int64_t block = p.slots[token] / p.block_size, offset = p.slots[token] % p.block_size;
   return block * p.kv_heads * p.block_size + offset;
 }
 
-// Asks for the cache lines that a token will write: they lie far apart, and nothing else brings them near.
+// Prefetches the cache lines that a token will write: they are far apart, so the hardware does not prefetch them.
 void prefetch_places(const RotateParams& p, int token, int64_t row_bytes) {
   const int64_t place = cache_row(p, token) * row_bytes, step = p.block_size * row_bytes;
   for (int head = 0; head < p.kv_heads; head++)

@@ -1,5 +1,5 @@
-// How rows are shared among threads, and summed: in SUMS times 16 lanes that are added in one fixed tree, so a row's bits
-// depend on the row alone.
+// Distributes rows among threads, and sums over a row: in SUMS times 16 lanes, which are added in one fixed tree, so a
+// row's bits depend on the row alone.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "pool.h"
 
 constexpr int SUMS = 4;               // accumulators of a sum: as many as hide the latency of an addition
-constexpr int FEWEST_ELEMENTS = 8192;  // worth another thread: about the time of a fork and join
+constexpr int FEWEST_ELEMENTS = 8192;  // per additional thread: they take about the time of a fork and join
 
 // Calls body(at, n) for [0, size) in steps of at most LANES.
 template <class Body> inline void each_vector(int size, Body body) {
@@ -17,7 +17,7 @@ template <class Body> inline void each_vector(int size, Body body) {
   if (at < size) body(at, size - at);
 }
 
-// Shares `rows` rows of `size` elements among the threads.
+// Calls body(row) for `rows` rows of `size` elements, distributed among the threads.
 template <class Body> void for_rows(Pool* pool, int rows, int size, Body body) {
   const int worthwhile = (FEWEST_ELEMENTS + size - 1) / size, parts = ITEMS_PER_THREAD * pool->size();
   pool->run(rows, std::max(worthwhile, (rows + parts - 1) / parts), [&](int begin, int end) {
@@ -25,7 +25,7 @@ template <class Body> void for_rows(Pool* pool, int rows, int size, Body body) {
   });
 }
 
-// A sum of `size` elements: add(to, at, n) adds those of [at, at + n).
+// A sum of `size` elements: add(to, at, n) adds the elements [at, at + n) to the lanes of `to`.
 template <class Add> inline float sum_over(int size, Add add) {
   Wide sums[SUMS];
   int at = 0;
@@ -40,7 +40,7 @@ template <class Add> inline float sum_over(int size, Add add) {
   return sum(sums[0]);
 }
 
-// The sum of squares of what value(at, n) gives over [0, size).
+// The sum of squares of `size` elements; value(at, n) returns the elements [at, at + n).
 template <class Value> inline float sum_of_squares(int size, Value value) {
   return sum_over(size, [&](F32& to, int at, int n) {
     const F32 x = value(at, n);

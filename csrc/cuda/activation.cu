@@ -1,6 +1,6 @@
-// out = ACTIVATION(gate) * up, or without a gate ACTIVATION(x), in float and rounded once. One pack of 8 a thread.
-// Bytes: 6 * SIZE a row, 4 * SIZE without a gate; floor at 4.3 TB/s: 164 us for 8,192 gated rows of 14,336.
-// exp2_approx and CUDA's erff are not the emulator's, so here a device's bits may differ from it.
+// out = ACTIVATION(gate) * up, or without a gate ACTIVATION(x), in float and rounded once. One pack of 8 per thread.
+// Bytes: 6 * SIZE per row, 4 * SIZE without a gate; floor at 4.3 TB/s: 164 us for 8,192 gated rows of 14,336.
+// The emulator has other versions of exp2_approx and erff, so a device's bits may differ from the emulator's here.
 //
 // -D SCALAR: bf16 or fp16. SIZE: elements of an out row, a multiple of 8. ACTIVATION: a function below. IS_GATED: 0 or 1.
 // THREADS, SHARED_BYTES.
@@ -15,7 +15,7 @@ constexpr int PACKS = SIZE / 8;
 static_assert(SIZE % 8 == 0 && SHARED_BYTES == 0);
 
 DEVICE float silu(float x) { return x / (1.f + exp2_approx(-LOG2_E * x)); }
-// The usual (1 + tanh(y)) / 2 is 1 / (1 + exp(-2y)), which loses nothing where tanh is near -1.
+// The usual (1 + tanh(y)) / 2 is 1 / (1 + exp(-2y)), which keeps its precision where tanh is near -1.
 DEVICE float gelu_tanh(float x) {
   constexpr float SQRT_2_OVER_PI = 0.7978845608028654f;
   const float y = SQRT_2_OVER_PI * (x + 0.044715f * x * x * x);
@@ -25,7 +25,7 @@ DEVICE float gelu_erf(float x) {
   constexpr float SQRT_HALF = 0.7071067811865476f;
   return 0.5f * x * (1.f + erff(x * SQRT_HALF));
 }
-DEVICE float relu(float x) { return x < 0.f ? 0.f : x; }  // a NaN stays one
+DEVICE float relu(float x) { return x < 0.f ? 0.f : x; }  // a NaN stays a NaN
 DEVICE float relu2(float x) { return relu(x) * relu(x); }
 
 KERNEL(activation, ActivationParams) {

@@ -1,9 +1,9 @@
 // Everything that a kernel needs beyond plain C++: the only file with inline PTX. Each primitive has two bodies, PTX for
 // the device and C++ for the emulator of tests/cuda, which runs the same kernels on a CPU; selftest.cu compares them on a
-// device. Kernels themselves include no other header of CUDA and know nothing of the emulator.
+// device. Kernels include no other CUDA header and do not depend on the emulator.
 //
-// Arithmetic is what is written: sources are compiled with -fmad=false, so that a*b + c rounds twice and fmaf() once, the
-// same wherever an expression is inlined; only the ..._approx functions differ between device and emulator.
+// Expressions are computed as written: sources are compiled with -fmad=false, so a*b + c rounds twice and fmaf() once,
+// wherever an expression is inlined; only the ..._approx functions differ between device and emulator.
 #pragma once
 #ifdef EMULATOR
 #include "cuda_emulator.h"
@@ -16,13 +16,14 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
-// -D MIN_BLOCKS: so many blocks a multiprocessor is to hold; without it the compiler guesses, and may spill registers.
+// -D MIN_BLOCKS: the number of blocks that must fit on a multiprocessor; without it the compiler guesses, and may spill
+// registers.
 #ifdef MIN_BLOCKS
 #define BLOCK_BOUNDS __launch_bounds__(THREADS, MIN_BLOCKS)
 #else
 #define BLOCK_BOUNDS __launch_bounds__(THREADS)
 #endif
-// A kernel's head; its body follows in braces and reads the one struct of parameters as `p`.
+// A kernel's declaration; its body follows in braces and reads its one struct of parameters as `p`.
 #define KERNEL(name, Params) extern "C" __global__ void BLOCK_BOUNDS name(const __grid_constant__ Params p)
 #define DYNAMIC_SHARED(pointer)                                          \
   extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[]; \
@@ -34,7 +35,7 @@ typedef unsigned long long uint64_t;
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float MASKED = -1e30f;  // the score of a hidden key; finite, so that differences of two are no NaN
+constexpr float MASKED = -1e30f;  // the score of a hidden key; finite, so that the difference of two is not NaN
 
 // ---- 16-bit and 8-bit floats -------------------------------------------------------------------------------------
 
@@ -44,7 +45,7 @@ struct bf16 {
 struct fp16 {
   uint16_t bits;
 };
-struct fp8 {  // e4m3: no infinities, 0x7f and 0xff are NaN, 448 the largest
+struct fp8 {  // e4m3: no infinities, 0x7f and 0xff are NaN, the largest number is 448
   uint8_t bits;
 };
 
@@ -104,7 +105,7 @@ DEVICE uint32_t widen2<fp16>(uint16_t two) {
   uint32_t wide;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(two));
   return wide;
-#else  // the fields moved into place are 2^-8 of the value, subnormals included; NaN becomes 480
+#else  // the shifted fields are 2^-8 times the value, subnormals included; NaN becomes 480
   uint32_t spread = (two & 0xffu) | (two & 0xff00u) << 8, wide = (spread & 0x00800080u) << 8 | (spread & 0x007f007fu) << 7;
   asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(wide) : "r"(0x5c005c00u));
   return wide;
@@ -116,7 +117,7 @@ DEVICE uint32_t widen2<bf16>(uint16_t two) {
   return pack2<bf16>(to_float(fp16{uint16_t(wide)}), to_float(fp16{uint16_t(wide >> 16)}));
 }
 
-// Two floats as e4m3, `low` in the low byte, to nearest even; beyond the range the largest, NaN stays.
+// Two floats as e4m3, `low` in the low byte, rounded to nearest even; numbers out of range become the largest, NaN stays.
 DEVICE uint16_t narrow2(float low, float high) {
 #if !defined(EMULATOR) && __CUDA_ARCH__ >= 890
   uint16_t packed;
@@ -167,8 +168,8 @@ DEVICE float tanh_approx(float x) {  // 2^-11 relative
 
 // ---- memory ------------------------------------------------------------------------------------------------------
 
-// 16 bytes from global to shared memory, both aligned to 16; zeros, and nothing read, where not `valid`. They are there
-// after the wait for their group, and for other threads after a barrier too.
+// Copies 16 bytes from global to shared memory, both aligned to 16. If not `valid`, nothing is read and zeros are written.
+// The bytes are visible to this thread after the wait for their group, and to other threads after a barrier as well.
 DEVICE void copy_async16(void* shared, const void* global, bool valid HERE_ARG) {
 #ifdef EMULATOR
   emulator::copy_async(shared, global, valid, here);
@@ -178,7 +179,7 @@ DEVICE void copy_async16(void* shared, const void* global, bool valid HERE_ARG) 
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 #endif
 }
-// Closes a group of this thread's copies; an empty one counts too.
+// Closes a group of this thread's copies; an empty group counts as well.
 DEVICE void copy_commit() {
 #ifdef EMULATOR
   emulator::copy_commit();
@@ -186,7 +187,7 @@ DEVICE void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Until at most PENDING of this thread's youngest groups are under way.
+// Waits until at most the last PENDING groups of this thread are still in progress.
 template <int PENDING>
 DEVICE void copy_wait() {
 #ifdef EMULATOR
@@ -198,8 +199,8 @@ DEVICE void copy_wait() {
 
 // ---- matrices of a warp --------------------------------------------------------------------------------------------
 
-// Four 8x8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l % 8 of matrix l / 8, aligned
-// to 16 bytes, and gets of each matrix row l / 4, columns 2 * (l % 4) and the next.
+// Loads four 8x8 matrices of 16-bit elements from shared memory. Lane l passes the address of row l % 8 of matrix l / 8,
+// aligned to 16 bytes, and receives row l / 4, columns 2 * (l % 4) and the next, of each matrix.
 DEVICE void load_matrices(uint32_t (&fragment)[4], const void* row HERE_ARG) {
 #ifdef EMULATOR
   emulator::load_matrices(fragment, row, false, here);
@@ -211,7 +212,7 @@ DEVICE void load_matrices(uint32_t (&fragment)[4], const void* row HERE_ARG) {
                : "memory");
 #endif
 }
-// The same, each matrix transposed.
+// The same with each matrix transposed.
 DEVICE void load_matrices_transposed(uint32_t (&fragment)[4], const void* row HERE_ARG) {
 #ifdef EMULATOR
   emulator::load_matrices(fragment, row, true, here);
@@ -224,9 +225,9 @@ DEVICE void load_matrices_transposed(uint32_t (&fragment)[4], const void* row HE
 #endif
 }
 
-// sum [16, 8] += a [16, 16] * b [16, 8], in float. Lane l holds of `sum` rows l / 4 (first two) and l / 4 + 8, columns
-// 2 * (l % 4) and the next; `a` and `b` as load_matrices gives them: a's matrices are rows 0-7 | 8-15 of columns 0-7, then
-// of columns 8-15; b's, transposed, are columns 0-7 and 8-15 of the inner dimension.
+// sum [16, 8] += a [16, 16] * b [16, 8], in float. Lane l holds elements of rows l / 4 (the first two) and l / 4 + 8 of
+// `sum`, columns 2 * (l % 4) and the next. `a` and `b` are as load_matrices returns them: a's matrices are rows 0-7 | 8-15
+// of columns 0-7, then of columns 8-15; b's, transposed, are columns 0-7 and 8-15 of the inner dimension.
 template <class T>
 DEVICE void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 HERE_ARG);
 #ifdef EMULATOR
@@ -252,7 +253,7 @@ MULTIPLY_ADD(fp16, "f16")
 #undef MULTIPLY_ADD
 #endif
 
-// ---- what lanes and threads do together; the order of additions is fixed ------------------------------------------
+// ---- reductions over lanes and threads, in a fixed order of additions ----------------------------------------------
 
 DEVICE float quad_max(float x) {  // over lanes 4i .. 4i + 3
   x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
@@ -272,8 +273,8 @@ DEVICE float warp_sum(float x) {
   for (int distance = 16; distance; distance /= 2) x += __shfl_xor_sync(ALL_LANES, x, distance);
   return x;
 }
-// The sum of all threads' x, on each of them. `scratch` [WARPS] floats of shared memory, which may be used again after
-// the next barrier.
+// The sum of all threads' x, returned to every thread. `scratch` is [WARPS] floats of shared memory, which may be used
+// again after the next barrier.
 template <int WARPS>
 DEVICE float block_sum(float x, float* scratch) {
   x = warp_sum(x);

@@ -1,6 +1,6 @@
 // hidden += delta (if there is one, rounded to SCALAR), then out = (hidden - mean) / sqrt(variance + eps) * weight + bias.
-// One block a row. Bytes: as rms_norm.cu, which it follows in all but the mean: the variance is summed from the centred row,
-// in a second pass over registers, so that a large mean costs no digits.
+// One block per row. As in rms_norm.cu, bytes included, except for the mean: the variance is summed over the centred row,
+// in a second pass over registers, so that a large mean costs no precision.
 //
 // -D SCALAR: bf16 or fp16. SIZE: elements of a row, a multiple of 8. THREADS, SHARED_BYTES.
 #include "norm.cuh"

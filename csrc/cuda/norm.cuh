@@ -1,5 +1,5 @@
-// What norms share: a row of [rows, SIZE] in the registers of a block's threads, pack i * THREADS + threadIdx.x in hidden[i].
-// Sums over a row are taken within a pack of 8, over a thread's packs, the lanes of a warp, the warps.
+// The common part of norms: a row of [rows, SIZE] in the registers of a block's threads, pack i * THREADS + threadIdx.x
+// in hidden[i]. A sum over a row adds within each pack of 8, then a thread's packs, then the lanes of a warp, then warps.
 #pragma once
 #include "packs.cuh"
 
@@ -8,7 +8,7 @@ static_assert(SIZE % 8 == 0);
 
 using Row = float[PACKS_PER_THREAD][8];
 
-// Calls body(hidden[i], at) for each of this thread's packs, `at` its place in the row.
+// Calls body(hidden[i], at) for each of this thread's packs; `at` is the pack's place in the row.
 template <class Body>
 DEVICE void each_pack(Row& hidden, Body body) {
 #pragma unroll
@@ -19,7 +19,7 @@ DEVICE void each_pack(Row& hidden, Body body) {
   }
 }
 
-// The row that starts at pack `row` of `from`. If there is a `delta`, it is added, rounded to SCALAR, and `from` updated.
+// Loads the row that starts at pack `row` of `from`. A `delta`, if not null, is added and rounded to SCALAR, in `from` too.
 DEVICE void load_row(Row& hidden, void* from, const void* delta, int64_t row) {
   each_pack(hidden, [&](float(&x)[8], int at) {
     load8<SCALAR>(x, from, row + at);

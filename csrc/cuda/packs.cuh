@@ -1,5 +1,5 @@
-// Packs of eight elements that lie side by side, as floats: 16 bytes of 16-bit elements, 8 of fp8, 32 of float. Memory is
-// aligned to a pack, but to 16 bytes for float.
+// Packs of eight consecutive elements, as floats: 16 bytes of 16-bit elements, 8 of fp8, 32 of float. Memory is aligned to
+// a pack; for float to 16 bytes.
 #pragma once
 #include "device.cuh"
 

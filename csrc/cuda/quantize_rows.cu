@@ -1,7 +1,7 @@
-// Rows as e4m3 with a scale each: scale = max |hidden| / 448, at least 2^-126, codes = hidden / scale to nearest even.
-// One block a row, which is read twice, the second time from L1 or L2. A NaN stays one; beside an infinity all is NaN or 0.
-// Bytes: 3 * SIZE a row; floor at 4.3 TB/s: 0.4 us for 128 rows of 4,096, so a launch is what it costs. Every operation is
-// one rounding, and a maximum has no order: the bits are torch's.
+// Rows as e4m3, with a scale each: scale = max |hidden| / 448, at least 2^-126; codes = hidden / scale, to nearest even.
+// One block per row, which is read twice, the second time from L1 or L2. A NaN stays a NaN; in a row with an infinity all
+// codes are NaN or 0. Bytes: 3 * SIZE per row; floor at 4.3 TB/s: 0.4 us for 128 rows of 4,096, less than a launch costs.
+// Every operation rounds once, and a maximum does not depend on its order, so the bits are torch's.
 //
 // -D SCALAR: bf16 or fp16. SIZE: elements of a row, a multiple of 8. THREADS, SHARED_BYTES.
 #include "packs.cuh"

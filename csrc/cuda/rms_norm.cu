@@ -1,7 +1,7 @@
 // hidden += delta (if there is one, rounded to SCALAR), then out = hidden / sqrt(mean(hidden^2) + eps) * weight.
-// One block a row. Bytes: 8 * size a row with delta (read and write hidden, read delta, write out) of 16-bit floats, 4 * size
-// without; floor at 4.3 TB/s: 62 us for 8,192 rows of 4,096 with delta. A row is read from memory once, see norm.cuh, which
-// also has the order of additions.
+// One block per row. Bytes: 8 * SIZE per row of 16-bit floats with delta (read and write hidden, read delta, write out),
+// 4 * SIZE without; floor at 4.3 TB/s: 62 us for 8,192 rows of 4,096 with delta. A row is read from memory once (norm.cuh,
+// which also describes the order of additions).
 //
 // -D SCALAR: bf16 or fp16. SIZE: elements of a row, a multiple of 8. THREADS, SHARED_BYTES.
 #include "norm.cuh"

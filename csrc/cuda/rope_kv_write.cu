@@ -1,12 +1,13 @@
-// Takes a token's projection apart. Queries and keys of each head are normalised (if there are norms), then turned: elements
-// i and i + HEAD_DIM / 2 are a pair. A norm scales to unit mean square; if it IS_CENTRED, to mean 0 before. Queries go to `query`, keys and values to the token's slot of
-// the cache; a token with a negative slot pads a CUDA graph's batch, and nothing of it is written.
+// Splits a token's projection into queries, keys and values. Each head's query and key is normalised (if there are norms),
+// then rotated: elements i and i + HEAD_DIM / 2 are a pair. A norm scales to a mean square of 1; if IS_CENTRED, it first
+// subtracts the mean. Queries go to `query`, keys and values to the token's slot of the cache. A token with a negative slot
+// pads a CUDA graph's batch, and none of its results are written.
 //
-// One block a token. A head belongs to LANES lanes, each with one pack of 8 of either half and so with whole pairs; the
-// lanes beyond HEAD_DIM / 16 idle. All in float, rounded once where it is stored. Order of a head's sum of squares: within
-// a lane (first half, then second), then the lanes.
-// Bytes a token: 4 * (HEADS + 2 * KV_HEADS) * HEAD_DIM with 16-bit cache; floor at 4.3 TB/s with 32 + 2 * 8 heads of 128:
-// 47 us for 8,192 tokens. The angles, 4 * HEAD_DIM bytes a position, are read by all heads and stay in L1 and L2.
+// One block per token. A head belongs to LANES lanes, each with one pack of 8 of either half and so with whole pairs; the
+// lanes beyond HEAD_DIM / 16 are idle. Results are computed in float and rounded once, when they are stored. A head's sum
+// of squares adds within a lane (first half, then second), then over the lanes.
+// Bytes per token: 4 * (HEADS + 2 * KV_HEADS) * HEAD_DIM with a 16-bit cache; floor at 4.3 TB/s with 32 + 2 * 8 heads of
+// 128: 47 us for 8,192 tokens. The angles, 4 * HEAD_DIM bytes per position, are read by all heads and stay in L1 and L2.
 //
 // -D SCALAR: bf16 or fp16. CACHED: SCALAR or fp8. HEAD_DIM: a multiple of 16, at most 512. HEADS, KV_HEADS, BLOCK_SIZE,
 // IS_CENTRED: 0 or 1. THREADS, SHARED_BYTES.
@@ -20,14 +21,14 @@ struct RopeKvWriteParams {
   const float* query_bias;   // likewise, with IS_CENTRED
   const float* key_bias;
   const float* angles;       // [positions, HEAD_DIM]: cosines of the pairs, then sines
-  const float* query_scales;  // [positions], what turned queries are multiplied by; or null
+  const float* query_scales;  // [positions], factors of rotated queries; or null
   const int64_t* positions;  // [tokens]
   const int64_t* slots;      // [tokens] = block * BLOCK_SIZE + offset, or negative
   void* keys;                // [blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM] CACHED
   void* values;              // likewise
-  int norm_packs;  // from a head's weights to the next one's: 0 or HEAD_DIM / 8
+  int norm_packs;  // packs from a head's norm weights to the next head's: 0 or HEAD_DIM / 8
   float eps;
-  float key_factor, value_factor;  // what they are multiplied by before they are stored
+  float key_factor, value_factor;  // of keys and values, before they are stored
 };
 
 constexpr int power_of_two_from(int x) {
@@ -45,8 +46,8 @@ DEVICE float sum_of_head(float x) {
   return x;
 }
 
-// Subtracts the mean of a head from its elements, summed within a lane, then over the lanes, as the squares. All lanes of a
-// warp come here; those without a norm keep their elements.
+// Subtracts the mean of a head from its elements; its sum has the order of the squares' sum. All lanes of a warp call it;
+// those without a norm keep their elements.
 DEVICE void centre(float (&low)[8], float (&high)[8], bool has_norm) {
   float sum = 0.f;
 #pragma unroll
@@ -58,7 +59,7 @@ DEVICE void centre(float (&low)[8], float (&high)[8], bool has_norm) {
   for (int e = 0; e < 8; e++) low[e] -= mean, high[e] -= mean;
 }
 
-// All lanes of a warp come here; those with `weight` null keep their elements.
+// Normalises a head. All lanes of a warp call it; those with a null `weight` keep their elements.
 DEVICE void normalise(float (&low)[8], float (&high)[8], const float* weight, const float* bias, int pack, float eps) {
   float squares = 0.f;
 #pragma unroll

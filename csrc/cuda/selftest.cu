@@ -1,8 +1,8 @@
-// Each primitive of device.cuh applied to arrays, so that what its PTX does on a device can be compared with what its C++
-// does in the emulator, and that with its definition. Raw bits in, raw bits out.
+// Applies each primitive of device.cuh to arrays, so that its PTX on a device can be compared with its C++ in the emulator,
+// and the latter with its definition. Raw bits in, raw bits out.
 //
-// One element a thread, or of what a warp or block does together one lane's part a thread.
-// -D SCALAR: bf16 or fp16. THREADS, SHARED_BYTES: 32 a thread.
+// Each thread has one element, or its lane's part of an operation of a warp or block.
+// -D SCALAR: bf16 or fp16. THREADS, SHARED_BYTES: 32 per thread.
 #include "device.cuh"
 
 enum Primitive : int32_t {
@@ -29,7 +29,7 @@ struct SelftestParams {
   void* out;
   const void *a, *b, *c;
   int32_t primitive;
-  int32_t count;  // threads that have something to do; whole blocks where threads work together
+  int32_t count;  // threads that have an element; whole blocks for operations of warps and blocks
 };
 
 constexpr int WARPS = THREADS / 32;
@@ -52,7 +52,8 @@ DEVICE void of_each(const SelftestParams& p, int i) {
   }
 }
 
-// The first of a thread's two copies is read by itself once its group is there, the second by another after a barrier.
+// A thread reads the first of its two copies itself, after the wait for its group; another thread reads the second after a
+// barrier.
 DEVICE void copy(const SelftestParams& p, int i, uint4* shared) {
   const uint4* from = static_cast<const uint4*>(p.a) + 2 * i;
   const int32_t* valid = static_cast<const int32_t*>(p.b) + 2 * i;

@@ -69,7 +69,7 @@ class Request:
 
 @dataclass
 class Batch:
-    """Requests in one paged cache. What no token sees is NaN there, and poison in the tables."""
+    """Requests in one paged cache. Positions that no token attends to are NaN in it, and POISON in the tables."""
 
     heads: AttentionShape
     requests: list[Request]

@@ -179,7 +179,7 @@ class Rotation:
         factors = query_scales[self.positions].double().view(-1, 1, 1)
         return rotated(query, angles) * factors, rotated(key, angles), value
 
-    def turned_in_float(self):
+    def rotated_in_float(self):
         """Queries and keys rotated by torch in float32, before rounding."""
         query, key, _ = self.projected.float().split([self.heads, self.kv_heads, self.kv_heads], 1)
         cosine, sine = self.angles[self.positions].unsqueeze(1).chunk(2, -1)
@@ -198,7 +198,7 @@ def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_siz
     _check_close(keys, expected_keys, case.scales[0])
     assert torch.equal(bits(values), bits(rounded(expected_values / case.scales[1], cached)))
     if not norms and not isinstance(launcher, CpuKernels):  # CPU kernels use fused multiply-adds
-        query_in_float, keys_in_float = (x[used] for x in case.turned_in_float())
+        query_in_float, keys_in_float = (x[used] for x in case.rotated_in_float())
         assert torch.equal(bits(query), bits(rounded(query_in_float, dtype)))
         assert torch.equal(bits(keys), bits(rounded(keys_in_float / case.scales[0], cached)))
     last = int(used.nonzero()[-1])

@@ -10,7 +10,7 @@ MUTATIONS = (
     # Races and copies.
     (
         TILES,
-        "__syncthreads();  // all copies are there, and all threads are done with the slot that is filled next",
+        "__syncthreads();  // all copies have arrived, and all threads are done with the slot that is filled next",
         "",
         "no barrier between copies and their use",
     ),
@@ -30,7 +30,7 @@ MUTATIONS = (
     (TILES, "    else __syncthreads();", "", "no barrier after widening by the whole block"),
     (
         KERNEL,
-        "    __syncthreads();  // the next item overwrites what others may still read",
+        "    __syncthreads();  // the next item overwrites memory that other warps may still read",
         "",
         "no barrier between items",
     ),
@@ -75,7 +75,7 @@ MUTATIONS = (
     (KERNEL, "float(key + t * 8 + e)", "float(key + t * 8)", "ALiBi by pairs of keys"),
     (KERNEL, "if (item.p.cap == 0.f) score *=", "score *=", "capped scores scaled again"),
     (KERNEL, "item.p.slopes[item.head(row)]", "item.p.slopes[0]", "the slope of the first head"),
-    (KERNEL, "IS_BIDIRECTIONAL ? p.kv_lens[work.request] - 1 :", "", "no key after the token's own is seen"),
+    (ITEM, "IS_BIDIRECTIONAL ? p.kv_lens[work.request] - 1 :", "", "no key after the token's own is seen"),
     (PLAN, "p.is_bidirectional ? p.kv_lens[index] :", "", "keys after the last row of a tile are not read"),
     (KERNEL, "if (row >= item.work.rows) continue;", "", "rows of others are written"),
     # Fragments.

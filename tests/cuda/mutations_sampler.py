@@ -34,8 +34,8 @@ MUTATIONS = [
     ("sampler/cut.cu", "+ (old + low < old)", "", "the carry lost"),
     (
         "sampler/cut.cu",
-        "  __syncthreads();  // everyone has read",
-        "  // everyone has read",
+        "  __syncthreads();  // all threads have read",
+        "  // all threads have read",
         "state changed while it is read",
     ),
     ("sampler/cut.cu", "after >= goal", "after > goal", "one token more where the goal is met exactly"),

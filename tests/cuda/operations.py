@@ -83,7 +83,7 @@ def rotate_and_cache(
 
 
 def attention(executor: CpuKernels, query: Tensor, view: CacheView, options: AttentionOptions) -> Tensor:
-    """Of csrc/cpu; that of csrc/cuda takes a plan of the step's work as well (attention_case.py)."""
+    """The attention of csrc/cpu; that of csrc/cuda also needs a plan of the step's work (attention_case.py)."""
     dtype = view.cache.keys[0].dtype
     known(query.dtype in CPU_DTYPES and dtype == query.dtype, f"{dtype} cache of {query.dtype}")
     return cpu_attention.attention(executor.pool, query, view, 0, options, torch.full_like(query, torch.nan))

@@ -58,7 +58,7 @@ def planner_of(runner, seed: int, groups: tuple[KVGroup, ...]) -> Planner:
 
 
 def grouped(model, device) -> Planner:
-    """With graphs of all sizes."""
+    """A planner with KV groups and graphs of all sizes."""
     groups = KVGroups.of_model(model.geometry, MAX_LEN)
     assert groups.kinds == GROUPS["mixed"]
     steps = cuda_steps(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device)

@@ -287,7 +287,7 @@ def _attention(variant: str) -> str:
 
 
 def transformers_model(folder: Path, dtype: torch.dtype = torch.float32, attention: str = "eager") -> Any:
-    """What transformers makes of the folder; its rotary frequencies stay float32 (a later `.to` would round them)."""
+    """The folder's model in transformers; its rotary frequencies are float32, which a later `.to` would round."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers

@@ -23,7 +23,7 @@ def write_tiny_model(
 
     `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs,
     one of "llama4_text" its names.
-    `draw(shape)` makes normal numbers in the place of torch, whose own differ from one processor to another.
+    `draw(shape)` replaces torch's normal numbers, which depend on the processor.
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -43,10 +43,10 @@ class RowGrammar:
     source: str
     matcher: "LLMatcher"
     origin: "LLMatcher | None"  # the matcher that `matcher` is a copy of; None: not shared
-    bits: NDArray[np.int32]  # [words] mask of the next token: bit i is set if token i is allowed; none if it failed
-    free_bits: NDArray[np.int32]  # mask while the output is free: all but its end, as the grammar's part must come
-    after: frozenset[int]  # as Grammar.after
-    opens: frozenset[int]  # as Grammar.opens; empty after the first token
+    bits: NDArray[np.int32]  # [words] mask of the next token: bit i is set if token i is allowed; no bit if it failed
+    free_bits: NDArray[np.int32]  # mask while the output is free: all but end tokens, since the grammar must follow
+    after: frozenset[int]  # like Grammar.after; empty once one of these tokens has been output
+    opens: frozenset[int]  # like Grammar.opens; empty after the first token
     binds: bool = True  # false while the output is free
     address: int = 0  # of `bits`
     tokens: list[int] = field(default_factory=list)  # of the output, from where the grammar begins

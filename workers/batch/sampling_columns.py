@@ -53,7 +53,7 @@ class SamplingColumns:
         self.repetitions: list[Repetitions | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
-        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a budget
+        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a thinking budget
         self._has_budget = np.zeros(num_rows, np.bool_)
         self._readers: list[tuple[Penalties | RowGrammar | Reasoning, ...]] = [()] * num_rows  # of the row's output
         self._is_read = np.zeros(num_rows, np.bool_)  # has readers

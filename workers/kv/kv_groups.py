@@ -1,5 +1,5 @@
 """KV groups: layers with the same window or attention chunk share a block table, so that blocks that no later token
-sees can be released.
+attends to can be released.
 
 All groups take blocks of equal size in bytes from one pool, so all have the same number of layers. The cache has this
 number of tensors for keys and for values; layers of different groups share a tensor, with different blocks.
@@ -22,9 +22,9 @@ class KVGroups:
 
     windows: tuple[int, ...]  # per group: positions that a token attends to, itself included; 0: all
     of_layer: tuple[int, ...]  # the group of each layer
-    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's blocks
-    layers_per_group: int  # a group may have fewer layers, but takes the same memory
-    attention_chunks: tuple[int, ...] = ()  # of each group, see AttentionMask; 0: none. Empty: of no group
+    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor that holds each layer's blocks
+    layers_per_group: int  # a group with fewer layers takes the same memory
+    attention_chunks: tuple[int, ...] = ()  # of each group, see AttentionMask; 0: none. Empty: no group has one
 
     @property
     def kinds(self) -> tuple[KVGroup, ...]:
@@ -45,7 +45,7 @@ class KVGroups:
         """Groups for layers with these `windows` and `attention_chunks` (0: neither), and requests of up to
         `max_model_len` tokens.
 
-        A window or an attention chunk that is no smaller than the longest request hides nothing: its layers keep all
+        A window or an attention chunk at least as long as the longest request has no effect: its layers keep all
         positions.
         """
         chunks = attention_chunks or (0,) * len(windows)
@@ -72,8 +72,8 @@ class KVGroups:
         whole = -(-length // block_size)
 
         def of(kind: KVGroup) -> int:
-            """Blocks spanned by a chunk and what its first token sees: a window begins anywhere in a block, an
-            attention chunk at a multiple of its size."""
+            """The blocks of a chunk and of the positions before it that its first token attends to. A window begins
+            anywhere in a block, an attention chunk at a multiple of its size."""
             if kind.is_full:
                 return whole
             spanned = (kind.window or kind.attention_chunk) - 1 + min(most_at_once, length)
@@ -84,8 +84,8 @@ class KVGroups:
 
 
 def _layers_per_group(kinds: Sequence[tuple[int, int]]) -> int:
-    """The cheapest size, given the tokens that each kind holds and its number of layers: small groups mean many
-    tables, large ones padding."""
+    """The cheapest size of groups, given each kind's number of tokens and of layers: small groups cost many tables,
+    large groups cost padding."""
 
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for _, count in kinds)

@@ -36,7 +36,7 @@ VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to 
 
 
 class Assembly(NormReader):
-    """Builds a decoder; each kind of weight is split among the ranks in its own way."""
+    """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
         """Build the model. Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""

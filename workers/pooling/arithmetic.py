@@ -1,7 +1,7 @@
-"""Arithmetic on vectors in which a vector's bits depend only on the vector: every sum adds in a fixed order.
+"""Arithmetic on rows whose results have the same bits in every batch and on every machine: sums have a fixed order.
 
-Numpy's sums and products choose an order by shape and processor. Here sums are running sums, computed with numpy's
-elementwise operations, which are IEEE operations, or its accumulations, which are sequential by definition.
+Numpy chooses the order of its sums and products by shape and processor. Sums here run from first to last: they use
+numpy's elementwise operations, which are IEEE operations, or its accumulations, which are sequential by definition.
 """
 
 import math
@@ -21,7 +21,7 @@ def add_in_order(total: NDArray[np.float32], rows: Vectors) -> None:
 
 
 def product(x: Vectors, weight: Vectors, bias: NDArray[np.float32] | None) -> Vectors:
-    """x [rows, in] times weight [out, in] transposed, plus bias [out]; sums run over the inputs in order, float32."""
+    """x [rows, in] times weight [out, in] transposed, plus bias [out]; float32 sums, in the order of the inputs."""
     total = np.zeros((len(x), len(weight)), np.float32)
     for inputs, weights in zip(x.T, np.ascontiguousarray(weight.T), strict=True):
         total += inputs[:, None] * weights
@@ -36,7 +36,7 @@ def normalized(x: Vectors) -> Vectors:
 
 
 def layer_normalized(x: Vectors, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, eps: float) -> Vectors:
-    """Each row shifted to mean 0, scaled to variance 1 and by `weight`, plus `bias`; sums run in order, in double."""
+    """Each row shifted to mean 0 and scaled to variance 1, then times `weight`, plus `bias`; float64 sums, in order."""
     wide = x.astype(np.float64)
     centred = wide - np.add.accumulate(wide, axis=1)[:, -1:] / x.shape[1]
     variances = np.add.accumulate(centred * centred, axis=1)[:, -1:] / x.shape[1]
@@ -45,12 +45,12 @@ def layer_normalized(x: Vectors, weight: NDArray[np.float32], bias: NDArray[np.f
 
 
 def gelu(number: float) -> float:
-    """The number times the share of the normal distribution below it."""
+    """The number times the normal distribution's cumulative probability at it."""
     return number * 0.5 * (1.0 + math.erf(number / math.sqrt(2.0)))
 
 
 def softmax(x: Vectors) -> Vectors:
-    """The softmax of each row, one number after another, in double precision."""
+    """The softmax of each row, summed from first to last, in double precision."""
     rows = []
     for row in x.tolist():
         weights = [math.exp(number - max(row)) for number in row]

@@ -25,11 +25,11 @@ DENSE_ACTIVATIONS = {"Identity": "none", "Tanh": "tanh"}
 
 
 class LabelLayer(NamedTuple):
-    """One of the layers from a hidden state to the labels' scores; a bias is used where the checkpoint has one."""
+    """One of the layers from a hidden state to the labels' scores; its bias is used if the checkpoint has one."""
 
     name: str  # the tensors' names without ".weight" and ".bias"
     activation: LayerActivation = "none"
-    norm: str = ""  # the same, of a layer norm after the activation; "": none
+    norm: str = ""  # the same for a layer norm after the activation; "": none
 
 
 class DenseFields(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class PoolingHead:
     def __call__(self, pooled: Vectors, params: PoolingParams) -> Vectors:
         """Pooled hidden states [rows, hidden] -> the answer's vectors [rows, columns].
 
-        `returned_token_ids` choose columns before the activation, so that probabilities are among these alone.
+        `returned_token_ids` choose columns before the activation, so probabilities are among these columns only.
         """
         if params.task != "token_embed":
             for layer in self.layers:
@@ -112,7 +112,7 @@ def label_layers(
 ) -> list[Dense]:
     """The layers from a hidden state to the labels' scores; all but the last have `hidden_size` outputs.
 
-    Raises ConfigError for a tensor that is missing, misshapen or not finite.
+    Raises ConfigError for a tensor that is missing, not finite or of the wrong shape.
     """
     found = []
     for layer in layers:
@@ -125,7 +125,7 @@ def label_layers(
 def _dense(
     checkpoint: Checkpoint, name: str, shape: tuple[int, int], activation: LayerActivation, norm: Norm | None = None
 ) -> Dense:
-    """The layer with weights `name`.weight [out, in] and, where it is there, `name`.bias."""
+    """The layer with weights `name`.weight [out, in] and, if the checkpoint has it, `name`.bias."""
     weight = _floats(checkpoint, f"{name}.weight", shape)
     return Dense(weight, _bias(checkpoint, name, shape[0]), activation, norm)
 

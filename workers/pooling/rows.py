@@ -30,7 +30,7 @@ class PoolingRow:
     kind: Kind | None  # None: every token has its own vector
     num_tokens: int = 0  # summed so far
     total: NDArray[np.float32] | None = None  # the sum of a mean
-    parts: list[Vectors] = field(default_factory=list)  # the hidden states, for the other kinds
+    parts: list[Vectors] = field(default_factory=list)  # hidden states kept so far, unless the kind is mean
     chosen: NDArray[np.bool_] | None = None  # the tokens that have a vector; None: all
 
     def wanted(self, chunk: slice, *, is_first: bool, is_last: bool) -> slice:

@@ -39,7 +39,7 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class LabelFields(msgspec.Struct, frozen=True):
-    """The fields of config.json about labels and about the embedding lengths used in training."""
+    """The fields of config.json about labels, and the embedding lengths that the model was trained with."""
 
     id2label: dict[str, Any] | None = None
     num_labels: int | None = None
@@ -126,7 +126,7 @@ def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size
 
 
 def _scores(fields: LabelFields, head: Head, own_kind: Kind, wanted: str) -> PoolingSpec:
-    """Of a model that scores labels, or each token; a process reward model has two labels for each step."""
+    """The spec of a model that scores labels, or each token. A process reward model has two labels per step."""
     kind = fields.classifier_pooling or own_kind
     if wanted not in ("auto", kind):
         raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {kind} token")

@@ -65,7 +65,7 @@ class WorkerProcess:
                     self._handle(message)
                 self._answer()
         except Exception as error:
-            self._obey_supervisor()
+            self._handle_supervisor_messages()
             if self._child.stop_requested:  # on a normal stop, the core or another rank may end during a step
                 log.info("stopped during a step reason=%s", error)
                 return
@@ -90,10 +90,10 @@ class WorkerProcess:
             message = self._link.receive()
         if self._link.num_invalid:  # a lost scheduler output would stall the step until its deadline
             raise ProtocolError("the engine core sent a message that cannot be read; see the log line above")
-        self._obey_supervisor()
+        self._handle_supervisor_messages()
         return message
 
-    def _obey_supervisor(self, wait_s: float = 0.0) -> None:
+    def _handle_supervisor_messages(self, wait_s: float = 0.0) -> None:
         """Handle messages of the supervisor that have arrived or arrive within `wait_s`."""
         while not self._child.stop_requested and (order := self._child.control.receive(wait_s)) is not None:
             if isinstance(order, control.Stop):
@@ -160,7 +160,7 @@ class WorkerProcess:
         assert not isinstance(message, Hello)
         if self._link.send(message):
             return
-        self._obey_supervisor(LINGER_S)  # on a normal stop the core ends first, and our own Stop is on its way
+        self._handle_supervisor_messages(LINGER_S)  # on a normal stop the core may end before our Stop arrives
         if not self._child.stop_requested:
             raise ProtocolError(f"the engine core does not accept {type(message).__name__}: it has ended or is blocked")
 

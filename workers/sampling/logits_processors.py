@@ -39,8 +39,8 @@ class RowProcessors:
         self._made: list[tuple[int, list[LogitsProcessor]]] = [(-1, [])] * num_rows  # (row generation, processors)
 
     def of(self, row: int, state: RequestRows, asked: tuple[LogitsProcessorParams, ...]) -> list[LogitsProcessor]:
-        """The processors of `row`. Raises WrongArguments, a constructor's other errors, and LookupError for one that
-        was not loaded."""
+        """The processors of `row`. Raises WrongArguments, a constructor's other errors, and LookupError for a plugin
+        that is not loaded."""
         generation = int(state.generation[row])
         if self._made[row][0] != generation:
             self._made[row] = generation, [self._make(each) for each in asked]

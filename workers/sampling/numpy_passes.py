@@ -50,7 +50,7 @@ class NumpyPasses:
         for start in range(0, len(indices), self._buffer.rows):
             slab = slice(start, start + self._buffer.rows)
             part = indices[slab]
-            # A batch of plain rows is contiguous: a slice of it is a view, where an index array would copy.
+            # A batch of plain rows is contiguous: a slice of it is a view, whereas an index array would copy.
             whole = len(part) == part[-1] - part[0] + 1
             chosen = logits[part[0] : part[-1] + 1] if whole else logits[part]
             chosen, top = self._held(chosen, best[slab], masks, mask_of[slab])

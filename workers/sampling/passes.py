@@ -44,7 +44,7 @@ class Passes(Protocol):
         masks: NDArray[np.int32],
         mask_of: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Draw a token for each of the logits' rows at `indices`, to which all other arguments but `masks` belong.
+        """Draw a token for each row of the logits at `indices`; other arguments than `masks` have one entry per index.
 
         At least one logit of a row is finite, the others may be -infinity. Row i has the mask `masks[mask_of[i]]`, as
         in `mask`, or none if `mask_of[i]` is -1. With a mask the token is one that it allows, or -1 if it allows none,

@@ -88,7 +88,10 @@ class Sampler:
         rows: NDArray[np.int64],
         state: RequestRows,
     ) -> None:
-        """Steps 2 and 3 in place, for the rows at `indices`, except rows with only a mask, which a draw applies."""
+        """Apply steps 2 and 3 in place to the rows at `indices`; their `mask_of` becomes -1, as their mask is applied.
+
+        Rows that need only a mask are not among `indices`: their draw applies it.
+        """
         masked = indices[mask_of[indices] >= 0]
         if len(masked):
             best[masked] = self._passes.mask(host, masked, state.sampling.masks, mask_of[masked])

@@ -1,23 +1,23 @@
-// attention: every token over the keys of its request in the paged cache; decode and chunked prefill in one routine.
+// attention: each token attends to the keys of its request in the paged cache; one routine for decode and chunked prefill.
 //
-// Algorithm  online softmax over tiles of 128 keys counted from key 0, within ranges of 1024 keys, each of which is
-//            summed from nothing and then joined to those before it. Few rows (decode) multiply straight from the
-//            cache; many rows (prefill) share a repacking of each tile into panels, and the microkernel of tile.h. Both
-//            add in one order (attention.h, attention/products.h), whatever the threads and chunks, so the bits of a
-//            token's result are a function of its query and its request's keys and values alone. One exception: an
-//            infinite value, of a request that has failed by then, also reaches tokens before it in the same tile, as 0
-//            times infinity.
+// Algorithm  online softmax over tiles of 128 keys, counted from key 0. Ranges of 1024 keys are summed separately, and
+//            each sum is joined to that of the ranges before it. Few rows (decode) are multiplied straight from the
+//            cache; many rows (prefill) share the repacking of each tile into panels and use the microkernel of tile.h.
+//            Both add in the same order (attention.h, attention/products.h), whatever the threads and chunks, so the
+//            bits of a token's result depend only on its query and its request's keys and values. One exception: an
+//            infinite value, which only a request that has failed can have, also reaches earlier tokens of the same
+//            tile, as 0 times infinity.
 // Shapes     query, out     [tokens, heads, head_dim]                        bfloat16, float16 or float
 //            keys, values   [num_blocks, kv_heads, block_size, cached_dim]   the same; or int8 beside 16 bits
 //            head_dim of up to 1024, which zeros follow in the cache up to a multiple of 16; block_size a multiple of 16;
-//            any number of heads a KV head
+//            any number of heads per KV head
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns
-//            prefill: MOST_ROWS rows x 64 keys, then MOST_ROWS rows x 64 columns, of up to 256 rows a KV head
-// Threads    share (request's tokens, KV head), dealt in turn; with too few of these, also ranges of keys
-// Floor      decode: bytes of keys and values / read bandwidth; prefill: 4 * head_dim flop a query and key
-// Achieved   one core of Zen 4, 2 queries a KV head: decode 0.74 of reading from 4,096 keys on, 0.78 with 32 rows, which
-//            is what one core can read of places of 4 KB; prefill 0.75 of peak over 2,048 keys, 0.64 over 512, where half
-//            tiles compute an eighth too much
+//            prefill: MOST_ROWS rows x 64 keys, then MOST_ROWS rows x 64 columns, of up to 256 rows per KV head
+// Threads    divide the pairs (tokens of a request, KV head) round robin; if these are too few, ranges of keys as well
+// Floor      decode: bytes of keys and values / read bandwidth; prefill: 4 * head_dim flop per query and key
+// Achieved   one core of Zen 4, 2 queries per KV head: decode 0.74 of the read bandwidth from 4,096 keys on, 0.78 with
+//            32 rows, which is what one core reaches when it reads pieces of 4 KB; prefill 0.75 of peak over 2,048 keys,
+//            0.64 over 512, where half tiles compute an eighth too much
 #include "attention/scratch.h"
 #include "attention/softmax.h"
 #include "attention/tiles.h"
@@ -34,7 +34,7 @@ template <class Kv, bool TILED = false> class Attention {
     thread_local Arena parts;
     parts_ = (float*)parts.reserve(plan_.parts * p_.kv_heads * part_floats() * sizeof(float));
     const int items = (int)plan_.units.size() * p_.kv_heads;
-    // More than one at a time, because a walk begins by looking up what it asks memory for.
+    // Several items per call, because each walk begins by locating the tiles that it prefetches.
     const int grain = plan_.decodes() ? std::clamp(items / (8 * ITEMS_PER_THREAD * pool_->size()), 1, 4) : 1;
     pool_->run_spans(items, grain, [&](int begin, int end) {
       Walk<Kv> walk(tiles_, plan_, p_.kv_heads, begin);
@@ -89,7 +89,7 @@ template <class Kv, bool TILED = false> class Attention {
   char* query_row(const Scratch& s, int row) const { return s.query + row * query_bytes(); }
   float* values_row(const Sums& sums, int row) const { return sums.values + (size_t)row * size_.columns; }
 
-  // Queries as the products want them: row by row, or for a direct unit piece by piece of each block.
+  // Queries in the layout of the products: rows, or for a direct unit the pieces of each block.
   void load_query(const Unit& unit, int head, const Scratch& s) const {
     const auto* query = (const typename Kv::Element*)p_.query;
     for_blocks(unit, [&](int first, int count) {
@@ -110,7 +110,7 @@ template <class Kv, bool TILED = false> class Attention {
     }
   }
 
-  // Calls body(first row, rows) for the rows that are looked at together.
+  // Calls body(first row, rows) for each block of rows that are computed together.
   template <class Body> void for_blocks(const Unit& unit, Body body) const {
     if constexpr (TILED) {
       for (int first = 0; first < unit.rows; first += PAIR_ROWS) body(first, std::min(PAIR_ROWS, unit.rows - first));
@@ -131,12 +131,12 @@ template <class Kv, bool TILED = false> class Attention {
 
   // --- one tile ---
 
-  // Keys of the tile that a row sees: [from, to), which may reach beyond the tile on both sides.
+  // Keys of the tile that a row attends to: [from, to), which may extend beyond the tile on both sides.
   int last_seen(const Unit& u, int row) const { return p_.is_bidirectional ? u.seen_to : u.position + row / p_.group + 1; }
   int sees_to(const Unit& unit, int row, int t) const { return last_seen(unit, row) - t * TILE_KEYS; }
   int sees_from(const Unit& u, int row, int t) const { return first_seen(p_, u.position + row / p_.group) - t * TILE_KEYS; }
 
-  // Halves of the tile that the rows up to and with `last` have to look at.
+  // Halves of the tile that have keys for the rows up to and including `last`.
   int halves(const Unit& unit, int last, int t) const { return sees_to(unit, last, t) > HALF_KEYS ? 2 : 1; }
 
   void weigh_rows(const Unit& unit, int t, int first, int count, const Scratch& s) const {
@@ -196,7 +196,7 @@ template <class Kv, bool TILED = false> class Attention {
       pack(s.keys + h * half_panel<Kv, TILED>(size_), size_, tile.halves[h].keys);
       pack_values<Computed>(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
     }
-    const int lines = IS_CODED<Kv> ? 0 : (int)(4 * size_.row_bytes);  // of the next tile: spread over the rows
+    const int lines = IS_CODED<Kv> ? 0 : (int)(4 * size_.row_bytes);  // of the next tile, prefetched between blocks
     int line = 0;
     for_blocks(unit, [&](int first, int count) {
       for (const int until = lines * (first + count) / unit.rows; line < until; line++) {
@@ -250,7 +250,7 @@ template <class Kv, bool TILED = false> class Attention {
       auto* out = (typename Kv::Element*)p_.out + element(unit, head, m, p_.out_stride);
       const float* sink = p_.sinks ? p_.sinks + head * p_.group + m % p_.group : nullptr;
       const F32 share = splat(share_of(sums.top[m], sums.total[m], sink, scale_));
-      // In tile order a half that only other rows see turns -0 into 0, so there is none.
+      // In tile order, a half that only other rows attend to turns a sum of -0 into 0; adding 0 makes every -0 a 0.
       const auto mean = [&](F32 sum) { return TILED ? fma(sum, share, splat(0.0f)) : sum * share; };
       for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, mean(load(values_row(sums, m) + c)), size_.head_dim - c);
     }

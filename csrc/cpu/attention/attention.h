@@ -2,7 +2,7 @@
 // the paged cache, and the scratch memory of a thread.
 //
 // A tile is 128 consecutive keys, counted from key 0 of the sequence. Each half of it is read as 8 streams of 8 keys,
-// all of them at once, because a core reads eight interleaved streams of memory faster than one after another (figures in
+// in parallel, because a core reads eight interleaved streams of memory faster than one after another (figures in
 // attention.cpp). Every sum over the keys of a half therefore alternates between the streams:
 //
 //   position p = 16 i + 2 s + b   holds key   8 s + 2 i + b     stream s = 0..7, pair i = 0..3, b = 0, 1
@@ -34,7 +34,7 @@ alignas(64) constexpr auto KEY_AT = [] {
 // Replaces keys and values that must not be read: past the end, or before every window.
 alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
 
-// Words of float16 as they lie in the cache, and the words of rows that are widened: see `piece` in products.h.
+// Words of float16 as stored in the cache, and words of rows widened to float: see `piece` in products.h.
 struct Fp16Words : Fp32 {
   using Weights = Halves;
   using Row = Halves;
@@ -42,8 +42,8 @@ struct Fp16Words : Fp32 {
   static Acc dot(Acc acc, Weights w, Row x) { return Fp32::dot(Fp32::dot(acc, w.odd, x.odd), w.even, x.even); }
 };
 
-// What a cache holds (Stored), as what it is multiplied (Element), and what queries and weights are then (Row). Words are
-// multiplied from panels by F, straight from the cache by Direct.
+// Types of a cache: its elements (Stored), what they are converted to before products (Element), and queries and weights
+// (Row). Words are multiplied by F from panels, and by Direct straight from the cache.
 struct KvBf16 {
   using Stored = Bfloat16;
   using Element = Bfloat16;
@@ -65,7 +65,7 @@ struct KvFp32 {
   using F = Fp32;
   using Direct = Fp32;
 };
-struct KvFp16 {  // weights stay float: a sum over the keys loses nothing to them
+struct KvFp16 {  // weights stay float, so their rounding costs a sum over keys no precision
   using Stored = Float16;
   using Element = Float16;
   using Row = float;
@@ -73,7 +73,7 @@ struct KvFp16 {  // weights stay float: a sum over the keys loses nothing to the
   using F = Fp16;
   using Direct = Fp16Words;
 };
-struct KvInt8 : KvBf16 {  // codes with a scale a key and a value, see attention/int8.h
+struct KvInt8 : KvBf16 {  // codes, with a scale per key and per value, see attention/int8.h
   using Stored = int8_t;
 };
 struct KvWideInt8 : KvWideBf16 {
@@ -90,9 +90,9 @@ template <class Kv> constexpr int HALF_WORDS = HALF_KEYS / PER_WORD<Kv>;  // of 
 
 // Lengths that follow from the head's size.
 template <class Kv> struct Sizes {
-  int head_dim;      // as the model has it
-  int row_dim;       // as the cache has it, and products
-  int words;         // of a query, key or value, in all of row_dim
+  int head_dim;      // the model's
+  int row_dim;       // the cache's, padded; also that of products
+  int words;         // of a padded query, key or value
   size_t row_bytes;  // of the same
   int columns;       // of an output row in scratch: whole panels
   explicit Sizes(int dim)
@@ -100,7 +100,7 @@ template <class Kv> struct Sizes {
         row_bytes(row_dim * sizeof(typename Kv::Element)), columns((dim + PANEL - 1) / PANEL * PANEL) {}
 };
 
-// Where the streams of a half begin, each 8 rows end to end.
+// Where the streams of a half begin; each consists of 8 consecutive rows.
 struct Half {
   const char* keys[STREAMS];
   const char* values[STREAMS];
@@ -110,7 +110,7 @@ struct Tile {
   Half halves[2];
 };
 
-// Allocates parts of an arena; with a null base it only counts.
+// Allocates parts of an arena; with a null base it only counts bytes.
 class Carver {
  public:
   explicit Carver(void* base) : base_((char*)base) {}

@@ -1,8 +1,8 @@
-// An int8 cache as attention multiplies it: codes become bfloat16 or float16, in which they are exact, a tile at a time; their scales
-// join the scores and the weights (attention/softmax.h). A key's bits depend on that key alone, as everywhere.
+// Attention over an int8 cache: each tile's codes are converted to bfloat16 or float16, in which they are exact, and their
+// scales multiply the scores and the weights (attention/softmax.h). A key's result depends on that key alone.
 //
-// Floor   half the bytes of a bfloat16 cache are read, but each code is converted once a tile and KV head: about 4000
-//         instructions of AVX512 for 128 keys and values of 128, about as long as reading them takes
+// Floor   half the bytes of a bfloat16 cache are read, but each code is converted once per tile and KV head: about 4000
+//         AVX512 instructions for 128 keys and values of 128 elements, which take about as long as reading them
 #pragma once
 #include "attention/attention.h"
 
@@ -19,7 +19,7 @@ template <class Element> void expand_stream(Element* out, const char* codes, int
   }
 }
 
-// `next`: the tile to prefetch meanwhile.
+// Converts `tile` into `to`, and meanwhile prefetches `next`. Returns the tile with the addresses of its copies.
 template <class Element>
 Tile expand(const Tile& tile, const Tile& next, const AttentionParams& p, const Expansion<Element>& to) {
   Tile expanded = tile;

@@ -1,34 +1,34 @@
 // The work of one attention call: units of tokens, each over a span of keys. Threads take one KV head of a unit at a time.
 //
-// A unit of few rows (a decode step) reads tiles straight from the cache; the rows of a large one share the repacking
-// of each tile. Keys are always summed in ranges counted from key 0, so that threads may share a long sequence: then
-// each range is a separate unit, and its sums are stored as a part until they are joined in order.
+// A unit of few rows (a decode step) reads tiles straight from the cache; the rows of a large unit share the repacking
+// of each tile. Keys are always summed in ranges counted from key 0. Threads can therefore divide a long sequence: each
+// range is then a separate unit, and its sums are stored as a part until all parts are joined in order.
 #pragma once
 #include <algorithm>
 #include <vector>
 
 #include "attention/attention.h"
 
-constexpr int DIRECT_ROWS = 16;   // up to here tiles are read straight from the cache
-constexpr int PANEL_ROWS = 256;   // of one unit beyond that
+constexpr int DIRECT_ROWS = 16;   // a unit of at most this many rows reads tiles straight from the cache
+constexpr int PANEL_ROWS = 256;   // most rows of a larger unit
 constexpr int RANGE_KEYS = RANGE_TILES * TILE_KEYS;
 
-// The first key that a token at `position` sees.
+// The first key that a token at `position` attends to.
 inline int first_seen(const AttentionParams& p, int position) {
   if (p.attention_chunk) return position / p.attention_chunk * p.attention_chunk;
   return p.window ? std::max(0, position - p.window + 1) : 0;
 }
 
-// Consecutive tokens of one request. A row is a query: row m is of token m / group.
+// Consecutive tokens of one request. A row is a query: row m is a query of token m / group.
 struct Unit {
   int request;
   int first_token;  // of the batch
   int tokens;
   int position;     // of the first token
   int rows;
-  int seen_from, seen_to;       // keys that any of the tokens sees
+  int seen_from, seen_to;       // keys that any of the tokens attends to
   int first_range, last_range;  // inclusive
-  int part;                     // where the sums wait to be joined; -1: they are the whole
+  int part;                     // where the sums are stored until they are joined; -1: they are complete
 
   bool direct() const { return rows <= DIRECT_ROWS; }
   bool whole() const { return part < 0; }
@@ -40,7 +40,7 @@ struct Unit {
 
 struct Plan {
   std::vector<Unit> units;  // the longest first
-  std::vector<int> order;   // of items, item = unit * kv_heads + KV head: those of the first thread, of the second, ...
+  std::vector<int> order;   // items of the first thread, of the second, ...; item = unit * kv_heads + KV head
   int parts = 0;
 
   Plan(const AttentionParams& p, int threads) {
@@ -49,7 +49,7 @@ struct Plan {
       return a.cost() != b.cost() ? a.cost() > b.cost() : a.first_token < b.first_token;
     });
     if (threads > 1 && (int)units.size() * p.kv_heads < ITEMS_PER_THREAD * threads) cut_ranges();
-    // Distributed round robin, so that each thread has equally many long items and knows which one it reads next.
+    // Distributed round robin: every thread gets equally many long items, and knows which one it reads next.
     const int items = (int)units.size() * p.kv_heads;
     order.reserve(items);
     for (int t = 0; t < threads; t++)
@@ -57,15 +57,15 @@ struct Plan {
   }
 
   bool decodes() const { return units.empty() || units[0].direct(); }
-  // Whether the unit's part is the first of its tokens'.
+  // Whether the unit's part is the first part of its tokens.
   bool leads(size_t unit) const { return !units[unit].whole() && (unit == 0 || !continues(unit - 1)); }
-  // Whether the next unit's part is of the same tokens.
+  // Whether the next unit's part belongs to the same tokens.
   bool continues(size_t unit) const {
     return unit + 1 < units.size() && units[unit].first_token == units[unit + 1].first_token;
   }
 
  private:
-  // Units of many rows end where positions are a multiple of their length, so that few tiles are masked in part.
+  // Units of many rows end at positions that are a multiple of their length, so that few tiles are partly masked.
   void cut_request(const AttentionParams& p, int request) {
     const int start = p.row_starts[request], count = p.row_starts[request + 1] - start;
     int step = 1;

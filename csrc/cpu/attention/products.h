@@ -1,20 +1,21 @@
 // The two products of attention over half a tile, scores = Q K^T and sums = keep * sums + W V, each in two ways that
 // give the same bits: straight from the cache, for few rows (decode), and from panels repacked for tile.h (prefill).
 //
-// Order of additions   a score is four chains, chain l over words l, l + 4, l + 8, ... of the head, each from 0, joined
-//                      as ((0 + 1) + 2) + 3; a sum goes on through the positions, two keys a word for 16 bits. Of a word
-//                      of 16 bits the odd element is added first. Queries and weights beside float16 are floats, the
-//                      weights unrounded; beside bfloat16 weights are rounded, and both are floats where products are.
+// Order of additions   a score has four chains: chain l adds words l, l + 4, l + 8, ... of the head, from 0, and the
+//                      chains are joined as ((0 + 1) + 2) + 3. A sum adds the positions in order; with 16-bit elements
+//                      a word holds two keys. Of a word with two elements the odd one is added first. With float16,
+//                      queries and weights are floats, and weights are not rounded; with bfloat16, weights are rounded,
+//                      and both are floats on processors that multiply floats.
 //
-// Straight from the cache, a vector is LANES / 4 pieces of four words, each of another key, and carries the four chains
-// of those keys. In panels a vector is one word of LANES keys, and the chains come one after another.
+// Straight from the cache, a vector consists of LANES / 4 pieces of four words, each of another key, and holds the four
+// chains of those keys. In panels a vector is one word of LANES keys, and the chains are computed one after another.
 #pragma once
 #include <algorithm>
 
 #include "attention/attention.h"
 
 // Prefetches: `far` is the same part of the next tile, `near` what the next product over this half reads.
-// A core drops a prefetch that finds no free buffer, so each line is asked for twice.
+// A core drops a prefetch that finds no free buffer, so each line is prefetched twice.
 struct Ahead {
   const char* const volatile* far;  // volatile: read when used. Kept in registers, they drive accumulators to the stack
   const char* const volatile* near;
@@ -31,21 +32,21 @@ inline F32 join_chains(const F32 (&chains)[4]) {
   return (((F32)x[0] + (F32)x[1]) + (F32)x[2]) + (F32)x[3];
 }
 
-// Rows that are multiplied together straight from the cache, and how many vectors of keys or columns at once: as many
-// as leave registers for what is read.
+// The rows that are multiplied together straight from the cache, and the number of vectors of keys or columns: as many
+// as leave registers for the words that are read.
 constexpr bool SPLIT_WORDS = sizeof(Bf16::Weights) > sizeof(I32);
 constexpr int DIRECT_BLOCK = REGISTERS == 16 ? 4 : SPLIT_WORDS ? 6 : 8;
 template <bool SPLIT> constexpr int DIRECT_SUMS = REGISTERS == 16 ? 4 : !SPLIT ? 20 : LANES == 16 ? 12 : 16;
 template <int ROWS, bool SPLIT = SPLIT_WORDS> constexpr int DIRECT_VECTORS = ROWS * 4 <= DIRECT_SUMS<SPLIT> ? 4 : 2;
 
-// Four words of a row, what meets a piece of a key: words as they are, or four even elements as float, then the odd ones.
+// Four words of a row, to be multiplied by a piece of a key: unchanged, or four even elements as float, then four odd ones.
 template <class Kv> constexpr size_t PIECE = 4 * ROW_WORD<Kv>;
 template <class Kv> inline typename Kv::Direct::Row piece(const char* p) {
   if constexpr (IS_WIDENED<Kv>) return {repeat_four(p), repeat_four(p + PIECE<Kv> / 2)};
   else return Kv::Direct::row(repeat_four(p));
 }
 
-// A query as a row for panels; and as pieces, of which those of `rows` rows take turns.
+// A query as a row, for panels; and as pieces, which alternate with the pieces of the block's other `rows` - 1 rows.
 template <class Kv> void load_row(char* to, const typename Kv::Element* query, const Sizes<Kv>& size) {
   using Row = typename Kv::Row;
   if constexpr (!IS_WIDENED<Kv>) std::memcpy(to, query, size.head_dim * sizeof(Row));
@@ -61,7 +62,7 @@ template <class Kv> void load_pieces(char* to, const typename Kv::Element* query
   }
 }
 
-// scores[ROWS][TILE_KEYS], of half a tile by position. query: [row_bytes / 16][ROWS] pieces.
+// scores[ROWS][TILE_KEYS] of half a tile, by position. query: [row_bytes / 16][ROWS] pieces.
 template <class Kv, int ROWS, bool AHEAD>
 [[gnu::noipa]] void direct_scores(float* scores, const char* query, const Sizes<Kv>& size, const char* const* keys,
                                   Ahead ahead) {
@@ -81,7 +82,7 @@ template <class Kv, int ROWS, bool AHEAD>
       for (size_t at_byte = 0; at_byte < row_bytes; at_byte += 32, from += 2 * ROWS * PIECE<Kv>) {
         I32 words[N][2];
         EACH(v, N) eights(at[v / 2], v % 2 * row_bytes + at_byte, words[v]);
-        EACH(v, N) EACH(j, 2) opaque(words[v][j]);  // else g++ 12 keeps some sums on the stack
+        EACH(v, N) EACH(j, 2) opaque(words[v][j]);  // otherwise g++ 12 keeps some sums on the stack
         if constexpr (AHEAD) {
           const size_t line = first + at_byte % 64 / 32 * row_bytes + at_byte / 64 * 64;
           EACH(pair, N / 2) EACH(k, PIECES) ahead.line(stream + 2 * k + pair, line);
@@ -102,19 +103,19 @@ template <class Kv, int ROWS, bool AHEAD>
         }
       }
       EACH(m, ROWS) EACH(v, N) chains[m][pass * N + v] = acc[m][v];
-      if constexpr (N < 4) asm volatile("" : "+m"(chains));  // they wait in memory: registers are the next pass's
+      if constexpr (N < 4) asm volatile("" : "+m"(chains));  // kept in memory: the next pass needs the registers
     }
     EACH(m, ROWS) store(scores + m * TILE_KEYS + position, join_chains(chains[m]));
   }
 }
 
-// Steps in which a pair of keys is added to a sum, and which key's weight meets the `step`th: both at once, or of
-// elements that are widened the odd one first.
+// The number of steps that add a pair of keys to a sum, and the key of each step: both keys in one step, or the odd key
+// first if elements are widened.
 template <class Kv> constexpr int STEPS = IS_WIDENED<Kv> ? 2 : 2 / PER_WORD<Kv>;
 template <class Kv> constexpr int key_of(int step) { return IS_WIDENED<Kv> ? 1 - step : step; }
 
-// Values in N vectors of columns: words of one key; words of a pair of keys in turn; or what meets each step, words or
-// elements widened to float. TAIL: only `columns` columns are there, the rest is 0.
+// Values in N vectors of columns: words of one key; alternating words of a pair of keys; or the words or widened elements
+// of each step. TAIL: only `columns` columns exist, the rest is 0.
 template <class Kv, bool TAIL> inline I32 value_words(const char* key, int n, int columns) {
   const char* p = key + n * sizeof(I32);
   if constexpr (TAIL) return load_words_n(p, std::clamp(columns / PER_WORD<Kv> - n * LANES, 0, LANES));
@@ -165,7 +166,7 @@ template <class Kv, int ROWS, bool AHEAD, bool TAIL>
   EACH(m, ROWS) EACH(n, N) store(sums + (size_t)m * size.columns + n * LANES, acc[m][n]);
 }
 
-// LANES words to their place in a step of a panel of F, from output `first` on.
+// Stores LANES words in a step of a panel of F, from output `first` on.
 template <class F> inline void store_in_panel(char* step, int first, I32 words) {
   if constexpr (std::is_same_v<F, Fp16>) {
     store_halves(step + WordLayout<F>::offset(first / LANES, 0), odd_halves(words));
@@ -175,7 +176,8 @@ template <class F> inline void store_in_panel(char* step, int first, I32 words) 
   }
 }
 
-// keys -> panel[words][HALF_KEYS] words by position; the words of chain 0 first, then those of chain 1, 2, 3, or IN_ORDER.
+// keys -> panel[words][HALF_KEYS], by position. The words of chain 0 come first, then those of chains 1, 2 and 3; IN_ORDER:
+// words in the order of the head.
 template <class Kv, bool IN_ORDER = false> void pack_keys(char* panel, const Sizes<Kv>& size, const char* const* keys) {
   const int chunks = size.words / 4;
   for (int position = 0; position < HALF_KEYS; position += LANES) {
@@ -197,7 +199,7 @@ template <class Kv, bool IN_ORDER = false> void pack_keys(char* panel, const Siz
   }
 }
 
-// A pair of keys' values in one panel's columns. Of float16 each key's are in order as they lie.
+// Packs the values of a pair of keys into one panel's columns. Values of float16 keep their order within each key.
 template <class Kv, bool TAIL> inline void pack_pair(char* to, const char* values, size_t row_bytes, int columns) {
   if constexpr (std::is_same_v<typename Kv::F, Fp16>) {
     constexpr int GROUP = WordLayout<Fp16>::GROUP, GROUP_BYTES = GROUP * 2;
@@ -217,8 +219,8 @@ template <class Kv, bool TAIL> inline void pack_pair(char* to, const char* value
   }
 }
 
-// values -> panels[columns / PANEL][2 HALF_WORDS][PANEL] words, of which the half's by position; zeros past the head's
-// last column.
+// values -> panels[columns / PANEL][2 HALF_WORDS][PANEL] words; this fills the words of one half, by position, with zeros
+// past the head's last column.
 template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const char* const* values) {
   constexpr int PANEL_STEPS = 2 / PER_WORD<Kv>;  // for a pair of keys
   for (int panel = 0; panel < size.columns / PANEL; panel++) {
@@ -233,8 +235,8 @@ template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const 
   }
 }
 
-// One chain of one strip of scores[ROWS][TILE_KEYS] of a half, from the chain's words of its panel of keys. A function
-// of its own, like those of tile.h: in a loop over chains, gcc 12 copies the accumulators to the stack after each.
+// One chain of one strip of scores[ROWS][TILE_KEYS] of a half, from the chain's words in the panel of keys. A separate
+// function, like those of tile.h: in a loop over chains, gcc 12 copies the accumulators to the stack after each.
 template <class F, int ROWS, bool FIRST>
 [[gnu::noipa]] void strip_chain(float* scores, const char* query, size_t row_bytes, const char* strip, int chunks) {
   constexpr int N = STRIP<ROWS>;
@@ -246,7 +248,7 @@ template <class F, int ROWS, bool FIRST>
   }
 }
 
-// scores[ROWS][TILE_KEYS] of a half, from its panel of keys. query: [ROWS][row_bytes].
+// scores[ROWS][TILE_KEYS] of half a tile, from its panel of keys. query: [ROWS][row_bytes].
 template <class F, int ROWS>
 void panel_scores(float* scores, const char* query, size_t row_bytes, const char* panel, int chunks) {
   constexpr int N = STRIP<ROWS>;

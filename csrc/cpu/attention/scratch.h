@@ -1,5 +1,5 @@
-// The scratch memory of a thread in attention: the queries of a unit, a tile's panels, scores and weights of a block of rows,
-// and the sums so far.
+// The scratch memory of a thread in attention: the queries of a unit, a tile's panels, scores and weights of a block of
+// rows, and the sums so far.
 #pragma once
 #include "attention/int8.h"
 #include "attention/products.h"
@@ -20,17 +20,17 @@ template <class Kv, bool TILED> size_t half_panel(const Sizes<typename Kv::Compu
   return TILED ? head_pieces(size.words) * PIECE_BYTES : size.words * STEP_BYTES;
 }
 
-// Rows that are computed together: with panels, and at most.
+// Rows that are computed together: with panels, and the most in any case.
 template <class Kv> constexpr int PANEL_BLOCK = MOST_ROWS<typename Kv::F>;
 template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? PAIR_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
 
-// Valid until the thread creates another.
+// Memory that is valid until the thread creates another Scratch.
 template <class Kv, bool TILED> struct Scratch {
   using Element = typename Kv::Element;
   static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(Element);  // of a tile's values
 
   char *query, *keys, *values, *copies;  // queries; a tile's panels; copies of values with masked ones replaced
-  float *scores, *totals, *keep;         // of a block of rows; [rows][WIDE] of the range's weights
+  float *scores, *totals, *keep;         // scores and `keep` of a block of rows; totals [rows][WIDE] of the range's weights
   typename Kv::Row* weights;
   Expansion<Element> expansion;  // of codes
   Sums range, all;

@@ -1,40 +1,40 @@
-// The online softmax of attention: scores of one tile become weights, and older sums get the factor by which they shrink.
+// The online softmax of attention: scores of one tile become weights, and earlier sums get the factor by which they shrink.
 //
-// Weights are powers of two: a score is multiplied by scale * log2(e), before its cap and its slope if it has any. The
-// highest score of an empty range is LOWEST, and its sums are zeros. Tiles outside a row's mask change nothing: their
-// weights are exact zeros, and the factor of older sums is exactly 1.
+// Weights are powers of two: scores are multiplied by scale * log2(e), before a cap or a slope is applied. The highest
+// score of an empty range is LOWEST, and its sums are zeros. Tiles outside a row's mask change nothing: their weights are
+// exact zeros, and the factor of earlier sums is exactly 1.
 #pragma once
 #include <cfloat>
 
 #include "attention/attention.h"
 
 constexpr float LOWEST = -FLT_MAX;
-constexpr int WEIGH_UNROLL = WIDE_VECTORS == 1 ? 2 : 1;  // with 16 registers, what four vectors need does not fit
+constexpr int WEIGH_UNROLL = WIDE_VECTORS == 1 ? 2 : 1;  // four vectors need more than 16 registers
 
 struct Scale {
-  float before;  // what makes a product the argument of `capped`, or without a cap a power of two
-  float cap;     // in powers of two; 0: none
-  float after;   // what makes a product, or a shaped score, a power of two
-  bool shapes;   // whether products go through `shaped`
+  float before;  // times a product: the argument of `capped`, or without a cap an exponent of 2
+  float cap;     // of exponents of 2; 0: none
+  float after;   // times a product, or a shaped score: an exponent of 2
+  bool shapes;   // whether `shaped` is applied to products
   explicit Scale(const AttentionParams& p)
       : before(p.cap > 0 ? 2 * LOG2E * p.scale / p.cap : LOG2E * p.scale), cap(LOG2E * p.cap),
         after(p.cap > 0 || p.slopes ? 1 : LOG2E * p.scale), shapes(p.cap > 0 || p.slopes) {}
 };
 
-// ALiBi: what a row's scores in one tile gain with each key, in powers of two, and the key for which that is nothing.
+// ALiBi in one tile: what a row's scores gain from each key to the next, in exponents of 2, and the key that gains 0.
 struct Slant {
   float slope = 0;
   int level = 0;
 };
 
-// A product as a power of two: scaled and capped, then slanted, with one rounding for slope * distance + score.
+// A product as an exponent of 2: scaled, capped, plus slope * distance, the last with one rounding.
 inline F32 shaped(F32 x, I32 key, const Scale& scale, const Slant& slant) {
   x *= splat(scale.before);
   if (scale.cap > 0) x = capped(x, scale.cap);
   return fma(to_float(key - splat(slant.level)), splat(slant.slope), x);
 }
 
-// 2^x for x <= 0: 3e-6 relative beside values of 16 bits, full precision beside float.
+// 2^x for x <= 0: with a relative error of 3e-6 for values of 16 bits, in full precision for float.
 template <class Kv> inline F32 weight_of(F32 x) {
   if constexpr (PER_WORD<Kv> == 1) return exp2(x);
   const F32 whole = round(x), part = x - whole;
@@ -43,9 +43,9 @@ template <class Kv> inline F32 weight_of(F32 x) {
   return scaled(power, whole);
 }
 
-// A row of scores[TILE_KEYS] becomes weights[TILE_KEYS] of keys [from, to) of the tile, zeros elsewhere; `top` and
-// `totals` [WIDE] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
-// and written: the rest is masked. The scales of codes, by position, are null without codes.
+// Turns a row of scores[TILE_KEYS] into weights[TILE_KEYS], zeros outside the keys [from, to) of the tile, and updates
+// `top` and `totals` [WIDE]. Returns the factor of earlier sums. Only the first `halves` of the tile are read and written:
+// the rest is masked. The scales of codes, by position, are null without codes.
 template <class Kv, bool MASKED, bool SHAPED>
 inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, const Slant& slant, float& top,
                    float* totals, typename Kv::Row* weights, const float* key_scales, const float* value_scales) {
@@ -88,7 +88,7 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
   return keep;
 }
 
-// Adds the sums of a later range to those of all before it; a total of 0 means that the row has no key yet.
+// Adds the sums of a range to those of all ranges before it; a total of 0 means that a row has no key there.
 inline void join(float* sums, float& top, float& total, const float* part, float part_top, float part_total,
                  int columns, const Scale& scale) {
   if (part_total == 0) return;
@@ -105,7 +105,7 @@ inline void join(float* sums, float& top, float& total, const float* part, float
   top = high, total = total * old_share + part_total * new_share;
 }
 
-// What a row's sums are to be multiplied by at the end. A sink is one more score, of a key without a value.
+// The final factor of a row's sums. A sink is one more score, of a key without a value.
 inline float share_of(float top, float total, const float* sink, const Scale& scale) {
   if (!sink) return 1.0f / total;
   const float level = top * scale.after, sunk = LOG2E * *sink, high = sunk > level ? sunk : level;

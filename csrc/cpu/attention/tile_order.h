@@ -1,11 +1,11 @@
-// The two products of attention in tile order (tiles.h), for bfloat16; one way for any number of rows.
+// The two products of attention in tile order (tiles.h), for bfloat16; the same for any number of rows.
 //
-// Order of additions   a score is the sum of pieces of 32 elements of the head, the last filled up with zeros, from 0; the
-//                      sums of weighted values are multiplied by what they shrink by, then go on through pieces of 32
-//                      positions, see attention.h.
+// Order of additions   a score is the sum of pieces of 32 elements of the head, from 0; the last piece is padded with
+//                      zeros. The sums of weighted values are multiplied by the factor by which they shrink, then add
+//                      pieces of 32 positions, see attention.h.
 //
-// Keys and values are repacked into panels for few rows (decode) as well, which costs a core about a fourth of the time in
-// which it reads them from memory.
+// Keys and values are repacked into panels for few rows (decode) as well; this takes a core about a quarter of the time
+// that reading them from memory takes.
 #pragma once
 #include "attention/products.h"
 #include "gemm/tile_product.h"
@@ -14,8 +14,8 @@ constexpr int VALUE_PIECES = HALF_KEYS / (2 * PIECE_WORDS);  // of half a tile
 
 inline int head_pieces(int words) { return ceil_div(words, PIECE_WORDS); }
 
-// The blocks of 16 of `rows` rows that follow `first`, a multiple of 32. `bytes` of a row; the pieces of each block of
-// `pieces` lie end to end if PACKED, else those of each row.
+// Two blocks of 16 rows from `first` on, a multiple of 32, of `rows` rows of `bytes` bytes. If PACKED, a block has piece 0
+// of all its rows, then piece 1 of all its rows, and so on; otherwise the pieces of each row are consecutive.
 template <bool PACKED> inline TilePair blocks_of(const char* at, int rows, int first, size_t bytes) {
   const auto block = [&](int from) {
     const int count = std::clamp(rows - from, 0, TILE_ROWS);

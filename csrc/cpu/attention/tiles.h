@@ -1,5 +1,5 @@
-// The positions of the tiles of a unit's keys and values in the paged cache, the parts that are masked, and the next
-// tiles: memory is asked for two halves of tiles ahead, whatever row they belong to.
+// The addresses of a unit's tiles in the paged cache, their masked parts, and the tiles that follow: memory is prefetched
+// two half tiles ahead, even if they belong to another item.
 #pragma once
 #include "attention/plan.h"
 
@@ -7,7 +7,7 @@ template <class Kv> class Tiles {
  public:
   Tiles(const AttentionParams& p, const Sizes<typename Kv::Computed>& size) : p_(p), size_(size) {}
 
-  // Streams without a key for the unit are zeros: their table entry may have any value.
+  // Streams without a key for the unit read as zeros: their table entry may have any value.
   Tile locate(const Unit& unit, int head, int tile) const {
     Tile found;
     const int32_t* table = p_.block_tables + (int64_t)unit.request * p_.table_stride;
@@ -26,8 +26,8 @@ template <class Kv> class Tiles {
     return found;
   }
 
-  // Masked values may be NaN, and 0 times NaN is NaN: in streams that are masked in part, at most two, they are replaced
-  // by zeros in copies. Keys may stay: their scores are never used.
+  // Masked values may be NaN, and 0 times NaN is NaN. In streams that are partly masked, at most two, copies replace them
+  // by zeros. Masked keys stay: their scores are never used.
   void hide(const Unit& unit, int tile, Tile& found, char* copies) const {
     const int from = unit.seen_from - tile * TILE_KEYS, to = unit.seen_to - tile * TILE_KEYS;
     if (from <= 0 && to >= TILE_KEYS) return;
@@ -58,10 +58,10 @@ struct Step {
   Tile at;
 };
 
-// The tiles of items, one after another; after the last come zeros.
+// Visits the tiles of all items in order; after the last tile come zeros.
 template <class Kv> class Walk {
  public:
-  // From item order[begin] on.
+  // Begins with item order[begin].
   Walk(const Tiles<Kv>& tiles, const Plan& plan, int kv_heads, int begin)
       : tiles_(tiles), plan_(plan), kv_heads_(kv_heads), position_(begin), tile_(first_tile()) {
     for (Step& step : steps_) locate(step);
@@ -76,7 +76,7 @@ template <class Kv> class Walk {
     now_ = (now_ + 1) % 3;
   }
 
-  // The half that is visited two halves after half `h` of this tile.
+  // The half tile that is visited two half tiles after half `h` of this tile.
   const Half& later(int h) const {
     const Step &here = steps_[now_], &next = steps_[(now_ + 1) % 3], &after = steps_[(now_ + 2) % 3];
     const int i = h + 2 - here.halves;
@@ -108,7 +108,7 @@ template <class Kv> class Walk {
   const Tiles<Kv>& tiles_;
   const Plan& plan_;
   const int kv_heads_;
-  int position_, tile_;  // of what is located next
+  int position_, tile_;  // of the tile that is located next
   int now_ = 0;
   Step steps_[3];
 };

@@ -1,6 +1,6 @@
 // gemm: y = x * weight^T with bfloat16, float16 or float weights, packed once at load.
 //
-// Algorithm  each output, or each segment of it, is one chain of dot products over K in float, started at 0; see tile.h.
+// Algorithm  each output, or each segment of it, is one chain of dot products over K in float, from 0; see tile.h.
 //            gemm_bf16_tile: in tile order, see tiles.h.
 //            Rows of float16, and several rows of bfloat16 where there is no dot instruction, are first widened to float.
 // Shapes     x       [rows, inputs]                     bfloat16, float16 or float, a row contiguous
@@ -15,7 +15,7 @@
 
 namespace {
 
-// With an odd number of bfloat16 inputs the last word of a row would reach into the next: it is made here instead.
+// With an odd number of bfloat16 inputs the last word of a row would extend into the next row: it is built here instead.
 template <int ROWS> void add_last_input(float* tile, const Bfloat16* x, int64_t x_stride, int inputs, const char* panel) {
   uint32_t last[ROWS];
   EACH(m, ROWS) last[m] = x[m * x_stride + inputs - 1].bits;

@@ -1,8 +1,8 @@
-// What every matrix product shares: the walk over panels and blocks of rows, the plan of prefetches, the epilogue.
+// Shared by all matrix products: the loops over panels and blocks of rows, the plan of prefetches, the epilogue.
 //
-// Threads share the panels of the outputs, each a span of its own, so that the panel that is prefetched is the one it
-// takes next; a panel is taken through all rows while it lies in cache. K is never split. Rows are, when there are too few
-// panels to keep every thread busy, and at the end, where a thread that has finished helps another.
+// Threads divide the panels of the outputs. Each thread has its own span, so that the panel that it prefetches is the one
+// that it takes next; a panel is multiplied by all rows while it is in the cache. K is never divided. Rows are divided if
+// there are too few panels to keep every thread busy, and at the end, when a thread that has finished helps another.
 #pragma once
 #include <algorithm>
 
@@ -11,18 +11,19 @@
 #include "pool.h"
 #include "tiles/tile.h"
 
-constexpr int NEAR_BYTES = 8192;    // how far ahead a panel is prefetched that is passed only once
-constexpr int CHUNK_WORDS = 256;    // of K, that a panel passed a few times is cut into: 64 KB
+constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is read once
+constexpr int CHUNK_WORDS = 256;    // of K, for a panel that is read a few times: 64 KB per chunk
 constexpr int MAX_CHUNKED_BLOCKS = 3;
-constexpr int FEWEST_WIDENED = 16384;  // inputs that are worth another thread
-constexpr size_t WIDENED_BYTES = 32 << 20;  // of rows, for which the weights are read once
+constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
+constexpr size_t WIDENED_BYTES = 32 << 20;  // of widened rows; the weights are read once for that many rows
 constexpr int FEWEST_SLAB_ROWS = 64;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
 
-// Calls body(panel, first_row, count) for every panel and every share of the rows. A thread takes whole panels of its
-// own, with fewer panels than ITEMS_PER_THREAD shares of them, at most `most_cuts`; one that helps another takes shares.
+// Calls body(panel, first_row, count) for every panel and every share of the rows. A thread takes whole panels from its own
+// span; if there are fewer panels than ITEMS_PER_THREAD per thread, shares of panels, at most `most_cuts` of each. A thread
+// that helps another takes shares.
 template <class Body> void for_panels(Pool* pool, int rows, int outputs, int most_cuts, bool divisible, Body body) {
   const int panels = ceil_div(outputs, PANEL), wanted = ITEMS_PER_THREAD * pool->size();
   const int cuts = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, most_cuts);
@@ -49,7 +50,8 @@ template <class F, class Body> void for_blocks(int rows, Body body) {
   }
 }
 
-// How many of the four cache lines a word takes of a panel pass number `pass` of `passes` prefetches, and after which.
+// The number of cache lines that pass `pass` of `passes` prefetches per word of K, and the first of them. A word of a panel
+// has four lines.
 struct Prefetch {
   int lines, first;
 };
@@ -60,9 +62,9 @@ inline Prefetch plan(int pass, int passes) {
   return {pass < 4, pass};
 }
 
-// out[ROWS][PANEL] = x * panel, or +=, over `words` words of K; block number `block` of `blocks`. If this is
-// the only pass over the panel, it is prefetched a little ahead; if not, what comes after `words` words is, in equal
-// parts by each of the first passes, so that memory and arithmetic overlap at any number of rows.
+// out[ROWS][PANEL] = x * panel, or +=, over `words` words of K; this is block `block` of `blocks`. If it is the only pass
+// over the panel, the panel is prefetched a little ahead. Otherwise each of the first passes prefetches an equal part of
+// the memory after these words, so that memory and arithmetic overlap for any number of rows.
 template <class F, int ROWS, Start START, class Out>
 void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks) {
   constexpr int N = STRIPS<ROWS>;
@@ -80,9 +82,9 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
   }
 }
 
-// x [rows] times one panel. done(integral_constant<rows>, first_row, out) gets each finished block, out[rows][PANEL].
-// A panel that is passed a few times is taken in chunks of K, so that it comes from memory evenly and is passed again
-// while it is near; the accumulators wait in memory. With many passes its way is hidden anyway.
+// x [rows] times one panel. done(integral_constant<rows>, first_row, out) receives each finished block, out[rows][PANEL].
+// A panel that is read a few times is divided into chunks of K: they arrive from memory evenly, and are read again while
+// they are in a near cache; the accumulators are kept in memory. With many passes the time to read a panel is hidden anyway.
 template <class F, class Out, class Done>
 void panel_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done) {
   alignas(64) Out out[MAX_CHUNKED_BLOCKS * MOST_ROWS<F> * PANEL];
@@ -94,7 +96,7 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
     });
     return;
   }
-  for (int k = 0; k == 0 || k < words; k += CHUNK_WORDS) {  // of a single bfloat16 input no whole word: zeros
+  for (int k = 0; k == 0 || k < words; k += CHUNK_WORDS) {  // a single bfloat16 input has no whole word: zeros
     const int count = std::min(CHUNK_WORDS, words - k);
     for_blocks<F>(rows, [&](auto n, int row, int block, int) {
       const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
@@ -119,8 +121,8 @@ inline void finish_as(const GemmParams& p, int rows, int first_row, int first_ou
   }
 }
 
-// Rounds a tile into y. `value(m, c, n)` is its row m from column c on, of which n lanes count; bias and residual are
-// added to that.
+// Adds bias and residual to a tile and rounds it into y. `value(m, c, n)` returns its row m from column c on; n lanes of it
+// are used.
 template <class Value> void finish(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
   const bool whole = first_output + PANEL <= p.outputs;
   with_element(p.y_dtype, [&](auto y) {
@@ -129,16 +131,16 @@ template <class Value> void finish(const GemmParams& p, int rows, int first_row,
   });
 }
 
-// Memory of the calling thread for rows as a product wants them.
+// Memory of the calling thread for rows in the layout of a product.
 inline Arena& row_arena() {
   thread_local Arena arena;
   return arena;
 }
 
-// Calls body(product, first_row) for the product of some rows after another, which are widened to float as those of Fp16
-// and WideBf16 in tile.h, with a zero after an odd number of inputs. They are as many as fit WIDENED_BYTES.
+// Calls body(product, first_row) for one slab of rows after another, widened to float as for Fp16 and WideBf16 in tile.h,
+// with a zero after an odd number of inputs. A slab has as many rows as fit into WIDENED_BYTES.
 template <class Element, class Body> void for_widened(Pool* pool, const GemmParams& p, Body body) {
-  const int inputs = (p.inputs + 1) / 2 * 2, stride = inputs + (int)(64 / sizeof(float));  // rows lie in unlike sets of a cache
+  const int inputs = (p.inputs + 1) / 2 * 2, stride = inputs + (int)(64 / sizeof(float));  // rows start in different sets of a cache
   const int most = std::max(FEWEST_SLAB_ROWS, (int)(WIDENED_BYTES / (stride * sizeof(float))));
   const int slabs = ceil_div(p.rows, most);
   for (int slab = 0; slab < slabs; slab++) {

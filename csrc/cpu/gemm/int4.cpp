@@ -1,10 +1,10 @@
 // gemm_int4: y = x * weight^T with 4-bit weights in groups along K and 16-bit activations (weight-only).
 //
-// Algorithm  within a group, products of x with the codes (less 8 where there are no zero points) are summed in float in
-//            the order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
-//            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h serve. For few rows they are
-//            taken from registers, for rows of float16, which are first widened, as float; many rows share a panel of
-//            bfloat16 (int4_slabs.h).
+// Algorithm  within a group, products of x and the codes (minus 8 if there are no zero points) are summed in float in the
+//            order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
+//            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h can be used. For few rows
+//            codes are expanded in registers; for float16 rows, which are first widened, to float. Many rows share a panel
+//            of bfloat16 (int4_slabs.h).
 // Shapes     x       [rows, inputs]          bfloat16 or float16
 //            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
 //                      scales [64]           float16, in multiples of scale_unit
@@ -19,13 +19,13 @@
 
 namespace {
 
-constexpr int FEW_ROWS = REGISTERS == 16 ? 2 : MOST_ROWS<Bf16>;  // which take codes from registers
-constexpr int SLAB_BLOCKS = 20;  // of rows, that pass an expanded group: at most 30 KB of sums
+constexpr int FEW_ROWS = REGISTERS == 16 ? 2 : MOST_ROWS<Bf16>;  // up to this many, codes are expanded in registers
+constexpr int SLAB_BLOCKS = 20;  // of rows that are multiplied by an expanded group: at most 30 KB of sums
 
-// Narrower than a strip of tile.h: the packed codes wait in registers too.
+// Narrower than a strip of tile.h, because the packed codes need registers too.
 template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && REGISTERS == 32) ? 4 : 2;
 
-// How eight inputs of 32 bits meet words of bfloat16, and of widened float16.
+// Expand eight inputs of 32 bits for products with words of bfloat16, and with float16 widened to float.
 struct Bf16Rows {
   using F = Bf16;
   Int4Codes codes;
@@ -74,7 +74,7 @@ void few_rows(float* out, int first, int past, const char* x, size_t x_stride, c
     }
 }
 
-// y of up to FEW_ROWS rows. `p` is params.gemm, or what is left of it when its rows are widened.
+// y of up to FEW_ROWS rows. `p` is params.gemm, or the same with widened rows.
 template <class Element, class Codes>
 void gemm_few(Pool* pool, const GemmInt4Params& params, const GemmParams& p, const Codes& codes) {
   const Int4Layout layout = layout_of(params);
@@ -96,18 +96,18 @@ void gemm_few(Pool* pool, const GemmInt4Params& params, const GemmParams& p, con
   });
 }
 
-// One strip of sums[ROWS][PANEL] += what rows have of a group, whose codes are expanded.
+// One strip of sums[ROWS][PANEL] += the products of rows and a group whose codes are expanded.
 template <class F, int ROWS>
 [[gnu::noipa]] void add_expanded(float* sums, const char* x, size_t x_stride, const char* words, const char* group, int strip,
                                  const Int4Layout& layout, const float* of_x) {
   constexpr int N = STRIP<ROWS>;
   F32 product[ROWS][N] = {};
   tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
-  EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // else gcc 12 allots registers for what follows, and spills above
+  EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
   add_scaled(sums, product, group, strip * N * LANES, layout, of_x);
 }
 
-// y of any number of rows, of which the first is number `offset` of all.
+// y of any number of rows, the first of which is row `offset` of y.
 template <class F, class Element>
 void gemm_many(Pool* pool, const GemmInt4Params& params, const GemmParams& p, int offset) {
   constexpr int SLAB_ROWS = SLAB_BLOCKS * MOST_ROWS<F>;

@@ -1,4 +1,4 @@
-// What the products with 4-bit weights in dot order and in tile order share: where groups lie, sums of x over them.
+// Shared by the products with 4-bit weights in dot order and in tile order: the layout of groups, sums of x over groups.
 #pragma once
 #include "gemm/quantize.h"
 #include "gemm/segments.h"
@@ -7,7 +7,7 @@ constexpr int OCTET = 8, OCTET_WORDS = 4;
 constexpr size_t SCALE_BYTES = PANEL * 2, ZERO_BYTES = PANEL;
 
 struct Int4Layout {
-  int groups, octets;  // of a panel, of a group
+  int groups, octets;  // groups per panel, octets per group
   size_t codes_at, group_bytes, panel_bytes;
 };
 
@@ -18,7 +18,7 @@ inline Int4Layout layout_of(const GemmInt4Params& p) {
   return {groups, octets, codes_at, group_bytes, groups * group_bytes};
 }
 
-// sums[row][PANEL] += what N vectors of outputs, from `output` on, have of a group: (product - zero * sum of x) * scale.
+// sums[row][PANEL] += (product - zero * sum of x) * scale for a group, in N vectors of outputs from `output` on.
 // `of_x`: sums of x over the group, layout.groups apart; null without zero points.
 template <int ROWS, int N>
 inline void add_scaled(float* sums, const F32 (&product)[ROWS][N], const char* group, int output, const Int4Layout& layout,

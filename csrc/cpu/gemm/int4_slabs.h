@@ -1,11 +1,11 @@
-// Products of many rows with 4-bit weights, in either order: the codes of a group become a panel of bfloat16 in the nearest
-// caches, which a slab of rows passes.
+// Products of many rows with 4-bit weights, in either order: the codes of a group are expanded to a panel of bfloat16 in the
+// nearest caches, by which a slab of rows is multiplied.
 #pragma once
 #include "gemm/int4_groups.h"
 
 // `octets` octets of codes -> panel[octets * OCTET_WORDS][PANEL] words of bfloat16.
 [[gnu::noipa]] inline void expand_codes(char* panel, const char* codes, int octets, const Int4Codes& table) {
-  const auto whole = [](auto w) {  // the word that Int4Codes gives whole or split, as the instruction set multiplies it
+  const auto whole = [](auto w) {  // joins the word that Int4Codes returns split on some instruction sets
     if constexpr (requires { w.even; }) return ((w.even >> 16) & 0xffff) | w.odd;
     else return w;
   };
@@ -18,8 +18,8 @@
   }
 }
 
-// Rows [first_row, first_row + count) times panel number `index` into y, up to ROWS at a time. `add(sums, row, rows, group, g)`:
-// sums[rows][PANEL] += what rows from `row` on have of group number g.
+// Rows [first_row, first_row + count) times panel `index` into y, up to ROWS at a time. `add(sums, row, rows, group, g)` adds
+// to sums[rows][PANEL] the products of the rows from `row` on and group g.
 template <int ROWS, class Add>
 void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int4Layout& layout, int index, int first_row,
                     int count, Add add) {

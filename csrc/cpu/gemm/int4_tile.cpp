@@ -1,11 +1,11 @@
-// gemm_int4_tile: gemm_int4 (which has the shapes) in tile order.
+// gemm_int4_tile: gemm_int4 in tile order; int4.cpp describes the shapes.
 //
-// Algorithm  the codes of a group, less 8 where there are no zero points, become a panel of bfloat16 in the first-level
-//            cache, up to 256 inputs at a time, which passes SLAB_ROWS rows as in tile_product.h. A group is cut into pieces
-//            of its own, from its start, the last filled up with zeros; its sum starts from 0. Then, as in dot order,
-//            y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
+// Algorithm  the codes of a group, minus 8 if there are no zero points, are expanded to a panel of bfloat16 in the
+//            first-level cache, up to 256 inputs at a time; SLAB_ROWS rows are multiplied by it as in tile_product.h. Each
+//            group is divided into pieces from its start, and its last piece is padded with zeros; its sum starts from 0.
+//            Then, as in dot order, y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
 // Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
-// Achieved   not measured where there is AMX
+// Achieved   not measured with AMX
 #include "gemm/int4_slabs.h"
 #include "gemm/tile_product.h"
 

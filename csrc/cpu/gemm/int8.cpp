@@ -1,8 +1,9 @@
 // gemm_int8: y = x * weight^T with int8 weights and activations (W8A8), exact until it is scaled.
 //
-// Algorithm  activations are quantised a row, or a segment of it, at a time (quantize.h). The dot instructions want one side unsigned, so a
-//            weight is stored as code + 128, and 128 * sum(codes of x) is taken off the sums (NEON's are both signed). Sums are 32-bit integers:
-//            no order of additions could matter. y = float(sum) * (x scale * weight scale) + bias + residual, rounded once.
+// Algorithm  activations are quantized row by row, or segment by segment of a row (quantize.h). The dot instructions need one
+//            unsigned side, so a weight is stored as code + 128, and 128 * sum(codes of x) is subtracted from the sums; on
+//            NEON both sides are signed. Sums are 32-bit integers, so their order does not matter. Then
+//            y = float(sum) * (x scale * weight scale) + bias + residual, rounded once.
 // Shapes     codes   [rows, stride]                    int8, rows padded with zeros to a multiple of 16
 //            weight  [panels, words, 64] words         a word is 4 bytes along K; 128 past the edges
 //            scales  x: [rows], weight: [outputs]      float
@@ -15,7 +16,7 @@
 
 namespace {
 
-constexpr int FEWEST_INPUTS = 4096;  // to quantise that are worth another thread
+constexpr int FEWEST_INPUTS = 4096;  // to quantize, per additional thread
 
 template <class Element> void quantize(Pool* pool, const QuantizeParams& p) {
   pool->run(p.rows, std::max(ceil_div(FEWEST_INPUTS, p.inputs), p.rows / (2 * pool->size())), [&](int begin, int end) {

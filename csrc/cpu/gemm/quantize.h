@@ -1,10 +1,10 @@
-// Symmetric quantisation of one row of activations to int8, for whatever produces rows.
+// Symmetric quantization of one row of activations to int8.
 #pragma once
 #include "elements.h"
 
-// codes[0..count) = x / scale to nearest even, then zeros up to a multiple of LANES. `sum_of_codes` is theirs.
-// The highest magnitude is found on the bits of the floats, where NaN is above infinity: the scale of a row that holds
-// one is NaN, and its codes mean nothing.
+// codes[0..count) = x / scale, to nearest even, then zeros up to a multiple of LANES; `sum_of_codes` is the codes' sum.
+// The highest magnitude is found among the bits of the floats, where NaN is above infinity: the scale of a row that
+// contains a NaN is NaN, and its codes are meaningless.
 template <class Element>
 inline void quantize_row(const Element* x, int count, int8_t* codes, float& scale, int32_t& sum_of_codes) {
   I32 top = splat(0);

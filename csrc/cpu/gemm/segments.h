@@ -1,18 +1,18 @@
-// Products over K in segments, each summed on its own from 0; the segments' sums are added as (0 + 1) + (2 + 3).
+// Products over K in segments, each summed separately from 0; the segments' sums are added as (0 + 1) + (2 + 3).
 //
 // Two processes with two segments each, or four with one, add the same numbers in the same order as one with all four:
-// sums of tensor-parallel ranks have the bits of one rank's. A segment's chain restarts in registers, so what it costs
-// is a pass over a tile of sums in the nearest cache for each segment.
+// sums of tensor-parallel ranks have the bits of a single rank's. A segment's chain restarts in registers, so each segment
+// costs one pass over a tile of sums in the nearest cache.
 #pragma once
 #include "gemm/gemm.h"
 
-constexpr int SLAB_BLOCKS = 8;  // of rows, that pass a panel segment by segment before the next: at most 48 KB of sums
+constexpr int SLAB_BLOCKS = 8;  // of rows that are multiplied by a panel's segments in turn: at most 48 KB of sums
 
 // Two sums of [rows][PANEL]: of segments 0 and 1, and of 2 and 3.
 template <int ROWS> struct SegmentSums {
   alignas(64) float pairs[2][ROWS * PANEL];
 
-  // Takes `rows` rows of a segment, from `first` on; value(m, c, n) is row m's from column c on, of which n lanes count.
+  // Adds `rows` rows of a segment, from `first` on; value(m, c, n) returns row m from column c on; n lanes of it are used.
   template <class Value> void take(int segment, int first, int rows, int width, Value value) {
     float* sum = pairs[segment / 2] + first * PANEL;
     for (int m = 0; m < rows; m++)
@@ -29,13 +29,14 @@ template <int ROWS> struct SegmentSums {
   }
 };
 
-// Where the segments of a product lie.
+// The layout of a product's segments.
 struct SegmentPlan {
   size_t x_stride, x_step;  // bytes from a row of x to the next, and from a segment to the next
-  int words;                // of K, of a segment
+  int words;                // of K, per segment
 };
 
-// x [rows] times one panel into y. value(out, row, segment, m, c, n) is what row + m has of a segment, of its products `out`.
+// x [rows] times one panel into y. value(out, row, segment, m, c, n) turns `out`, the products of a segment, into numbers of
+// row + m.
 template <class F, class Out, class Value>
 void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char* x, int first_row, int rows,
                        int first_output, const char* panel, Value value) {

@@ -1,10 +1,10 @@
-// sum_parts: a product from the float sums of several tensor-parallel ranks, rounded once.
+// sum_parts: adds the float sums of several tensor-parallel ranks, and rounds the product once.
 //
-// Algorithm  y = sum of parts + bias. Neighbours are added first, then neighbours of these: of four parts
-//            (0 + 1) + (2 + 3), as one rank adds its segments (segments.h)
+// Algorithm  y = sum of parts + bias. Neighbours are added first, then their sums: four parts as (0 + 1) + (2 + 3), the
+//            order in which a single rank adds its segments (segments.h)
 // Shapes     parts [count, rows, size] float, bias [size] float, y [rows, size]
 // Tile       one row by one thread
-// Floor      each array passes once; beside what it costs to carry the parts from rank to rank it does not show
+// Floor      each array is read or written once; negligible beside the exchange of the parts between ranks
 #include <bit>
 
 #include "gemm/gemm.h"

@@ -1,16 +1,16 @@
-// Products in tile order: how rows are laid out for tiles.h, how blocks of tiles pass a panel, and the walk over panels.
+// Products in tile order: the layout of rows for tiles.h, the products of blocks of tiles, and the loop over panels.
 //
-// Rows are repacked once a product, pieces of K of 16 rows end to end: a tile is then consecutive memory, whatever the
-// stride of x (one that is a multiple of 2 KB would put a tile's rows into two sets of a cache), the last piece is filled
-// up with zeros, and nothing past a row's end is read. Weights are read as they lie.
+// Rows are repacked once per product: for each piece of K, 16 rows end to end. A tile is then consecutive memory, whatever
+// the stride of x (a multiple of 2 KB would put a tile's rows into two sets of a cache); the last piece is padded with
+// zeros, and nothing past a row's end is read. Weights are read without repacking.
 //
-// A thread takes a panel through SLAB_ROWS rows, CHUNK_PIECES of K at a time: a chunk of 64 outputs, 32 KB, stays in the
-// first-level cache while the rows pass, two blocks of 16 against two columns of 16 outputs at once, so that each tile
-// that is read is multiplied twice; the sums wait in memory. Up to 16 rows pass four columns at once. A tile is read as
-// soon as the last dot that needs its register is issued, before the other dots of the piece.
+// A thread multiplies a panel by SLAB_ROWS rows, CHUNK_PIECES of K at a time: a chunk of 64 outputs, 32 KB, stays in the
+// first-level cache for all rows. Two blocks of 16 rows are multiplied by two columns of 16 outputs at once, so that each
+// tile that is read is multiplied twice; the sums are kept in memory. A single block of up to 16 rows is multiplied by four
+// columns at once. A tile is read as soon as the last dot that uses its register is issued, before the piece's other dots.
 //
-// No machine with AMX was at hand when this was written: these sizes follow from those of its caches, and its instructions
-// were not timed.
+// This was written without access to a machine with AMX: the sizes follow from the sizes of its caches, and its
+// instructions were not timed.
 #pragma once
 #include <array>
 
@@ -21,9 +21,9 @@ constexpr int SLAB_ROWS = 128;
 constexpr int CHUNK_PIECES = 8;
 constexpr int PAIR_ROWS = 2 * TILE_ROWS;
 constexpr int PIECE_LINES = PIECE_BYTES / 64;
-constexpr int PACK_BYTES = 1 << 16;  // of rows that are worth another thread
+constexpr int PACK_BYTES = 1 << 16;  // of rows, per additional thread
 
-// Up to 16 rows as a product reads them.
+// Up to 16 rows in the layout of a product.
 struct TileRows {
   const char* at;
   size_t row_bytes, piece_bytes;  // from a row to the next, from a piece to the next
@@ -33,7 +33,7 @@ struct TileRows {
 
 using TilePair = std::array<TileRows, 2>;  // the second may have no rows
 
-// One part of K of a panel; a last piece that is not whole is copied and filled up with zeros.
+// One part of K of a panel; an incomplete last piece is copied and padded with zeros.
 struct PanelPart {
   const char* words;
   int whole;  // pieces
@@ -50,7 +50,7 @@ inline PanelPart panel_part(const char* panel, int words, char (&copy)[PIECE_BYT
   return {panel, whole, copy};
 }
 
-// Rows of x in blocks of 16, of each the pieces of one part of K after another.
+// Rows of x in blocks of 16; a block has the pieces of one part of K after another.
 class PackedRows {
  public:
   PackedRows(int rows, int parts, size_t part_bytes)
@@ -58,7 +58,7 @@ class PackedRows {
 
   size_t bytes() const { return (size_t)rows_ * parts_ * pieces_ * PIECE_ROW_BYTES; }
 
-  // x: rows `stride` bytes apart, parts of a row `step` bytes.
+  // x: rows are `stride` bytes apart, parts of a row `step` bytes.
   void pack(Pool* pool, char* to, const char* x, size_t stride, size_t step) {
     data_ = to;
     const int blocks = ceil_div(rows_, TILE_ROWS);
@@ -95,11 +95,11 @@ class PackedRows {
   const char* data_ = nullptr;
 };
 
-// What a pass over pieces of a panel asks memory for: `lines` cache lines a piece, `distance` bytes past the piece.
+// The prefetches of a pass over a panel's pieces: `lines` cache lines per piece, `distance` bytes after the piece.
 struct PieceAhead {
   size_t distance = 0;
   int lines = 0, level = 2;
-  // The `part`th of four.
+  // Prefetches quarter `part` of the lines.
   void fetch(const char* piece, int part) const {
     const char* from = piece + distance;
     for (int line = lines * part / 4; line < lines * (part + 1) / 4; line++)
@@ -139,7 +139,7 @@ void multiply_one(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool
   t.template store<2>(out + 2 * TILE_OUTPUTS, stride), t.template store<3>(out + 3 * TILE_OUTPUTS, stride);
 }
 
-// The same for 16 rows and up to 16 more: two columns of a panel, from `column` on.
+// The same for 16 rows and up to 16 more, and two columns of a panel from `column` on.
 template <class T>
 void multiply_two(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TilePair& x,
                   const PanelPart& panel, int column, int first, int past, const PieceAhead& ahead) {
@@ -171,8 +171,8 @@ void multiply_two(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool
   t.template store<2>(lower, stride), t.template store<3>(lower + TILE_OUTPUTS, stride);
 }
 
-// out[up to 32][PANEL] = or += the rows of one or two blocks times pieces [first, past). The pass is number `pass` of
-// `passes` over these pieces, counted by 32 outputs; negative where nothing is to be asked for.
+// out[up to 32][PANEL] = or += the rows of one or two blocks times pieces [first, past). This is pass `pass` of `passes` over
+// these pieces, one per 32 outputs; negative: no prefetches.
 template <class T>
 void multiply_pair(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TilePair& x,
                    const PanelPart& panel, int first, int past, int pass, int passes) {
@@ -188,7 +188,7 @@ void multiply_pair(TileRegisters<T>& t, typename T::Sum* out, size_t stride, boo
   }
 }
 
-// Which rows of a product, and of them which part of K from which piece on.
+// Some rows of a product, in one part of K, from piece `first_piece` on.
 struct Slab {
   const PackedRows& x;
   int part, first_row, rows;  // first_row is a multiple of 32
@@ -207,8 +207,8 @@ struct Slab {
   }
 };
 
-// out[rows][PANEL] = or += a slab times pieces [first, past) of a panel. `cold`: these come from memory, and what lies
-// behind them is asked for meanwhile.
+// out[rows][PANEL] = or += a slab times pieces [first, past) of a panel. `cold`: the pieces are read from memory, and those
+// after them are prefetched meanwhile.
 template <class T>
 void multiply_chunk(TileRegisters<T>& t, typename T::Sum* out, bool add, const Slab& slab, const PanelPart& panel, int first,
                     int past, bool cold) {
@@ -223,7 +223,7 @@ template <class T> void multiply_slab(TileRegisters<T>& t, typename T::Sum* out,
     multiply_chunk(t, out, first > 0, slab, panel, first, std::min(first + CHUNK_PIECES, panel.pieces()), cold);
 }
 
-// Calls body(panel, first_row, count) like for_panels; rows are cut at multiples of 32.
+// Calls body(panel, first_row, count) like for_panels; rows are divided at multiples of 32.
 template <class Body> void for_tile_panels(Pool* pool, int rows, int outputs, Body body) {
   const int pairs = ceil_div(rows, PAIR_ROWS);
   for_panels(pool, pairs, outputs, pairs, pairs > 1, [&](int panel, int first, int count) {
@@ -231,7 +231,7 @@ template <class Body> void for_tile_panels(Pool* pool, int rows, int outputs, Bo
   });
 }
 
-// y = x * weight^T. `words` of K and `x_bytes` of a row a segment, whose segments are `x_step` bytes apart.
+// y = x * weight^T. A segment has `words` of K and `x_bytes` of a row; segments of a row are `x_step` bytes apart.
 // values(panel)(out, row, segment, m, c, n) as in segmented_product.
 template <class T, class Values>
 void tile_gemm(Pool* pool, const GemmParams& p, int words, size_t x_stride, size_t x_bytes, size_t x_step, Values values) {

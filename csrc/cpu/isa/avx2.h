@@ -7,8 +7,8 @@ constexpr int LANES = 8;
 typedef float F32 __attribute__((vector_size(32)));
 typedef int32_t I32 __attribute__((vector_size(32)));
 
-// Eight accumulators and more, enough chains to hide the latency of FMA. Beside eight of them weights and a row that are
-// split in two fit; beside twelve only whole ones.
+// At least eight accumulators: enough chains to hide the latency of FMA. Eight leave registers for weights and a row that
+// are split in two; twelve only for unsplit ones.
 constexpr int REGISTERS = 16;
 constexpr int MAX_SPLIT_ROWS = 4;
 constexpr int MAX_ROWS = 6;
@@ -33,7 +33,7 @@ inline void store_words(void* p, I32 x) { _mm256_storeu_si256((__m256i*)p, (__m2
 inline F32 from_bf16(__m128i x) { return (F32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16); }
 inline __m128i to_bf16(F32 x) {  // as bf16_bits, in fewer instructions
   F32 one = splat(1.0f);
-  opaque(one);  // the product, which the compiler would leave out, makes zeros of denormals
+  opaque(one);  // this product, which the compiler would remove, turns denormals into zeros
   const __m256i bits = (__m256i)(x * one);
   const __m256i is_odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_srli_epi32((__m256i)((I32)bits + (I32)is_odd + 0x7fff), 16);
@@ -114,7 +114,7 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
 }
 
 inline I32 repeat_word(const void* p) { return splat(word_at(p)); }
-// By inline assembly, because gcc 12 lets intrinsics leave the sum in a factor's register, and runs out of registers.
+// Inline assembly, because with intrinsics gcc 12 leaves the sum in a factor's register, and runs out of registers.
 inline F32 add_product(F32 sum, F32 a, F32 b) {
   asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
   return sum;
@@ -125,7 +125,7 @@ inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return add_product(sum, a, 
 
 using Bf16 = SplitBf16;
 using Int4Codes = WidenedCodes;
-struct Int8 {  // four unsigned weights (value + 128), four signed activations; in 16 bits, since vpmaddubsw saturates
+struct Int8 {  // four unsigned weights (value + 128) times four signed activations; in 16 bits, since vpmaddubsw saturates
   using Acc = I32;
   static constexpr int32_t OFFSET = 128;
   using Weights = Halves;

@@ -1,13 +1,13 @@
 // AVX512 with F, BW, VL, DQ and VNNI: Ice Lake, Zen 4 and later. Vocabulary: isa.h.
 //
-// Two libraries are built from it that give the same bits: with BF16, products of bfloat16 are VDPBF16PS; without, they
-// are fp32 FMAs on halves that are split as in isa/avx2.h. Where both run, the loader measures which is faster: Zen 4
-// does twice as many products by VDPBF16PS as by FMA, Intel half as many.
+// Two libraries are built from this file, with the same bits: with BF16, bfloat16 products use VDPBF16PS; without, fp32 FMAs
+// on words split in two as in isa/avx2.h. If a machine can run both, the loader measures which is faster: Zen 4 computes
+// twice as many products with VDPBF16PS as with FMA, Intel half as many.
 #pragma once
 #include <immintrin.h>
 
 #if defined(__AMX_BF16__) && defined(__AMX_INT8__)
-constexpr const char* ISA_NAME = "amx";  // the same vectors beside the tiles of tiles/amx.h
+constexpr const char* ISA_NAME = "amx";  // the same vectors, and the tiles of tiles/amx.h
 #elif defined(__AVX512BF16__)
 constexpr const char* ISA_NAME = "avx512";
 #else
@@ -17,8 +17,8 @@ constexpr int LANES = 16;
 typedef float F32 __attribute__((vector_size(64)));
 typedef int32_t I32 __attribute__((vector_size(64)));
 
-// 6 rows x 4 vectors of accumulators, 4 vectors of weights and a broadcast: 29 of 32 registers. With weights split in two
-// (8), a row split in two and a mask, 5 rows: 31.
+// Registers: 6 rows x 4 vectors of accumulators, 4 vectors of weights and a broadcast are 29 of 32. With 5 rows (20), weights
+// split in two (8), a row split in two (2) and a mask, 31.
 constexpr int REGISTERS = 32;
 constexpr int MAX_SPLIT_ROWS = 5;
 constexpr int MAX_ROWS = 6;
@@ -103,7 +103,7 @@ inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2
   const __m512i cd = _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(eight(2)), 0xf0, eight(3));
   x[0] = (I32)_mm512_shuffle_i32x4(ab, cd, 0x88), x[1] = (I32)_mm512_shuffle_i32x4(ab, cd, 0xdd);
 }
-struct Interleaving {  // of halves 0..31 with halves 32..63
+struct Interleaving {  // orders that interleave 16-bit halves 0..31 with halves 32..63
   alignas(64) uint16_t low[2 * LANES], high[2 * LANES];
 };
 constexpr Interleaving INTERLEAVING = [] {
@@ -121,7 +121,7 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
 
 inline I32 repeat_word(const void* p) { return splat(word_at(p)); }
 
-// Onto accumulators by inline assembly, because gcc 12 keeps those of the intrinsics in memory.
+// Inline assembly, because gcc 12 keeps the accumulators of intrinsics in memory.
 inline F32 add_product(F32 sum, F32 a, F32 b) {
   asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
@@ -141,7 +141,7 @@ struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever th
 #else
 using Bf16 = SplitBf16;
 #endif
-struct Int8 : Words {  // four unsigned weights (value + 128) against four signed activations
+struct Int8 : Words {  // four unsigned weights (value + 128) times four signed activations
   using Acc = I32;
   static constexpr int32_t OFFSET = 128;
   static Acc dot(Acc acc, Weights w, Row x) {
@@ -150,7 +150,7 @@ struct Int8 : Words {  // four unsigned weights (value + 128) against four signe
   }
 };
 
-// Sixteen values looked up as bfloat16. Indices have five bits and the table repeats, so a nibble needs no mask.
+// A table of sixteen values in bfloat16. Indices have five bits and the table is repeated, so a nibble needs no mask.
 struct Int4Codes {
   __m512i table;
   explicit Int4Codes(int zero) {  // the code that stands for 0

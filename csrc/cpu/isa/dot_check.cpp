@@ -1,9 +1,9 @@
-// dot_is_fma: whether this machine's dot instruction for pairs of bfloat16 adds as every other instruction set does:
-// the odd product first, then the even one, each fused, denormals as zeros. Intel's was seen to; where one does not, its
-// place is taken by fused products.
+// dot_is_fma: whether this machine's dot instruction for pairs of bfloat16 adds in the order of all other instruction sets:
+// the odd product first, then the even one, each fused, with denormals as zeros. Intel's instruction does. If a machine's
+// does not, a library without it is used.
 //
-// Algorithm  random words of three kinds, the dot product of tile.h beside two fused ones, bit for bit
-// Floor      20 us, once a process
+// Algorithm  compares the dot product of tile.h with two fused products, bit for bit, on random words of three kinds
+// Floor      20 us, once per process
 #include <algorithm>
 
 #include "api.h"
@@ -14,11 +14,11 @@ namespace {
 
 constexpr int ROUNDS = 256;  // of each kind: 4096 words
 
-// Exponents that numbers of a kind have; those of sums are about their products'.
+// The exponents of a kind's numbers; the exponents of sums are close to those of the products.
 struct Kind {
   int lowest, count;
 };
-constexpr Kind KINDS[] = {{0, 256}, {118, 20}, {54, 14}};  // all bit patterns; near 1; whose products are denormal or nearly
+constexpr Kind KINDS[] = {{0, 256}, {118, 20}, {54, 14}};  // all bit patterns; near 1; products denormal or nearly
 
 struct Random {
   uint64_t state = 0x9e3779b97f4a7c15;

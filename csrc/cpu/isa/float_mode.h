@@ -1,10 +1,9 @@
-// Arithmetic without denormals: inputs read as zeros, results become zeros. The dot instructions of AVX512 know nothing
-// else, so every kernel thread computes in this mode, and a kernel has one meaning on every instruction set.
+// Arithmetic without denormals: inputs are read as zeros, results become zeros. The dot instructions of AVX512 always do
+// this, so every kernel thread computes in this mode, and a kernel has the same results on every instruction set.
 #pragma once
 #include <cstdint>
 
-// From construction on, for this thread; the mode before returns with the end of the scope, since a caller's own
-// arithmetic is not ours to change.
+// Sets the mode of this thread until the end of the scope, then restores the earlier mode for the caller's arithmetic.
 class FlushDenormals {
  public:
   FlushDenormals() : before_(read()) {
@@ -17,7 +16,7 @@ class FlushDenormals {
   FlushDenormals& operator=(const FlushDenormals&) = delete;
 
  private:
-  // The clobbers keep the compiler from moving loads, stores and what lies between them across the change.
+  // The clobbers keep the compiler from moving loads, stores and the arithmetic between them across the change.
 #if defined(__x86_64__)
   using Register = uint32_t;                        // MXCSR
   static constexpr Register MODE = 1 << 15 | 1 << 6;  // flush to zero, denormals are zeros

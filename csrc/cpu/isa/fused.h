@@ -1,9 +1,9 @@
-// a * b + c rounded once, without an instruction for it. Included by isa/portable.h, whose vectors it uses.
+// a * b + c rounded once, without a fused instruction. Included by isa/portable.h, whose vectors it uses.
 //
-// Algorithm  a product of floats is exact in double. Its sum with c, rounded to double, is then rounded to float as the exact
-//            sum would be, unless it lies in the middle of two floats of 24 bits, where the exact one may lie on either side.
-//            There it is rounded to odd: two-sum gives what was lost, and a sum that lost something becomes the neighbour
-//            with an odd last bit on that side. All of this holds for results that underflow, too.
+// Algorithm  a product of floats is exact in double. Its sum with c, rounded to double, is then rounded to float like the
+//            exact sum, unless it is halfway between two floats of 24 bits: the exact sum may be on either side. Therefore
+//            the sum is rounded to odd: two-sum returns the rounding error, and an inexact sum is replaced by the neighbour
+//            with an odd last bit on the error's side. All of this also holds for results that underflow.
 #pragma once
 
 typedef double F64x4 __attribute__((vector_size(32)));
@@ -16,8 +16,8 @@ inline bool is_zero(I32 x) { return (((I64x2)x)[0] | ((I64x2)x)[1]) == 0; }
   const F64x4 of_product = sum - addend, of_addend = sum - of_product;
   const F64x4 lost = (product - of_product) + (addend - of_addend);
   const I64x4 bits = (I64x4)sum, even = (bits & 1) - 1;
-  const I64x4 is_inexact = (F64x4)((I64x4)lost & INT64_MAX) > 0.0;  // not of an infinite sum, where it is NaN
-  const I64x4 outwards = ((bits ^ (I64x4)lost) >> 63) | 1;            // 1 or -1: same signs lie further from zero
+  const I64x4 is_inexact = (F64x4)((I64x4)lost & INT64_MAX) > 0.0;  // false for an infinite sum, whose error is NaN
+  const I64x4 outwards = ((bits ^ (I64x4)lost) >> 63) | 1;            // 1 or -1: away from zero if the signs are equal
   return __builtin_convertvector((F64x4)(bits + (outwards & is_inexact & even)), F32);
 }
 
@@ -30,8 +30,8 @@ inline F32 fused(F32 a, F32 b, F32 c) {
   return odd_sum(product, addend, sum);
 }
 
-// The same for factors of at most 12 significant bits. Their product is a float unless it leaves the range of normal
-// ones; and where the rounded sum is neither tiny nor infinite, a tiny product cannot have mattered.
+// The same for factors of at most 12 significant bits. Their product is a float unless it is outside the range of normal
+// floats; and if the rounded sum is neither tiny nor infinite, a tiny product cannot have changed it.
 inline F32 fused_bf16(F32 a, F32 b, F32 c) {
   const F32 sum = a * b + c;
   const I32 magnitude = (I32)sum & 0x7fffffff;

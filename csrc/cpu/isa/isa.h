@@ -3,36 +3,36 @@
 // or portable GCC vector extensions.
 //
 // Each body defines
-//   ISA_NAME, LANES          the library's name; how many 32-bit elements a vector holds (16, 8, 4)
+//   ISA_NAME, LANES          the library's name; the number of 32-bit elements in a vector (16, 8, 4)
 //   F32, I32                 vectors of LANES float / int32_t: + - * / & | ^ << >> and comparisons work on them, and
 //                            `(mask) ? a : b` selects; (I32)f and (F32)i reinterpret bits
 //   load, store              of float*, unaligned;  load_words: of any 32-bit elements, as I32;  store_words
 //   load_bf16, store_bf16    LANES bfloat16 <-> F32; stores round to nearest even, NaN stays NaN, denormals become zeros
 //   F16                      a vector of LANES float16;  to_fp16 rounds to nearest even, NaN stays NaN;  from_fp16 is exact
-//   load_fp16, store_fp16    LANES float16 <-> F32;  store_halves: an F16 as it is
+//   load_fp16, store_fp16    LANES float16 <-> F32;  store_halves: an F16, unchanged
 //   even_halves, odd_halves  of words of two float16, as F16
-//   *_n                      the same for the first n of LANES elements (0 <= n <= LANES); the rest read as 0, or are kept
+//   *_n                      the same for the first n of LANES elements (0 <= n <= LANES); the rest reads as 0, or is kept
 //   splat                    one float or int32_t in every lane
-//   opaque                   forgets what the compiler knows of a vector's value, at no cost
-//   fma, max, min, round     a * b + c rounded once; to nearest even
-//   add_product              sum + a * b as fma has it, onto an accumulator;  add_product_bf16: of factors that are bfloat16
+//   opaque                   hides a vector's value from the compiler's optimizer, at no cost
+//   fma, max, min, round     fma: a * b + c rounded once; round: to nearest even
+//   add_product              adds a * b to an accumulator, rounded once like fma;  add_product_bf16: of bfloat16 factors
 //   to_int, to_float         float -> int32_t to nearest even, and back
-//   scaled                   x * 2^whole, for x in [0.5, 2) and whole <= 0 without a fraction; 0 below 2^-126
-//   sum, highest             over the lanes: halves, then halves of these, and of four (0 + 2) + (1 + 3)
-//   eights                   eight words from each of LANES / 4 places; x[0] gets the first four of each, x[1] the others
-//   repeat_four              four words, again and again;  repeat_word: one word
-//   interleave               the 16-bit halves of two vectors in turn, 2 * LANES in order over two vectors
+//   scaled                   x * 2^whole, for x in [0.5, 2) and an integer whole <= 0; 0 below 2^-126
+//   sum, highest             over the lanes: halves, then halves of these; the last four as (0 + 2) + (1 + 3)
+//   eights                   eight words from each of LANES / 4 addresses; x[0] gets the first four of each, x[1] the others
+//   repeat_four              four words, repeated;  repeat_word: one word
+//   interleave               alternates the 16-bit halves of two vectors: 2 * LANES in order, in two vectors
 //   load_u8, load_s8         LANES uint8_t or int8_t as F32;  store_s8: the lanes saturated to int8_t
-//   REGISTERS                vectors that the machine keeps at hand
-//   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h;  MAX_SPLIT_ROWS: of words that are split in two
+//   REGISTERS                the number of vector registers
+//   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h;  MAX_SPLIT_ROWS: for words split in two
 //   WIDENS_BF16              whether many rows of bfloat16 are multiplied faster as float, see WideBf16 in tile.h
-//   Bf16, Int8               how a 32-bit word of weights meets a word of activations, see tile.h; Fp32 and what they
-//                            share is in words.h
-//   Int8::OFFSET             what a weight is worth more than its code, as Int8 multiplies it
+//   Bf16, Int8               multiply a 32-bit word of weights by a word of activations, see tile.h; Fp32 and the common
+//                            parts are in words.h
+//   Int8::OFFSET             what Int8 adds to a weight's code when it multiplies
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm/int4.cpp
-// All of them give the same bits, NaN's own apart: arithmetic is without denormals (float_mode.h), pairs of bfloat16 are
-// added odd one first, and sums over lanes are defined on 16 of them, whatever a vector holds (Wide). Where two
-// instruction sets could differ, AVX512 is the definition.
+// All bodies give the same bits, except the bits of NaN: arithmetic is without denormals (float_mode.h), the odd element of
+// a pair of bfloat16 is added first, and sums over lanes are defined on 16 lanes, whatever the size of a vector (Wide).
+// Where two instruction sets could differ, AVX512 is the definition.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@
 // A loop that must be unrolled before register allocation: only then do arrays of vectors live in registers.
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
-// The bits of bfloat16 in the low halves, as vcvtneps2bf16 rounds: denormals to zeros, NaN to a quiet one.
+// bfloat16 bits in the low halves, rounded as vcvtneps2bf16 does: denormals become zeros, NaN becomes quiet.
 template <class Floats> inline auto bf16_bits(Floats x) {
   using Ints = decltype(x < x);
   const Ints magnitude = (Ints)x & 0x7fffffff;
@@ -55,7 +55,7 @@ template <class Floats> inline auto bf16_bits(Floats x) {
 // 2^whole as a float, for whole from -126 to 127; 0 for -127.
 template <class Ints> inline auto power_of_two(Ints whole) { return (whole + 127) << 23; }
 
-inline int32_t word_at(const void* p) {  // unaligned on purpose: rows of odd length start anywhere
+inline int32_t word_at(const void* p) {  // unaligned, because rows of odd length start anywhere
   int32_t word;
   std::memcpy(&word, p, sizeof word);
   return word;
@@ -71,8 +71,8 @@ inline int32_t word_at(const void* p) {  // unaligned on purpose: rows of odd le
 #include "isa/portable.h"
 #endif
 
-// Sixteen lanes, in as many vectors as that takes: element i of what is summed goes to lane i % 16, and the lanes are
-// added as those of one vector of AVX512 are.
+// Sixteen lanes, in one or more vectors: element i of a sum is added to lane i % 16, and the lanes are then added like those
+// of one AVX512 vector.
 constexpr int WIDE = 16, WIDE_VECTORS = WIDE / LANES;
 struct Wide {
   F32 part[WIDE_VECTORS] = {};
@@ -90,9 +90,9 @@ inline float sum(const Wide& x) {
 
 inline F32 abs(F32 x) { return (F32)((I32)x & splat(0x7fffffff)); }
 
-// Of four vectors of pieces of four words, see `eights`: word l of piece k of x[v] becomes word v of piece k of x[l].
+// Transposes four vectors of pieces of four words (`eights`): word l of piece k of x[v] becomes word v of piece k of x[l].
 inline void transpose_fours(I32 (&x)[4]) {
-  const auto shuffle = [](I32 a, I32 b, auto from) {  // lane i is that of number from(i) in a, then b
+  const auto shuffle = [](I32 a, I32 b, auto from) {  // lane i is lane from(i) of a followed by b
     return [&]<int... i>(std::integer_sequence<int, i...>) {
       return __builtin_shuffle(a, b, I32{from(i)...});
     }(std::make_integer_sequence<int, LANES>{});
@@ -109,7 +109,7 @@ inline void transpose_fours(I32 (&x)[4]) {
 
 // 2^x by a polynomial of degree 6 (2e-9 relative, then float rounding); 2^-126 below that, 2^127.49 above.
 inline F32 exp2(F32 x) {
-  x = min(splat(127.49f), max(splat(-126.0f), x));  // in this order a NaN stays one
+  x = min(splat(127.49f), max(splat(-126.0f), x));  // in this order a NaN stays a NaN
   const F32 whole = round(x), part = x - whole;
   F32 power = splat(1.534580803e-4f);
   for (float c : {1.339993090e-3f, 9.618489072e-3f, 5.550328642e-2f, 2.402264625e-1f, 6.931471825e-1f, 1.0f})
@@ -117,8 +117,8 @@ inline F32 exp2(F32 x) {
   return (F32)((I32)power + (to_int(whole) << 23));
 }
 
-// e^x as a power of two of what is left after whole multiples of ln 2 (in two parts, so that nothing is lost for large
-// |x|); error below 2 ulp between -87 and 88, saturating as exp2 does.
+// e^x: whole multiples of ln 2 (in two parts, exact for large |x|) are subtracted, the rest is a power of two. The error is
+// below 2 ulp between -87 and 88; beyond, it saturates like exp2.
 inline F32 exp(F32 x) {
   constexpr float LOG2_E = 1.44269504f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
   x = min(max(x, splat(-87.33f)), splat(88.37f));
@@ -137,9 +137,9 @@ inline F32 capped(F32 doubled, float cap) {
   return (F32)((I32)magnitude | ((I32)doubled & splat((int32_t)0x80000000)));
 }
 
-// Asks for the cache line at p, into level 1 or 2; an address past the end of an allocation is harmless.
+// Prefetches the cache line at p into level 1 or 2; an address past the end of an allocation is harmless.
 template <int LEVEL> inline void prefetch(const void* p) {
-#if defined(__x86_64__)  // volatile, since gcc gathers its own prefetches in one place, where they hold each other up
+#if defined(__x86_64__)  // volatile, because gcc moves its own prefetches to one place, where they delay each other
   if constexpr (LEVEL == 1) asm volatile("prefetcht0 %0" : : "m"(*(const char*)p));
   else asm volatile("prefetcht1 %0" : : "m"(*(const char*)p));
 #else

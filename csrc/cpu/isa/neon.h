@@ -1,9 +1,9 @@
-// NEON of 64-bit ARM (aarch64), which every such processor has; with SDOT where the flags allow (ISA_NAME neon_dotprod:
+// NEON of 64-bit ARM (aarch64), which every such processor has; with SDOT if the flags allow it (ISA_NAME neon_dotprod:
 // Neoverse N1, Graviton 2, Apple M1 and later). Vocabulary: isa.h.
 //
-// Products of bfloat16 are fp32 FMAs on halves widened by shifts, and not BFDOT or BFMMLA: those round the sum of two
-// (of four) products to odd and flush denormals in a way of their own, whatever FPCR says, so that no other processor
-// could repeat their bits at a reasonable cost. FPCR.EBF16 changes that only on the newest cores.
+// Products of bfloat16 are fp32 FMAs on halves widened by shifts, not BFDOT or BFMMLA: these round the sum of two (or four)
+// products to odd and flush denormals by other rules, whatever FPCR says, so no other processor could repeat their bits at
+// a reasonable cost. FPCR.EBF16 changes that only on the newest cores.
 #pragma once
 #include <arm_neon.h>
 
@@ -16,8 +16,8 @@ constexpr int LANES = 4;
 typedef float F32 __attribute__((vector_size(16)));
 typedef int32_t I32 __attribute__((vector_size(16)));
 
-// Sixteen accumulators whatever the rows: chains enough for four FMA units of latency 4. Beside four rows wait weights
-// split in two (8), a row (2) and a mask: 27 of 32 registers.
+// Sixteen accumulators for any number of rows: enough chains for four FMA units of latency 4. With weights split in two
+// (8), a row (2) and a mask, four rows take 27 of 32 registers.
 constexpr int REGISTERS = 32;
 constexpr int MAX_SPLIT_ROWS = 4;
 constexpr int MAX_ROWS = 4;
@@ -38,8 +38,8 @@ template <class Vector> inline Vector copied(const void* p, size_t bytes = sizeo
 inline F32 load(const float* p) { return (F32)vld1q_f32(p); }
 inline void store(float* p, F32 x) { vst1q_f32(p, (float32x4_t)x); }
 inline void store_n(float* p, F32 x, int n) { std::memcpy(p, &x, 4 * n); }
-inline I32 load_words(const void* p) { return copied<I32>(p); }  // vld1q_s32 would ask for aligned words
-inline I32 load_words_n(const void* p, int n) {  // no memcpy: a call would drive accumulators to the stack
+inline I32 load_words(const void* p) { return copied<I32>(p); }  // vld1q_s32 would require aligned words
+inline I32 load_words_n(const void* p, int n) {  // no memcpy: a call would move accumulators to the stack
   static constexpr int32_t NOTHING = 0;
   const auto at = [&](int i) { return i < n ? (const char*)p + 4 * i : (const char*)&NOTHING; };
   return I32{word_at(at(0)), word_at(at(1)), word_at(at(2)), word_at(at(3))};
@@ -84,7 +84,7 @@ inline void store_s8(int8_t* p, I32 x) {
 }
 
 inline F32 fma(F32 a, F32 b, F32 c) { return (F32)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
-inline F32 max(F32 a, F32 b) { return a > b ? a : b; }  // of a NaN and a number the second, as on x86; vmaxq differs
+inline F32 max(F32 a, F32 b) { return a > b ? a : b; }  // if one is NaN, the second operand, as on x86; vmaxq differs
 inline F32 min(F32 a, F32 b) { return a < b ? a : b; }
 inline F32 round(F32 x) { return (F32)vrndnq_f32((float32x4_t)x); }
 inline I32 to_int(F32 x) { return (I32)vcvtnq_s32_f32((float32x4_t)x); }
@@ -107,7 +107,7 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
 
 inline I32 repeat_word(const void* p) {
   I32 word = splat(word_at(p));
-  opaque(word);  // else gcc takes it apart before it is broadcast, in general registers
+  opaque(word);  // otherwise gcc splits it in general registers, before the broadcast
   return word;
 }
 inline F32 add_product(F32 sum, F32 a, F32 b) { return fma(a, b, sum); }
@@ -117,8 +117,8 @@ inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return fma(a, b, sum); }
 
 using Bf16 = SplitBf16;
 using Int4Codes = WidenedCodes;
-// Four unsigned weights (value + 128), four signed activations. NEON multiplies signed by signed: a weight's offset is taken
-// off as it is loaded, by flipping its highest bit.
+// Four unsigned weights (value + 128) times four signed activations. NEON multiplies signed by signed, so a weight's offset
+// is removed when it is loaded, by flipping its highest bit.
 #ifdef __ARM_FEATURE_DOTPROD
 struct Int8 {
   using Acc = I32;

@@ -1,4 +1,4 @@
-// GCC vector extensions of 128 bits and nothing else: any processor, also x86 without AVX2. Vocabulary: isa.h.
+// GCC vector extensions of 128 bits only: for any processor, also x86 without AVX2. Vocabulary: isa.h.
 #pragma once
 #include <cmath>
 
@@ -53,7 +53,7 @@ inline void store_bf16_n(uint16_t* p, F32 x, int n) {
   std::memcpy(p, &halves, 2 * n);
 }
 inline void store_bf16(uint16_t* p, F32 x) { store_bf16_n(p, x, LANES); }
-// In whole numbers, or in floats that are never denormals: the same bits as F16C whatever the control register says.
+// Uses integers, or floats that are never denormals: the same bits as F16C, whatever the control register says.
 typedef U16x4 F16;
 inline F32 from_fp16(F16 x) {
   const I32 half = __builtin_convertvector(x, I32), magnitude = half & 0x7fff;
@@ -65,7 +65,7 @@ inline F32 from_fp16(F16 x) {
 inline F16 to_fp16(F32 x) {
   const I32 magnitude = (I32)x & 0x7fffffff, finite = magnitude < 0x47800000 ? magnitude : splat(0x47800000);  // 2^16
   const I32 normal = (finite - (112 << 23) + 0xfff + ((finite >> 13) & 1)) >> 13;
-  const I32 subnormal = (I32)((F32)magnitude + 0.5f) - 0x3f000000;  // of 0.5 the last bit is worth 2^-24, as a subnormal's
+  const I32 subnormal = (I32)((F32)magnitude + 0.5f) - 0x3f000000;  // the last bit of 0.5 is 2^-24, as that of a subnormal
   const I32 nan = ((magnitude >> 13) & 0x3ff) | 0x7e00;
   const I32 half = magnitude > 0x7f800000 ? nan : magnitude < 0x38800000 ? subnormal : normal;
   return __builtin_convertvector(half | (((I32)x >> 16) & 0x8000), U16x4);
@@ -100,7 +100,7 @@ inline F32 fma_bf16(F32 a, F32 b, F32 c) { return fused_bf16(a, b, c); }
 #endif
 inline F32 max(F32 a, F32 b) { return a > b ? a : b; }
 inline F32 min(F32 a, F32 b) { return a < b ? a : b; }
-inline F32 round(F32 x) {  // adding 2^23 leaves no fraction bits; from there on there are none
+inline F32 round(F32 x) {  // adding 2^23 leaves no fraction bits; greater numbers have none
   const F32 magic = splat(8388608.0f), magnitude = (F32)((I32)x & splat(0x7fffffff));
   const I32 whole = (I32)((magnitude + magic) - magic) | ((I32)x & splat((int32_t)0x80000000));
   return magnitude < magic ? (F32)whole : x;
@@ -133,7 +133,7 @@ inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return fma_bf16(a, b, sum);
 
 using Bf16 = SplitBf16;
 using Int4Codes = WidenedCodes;
-struct Int8 {  // four unsigned weights (value + 128), four signed activations; a product fits 16 bits
+struct Int8 {  // four unsigned weights (value + 128) times four signed activations; a product fits 16 bits
   typedef int16_t S16 __attribute__((vector_size(16)));
   using Acc = I32;
   static constexpr int32_t OFFSET = 128;

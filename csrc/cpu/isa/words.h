@@ -1,8 +1,8 @@
-// How a 32-bit word of weights meets a word of activations where no instruction does it, see tile.h. Included by the
+// Products of a 32-bit word of weights and a word of activations without a dot instruction, see tile.h. Included by the
 // bodies of isa.h, whose vectors and products it uses.
 #pragma once
 
-// Words that are multiplied as they are.
+// Words that are multiplied without conversion.
 struct Words {
   using Weights = I32;
   using Row = I32;
@@ -17,10 +17,10 @@ struct Fp32 : Words {  // one float
   static Acc dot(Acc acc, Weights w, Row x) { return add_product(acc, (F32)w, (F32)x); }
 };
 
-inline I32 even_half(I32 word) { return word << 16; }  // of a word of two bfloat16, as float
+inline I32 even_half(I32 word) { return word << 16; }  // one half of a word of two bfloat16, as float
 inline I32 odd_half(I32 word) { return word & (int32_t)0xffff0000; }
 
-// A word is split in two before it is used: weights once for all rows of a tile, activations once a row.
+// A word is split in two before it is multiplied: weights once for all rows of a tile, activations once per row.
 struct Halves {
   I32 even, odd;
 };

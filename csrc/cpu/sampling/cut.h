@@ -1,12 +1,12 @@
-// What is kept of a row's distribution: weights, their mass tile by tile, the cut of min-p, top-k and top-p, and XTC.
+// Truncates a row's distribution: weights, their mass per tile, the cut of min-p, top-k and top-p, and XTC.
 #pragma once
 #include "sampling/rows.h"
 
 namespace sampling {
 
 constexpr float LEAST_EXPONENT = -87.0f;  // below it a weight is zero
-constexpr int FIRST_LOOK = 64;            // tokens among which top-p usually ends
-constexpr int FEW = 256;                  // tokens that are sorted rather than halved again
+constexpr int FIRST_LOOK = 64;            // top-p's last token is usually among this many best tokens
+constexpr int FEW = 256;                  // a range of at most this many tokens is sorted instead of halved again
 constexpr int32_t ABOVE_ONE = 0x3f800001;  // the bits of the next float after 1
 
 // How logits become weights: exp((logit - top) / temperature), zero if that is less than min-p of the maximum.
@@ -26,7 +26,7 @@ struct Weights {
   }
 };
 
-// Weights of a tile's kept tokens, zeros elsewhere: out[TILE].
+// out[TILE]: the weights of a tile's kept tokens, and zeros for its other tokens.
 inline void tile_weights(const Row& row, const Weights& weights, const Cut& cut, int t, float* out) {
   const int from = row.start(t), size = row.size(t);
   const F32 border = splat(cut.logit);
@@ -62,7 +62,7 @@ inline float tile_sum(const float* weights) {
   return sums.total();
 }
 
-// Fills row.sums with the mass of what the cut keeps; returns all of it.
+// Fills row.sums with the mass of the tokens that the cut keeps; returns their total mass.
 inline double sum_tiles(Row& row, const Weights& weights, const Cut& cut) {
   alignas(64) float tile[TILE];
   double total = 0.0;
@@ -78,7 +78,7 @@ inline double sum_tiles(Row& row, const Weights& weights, const Cut& cut) {
 
 inline Cut cut_at(const Row& row, Key key) { return {row.logits[token_of(key)], token_of(key)}; }
 
-// How many of `keys`, in rank order, it takes until `mass` plus theirs reaches the goal; 0 if they never do.
+// The number of leading `keys`, in rank order, whose weights bring `mass` up to the goal; 0 if all of them do not.
 inline int prefix(const Row& row, const Weights& weights, const std::vector<Key>& keys, double mass, double goal) {
   for (size_t i = 0; i < keys.size(); i++)
     if ((mass += weights(row.logits[token_of(keys[i])])) >= goal) return (int)i + 1;
@@ -90,7 +90,7 @@ struct Mass {
   int count = 0;
 };
 
-// Of the weights that are at least `least`; they are not negative, so that they compare as their bits do.
+// Sum and number of the weights of at least `least`. Weights are not negative, so they compare like their bits.
 inline Mass mass_from(const Row& row, int32_t least) {
   Mass mass;
   const I32 border = splat(least);
@@ -108,7 +108,7 @@ inline Mass mass_from(const Row& row, int32_t least) {
   return mass;
 }
 
-// Puts the tokens whose weights have bits in [low, high) into row.best.
+// Fills row.best with the tokens whose weights have bits in [low, high).
 inline void collect(Row& row, int32_t low, int32_t high) {
   constexpr int STEP = 4 * LANES;
   row.best.clear();
@@ -126,12 +126,12 @@ inline void collect(Row& row, int32_t low, int32_t high) {
   }
 }
 
-// The cut of top-p where the distribution is flat: the range of weights in which the goal is reached is halved until few
-// tokens are in it, and only these are put into order.
+// The cut of top-p for a flat distribution: the range of weights in which the goal is reached is halved until it holds
+// few tokens, and only these are sorted.
 inline Cut cut_by_halving(Row& row, const Weights& weights, double goal) {
   row.weights.resize((size_t)row.tiles * TILE);
   for (int t = 0; t < row.tiles; t++) tile_weights(row, weights, {}, t, row.weights.data() + row.start(t));
-  int32_t low = 0, high = ABOVE_ONE;  // what is from low on reaches the goal, what is from high on does not
+  int32_t low = 0, high = ABOVE_ONE;  // weights of at least `low` reach the goal, those of at least `high` do not
   Mass above, within = {0.0, row.tiles * TILE};
   while (within.count - above.count > FEW && high - low > 1) {
     const int32_t middle = low + (high - low) / 2;
@@ -165,8 +165,8 @@ inline Cut cut_of(Row& row, const Weights& weights, int64_t top_k, double top_p)
   return cut;
 }
 
-// XTC: of the kept tokens that have at least `threshold` of the mass only the last in rank order stays. The row's logits
-// become a copy without the others.
+// XTC: of the kept tokens with at least `threshold` of the mass, only the last in rank order stays. The row's logits
+// become a copy in which the others are -infinity.
 inline void exclude(Row& row, const Weights& weights, const Cut& cut, double threshold) {
   alignas(64) float tile[TILE];
   const double goal = threshold * sum_tiles(row, weights, cut);

@@ -1,4 +1,4 @@
-// The sampler's part of the C ABI, see api.h: passes over logits [rows, vocab] float, rows `stride` apart. sampling.cpp.
+// The sampler's part of the C ABI (api.h): passes over logits [rows, vocab] float, rows `stride` apart. See sampling.cpp.
 #pragma once
 #include "exports.h"
 
@@ -24,14 +24,14 @@ struct MaskParams {
 };
 API void mask_logits(Pool*, const MaskParams*);
 
-// Draws tokens from what the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity.
+// Draws from the tokens that the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity.
 struct DrawParams {
   const float* logits;
-  const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
+  const int64_t *indices, *rows;          // [count]: the row of the logits for each draw, and its entry of the columns
   const float *temperature, *log_min_p;   // columns; log_min_p -infinity: off
   const int64_t* top_k;                   // 0: off
   const double* top_p;                    // 1: off
-  const double* uniform;                  // [count], of [0, 1)
+  const double* uniform;                  // [count], in [0, 1)
   const double* exclusions;               // [count], XTC's threshold in this step; above 1: off
   const uint32_t* masks;                  // as in MaskParams
   const int64_t* mask_of;                 // [count]: each one's place in the masks; -1: every token is allowed
@@ -41,13 +41,13 @@ struct DrawParams {
 };
 API void draw_tokens(Pool*, const DrawParams*);
 
-// Log-probabilities of a token of each row, then of the row's best ones. Logits are finite.
+// Log-probabilities of one given token of each row, then of the row's best tokens. Logits are finite.
 struct LogprobParams {
   const float* logits;
-  const int64_t *indices, *tokens, *counts;  // [count]: each one's row of the logits, its token, how many of the best
-  int32_t* ids;                              // [count, width]: the token, then the best in rank order
+  const int64_t *indices, *tokens, *counts;  // [count]: a row of the logits, its given token, its number of best tokens
+  int32_t* ids;                              // [count, width]: the given token, then the best in rank order
   float* logprobs;                           // [count, width]
-  int32_t* ranks;                            // [count], of the token; the best is 1
+  int32_t* ranks;                            // [count], of the given token; the best has rank 1
   int64_t stride;
   int32_t count, vocab, width;
 };

@@ -1,4 +1,4 @@
-// A row of logits as tiles: their maxima, and the best tokens in rank order. sampling.cpp describes the whole.
+// A row of logits as tiles: their maxima, and the best tokens in rank order. sampling.cpp describes the algorithm.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace sampling {
 constexpr int TILE = 256;
 constexpr float INF = std::numeric_limits<float>::infinity();
 
-// A place in rank order, as an integer that ascends with it: the logit's bits turned so that they descend, then the id.
+// A place in rank order, as an integer: the logit's bits, mapped so that higher logits come first, then the token id.
 using Key = uint64_t;
 
 inline Key key_of(float logit, int token) {
@@ -31,17 +31,17 @@ struct Cut {
   int32_t token = std::numeric_limits<int32_t>::max();
 };
 
-// One row, and what was found out about it. The vectors are scratch memory that a thread keeps.
+// One row, and the results about it so far. The vectors are scratch memory that a thread keeps.
 struct Row {
   const float* logits;
   int vocab, tiles;
   float top = -INF;
   std::vector<float> maxima;   // [tiles]
   std::vector<double> sums;    // [tiles], of the weights up to and including each
-  std::vector<Key> best;       // in rank order, as far as they were asked for
+  std::vector<Key> best;       // in rank order, as many as were requested
   std::vector<float> ordered;  // scratch of nth_maximum
   std::vector<float> weights;  // [tiles * TILE], scratch of cut_by_halving
-  std::vector<float> changed;  // [vocab], the logits without what a mask forbids or XTC excludes
+  std::vector<float> changed;  // [vocab], the logits, -infinity where a mask forbids or XTC excludes the token
 
   void begin(const float* its_logits, int its_vocab) {
     logits = its_logits, vocab = its_vocab, tiles = (vocab + TILE - 1) / TILE, top = -INF;
@@ -71,7 +71,7 @@ inline I32 lane_numbers() {
 // Finds the maxima; false if some logit is not finite.
 inline bool scan(Row& row, const float* logits, int vocab) {
   row.begin(logits, vocab);
-  F32 strange = splat(0.0f);  // NaN as soon as one is not finite
+  F32 strange = splat(0.0f);  // NaN as soon as a logit is not finite
   for (int t = 0; t < row.tiles; t++) {
     const float* tile = logits + row.start(t);
     const int size = row.size(t);
@@ -86,7 +86,8 @@ inline bool scan(Row& row, const float* logits, int vocab) {
   return sum(strange) == 0.0f;
 }
 
-// The tile `from`, with -infinity for what `mask` does not allow, in `tile`, which may be the same; returns its maximum.
+// Copies the tile `from` to `tile`, with -infinity for tokens that `mask` does not allow; the two may be the same.
+// Returns the tile's maximum.
 inline float mask_tile(const float* from, int size, const uint32_t* mask, float* tile) {
   const int words = (size + 31) / 32;
   uint32_t some = 0;
@@ -109,7 +110,8 @@ inline float mask_tile(const float* from, int size, const uint32_t* mask, float*
   return top;
 }
 
-// Finds the maxima of what `mask` allows of the logits, with -infinity for the rest, in `out`; the two may be the same.
+// Copies the logits to `out`, with -infinity for tokens that `mask` does not allow, and finds the tiles' maxima; the two
+// may be the same.
 inline void scan_masked(Row& row, const float* logits, int vocab, const uint32_t* mask, float* out) {
   row.begin(out, vocab);
   for (int t = 0; t < row.tiles; t++)
@@ -123,14 +125,14 @@ inline int argmax(const Row& row) {
   return found == end ? 0 : (int)(found - row.logits);  // in a row of NaN there is none
 }
 
-// The n-th largest maximum of a tile: at least n tokens are as large.
+// The n-th largest of the tiles' maxima: at least n tokens have logits this large.
 inline float nth_maximum(Row& row, int n) {
   row.ordered.assign(row.maxima.begin(), row.maxima.end());
   std::nth_element(row.ordered.begin(), row.ordered.begin() + (n - 1), row.ordered.end(), std::greater<float>());
   return row.ordered[n - 1];
 }
 
-// Puts the n best tokens into row.best, in rank order.
+// Fills row.best with the n best tokens, in rank order.
 inline void find_best(Row& row, int n) {
   const float least = n <= row.tiles ? nth_maximum(row, n) : -INF;
   row.best.clear();

@@ -1,15 +1,15 @@
-// sampling: from logits to tokens and log-probabilities, a row by one thread.
+// sampling: from logits to tokens and log-probabilities; one thread processes a row.
 //
 // Algorithm  A row is seen as tiles of 256 logits. One pass finds every tile's maximum; the n best tokens then lie in the
-//            few tiles that reach the n-th largest maximum, so that selecting them hardly reads the row again. What is
-//            kept of a distribution is described by a cut: the last token, in rank order, that stays. Its mass is summed
-//            tile by tile (float within a tile, in two chains of 16 lanes; double from tile to tile), and a token is drawn by
-//            inverting these sums in the order of token ids.
+//            few tiles that reach the n-th largest maximum, so selecting them hardly reads the row again. A cut
+//            describes which tokens stay in the draw: it is the last of them in rank order. Their mass is summed tile
+//            by tile (float within a tile, in two chains of 16 lanes; double from tile to tile), and a token is drawn
+//            by inverting these sums in the order of token ids.
 //            Rank order: higher logit first, equal logits by lower id. A row's bits depend on that row alone.
 // Shapes     logits  [rows, vocab] float, rows `stride` apart; the rest is in api.h
-// Tile       one row, 4 bytes a token: a row of 32,000 stays in level 2
-// Floor      one read of the logits; with a temperature, one exp a token, 0.4 ns
-// Achieved   one core of Zen 4, rows of 32,000: greedy 2.5 us a row, a draw 20 us, five logprobs 25 us
+// Tile       one row, 4 bytes per token: a row of 32,000 stays in level 2
+// Floor      one read of the logits; with a temperature, one exp per token, 0.4 ns
+// Achieved   one core of Zen 4, rows of 32,000: greedy 2.5 us per row, a draw 20 us, five logprobs 25 us
 #include "pool.h"
 #include "sampling/cut.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 using namespace sampling;
 
-// The token at which the mass, summed in the order of ids, first exceeds `uniform` of it.
+// The token at which the mass, summed in the order of ids, first exceeds `uniform` times the total.
 int draw(Row& row, const Weights& weights, const Cut& cut, double uniform) {
   alignas(64) float tile[TILE];
   const double target = uniform * sum_tiles(row, weights, cut), total = row.sums.back();
@@ -25,7 +25,7 @@ int draw(Row& row, const Weights& weights, const Cut& cut, double uniform) {
   while (t < row.tiles - 1 && row.sums[t] <= target && row.sums[t] < total) t++;
   tile_weights(row, weights, cut, t, tile);
   double sum = t ? row.sums[t - 1] : 0.0;
-  int last = 0;  // of positive weight, for a target that rounding put beyond the end
+  int last = 0;  // the last token of positive weight, for a target that rounding put beyond the end
   for (int i = 0; i < row.size(t); i++) {
     if (tile[i] > 0.0f) last = i;
     if ((sum += tile[i]) > target) break;
@@ -33,7 +33,7 @@ int draw(Row& row, const Weights& weights, const Cut& cut, double uniform) {
   return row.start(t) + last;
 }
 
-// The rank of a token, the best is 1.
+// The rank of a token; the best has rank 1.
 int rank_of(const Row& row, int token) {
   const float value = row.logits[token];
   int rank = 1;
@@ -45,9 +45,9 @@ int rank_of(const Row& row, int token) {
   return rank;
 }
 
-// Of a sum of weights, a normal number of at least 1: error below an ulp, by single operations, where a library's log may
-// have other bits on another machine. With m in [sqrt(1/2), sqrt(2)) and s = (m - 1) / (m + 1), log(m) is
-// 2 (s + s^3 / 3 + s^5 / 5 + ...), written so that most of it is m - 1 itself, which is exact.
+// The logarithm of a sum of weights, a normal number of at least 1, with an error below an ulp. It consists of basic
+// operations, because a library's log may have other bits on another machine. With m in [sqrt(1/2), sqrt(2)) and
+// s = (m - 1) / (m + 1), log(m) is 2 (s + s^3 / 3 + s^5 / 5 + ...), written so that its main part is the exact m - 1.
 double natural_log(double x) {
   constexpr double LN2_HIGH = 0x1.62e42fefa38p-1, LN2_LOW = 0x1.ef35793c7673p-45;  // the first has 42 bits
   constexpr uint64_t SQRT_HALF = 0x3fe6a09e667f3bcd;
@@ -81,7 +81,7 @@ void logprobs_of_row(const LogprobParams& p, Row& row, int i) {
   for (int k = 0; k < (int)row.best.size(); k++) put(1 + k, token_of(row.best[k]));
 }
 
-// Out of line: knowing whose row it is, gcc would look up the thread's memory in every inner loop.
+// Not inlined: otherwise gcc would look up the thread-local row in every inner loop.
 [[gnu::noipa]] Row& scratch() {
   static thread_local Row row;
   return row;

@@ -1,9 +1,9 @@
 // Tiles of AMX-TILE, AMX-BF16 and AMX-INT8: Sapphire Rapids and later. Vocabulary: tiles.h.
 //
-// Inline assembly, because gcc 12's intrinsics name the registers by macros, which templates cannot number, and its
-// _tile_loadconfig declares to the compiler 8 of the 64 bytes that it reads. A process must have asked for permission to
-// use tiles (machine.h); the registers of a thread are configured by each TileRegisters anew, because other code in the
-// process, torch's, uses them too.
+// Inline assembly, because gcc 12's intrinsics are macros with literal register numbers, which templates cannot pass, and
+// its _tile_loadconfig declares only 8 of the 64 bytes that it reads. A process must have requested permission to use tiles
+// (machine.h). Each TileRegisters configures the thread's registers again, because torch, in the same process, uses them
+// too.
 #pragma once
 
 constexpr bool TILES_ARE_INSTRUCTIONS = true;
@@ -14,7 +14,7 @@ template <class T> class TileRegisters {
 
   TileRegisters() = default;
   TileRegisters(const TileRegisters&) = delete;
-  ~TileRegisters() { asm volatile("tilerelease" : : : "memory"); }  // else each switch of threads saves 8 KB
+  ~TileRegisters() { asm volatile("tilerelease" : : : "memory"); }  // otherwise each context switch saves 8 KB
 
   void one(int rows) { configure(rows, rows, TILE_ROWS); }
   void two(int rows) { configure(TILE_ROWS, rows, rows); }
@@ -44,7 +44,7 @@ template <class T> class TileRegisters {
     asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(TILE), "r"(from), "r"(stride) : "memory");
   }
 
-  // Rows of sums 0 and 1 and of register 4 where there are two blocks; of sums 2 and 3; of register 5.
+  // With two blocks: rows of sums 0 and 1 and of register 4; of sums 2 and 3; of register 5.
   void configure(int first, int second, int fifth) {
     const int wanted = first << 16 | second << 8 | fifth;
     if (wanted == configured_) return;

@@ -3,8 +3,8 @@
 
 constexpr bool TILES_ARE_INSTRUCTIONS = false;
 
-// Vectors of outputs, and rows, that are multiplied at once: two chains each, as many as hide the latency of FMA and
-// leave registers for split words.
+// Vectors of outputs, and rows, that are multiplied at once, with two chains each: enough to hide the latency of FMA, and
+// few enough to leave registers for split words.
 constexpr int FMA_VECTORS = LANES == 16 ? 1 : 2;
 constexpr int FMA_ROWS = LANES == 16 ? 8 : 2;
 

@@ -1,19 +1,19 @@
 // The one microkernel: a few rows of activations times a panel of weights, K innermost, one accumulator per output.
 //
-// A "word" is 32 bits along K: two bfloat16, one float or four int8. Weights come in panels of 64 outputs: for each word
-// of K, the words of the 64 outputs side by side. A step of K is then a few contiguous vector loads, one broadcast a row
-// and rows x vectors dot instructions.
+// A "word" is 32 bits along K: two bfloat16, one float or four int8. Weights are stored in panels of 64 outputs: for each
+// word of K, the words of the 64 outputs are adjacent. A step of K is then a few contiguous vector loads, one broadcast per
+// row, and rows x vectors dot instructions.
 //
-//   panel   [words][PANEL]   words of weights, 256 bytes a step of K
+//   panel   [words][PANEL]   words of weights, 256 bytes per step of K
 //   x       [rows][words]    words of activations, `x_stride` bytes between rows
 //   out     [rows][PANEL]    accumulators: float, or int32_t for Int8
 //
 // Tile: MOST_ROWS x strip_vectors(rows) vectors of accumulators stay in registers; a panel wider than a strip (AVX2,
-// portable) is passed strip by strip. The order of additions of an output is the order of K and nothing else, so its
-// bits depend on its row and its weights alone: not on how many rows are computed beside it, nor on threads.
+// portable) is read strip by strip. The order of additions of an output is the order of K, so its bits depend only on its
+// row and its weights: not on the number of rows computed with it, nor on threads.
 //
-// The products are kept out of line (`noipa`): inlined into a caller with constant strides, gcc 12 puts accumulators on
-// the stack, which costs a factor of five. scripts/check_spills.py looks for that in the built library.
+// The products are not inlined (`noipa`): inlined into a caller with constant strides, gcc 12 puts accumulators on the
+// stack, which makes them five times slower. scripts/check_spills.py checks the built library for this.
 #pragma once
 #include <utility>
 
@@ -21,35 +21,35 @@
 
 constexpr int PANEL = 64;
 constexpr int WORD_BYTES = 4;
-constexpr size_t STEP_BYTES = (size_t)PANEL * WORD_BYTES;  // of a panel, for one word of K
+constexpr size_t STEP_BYTES = (size_t)PANEL * WORD_BYTES;  // of a panel, per word of K
 constexpr int PANEL_VECTORS = PANEL / LANES;
 
-// Two inputs of an output of 16 bits are multiplied one after the other, the odd one first, by rows of float: the weights
-// are widened as they are loaded, activations once for all panels.
+// 16-bit weights times float rows: of two inputs in a word the odd one is multiplied first. Weights are widened when they
+// are loaded, activations once for all panels.
 struct Fp16 : Fp32 {};
 struct WideBf16 : Fp32 {};  // the bits of Bf16
 
-// Where the operands of a word of K lie: one vector of words after the other, and a word a row.
+// The layout of the operands of a word of K: consecutive vectors of weights, and one word per row.
 template <class F> struct WordLayout {
-  static constexpr int PARTS = 1;  // of a word, each multiplied on its own
+  static constexpr int PARTS = 1;  // of a word, multiplied separately
   static constexpr int X_BYTES = WORD_BYTES;
   static constexpr size_t x(int) { return 0; }
   static typename F::Weights weights(const char* strip, int vector, int) { return F::weights(strip + vector * sizeof(I32)); }
 };
-// In a row two floats, the even one first.
+// Rows have two floats per word, the even one first.
 struct WideLayout {
   static constexpr int PARTS = 2;
   static constexpr int X_BYTES = 2 * sizeof(float);
   static constexpr size_t x(int part) { return part == 0 ? sizeof(float) : 0; }
 };
-// Words as those of Bf16.
+// Weights have the words of Bf16.
 template <> struct WordLayout<WideBf16> : WideLayout {
   static I32 weights(const char* strip, int vector, int part) {
     const I32 words = load_words(strip + vector * sizeof(I32));
     return part == 0 ? odd_half(words) : even_half(words);
   }
 };
-// Of each 16 outputs the odd inputs, then the even ones: 64 bytes.
+// Weights have 64 bytes per 16 outputs: the odd inputs, then the even ones.
 template <> struct WordLayout<Fp16> : WideLayout {
   static constexpr int GROUP = 16, VECTORS = GROUP / LANES;  // of outputs
   static constexpr size_t offset(int vector, int part) {
@@ -58,14 +58,14 @@ template <> struct WordLayout<Fp16> : WideLayout {
   static I32 weights(const char* strip, int vector, int part) { return (I32)load_fp16(strip + offset(vector, part)); }
 };
 
-// Rows of a tile, at most.
+// The most rows of a tile.
 template <class F> constexpr int MOST_ROWS = sizeof(typename F::Weights) > sizeof(I32) ? MAX_SPLIT_ROWS : MAX_ROWS;
 
 template <int ROWS> constexpr int STRIP = strip_vectors(ROWS);
 template <int ROWS> constexpr int STRIPS = PANEL_VECTORS / STRIP<ROWS>;
 
-// One word of K: acc[m][v] += row m's word at x * weights(v). What there is less of, rows or vectors, waits in registers.
-// between(i) is called i times in the course of it, i < max(ROWS, N).
+// One word of K: acc[m][v] += row m's word at x * weights(v). Rows or vectors, whichever are fewer, are kept in registers.
+// between(i) is called in between, for each i < max(ROWS, N).
 template <class F, int ROWS, int N, class Weights, class Between>
 inline void step(typename F::Acc (&acc)[ROWS][N], const char* x, size_t x_stride, Weights weights, Between between) {
   if constexpr (ROWS < N) {
@@ -87,15 +87,15 @@ inline void step(typename F::Acc (&acc)[ROWS][N], const char* x, size_t x_stride
   }
 }
 
-// acc += x * one strip of a panel over `words` words of K. LINES cache lines from `ahead` on are prefetched a word: into
-// the first level if these are all lines of a panel, which then comes next, else into the second. Words of x are X_STEP
-// bytes apart.
+// acc += x * one strip of a panel over `words` words of K. LINES cache lines are prefetched per word, from `ahead` on: into
+// the first level if LINES is all four lines of a word, because they are then needed next, otherwise into the second. Words
+// of x are X_STEP bytes apart.
 template <class F, int ROWS, int LINES = 0, int X_STEP = WordLayout<F>::X_BYTES>
 inline void tile(typename F::Acc (&acc)[ROWS][STRIP<ROWS>], const char* x, size_t x_stride, const char* strip, int words,
                  const char* ahead = nullptr) {
   using Layout = WordLayout<F>;
   constexpr int N = STRIP<ROWS>;
-  EACH(m, ROWS) EACH(v, N) opaque(acc[m][v]);  // of a known start, gcc 12 keeps a copy, and runs out of registers
+  EACH(m, ROWS) EACH(v, N) opaque(acc[m][v]);  // gcc 12 would keep a copy of a known start value, and run out of registers
 #pragma GCC unroll 1
   for (int k = 0; k < words; k++, strip += STEP_BYTES, x += X_STEP, ahead += LINES * 64) {
     EACH(part, Layout::PARTS) {

@@ -1,11 +1,11 @@
-// pack: weights [outputs, inputs] as checkpoints hold them to the panels that the products read, see tile.h.
+// pack: converts a checkpoint's weights [outputs, inputs] to the panels that the products read, see tile.h.
 //
-// Algorithm  each panel takes its 64 outputs a block of words after the other: rows are read along, rounded to the
-//            panel's format, and transposed in the first-level cache. Rows may come from several matrices, stacked.
+// Algorithm  a panel's 64 outputs are packed one block of words after another: rows are read, rounded to the panel's format,
+//            and transposed in the first-level cache. Rows may come from several stacked matrices.
 // Shapes     parts [count], rows of any stride;  panels [ceil(outputs / 64)][words][64] words, see gemm.cpp and
-//            gemm/int4.cpp; what is past an edge stands for zero
-// Tile       64 outputs x 64 words; threads share the panels in spans, as the products that read them later do, so that
-//            a page is first touched by a thread of the node that will read it
+//            gemm/int4.cpp; elements past an edge stand for zero
+// Tile       64 outputs x 64 words; threads divide the panels into the same spans as the products, so that a page is first
+//            touched by a thread of the NUMA node that will read it
 // Floor      source bytes / read bandwidth + packed bytes / write bandwidth
 #include <algorithm>
 
@@ -46,7 +46,7 @@ template <class To> void transpose(const Words& words, int count, To&& to) {
   }
 }
 
-// Where the outputs of one panel come from; null past the last.
+// The source rows of one panel's outputs; null past the last output.
 struct Rows {
   const char* at[PANEL] = {};
   int32_t element[PANEL] = {};
@@ -65,7 +65,7 @@ struct Rows {
   }
 };
 
-// In which order the elements of an output lie in its words: that of the inputs.
+// The order of an output's elements in its words: that of the inputs.
 template <class From, class To> void arrange(int32_t* words, const char* row, int64_t first, int count) {
   if constexpr (std::is_same_v<From, To>) {
     std::memcpy(words, row + first * sizeof(typename To::Bits), count * sizeof(typename To::Bits));
@@ -86,7 +86,7 @@ template <class To> void arrange_from(int32_t* words, const char* row, int32_t e
   }
 }
 
-// Codes become unsigned, code + 128; what is past an edge is code 0 as well.
+// Codes become unsigned, code + 128; elements past an edge have code 0, too.
 struct Int8Codes {
   using Bits = int8_t;
 };
@@ -94,7 +94,7 @@ template <> void arrange_from<Int8Codes>(int32_t* words, const char* row, int32_
   for (int i = 0; i < count; i++) ((char*)words)[i] = row[first + i] ^ (char)0x80;
 }
 
-// A step of float16: of 16 words first the odd inputs, then the even ones, see tile.h.
+// A step of float16: the odd inputs of 16 words, then the even ones, see tile.h.
 void take_apart(char* step) {
   constexpr int GROUP = 16;  // outputs
   uint16_t halves[2 * GROUP], apart[2 * GROUP];
@@ -105,7 +105,7 @@ void take_apart(char* step) {
   }
 }
 
-// Whether all elements of a block are finite, while it lies in the first-level cache.
+// Whether all elements of a block are finite; called while it is in the first-level cache.
 template <class To> bool is_finite(const Words& block) {
   if constexpr (!std::is_same_v<To, Int8Codes>) {
     typedef typename To::Bits Lanes __attribute__((vector_size(32)));
@@ -130,7 +130,7 @@ template <class To> void pack_panel(const PackParams& p, int panel) {
   const Rows rows(p, panel);
   const int words = (p.inputs + PER_WORD - 1) / PER_WORD;
   char* const out = (char*)p.panels + (size_t)panel * words * STEP_BYTES;
-  alignas(64) Words block = {};  // what a short block leaves of it was looked at before, or is zero
+  alignas(64) Words block = {};  // the rest beyond a short block was checked before, or is zero
   for (int from = 0; from < words; from += BLOCK) {
     const int count = std::min(BLOCK, words - from), inputs = std::min(count * PER_WORD, p.inputs - from * PER_WORD);
     for (int row = 0; row < PANEL; row++) {
@@ -144,7 +144,7 @@ template <class To> void pack_panel(const PackParams& p, int panel) {
   }
 }
 
-// Of eight codes below 16 a word of nibbles, in the order that gemm/int4.cpp describes.
+// Packs eight codes below 16 into a word of nibbles, in the order that gemm/int4.cpp describes.
 int32_t octet_word(const char* codes) {
   uint64_t octet;
   std::memcpy(&octet, codes, sizeof octet);

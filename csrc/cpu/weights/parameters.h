@@ -1,20 +1,20 @@
-// The part of the C ABI that is called while a model loads, see api.h.
+// The part of the C ABI that is used while a model loads, see api.h.
 #pragma once
 #include "exports.h"
 
-// Weights of a checkpoint to packed panels, read once, written once. pack.cpp. Elements are numbered as in elements.h.
+// A checkpoint's weights to packed panels, read once and written once: pack.cpp. Elements are numbered as in elements.h.
 struct PackPart {
   const void* rows;  // [outputs, inputs] of any alignment
   int64_t stride;    // between rows
   int32_t outputs;
-  int32_t element;   // what the rows hold: any float, or int8 for int8 panels
+  int32_t element;   // of the rows: any float, or int8 for int8 panels
 };
 struct PackParams {
   void* panels;           // as GemmParams::weight
-  const PackPart* parts;  // [count], stacked output below output
-  int32_t* not_finite;    // becomes 1 if the panels hold a NaN or an infinity, else is left alone
+  const PackPart* parts;  // [count], stacked along the outputs
+  int32_t* not_finite;    // set to 1 if the panels have a NaN or an infinity, otherwise unchanged
   int32_t count, outputs, inputs;
-  int32_t element;        // what the panels hold; int8: code + 128
+  int32_t element;        // of the panels; int8: code + 128
 };
 API void pack_rows(Pool*, const PackParams*);
 
@@ -28,7 +28,7 @@ struct PackInt4Params {
 };
 API void pack_int4(Pool*, const PackInt4Params*);
 
-// Words of a quantized checkpoint to one code a byte. unpack_codes.cpp.
+// Words of a quantized checkpoint to one code per byte. unpack_codes.cpp.
 struct UnpackCodesParams {
   uint8_t* codes;         // [outputs, inputs]
   const uint32_t* words;  // as `layout` says
@@ -44,13 +44,13 @@ API void unpack_codes(Pool*, const UnpackCodesParams*);
 
 // Float weights to codes. quantize_weights.cpp.
 struct QuantizeWeightsParams {
-  void* codes;       // [outputs, columns]: int8, or one 4-bit code a byte
+  void* codes;       // [outputs, columns]: int8, or one 4-bit code per byte
   float* scales;     // int8: [outputs]; int4: [outputs, columns / group_size]
   double* errors;    // [outputs, 2]: sums of squares of the errors, and of the weights
   const void* rows;  // [outputs, inputs] of any alignment
   int64_t stride;
   int32_t outputs, inputs;
-  int32_t first_column, columns;  // which of the inputs; scales of int8 are those of all
+  int32_t first_column, columns;  // the range of inputs; an int8 scale is that of the whole row
   int32_t element;                // of the rows, any float
   int32_t group_size;             // int4: 32, 64 or 128; int8: 0
 };

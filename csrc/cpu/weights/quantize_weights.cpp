@@ -1,12 +1,11 @@
-// quantize_weights: float weights as a checkpoint holds them to codes of 8 or 4 bits, by the rules that
-// workers/quantization/on_load.py states.
+// quantize_weights: a checkpoint's float weights to codes of 8 or 4 bits, by the rules in workers/quantization/on_load.py.
 //
-// Algorithm  every step is one IEEE operation on one element, or a sum over a group that is halved again and again
-//            (element i + element i + half), so codes and scales are the same for every instruction set and number of
-//            threads. The compiler makes vectors of the loops.
+// Algorithm  every step is one IEEE operation on one element, or a sum over a group by repeated halving (element i +
+//            element i + half), so codes and scales are the same for every instruction set and number of threads. The
+//            compiler vectorizes the loops.
 // Shapes     rows [outputs, inputs] of any stride;  codes [outputs, columns];  scales [outputs] or [outputs, groups]
-// Tile       a row; threads share the rows
-// Floor      int8: source bytes / read bandwidth; int4: about 35 operations a weight
+// Tile       a row; threads divide the rows
+// Floor      int8: source bytes / read bandwidth; int4: about 35 operations per weight
 #include <algorithm>
 #include <cmath>
 
@@ -16,12 +15,12 @@
 
 namespace {
 
-constexpr int CHUNK = 512;  // elements that are taken together: they stay in the first-level cache
+constexpr int CHUNK = 512;  // elements that are processed together: they stay in the first-level cache
 constexpr int SUMS = 16;
-constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
 constexpr float STEPS[] = {7.2f, 8.0f, 8.8f};
 
-// By how much a row's codes miss it, and what was there: sums of squares over 16 lanes, element i in lane i % 16.
+// The squared errors of a row's codes, and the squared weights, summed over 16 lanes: element i in lane i % 16.
 struct Error {
   float lost[SUMS] = {}, there[SUMS] = {};
 
@@ -76,7 +75,7 @@ void quantize_int8_row(const QuantizeWeightsParams& p, int64_t output) {
   error.write(p.errors + output * 2);
 }
 
-// Eight elements of a group; the compiler makes of it what its instruction set has.
+// Eight elements of a group; the compiler maps it to the vectors of the instruction set.
 using Eight = float __attribute__((vector_size(32)));
 using Mask = int32_t __attribute__((vector_size(32)));
 

@@ -1,11 +1,11 @@
-// read_file: a stretch of a file into memory, and a checksum of each megabyte of it.
+// read_file: reads a range of a file into memory, and computes a checksum of each megabyte.
 //
-// Algorithm  64-byte blocks go to eight lanes; each lane takes 8 bytes by exclusive or, a product with an odd number
-//            and a shift, all three reversible: a change within one word always changes the sum. Against accidents, not
-//            against an adversary.
+// Algorithm  eight lanes process blocks of 64 bytes; each lane combines 8 bytes by exclusive or, multiplication by an odd
+//            number, and a shift. All three are reversible, so a change within one word always changes the checksum. It
+//            detects accidents, not an adversary.
 // Shapes     sums [ceil(bytes / 1 MB)]
-// Tile       a megabyte, checked while it is in the second-level cache; threads share them in spans, as they will share
-//            what the bytes hold
+// Tile       a megabyte, checked while it is in the second-level cache; threads divide them into spans, like the panels
+//            that the file contains
 // Floor      bytes / bandwidth of copying
 #include <algorithm>
 #include <atomic>
@@ -44,12 +44,12 @@ uint64_t checksum(const char* bytes, int64_t count) {
   return total;
 }
 
-// Gives new memory its pages before the kernel copies into it, which would have them one by one, and small.
+// Maps the pages of new memory before the kernel copies into it: the copy would map them one by one, as small pages.
 void touch(char* at, int64_t count) {
   for (int64_t i = 0; i < count; i += PAGE) ((volatile char*)at)[i] = 0;
 }
 
-// 0, or the error's number; EIO where the file ends before.
+// 0, or the error's number; EIO if the file ends early.
 int read_all(int file, int64_t offset, char* into, int64_t count) {
   while (count > 0) {
     const ssize_t got = pread(file, into, count, offset);

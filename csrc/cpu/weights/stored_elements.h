@@ -1,10 +1,10 @@
-// Elements of checkpoints, one by one, as they lie in a file: at any address, in any of three float formats. Written
-// without vectors and without arithmetic on subnormal numbers, so that every library and every thread reads the same.
+// Elements of checkpoints, one by one, as stored in a file: at any address, in any of three float formats. Written without
+// vectors and without arithmetic on subnormal numbers, so that every library and every thread reads the same numbers.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
-// What an array holds; the numbers that workers/kernels/cpu/loading.py gives.
+// The elements of an array, numbered as in workers/kernels/cpu/loading.py.
 enum Element : int32_t { BF16_ELEMENT, FP16_ELEMENT, FP32_ELEMENT, INT8_ELEMENT, ELEMENTS };
 
 template <class To, class From> inline To bits_as(From from) {
@@ -14,8 +14,8 @@ template <class To, class From> inline To bits_as(From from) {
   return to;
 }
 
-// Each format: its `Bits`, of which `EXPONENT` are all set in a NaN and in an infinity alone, and float to and from them.
-// Rounding is to nearest even; a NaN stays one.
+// Each format has `Bits`, whose `EXPONENT` bits are all set only in a NaN or an infinity, and conversions from and to float.
+// Rounding is to nearest even; a NaN stays a NaN.
 struct Bf16Element {
   using Bits = uint16_t;
   static constexpr Bits EXPONENT = 0x7f80;
@@ -42,7 +42,7 @@ struct Fp16Element {
     constexpr uint32_t INFINITE = 0x7f800000, BEYOND = (127 + 16) << 23, LEAST_NORMAL = 113 << 23;
     const uint32_t sign = bits_as<uint32_t>(x) >> 16 & 0x8000, magnitude = bits_as<uint32_t>(x) & 0x7fffffff;
     const uint32_t special = magnitude > INFINITE ? 0x7e00 : 0x7c00;
-    // Added to a half, a subnormal's bits come to lie at the end of the sum, rounded.
+    // Adding a half moves a subnormal's bits to the end of the sum, rounded.
     const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - bits_as<uint32_t>(0.5f);
     const uint32_t normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
     const uint32_t finite = magnitude < LEAST_NORMAL ? subnormal : normal;

@@ -1,9 +1,9 @@
-// unpack_codes: codes of 4 or 8 bits out of the 32-bit words of GPTQ, AWQ and compressed-tensors, one code a byte.
+// unpack_codes: codes of 4 or 8 bits from the 32-bit words of GPTQ, AWQ and compressed-tensors, one code per byte.
 //
 // Algorithm  a word's nibbles are spread over the bytes of 64 bits by shifts and masks; blocks are gathered in the first-level
-//            cache and written to each output's row a cache line at a time. An activation order is applied to whole rows.
+//            cache and written to each output's row, one cache line at a time. An activation order is applied to whole rows.
 // Shapes     words as `layout` says;  order [inputs];  codes [outputs, inputs]
-// Tile       16 outputs x 64 inputs, of AWQ 128 x 64; threads share the blocks of outputs
+// Tile       16 outputs x 64 inputs, for AWQ 128 x 64; threads divide the blocks of outputs
 // Floor      bytes of words / read bandwidth + bytes of codes / write bandwidth
 #include <algorithm>
 #include <cstring>
@@ -17,10 +17,10 @@ namespace {
 enum Layout { ALONG_INPUTS, DOWN_INPUTS, AWQ };  // as in workers/kernels/cpu/unpacking.py
 
 constexpr int LINE = 64;           // codes of an output that are written together
-constexpr int OUTPUTS = 16;        // of a block: a cache line of words where these lie side by side
+constexpr int OUTPUTS = 16;        // of a block: a cache line of words if these are adjacent
 constexpr int AWQ_COLUMNS = 16;    // words of a block, likewise
 constexpr int NIBBLES = 8;         // of a word
-constexpr int AWQ_NIBBLE[NIBBLES] = {0, 4, 1, 5, 2, 6, 3, 7};  // in which an output of a word lies
+constexpr int AWQ_NIBBLE[NIBBLES] = {0, 4, 1, 5, 2, 6, 3, 7};  // the nibble of each output of a word
 
 uint64_t nibbles_of(uint32_t word) {
   uint64_t x = word;
@@ -29,7 +29,7 @@ uint64_t nibbles_of(uint32_t word) {
   return (x | x << 4) & 0x0f0f0f0f0f0f0f0f;
 }
 
-// The codes of one block of outputs, column j of the values in the order of the inputs.
+// The codes of one block of outputs; the columns of values are in the order of the inputs.
 void unpack_outputs(const UnpackCodesParams& p, int64_t output, int outputs, uint8_t* rows) {
   const int per_word = 32 / p.bits, words = (p.first + p.inputs + per_word - 1) / per_word, step = LINE / per_word;
   alignas(64) uint8_t block[OUTPUTS][LINE];

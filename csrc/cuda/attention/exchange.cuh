@@ -1,11 +1,11 @@
-// Data that warps which share rows exchange through shared memory: each scores its own part of a tile's keys and
-// multiplies its own dims by the weights of all. With SHARING 1 a warp has all keys and dims, and nothing is exchanged.
+// The exchange between warps that share rows, through shared memory: each warp scores its part of a tile's keys, and
+// multiplies the weights of all keys by its part of the dims. With SHARING 1 a warp has all keys and dims: no exchange.
 #pragma once
 #include "attention/softmax.cuh"
 
 constexpr int ROWS = 16 * ROW_WARPS;
-constexpr int STEPS = TILE_KEYS / 16;    // of 16 keys: the inner dimension of one product of matrices
-constexpr int MINE = STEPS / SHARING;    // of them this warp's
+constexpr int STEPS = TILE_KEYS / 16;    // of 16 keys each, the inner dimension of one product of matrices
+constexpr int MINE = STEPS / SHARING;    // this warp's share of the steps
 constexpr int EXCHANGE_BYTES = SHARING > 1 ? ROWS * (TILE_KEYS * 2 + 2 * STEPS * 4) : 0;
 static_assert(STEPS == 4 && STEPS % SHARING == 0);
 
@@ -19,7 +19,7 @@ class Exchange {
     totals_ = highs_ + ROWS * STEPS;
   }
 
-  // Highest scores of this warp's keys become those of the tile. All threads of the block call it.
+  // Replaces the highest scores of this warp's keys by those of the tile. All threads of the block call it.
   DEVICE void join_highs(float (&high)[2]) {
     if constexpr (SHARING > 1) {
 #pragma unroll
@@ -33,7 +33,7 @@ class Exchange {
       }
     }
   }
-  // Seen by others after the next barrier.
+  // Stores this warp's weights; other warps may read them after the next barrier.
   DEVICE void share_weights(const Weights& mine) {
     if constexpr (SHARING > 1)
 #pragma unroll
@@ -46,7 +46,7 @@ class Exchange {
 #pragma unroll
     for (int i = 0; i < 4; i++) a[i] = SHARING > 1 ? words[i] : mine[step % MINE][i];
   }
-  // The sum of a row's weights, by steps in turn. All threads of the block call it.
+  // The sum of a row's weights, step by step. All threads of the block call it.
   DEVICE void join_totals(float (&total)[2], const float (&mine)[2][MINE]) {
     float all[2][STEPS];
     if constexpr (SHARING > 1) {

@@ -1,4 +1,4 @@
-// The parameters of paged attention, and what a block works on at once: where its rows and keys lie, and which keys a row sees.
+// The parameters of paged attention, and a block's work item: where its rows and keys are, and which keys a row attends to.
 #pragma once
 #include "attention/tiles.cuh"
 
@@ -18,18 +18,18 @@ struct PagedAttentionParams {
   const int* num_work;
   int64_t out_stride, query_stride;  // elements from token to token
   int table_stride, window;          // window 0: all
-  float to_log2;                     // times a score, or one that was shaped before: an exponent of 2
+  float to_log2;                     // times a score, or a capped or slanted one: an exponent of 2
   float value_scale;
-  float before, cap;  // with a cap 2 * log2(e) * scale / cap; without, and HAS_ALIBI, the scale. cap 0: none
+  float before, cap;  // before: with a cap 2 * log2(e) * scale / cap, with HAS_ALIBI alone the scale. cap 0: none
 };
 
-// The keys that a row sees: [low, low + span).
+// The keys that a row attends to: [low, low + span).
 struct Sight {
   int low;
   uint32_t span;
   DEVICE bool sees(int key) const { return uint32_t(key - low) < span; }
 };
-// Of a row that sees no key after `last`.
+// The keys of a row that attends to no key after `last`.
 DEVICE Sight sight_of(int last, int window) {
 #if ATTENTION_CHUNK
   const int low = last / ATTENTION_CHUNK * ATTENTION_CHUNK;
@@ -39,7 +39,7 @@ DEVICE Sight sight_of(int last, int window) {
   return {low, uint32_t(last + 1 - low)};
 }
 
-// Where this thread stands, and what its block works on.
+// A block's work item, and this thread's part of it.
 struct Item {
   const PagedAttentionParams& p;
   const Work& work;
@@ -52,7 +52,7 @@ struct Item {
     first_token = p.row_starts[work.request];
     past = p.kv_lens[work.request] - (p.row_starts[work.request + 1] - first_token);
   }
-  DEVICE int row_of(int half) const { return row_warp * 16 + lane / 4 + half * 8; }  // of the item, for a lane's two rows
+  DEVICE int row_of(int half) const { return row_warp * 16 + lane / 4 + half * 8; }  // a lane's two rows of the item
   DEVICE int position(int row) const { return past + (work.first_row + row) / GROUP; }
   DEVICE int last_seen(int row) const { return IS_BIDIRECTIONAL ? p.kv_lens[work.request] - 1 : position(row); }
   DEVICE Sight sight(int last) const { return sight_of(last, p.window); }

@@ -1,6 +1,6 @@
-// Joins the parts of rows whose keys were cut into splits, in the order of the splits, and writes them out.
-// Grid (any, kv_heads): blocks loop over the list of merges; a warp takes a row, a lane four dims. Bytes: 4 * HEAD_DIM + 8
-// a row and split read, 1.6 % of what the keys and values of the splits are (bf16, GROUP 4).
+// Joins the parts of rows whose keys were divided into splits, in the order of the splits, and writes the results.
+// Grid (any, kv_heads): blocks loop over the list of merges; a warp has a row, a lane four dims. Bytes read: 4 * HEAD_DIM
+// + 8 per row and split, 1.6 % of the bytes of the splits' keys and values (bf16, GROUP 4).
 //
 // -D SCALAR: bf16 or fp16. HEAD_DIM. THREADS, SHARED_BYTES 0.
 #include "attention/softmax.cuh"

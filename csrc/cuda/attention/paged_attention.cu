@@ -1,28 +1,28 @@
 // out = softmax(scale * Q K^T, masked) V over the paged cache, for decode steps, chunks of prompts and verification alike.
 //
 // Grid (any, kv_heads): blocks loop over a list of work that plan.cu wrote; an item is up to 16 * ROW_WARPS rows of
-// one request (row = token * GROUP + query head) for one KV head. Keys pass in tiles of 64 through shared memory; scores,
+// one request (row = token * GROUP + query head) for one KV head. Keys pass through shared memory in tiles of 64; scores,
 // weights and sums stay in the registers of mma.m16n8k16.
 //
-// The same bits for every shape. A row's scores are whole products (over dims in steps of 16), its weights and their totals
-// are one function of the tile's scores, and its sums go on through keys in steps of 16, whichever warp does it: tiles begin
-// at multiples of 64, sums anew at multiples of 512, where parts are joined in order, by this kernel in shared memory (a
-// block that has all keys) or by merge.cu (a block per split). What is masked leaves top, total and sums as they
-// are. The shapes divide the work differently: for decode (ROW_WARPS 1, SHARING 4) four warps share 16 rows, each scoring 16 keys
-// of a tile and summing a quarter of the dims; for prefill (4, 1) a warp has 16 rows to itself; with 256 dims (4, 2).
-// What it costs: in decode two barriers a tile more than with a softmax per warp, and 2.5 KB of shared memory; in prefill a
-// pass through shared memory of 4 * HEAD_DIM bytes a row every 512 keys, about 4 % [E], in the space of the queries.
+// Every shape gives the same bits. A row's scores are whole products (over dims in steps of 16), its weights and their
+// totals are one function of the tile's scores, and its sums add keys in steps of 16, whichever warp computes them. Tiles
+// begin at multiples of 64. Sums start from 0 at multiples of 512, and these parts are joined in order: by this kernel in
+// shared memory if a block has all keys, by merge.cu if there is a block per split. Masked keys leave top, total and sums
+// unchanged. The shapes divide the work differently: for decode (ROW_WARPS 1, SHARING 4) four warps share 16 rows, and each
+// scores 16 keys of a tile and sums a quarter of the dims; for prefill (4, 1) each warp has its own 16 rows; with 256 dims
+// (4, 2). The cost: in decode two more barriers per tile than with a softmax per warp, and 2.5 KB of shared memory; in
+// prefill one pass over 4 * HEAD_DIM bytes of shared memory per row every 512 keys, about 4 % [E], in the queries' space.
 //
-// Floors on an H200, bf16: decode reads 4 * kv_heads * HEAD_DIM bytes a cached token (batch 32 of 4,096 tokens, 8 x 128:
-// 125 us at 4.3 TB/s); with two blocks a multiprocessor up to 170 KB are under way, about 40 are needed. Prefill does
-// 2 * heads * HEAD_DIM * queries * keys operations when causal (8,192 tokens, 32 x 128: 0.70 ms at 790 TFLOP/s); with 16 rows
-// a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
+// Floors on an H200, bf16: decode reads 4 * kv_heads * HEAD_DIM bytes per cached token (batch 32 of 4,096 tokens, 8 x 128:
+// 125 us at 4.3 TB/s); with two blocks per multiprocessor up to 170 KB are in flight, about 40 are needed. Causal prefill
+// takes 2 * heads * HEAD_DIM * queries * keys operations (8,192 tokens, 32 x 128: 0.70 ms at 790 TFLOP/s); with 16 rows
+// per warp, matrix loads from shared memory limit it to 475 TFLOP/s [E]. It has not been measured on a device yet.
 //
-// Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate holds every variant to this
-// table, and the table to what is compiled; HAS_ALIBI takes up to 9 more, ATTENTION_CHUNK is not measured yet. SCALAR is bf16, in
-// the row of fp8 and 64 dims fp16.
+// Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate compares this table with what
+// every variant compiles to; HAS_ALIBI takes up to 9 more registers, ATTENTION_CHUNK is not measured yet. SCALAR is bf16,
+// and fp16 in the row of fp8 with 64 dims.
 //
-//   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks a multiprocessor
+//   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks per multiprocessor
 //   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2
 //   bf16     80      101 / 173   103 / 172   103 / 175   148 / 238     77 / 64, 2
 //   bf16     96      106 / 189   110 / 189   108 / 187   157 / 244     89 / 76, 2
@@ -32,10 +32,10 @@
 //   fp8     128      125 / 249   123 / 217   125 / 228   146 / 214    100 / 85, 2
 //   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
 //
-// -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads of a KV head. BLOCK_SIZE: 16,
-// 32 or 64. HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token sees all keys of its request. ATTENTION_CHUNK: a token
-// sees keys from the last multiple of it on; 0: none. ROW_WARPS, SHARING: the shape. RING: half tiles in shared memory. THREADS,
-// SHARED_BYTES.
+// -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads per KV head. BLOCK_SIZE: 16,
+// 32 or 64. HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token attends to all keys of its request.
+// ATTENTION_CHUNK: a token attends to keys from its last multiple on; 0: none. ROW_WARPS, SHARING: the shape. RING: half
+// tiles in shared memory. THREADS, SHARED_BYTES.
 #include "attention/exchange.cuh"
 #include "attention/item.cuh"
 
@@ -64,7 +64,7 @@ DEVICE void load_query(Query& query, const unsigned char* shared, const Item& it
   for (int k = 0; k < PAIRS; k++) load_matrices(query[k], row + k * 32);
 }
 
-// Of this warp's rows and its part of the tile's keys.
+// The scores of this warp's rows with its part of the tile's keys.
 DEVICE void score(Scores& scores, const Query& query, const unsigned char* keys, const Item& item) {
   const int key = item.share * WARP_KEYS + item.lane % 8 + item.lane / 16 * 8;
   const unsigned char* row = keys + key * STRIDE + item.lane / 8 % 2 * 16;
@@ -79,7 +79,7 @@ DEVICE void score(Scores& scores, const Query& query, const unsigned char* keys,
     }
 }
 
-// What ALiBi adds to the scores of this warp's keys from `first_key` on.
+// Adds ALiBi's bias to the scores of this warp's keys, which begin at `first_key`.
 DEVICE void slant(Scores& scores, int first_key, const Item& item) {
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -96,7 +96,7 @@ DEVICE void slant(Scores& scores, int first_key, const Item& item) {
   }
 }
 
-// Caps, slants and masks the scores; `first_key` of this warp's part.
+// Caps, slants and masks the scores; `first_key` is the first key of this warp's part.
 DEVICE void shape_and_mask(Scores& scores, int first_key, const Item& item) {
   if (item.p.cap > 0.f)
 #pragma unroll
@@ -105,7 +105,7 @@ DEVICE void shape_and_mask(Scores& scores, int first_key, const Item& item) {
       for (int e = 0; e < 4; e++) scores[t][e] = capped(scores[t][e], item.p.before, item.p.cap);
   if (HAS_ALIBI) slant(scores, first_key, item);
   const int first = item.last_seen(item.row_warp * 16), last = item.last_seen(item.row_warp * 16 + 15);
-  if (first_key + WARP_KEYS - 1 <= first && item.sight(last).sees(first_key)) return;  // all see all
+  if (first_key + WARP_KEYS - 1 <= first && item.sight(last).sees(first_key)) return;  // every row attends to every key
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const Sight sight = item.sight(item.last_seen(item.row_of(i)));
@@ -117,7 +117,7 @@ DEVICE void shape_and_mask(Scores& scores, int first_key, const Item& item) {
   }
 }
 
-// The weights of this warp's keys, ready to be multiplied; `keep` is what older sums are to be multiplied by.
+// The weights of this warp's keys, in the layout of multiply_add; `keep` becomes the factor of earlier sums.
 DEVICE void weigh(Weights& weights, Scores& scores, float (&keep)[2], Softmax<MINE>& softmax, Exchange& exchange,
                   float to_log2) {
   float high[2];
@@ -156,13 +156,13 @@ DEVICE void add_values(Sums& sums, const float (&keep)[2], const Weights& mine, 
   }
 }
 
-// The splits before the current one, joined. Sums lie in shared memory, where the queries were; each thread has its own.
+// The joined results of the splits before the current one. A thread's sums are in shared memory, where the queries were.
 struct Total {
   float4* sums;
   float top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
   bool empty = true;
 
-  // `part` becomes the total with it.
+  // Joins the total into `part`, which becomes the new total.
   DEVICE void join_into(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
     float part_total[2];
     softmax.add_lanes();
@@ -239,7 +239,7 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
     Weights weights;
     float keep[2];
     weigh(weights, scores, keep, softmax, exchange, to_log2);
-    const unsigned char* values = tiles.values(item.share);  // its barrier makes the weights of others visible
+    const unsigned char* values = tiles.values(item.share);  // its barrier makes the weights of other warps visible
     add_values(sums, keep, weights, exchange, values, item);
   }
   total.join_into(sums, softmax, exchange, to_log2);
@@ -251,6 +251,6 @@ KERNEL(paged_attention, PagedAttentionParams) {
   const int num_work = *p.num_work;
   for (int i = blockIdx.x; i < num_work; i += gridDim.x) {
     attend(Item(p, p.work[i]), shared);
-    __syncthreads();  // the next item overwrites what others may still read
+    __syncthreads();  // the next item overwrites memory that other warps may still read
   }
 }

@@ -1,8 +1,8 @@
-// Fills the lists of work of paged attention from lengths that lie on the device, so that a recorded graph serves any.
-// One block; launched once per step and window, before the layers. A request of at most `decode_rows` rows is cut into items
-// of `decode_tile` rows and one split each, a longer one into items of `prefill_tile` rows and all their keys, the longest
-// first. Results do not depend on any of this: it only decides where work runs. When the buffer of parts is full, requests
-// stay whole. Threads count, a request each; then warps write, a request each.
+// Fills the work lists of paged attention from lengths on the device, so that a captured graph is valid for any lengths.
+// One block; launched once per step and mask, before the layers. A request of at most `decode_rows` rows is divided into
+// items of `decode_tile` rows and one split each; a longer one into items of `prefill_tile` rows and all their keys, the
+// longest first. Results do not depend on this: it only decides where work runs. When the buffer of parts is full, the
+// remaining requests are not split. First each thread counts a request, then each warp writes a request.
 //
 // -D THREADS, SHARED_BYTES.
 #include "attention/work.cuh"
@@ -19,14 +19,14 @@ struct AttentionPlanParams {
 };
 
 struct Request {
-  int rows, past, tile_rows, tiles, first_split, splits;  // splits of each tile; 1: it is whole
+  int rows, past, tile_rows, tiles, first_split, splits;  // splits of each tile; 1: not split
   int first_work, first_merge, slot;
   bool decodes;
 };
 constexpr int WARPS = THREADS / 32;
 static_assert(SHARED_BYTES == WARPS * 4 + THREADS * sizeof(Request));
 
-// The sum of x over the threads before this one; adds that over all to `total`.
+// The sum of x over the threads before this one; the sum over all threads is added to `total`.
 DEVICE int scan(int x, int& total, int* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int sum = x, before = total;

@@ -1,15 +1,15 @@
-// Keys and values on their way from the paged cache to shared memory: half tiles K0 V0 K1 V1 ... through a ring of
-// slots, copied asynchronously RING - 1 ahead.
+// Copies keys and values from the paged cache to shared memory: half tiles K0 V0 K1 V1 ... in a ring of slots, copied
+// asynchronously, RING - 1 ahead.
 //
-// A row of shared memory is an odd number of 16-byte chunks long, so that the eight rows of a matrix lie in different
-// banks for every HEAD_DIM. An fp8 half is widened to SCALAR after it came, by the warps that read it.
+// A row of shared memory has an odd number of 16-byte chunks, so that the eight rows of a matrix are in different banks for
+// every HEAD_DIM. When an fp8 half has arrived, the warps that read it widen it to SCALAR.
 #pragma once
 #include "attention/work.cuh"
 
-constexpr int ELEMENTS = 16 / sizeof(KV);                         // of a chunk of the cache
-constexpr int CHUNKS = HEAD_DIM / ELEMENTS;                       // of a row of the cache
-constexpr int COPIED_STRIDE = (CHUNKS | 1) * 16;                  // bytes from row to row, as copied
-constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16;                   // and as multiplied
+constexpr int ELEMENTS = 16 / sizeof(KV);                         // per chunk of the cache
+constexpr int CHUNKS = HEAD_DIM / ELEMENTS;                       // per row of the cache
+constexpr int COPIED_STRIDE = (CHUNKS | 1) * 16;                  // bytes from row to row of a copied half
+constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16;                   // bytes from row to row of SCALAR
 constexpr int SLOT_BYTES = TILE_KEYS * COPIED_STRIDE;
 constexpr bool WIDENS = sizeof(KV) == 1;
 constexpr int WIDE_BYTES = WIDENS ? TILE_KEYS * STRIDE : 0;
@@ -23,7 +23,7 @@ struct Source {
   const KV* values;
   const int* table;  // of this request
   int64_t block_elements;
-  int from, to;  // what is not in here is not read, but stands for zeros: its block may not exist, or hold anything
+  int from, to;  // other keys read as zeros: their blocks may not exist or may hold anything
 };
 
 DEVICE void copy_half(unsigned char* slot, const KV* cache, const Source& source, int first_key) {
@@ -37,7 +37,7 @@ DEVICE void copy_half(unsigned char* slot, const KV* cache, const Source& source
   }
 }
 
-// 16 elements of one row.
+// Widens 16 elements of one row.
 DEVICE void widen16(unsigned char* to, const unsigned char* from) {
   const uint4 bytes = *reinterpret_cast<const uint4*>(from);
   const uint32_t fours[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
@@ -57,14 +57,14 @@ class HalfTiles {
 #pragma unroll 1
     for (int i = 0; i < RING - 1; i++) ask();
   }
-  // The keys of the next tile, complete for this warp. The previous call's result is invalid from now on.
+  // The next tile's keys that this warp scores. They invalidate the result of the previous call.
   DEVICE const unsigned char* keys(int warp_of_row) {
     const unsigned char* half = arrived();
     if constexpr (!WIDENS) return half;
     else if constexpr (ROW_WARPS > 1) return widened(half, 0, TILE_KEYS, 0, 1, threadIdx.x, THREADS);
     else return widened(half, warp_of_row * WARP_KEYS, WARP_KEYS, 0, 1, threadIdx.x % 32, 32);
   }
-  // The values of the same tile.
+  // The values of the same tile. They invalidate the result of the previous call.
   DEVICE const unsigned char* values(int warp_of_row) {
     const unsigned char* half = arrived();
     if constexpr (!WIDENS) return half;
@@ -73,7 +73,7 @@ class HalfTiles {
   }
 
  private:
-  // Closes a group in any case, so that arrived() can count them.
+  // Starts the next copy, if any is left. It always closes a group, so that arrived() can count groups.
   DEVICE void ask() {
     if (next_key_ < source_.to) {
       copy_half(ring_ + filled_ * SLOT_BYTES, asks_values_ ? source_.values : source_.keys, source_, next_key_);
@@ -85,13 +85,13 @@ class HalfTiles {
   }
   DEVICE const unsigned char* arrived() {
     copy_wait<RING - 2>();
-    __syncthreads();  // all copies are there, and all threads are done with the slot that is filled next
+    __syncthreads();  // all copies have arrived, and all threads are done with the slot that is filled next
     ask();
     const unsigned char* half = ring_ + read_ * SLOT_BYTES;
     read_ = read_ + 1 == RING ? 0 : read_ + 1;
     return half;
   }
-  // Rows [first_row, first_row + rows), pairs first_pair, first_pair + pair_step, ...
+  // Widens rows [first_row, first_row + rows), pairs first_pair, first_pair + pair_step, ...
   DEVICE const unsigned char* widened(const unsigned char* half, int first_row, int rows, int first_pair, int pair_step,
                                       int thread, int threads) {
     unsigned char* wide = ring_ + RING * SLOT_BYTES;

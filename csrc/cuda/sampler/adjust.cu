@@ -1,6 +1,6 @@
-// Applies what requests forbid, favour and penalise, in place and before the scan: sampler.cuh.
-// Order: allowed tokens, forbidden tokens, biases, penalties, repetitions. Whatever is not finite becomes NaN and stays
-// it, so that the scan finds it. Grid: x slices, y adjustments. Bytes: 4 * vocab read, and what changes written.
+// Applies the constraints, biases and penalties of requests to logits, in place and before the scan: sampler.cuh.
+// Order: allowed tokens, forbidden tokens, biases, penalties, repetitions. Logits that are not finite become NaN and stay
+// NaN, so that the scan finds them. Grid: x slices, y adjustments. Bytes: 4 * vocab read; changed logits written.
 #include "sampler/adjust.cuh"
 
 static_assert(SHARED_BYTES == 0);

@@ -1,4 +1,4 @@
-// What a request forbids, favours and penalises: sampler/adjust.cu applies it, sampler/count.cu keeps it up to date.
+// The constraints, biases and penalties of requests: sampler/adjust.cu applies them, sampler/count.cu keeps counts current.
 #pragma once
 #include "sampler/sampler.cuh"
 
@@ -8,13 +8,13 @@ struct alignas(8) Seen {
 
 struct Adjustment {
   const uint32_t* allowed;  // [vocab / 32] bits, the lowest first; or null
-  Seen* seen;               // [0].count: how many follow. Or null
-  int32_t source;           // which row of the logits
-  int32_t index;            // which of the token ids
-  int32_t forbidden, num_forbidden;  // where in `words`: token ids
-  int32_t biased, num_biased;        // where in `words`: token ids, then as many float biases
+  Seen* seen;               // [0].count: the number of entries that follow; or null
+  int32_t source;           // row of the logits
+  int32_t index;            // index in the token ids
+  int32_t forbidden, num_forbidden;  // index in `words` of the token ids
+  int32_t biased, num_biased;        // index in `words` of the token ids, which as many float biases follow
   float repetition, frequency, presence;
-  int32_t repeating, num_repeating;  // as `biased`, what is subtracted
+  int32_t repeating, num_repeating;  // like `biased`, with numbers to subtract
   int32_t unused;
 };
 

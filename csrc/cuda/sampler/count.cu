@@ -1,4 +1,4 @@
-// Counts a row's new token among those that its penalties are for, so that the host need not know it: sampler.cuh.
+// Counts a row's new token for its penalties, so that the host need not know the token: sampler.cuh.
 // Grid: x 1, y adjustments. Shared memory: a flag.
 #include "sampler/adjust.cuh"
 

@@ -1,9 +1,9 @@
-// One level of a descent to the last token that stays: by count for top-k, by mass for top-p: sampler.cuh.
-// A level looks at the next 11, 11 and 10 bits of the keys that begin as `prefix`: it makes the histogram of what they
-// bring (each 1, or its weight), adds the bins from the highest on until they reach the goal, and puts that bin's bits behind
-// the prefix. After the third the key is whole, and how many of the tokens with exactly this key are needed follows
-// from what is left of the goal, because all of them bring the same.
-// top-p's goal is a part of what min-p and top-k left. A top-k that is not reached by tokens that are not masked cuts
+// One level of the search for the last token that stays: by count for top-k, by mass for top-p: sampler.cuh.
+// The three levels examine 11, 11 and 10 bits of the keys that begin with `prefix`. A level computes the histogram of these
+// bits, in which a token counts 1 or its weight, adds the bins from the highest on until they reach the goal, and appends
+// the last bin's bits to the prefix. After the third level the key is complete. Tokens with this key all count the same,
+// so the rest of the goal determines how many of them stay.
+// top-p's goal is a fraction of the mass that min-p and top-k left. If fewer than top-k tokens are not masked, top-k cuts
 // nothing.
 // Shared memory: a histogram as two halves of 32 bits, because 64-bit additions in shared memory are slow, and Scratch.
 #include "sampler/sampler.cuh"
@@ -35,7 +35,7 @@ DEVICE void add(Shared& shared, int bin, uint64_t amount) {
   if (high) atomicAdd(&shared.high[bin], high);
 }
 
-// The descent is at its end: `state.prefix` is a whole key.
+// The end of the search: `state.prefix` is a complete key.
 DEVICE void finish(const SamplerParams& p, const Weights& weights, SamplerState& state) {
   uint64_t ties = state.goal;
   if (p.by_mass) {
@@ -46,12 +46,12 @@ DEVICE void finish(const SamplerParams& p, const Weights& weights, SamplerState&
   state.cut_ties = uint32_t(ties);
 }
 
-// In the last block of a row: takes the histogram, and leaves zeros.
+// Called by the last block of a row: reads the histogram, and leaves zeros in it.
 DEVICE void choose(const SamplerParams& p, const Level& level, const Weights& weights, Scratch& scratch) {
   const SamplerRow& row = p.rows[blockIdx.y];
   SamplerState& state = p.states[blockIdx.y];
   uint64_t* histogram = p.histograms + int64_t(blockIdx.y) * BINS;
-  const bool has_ties = p.by_mass && state.cut_key && level.holds(state.cut_key);  // top-k's, left out until here
+  const bool has_ties = p.by_mass && state.cut_key && level.holds(state.cut_key);  // top-k's ties, not in the histogram
   const int first = BINS - 1 - int(threadIdx.x) * BINS_PER_THREAD;
   uint64_t amounts[BINS_PER_THREAD], own = 0, total;
 #pragma unroll
@@ -64,7 +64,7 @@ DEVICE void choose(const SamplerParams& p, const Level& level, const Weights& we
   }
   uint64_t before = block_prefix(own, scratch, total), goal = state.goal;
   if (p.level == 0) goal = p.by_mass ? uint64_t(ceil(row.top_p * double(total))) : row.top_k;
-  __syncthreads();  // everyone has read the state, which one thread now changes
+  __syncthreads();  // all threads have read the state, which one thread now changes
   if (goal > total) {
     if (threadIdx.x == 0) state.goal = 0;
     return;

@@ -1,7 +1,7 @@
-// A token by inverting the cumulative distribution of what min-p and the cut left, in the order of ids: sampler.cuh.
-// It is the first token at which the mass exceeds `uniform` of the whole, the same definition as on the host. A tile of 256
-// tokens gives its mass above the cut and how many tokens are at the cut; the last block of a row then knows which of these
-// stay, adds up the tiles, and goes through the tile in which the target lies. Shared memory: Scratch.
+// Draws a token by inverting the cumulative distribution of the tokens that min-p and the cut left, by ids: sampler.cuh.
+// It is the first token at which the mass exceeds `uniform` times the total, as on the host. For each tile of 256 tokens
+// the mass above the cut and the number of tokens at the cut are computed; the last block of a row then knows which of the
+// latter stay, adds up the tiles, and searches the tile that contains the target. Shared memory: Scratch.
 #include "sampler/sampler.cuh"
 
 constexpr uint64_t ONE_TIE = 1ull << 53;  // above the mass of a tile, at most 2^52
@@ -29,14 +29,14 @@ DEVICE void sum_tiles(const SamplerParams& p, const float* logits, const Weights
   }
 }
 
-// Writes for all threads to `scratch`: the tile, the rest of the target in it, which of its ties stay.
+// Writes to `scratch`, for all threads: the tile, the rest of the target in it, and which of its ties stay.
 DEVICE void find_tile(const SamplerParams& p, const SamplerState& state, uint64_t tie, const uint64_t* tiles, Scratch& scratch) {
   const int num_tiles = tiles_of(p.vocab), share = (num_tiles + THREADS - 1) / THREADS;
   const int from = threadIdx.x * share, to = min(from + share, num_tiles);
   uint64_t ties = 0, own = 0, total;
   for (int tile = from; tile < to; tile++) ties += tiles[tile] / ONE_TIE;
   uint64_t ties_before = block_prefix(ties, scratch, total);
-  const auto first = [](uint64_t in_tile, uint64_t earlier, uint32_t number) {  // of its ties, among the first `number`
+  const auto first = [](uint64_t in_tile, uint64_t earlier, uint32_t number) {  // the tile's ties among the first `number`
     const uint64_t room = number > earlier ? number - earlier : 0;
     return in_tile < room ? in_tile : room;
   };
@@ -63,7 +63,7 @@ DEVICE void find_tile(const SamplerParams& p, const SamplerState& state, uint64_
   __syncthreads();
 }
 
-// A warp's work.
+// Finds the token in the tile; one warp calls it.
 DEVICE void draw_in_tile(const SamplerParams& p, const float* logits, const Weights& weights, uint32_t cut, const Scratch& scratch) {
   const uint32_t lower_lanes = (1u << threadIdx.x % 32) - 1;
   uint64_t left = scratch.left;

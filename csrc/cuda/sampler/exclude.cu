@@ -1,13 +1,14 @@
-// XTC: of the tokens that min-p and the cut left, those that have at least `xtc_threshold` of the mass are masked, but for
-// the last of them in rank order: sampler.cuh. Launches: the mass; which token is the last; masks. Shared memory: Scratch.
-// Of the tokens at the cut, which all weigh the same, masks could not tell which stay: if they are as likely, the last of
-// those that stay is the last of all, `state.last` remains 0, and `skipped_ties` leaves the earlier ones out of the draw.
+// XTC: of the tokens that min-p and the cut left, those with at least `xtc_threshold` of the mass are masked, except the
+// last of them in rank order: sampler.cuh. Launches: the mass; the last token; masks. Shared memory: Scratch.
+// Masks cannot distinguish the tokens at the cut, which have equal weights and of which some stay. If their weight reaches
+// the threshold, the last that stays is the last of all: then `state.last` remains 0, and `skipped_ties` leaves the earlier
+// ones out of the draw.
 #include "sampler/sampler.cuh"
 
 constexpr int ADD_MASS = 0, FIND_LAST = 1, MASK = 2;
 static_assert(SHARED_BYTES == sizeof(Scratch));
 
-DEVICE uint64_t place_of(uint32_t key, int token) { return uint64_t(~key) << 32 | uint32_t(token); }  // the last is greatest
+DEVICE uint64_t place_of(uint32_t key, int token) { return uint64_t(~key) << 32 | uint32_t(token); }  // the last token is greatest
 
 DEVICE void add_mass(const SamplerParams& p, const float* logits, const Weights& weights, SamplerState& state, Scratch& scratch) {
   uint64_t mass = 0, total;
@@ -27,7 +28,7 @@ KERNEL(sampler_exclude, SamplerParams) {
   if (p.level == ADD_MASS) return add_mass(p, logits, weights, state, scratch);
   const uint64_t tie = state.cut_key ? weights(logit_of(state.cut_key)) : 0;
   const uint64_t part = uint64_t(ceil(row.xtc_threshold * double(state.total + state.cut_ties * tie)));
-  const uint64_t goal = part ? part : 1;  // what weighs nothing is not drawn anyway
+  const uint64_t goal = part ? part : 1;  // tokens of weight 0 are not drawn anyway
   const bool has_ties = tie >= goal;
   if (has_ties && p.level == FIND_LAST) return;
   each_token(logits, p.vocab, [&](int token, float logit) {

@@ -1,10 +1,10 @@
-// Lists the tokens above a row's cut and its ties, in any order, each as (~key, id) in 64 bits, so that ascending they
-// are in rank order: sampler.cuh. Shared memory: Scratch.
+// Lists the tokens above a row's cut and its ties, in any order, each as (~key, id) in 64 bits: sorted ascending, they are
+// in rank order: sampler.cuh. Shared memory: Scratch.
 #include "sampler/sampler.cuh"
 
 static_assert(SHARED_BYTES == sizeof(Scratch));
 
-// A warp lists its tokens of a tile: `listed` are, of each 32, those that it lists.
+// Called by a warp for a tile: `listed` has a bit for each of the tile's tokens, in words of 32; set bits are listed.
 DEVICE void list_tokens(const SamplerParams& p, const uint32_t (&listed)[TILE_PARTS], const float (&part)[TILE_PARTS], int tile) {
   const int lane = threadIdx.x % 32;
   uint32_t count = 0, place = 0;
@@ -22,7 +22,7 @@ DEVICE void list_tokens(const SamplerParams& p, const uint32_t (&listed)[TILE_PA
   }
 }
 
-// Lists what is above the cut in the block's slice; leaves in `tiles` how many tokens of each are at the cut.
+// Lists the tokens above the cut in the block's slice; writes to `tiles` the number of tokens at the cut in each tile.
 DEVICE void list_slice(const SamplerParams& p, const float* logits, uint32_t cut, uint64_t* tiles) {
   const uint32_t above = cut ? cut : KEY_OF_MASKED;
   const int end = min(int(blockIdx.x + 1) * (SLICE / TILE), tiles_of(p.vocab));
@@ -40,7 +40,7 @@ DEVICE void list_slice(const SamplerParams& p, const float* logits, uint32_t cut
   }
 }
 
-// Makes of how many ties each tile has how many there are before it; NO_TIES if it has none itself.
+// Replaces each tile's number of ties by the number of ties before it, or by NO_TIES if the tile has none.
 constexpr uint64_t NO_TIES = ~0ull;
 DEVICE void count_ties_before(uint64_t* tiles, int num_tiles, Scratch& scratch) {
   const int share = (num_tiles + THREADS - 1) / THREADS, from = threadIdx.x * share, to = min(from + share, num_tiles);
@@ -55,7 +55,7 @@ DEVICE void count_ties_before(uint64_t* tiles, int num_tiles, Scratch& scratch) 
   __syncthreads();
 }
 
-// In the last block of a row: the first `cut_ties` tokens at the cut.
+// Called by the last block of a row: lists the first `cut_ties` tokens at the cut.
 DEVICE void list_ties(const SamplerParams& p, const float* logits, const SamplerState& state, const uint64_t* tiles) {
   for (int tile = threadIdx.x / 32; tile < tiles_of(p.vocab); tile += WARPS) {
     if (tiles[tile] >= state.cut_ties) continue;

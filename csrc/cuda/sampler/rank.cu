@@ -1,5 +1,5 @@
-// What the log-probability of a row's token is made of, from raw logits: the mass of all tokens, how many stand before the
-// chosen one, and its logit: sampler.cuh. Shared memory: Scratch.
+// The terms of the log-probability of a row's chosen token, from raw logits: the mass of all tokens, the number of tokens
+// before the chosen one in rank order, and its logit: sampler.cuh. Shared memory: Scratch.
 #include "sampler/sampler.cuh"
 
 static_assert(SHARED_BYTES == sizeof(Scratch));

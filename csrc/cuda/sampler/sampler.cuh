@@ -1,16 +1,16 @@
-// What the sampler's kernels share: a row's parameters and state, ranks and weights as integers, the walk over a row.
+// Shared by the sampler's kernels: a row's parameters and state, ranks and weights as integers, loops over a row.
 //
-// Algorithm  A row is cut into slices of SLICE tokens, a block each; the last block of a row to finish puts the slices'
-//            findings together. Nothing is sorted. Every sum is one of integers: a token's weight exp((logit - top) /
-//            temperature) is held in units of 2^-44 of the best token's, so that a row's result is the same in whatever
-//            order threads, atomics and blocks add, and for any SLICE. All float arithmetic is plain IEEE operations,
-//            the exponential included: a device and the emulator give the same bits.
-//            A weight below 2^-44 counts as none: such a token would come once in 10^13 draws.
+// Algorithm  A row is divided into slices of SLICE tokens, one per block; the last block of a row to finish combines the
+//            slices' results. Nothing is sorted. All sums are sums of integers: a token's weight exp((logit - top) /
+//            temperature) is stored in units of 2^-44 of the best token's weight, so a row's result does not depend on the
+//            order in which threads, atomics and blocks add, nor on SLICE. All float arithmetic, the exponential included,
+//            consists of plain IEEE operations: a device and the emulator give the same bits.
+//            A weight below 2^-44 counts as 0: such a token would be drawn once in 10^13 draws.
 // Rank order Higher logit first, equal logits by lower id.
-// Launches   [adjust], scan, then for rows that ask: [3 cuts by count], [3 cuts by mass], [3 to exclude],
+// Launches   [adjust], scan, then if any row needs them: [3 cuts by count], [3 cuts by mass], [3 to exclude],
 //            [draw], [count]; for log-probabilities scan, rank, [3 cuts, gather] over raw logits.
-// Grid       x: slices, y: rows. Rows that a launch does not concern end at once.
-// Bytes      4 * vocab a row and launch; floor at 4.3 TB/s: 15 us a launch for 128 rows of 131,072.
+// Grid       x: slices, y: rows. The blocks of rows that do not need a launch end at once.
+// Bytes      4 * vocab per row and launch; floor at 4.3 TB/s: 15 us per launch for 128 rows of 131,072.
 //
 // -D SLICE: a multiple of TILE. THREADS, SHARED_BYTES.
 #pragma once
@@ -25,33 +25,33 @@ static_assert(SLICE % TILE == 0 && THREADS % 32 == 0);
 
 struct SamplerRow {
   int64_t seed;
-  int64_t position;  // of the token in the output; the scan counts it on
+  int64_t position;  // of the token in the output; the scan increments it
   double top_p;      // 1: off
   double xtc_probability, xtc_threshold;  // 0: off
   float temperature;
   float log_min_p;  // -infinity: off
   int32_t top_k;    // 0: off
   uint32_t flags;
-  int32_t source;  // which row of the logits
-  int32_t index;   // which of the token ids
+  int32_t source;  // row of the logits
+  int32_t index;   // index in the token ids
   int64_t list;    // where its gathered tokens begin
 };
 
 struct SamplerState {
-  uint64_t uniform;  // the row's random number of [0, 1) in units of 2^-64
-  uint64_t goal;     // of a descent: what the tokens from `prefix` on have still to bring
+  uint64_t uniform;  // the row's random number in [0, 1), in units of 2^-64
+  uint64_t goal;     // of a cut: the count or mass that tokens with `prefix` must still reach
   uint64_t total;    // mass of all tokens; for XTC, of those above the cut
   uint64_t rank;     // tokens before the chosen one
-  uint64_t last;     // place of the only one that stays of those that XTC means
+  uint64_t last;     // place of the token that XTC keeps of those that reach its threshold
   float top;
   float chosen;  // logit of the chosen token
   uint32_t bad;
-  uint32_t cut_key;   // keys above it stay, and
-  uint32_t cut_ties;  // so many that are equal to it, lowest ids first
+  uint32_t cut_key;   // tokens with greater keys stay
+  uint32_t cut_ties;  // the number of tokens with this key that stay, lowest ids first
   uint32_t prefix;
   uint32_t gathered;
   uint32_t is_excluding;
-  uint32_t skipped_ties;  // of the cut's, lowest ids first
+  uint32_t skipped_ties;  // the number of ties that XTC excludes, lowest ids first
   uint32_t unused;
 };
 
@@ -74,7 +74,7 @@ struct SamplerParams {
 
 // ---- ranks and weights as integers -------------------------------------------------------------------------------
 
-// Ascends with the logit; -0 and 0 are equal. That of a number is above 0.
+// An integer that ascends with the logit; -0 and 0 are equal. The key of a number is above 0.
 DEVICE uint32_t key_of(float logit) {
   const uint32_t bits = __float_as_uint(logit + 0.f);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -82,7 +82,7 @@ DEVICE uint32_t key_of(float logit) {
 DEVICE float logit_of(uint32_t key) { return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key); }
 DEVICE bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
-// exp((logit - top) / temperature) in units of 1 / WEIGHT_OF_BEST, below; 0 if that is less than min-p of the best.
+// exp((logit - top) / temperature) in units of 1 / WEIGHT_OF_BEST, rounded down; 0 if it is below min-p times the best.
 class Weights {
  public:
   DEVICE Weights(const SamplerRow& row, const SamplerState& state)
@@ -96,8 +96,8 @@ class Weights {
  private:
   float top, temperature, inverse, log_min_p;
 
-  // The correctly rounded quotient, from a correctly rounded inverse and two exact remainders. Differences that weigh
-  // nothing are made finite.
+  // The correctly rounded quotient, from a correctly rounded inverse and two exact remainders. Differences whose weight is
+  // 0 are made finite.
   DEVICE float exponent(float logit) const {
     const float difference = fmaxf(logit - top, -256.f);
     float quotient = difference * inverse;
@@ -107,7 +107,7 @@ class Weights {
 
   DEVICE static float power(float x) {  // e^x, -64 <= x <= 0
     const float halvings = rintf(x * LOG2_E);
-    float rest = fmaf(halvings, -0.693359375f, x);  // ln 2 in two parts, of which the first has 9 bits
+    float rest = fmaf(halvings, -0.693359375f, x);  // ln 2 in two parts, the first with 9 bits
     rest = fmaf(halvings, 2.12194440e-4f, rest);
     float sum = 1.f / 5040;
     sum = fmaf(sum, rest, 1.f / 720);
@@ -121,9 +121,9 @@ class Weights {
   }
 };
 
-// ---- the walk ----------------------------------------------------------------------------------------------------
+// ---- loops over a row --------------------------------------------------------------------------------------------
 
-// visit(token, logit) for each of this thread's tokens of the block's slice.
+// Calls visit(token, logit) for each of this thread's tokens of the block's slice.
 template <class Visit>
 DEVICE void each_token(const float* logits, int vocab, Visit visit) {
   constexpr int AT_ONCE = 8;
@@ -140,7 +140,7 @@ DEVICE void each_token(const float* logits, int vocab, Visit visit) {
 
 DEVICE int tiles_of(int vocab) { return (vocab + TILE - 1) / TILE; }
 
-// A lane's tokens of a tile: token(i) = tile * TILE + i * 32 + lane; -infinity where there is none.
+// A lane's logits of a tile: part[i] is that of token tile * TILE + i * 32 + lane; -infinity beyond the vocabulary.
 DEVICE void load_tile(float (&part)[TILE_PARTS], const float* logits, int tile, int vocab) {
 #pragma unroll
   for (int i = 0; i < TILE_PARTS; i++) {
@@ -149,16 +149,16 @@ DEVICE void load_tile(float (&part)[TILE_PARTS], const float* logits, int tile, 
   }
 }
 
-// ---- what threads do together ------------------------------------------------------------------------------------
+// ---- operations of warps and blocks ------------------------------------------------------------------------------
 
 struct Scratch {
   uint64_t sums[WARPS];
-  uint64_t left;  // written by its owner for the others
+  uint64_t left;  // written by one thread for the others
   uint32_t skipped, ties;
   int32_t place;
 };
 
-DEVICE uint64_t warp_prefix(uint64_t x) {  // up to and including this lane's
+DEVICE uint64_t warp_prefix(uint64_t x) {  // the sum over the lanes up to and including this one
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
     const uint64_t lower = __shfl_up_sync(ALL_LANES, x, distance);
@@ -171,7 +171,7 @@ DEVICE uint64_t warp_total(uint64_t x) {
   for (int distance = 16; distance; distance /= 2) x += __shfl_xor_sync(ALL_LANES, x, distance);
   return x;
 }
-// The sum of the x of the threads before this one, and of all.
+// The sum of x over the threads before this one; `total` becomes the sum over all.
 DEVICE uint64_t block_prefix(uint64_t x, Scratch& scratch, uint64_t& total) {
   const int warp = threadIdx.x / 32;
   const uint64_t sum = warp_prefix(x);
@@ -188,7 +188,7 @@ DEVICE uint64_t block_prefix(uint64_t x, Scratch& scratch, uint64_t& total) {
   return before;
 }
 
-// Whether all other blocks of the row are through; then what they wrote to global memory can be read.
+// Whether all other blocks of the row have finished; if so, their writes to global memory can be read.
 DEVICE bool is_last_block(uint32_t* finished, Scratch& scratch) {
   __threadfence();
   __syncthreads();

@@ -1,13 +1,13 @@
-// Of each row the best token, whether all is finite, and the random number: sampler.cuh. A greedy row is then done.
-// A logit that is not finite makes a row bad, and so does a best token that is masked; -infinity is no fault in a row that
-// may be masked. Shared memory: Scratch.
+// Finds each row's best token, checks that all logits are finite, and computes the random number: sampler.cuh. A greedy row
+// is then done. A logit that is not finite makes a row bad, and so does a masked best token; -infinity is allowed in a row
+// that may be masked. Shared memory: Scratch.
 #include "sampler/sampler.cuh"
 
 static_assert(SHARED_BYTES == sizeof(Scratch));
 
-constexpr uint32_t EXCLUSIONS = 1;  // the stream of random numbers that XTC has
+constexpr uint32_t EXCLUSIONS = 1;  // XTC's stream of random numbers
 
-// 64 random bits of (seed, position), by Philox4x32-10; the first 53 are those of the host's sampler, the rest is zero.
+// 64 bits for (seed, position), by Philox4x32-10: 53 random bits, the same as in the host's sampler, then zeros.
 DEVICE uint64_t uniform_of(uint64_t seed, uint64_t position, uint32_t stream) {
   uint32_t c0 = uint32_t(position), c1 = uint32_t(position >> 32), c2 = stream, c3 = 0;
   uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
@@ -20,7 +20,7 @@ DEVICE uint64_t uniform_of(uint64_t seed, uint64_t position, uint32_t stream) {
   return (uint64_t(c0 >> 5) << 26 | c1 >> 6) << 11;
 }
 
-// A place in rank order: the greater is the earlier.
+// A place in rank order: a greater place is earlier.
 DEVICE uint64_t place_of(float logit, int token, bool may_be_masked) {
   const bool is_good = is_finite(logit) || (may_be_masked && key_of(logit) == KEY_OF_MASKED);
   return is_good ? uint64_t(key_of(logit)) << 32 | ~uint32_t(token) : NOT_FINITE;
@@ -51,7 +51,7 @@ DEVICE void start_row(const SamplerParams& p, uint64_t best) {
   state.top = logit_of(uint32_t(best >> 32));
   state.bad = best == NOT_FINITE || best >> 32 == KEY_OF_MASKED;
   p.states[blockIdx.y] = state;
-  if (!p.bad) return;  // a row of log-probabilities has its token
+  if (!p.bad) return;  // in a pass for log-probabilities the token is given
   row.position++;
   p.token_ids[row.index] = state.bad ? 0 : ~uint32_t(best);
   p.bad[row.index] = state.bad;

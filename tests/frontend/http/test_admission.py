@@ -56,7 +56,7 @@ def test_the_frontend_refuses_a_time_limit_that_cannot_be_met(tenant, wait_s):
     admission = Admission(max_active=100, stats=lambda: stats)
     admission.check_time_limit(tenant, 0.0)
     admission.check_time_limit(tenant, wait_s + 0.5)
-    with pytest.raises(Overloaded, match=r"timeout=1: the first token would come in about \d s") as refused:
+    with pytest.raises(Overloaded, match=r"timeout=1: the first token is expected in about \d s") as refused:
         admission.check_time_limit(tenant, 1.0)
     assert refused.value.retry_after_s == wait_s - 1.0
 

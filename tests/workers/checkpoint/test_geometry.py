@@ -85,8 +85,8 @@ def test_llama_4_sees_attention_chunks_in_layers_that_rotate(tmp_path):
     assert not found.has_qk_norm(0)
 
 
-def test_bloom_has_names_of_its_own(tmp_path):
-    """As the released files have them."""
+def test_the_field_names_of_bloom_are_understood(tmp_path):
+    """The names are those of the published files."""
     fields = {"n_embed": 64, "n_inner": None, "n_layer": 3, "num_attention_heads": 8, "layer_norm_epsilon": 1e-5}
     others = {"vocab_size": 300, "seq_length": 128, "offset_alibi": 100, "skip_bias_add": True, "pretraining_tp": 4}
     (tmp_path / "config.json").write_text(json.dumps(fields | others | {"architectures": ["BloomForCausalLM"]}))

@@ -32,7 +32,7 @@ def apart(logits):
 
 
 def draw(pool, logits, params, uniform, masks=None, mask_of=None):
-    """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
+    """Draw a token for each row of `logits` with the parameters `params` and the random number `uniform`.
 
     If a row has XTC, it applies in this step.
     """

@@ -1,5 +1,5 @@
-"""Blocks behind windows and before attention chunks go to other rows while a row runs: not a bit changes, and none of
-them is looked at again."""
+"""Blocks behind windows and before attention chunks go to other rows while a row runs: no bit changes, and the row does
+not read them again."""
 
 from functools import partial
 

@@ -74,7 +74,7 @@ def test_scores_of_labels_agree_with_transformers_and_use_token_types(name, labe
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_scores_of_each_token_are_transformers(name, tmp_path, pools):
+def test_scores_of_each_token_agree_with_transformers(name, tmp_path, pools):
     options = {**ENCODERS[name], "num_labels": 3}
     expected_model = write_reference(tmp_path, name.replace("Model", "ForTokenClassification"), options)
     prompt = tokens(60)
@@ -94,7 +94,7 @@ def test_the_mean_is_scored_where_config_json_says_so(tmp_path, make_pool):
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 18, 31, 32, 33, 34, 150])
-def test_a_local_layer_sees_half_its_window_on_each_side(length, modern_bert, pools):
+def test_a_local_layer_attends_to_half_its_window_on_each_side(length, modern_bert, pools):
     folder, expected_model = modern_bert
     prompt = tokens(150)[:length]
     expected = hidden_states(expected_model, prompt)
@@ -106,13 +106,13 @@ def test_a_local_layer_sees_half_its_window_on_each_side(length, modern_bert, po
 @pytest.mark.parametrize(
     "name", ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM"]
 )
-def test_what_restores_masked_words_is_left_out(name, tmp_path):
+def test_the_head_for_masked_tokens_is_ignored(name, tmp_path):
     expected_model = write_reference(tmp_path, name, ENCODERS[name.replace("ForMaskedLM", "Model")])
     expected = hidden_states(expected_model, tokens(40))[0]
     assert_near(vectors(ours(tmp_path), tokens(40)), expected / np.linalg.norm(expected))
 
 
-def test_packed_weights_give_the_bits_of_read_ones(tmp_path, make_pool):
+def test_an_encoder_from_packed_weights_has_the_same_bits(tmp_path, make_pool):
     folder = tmp_path / "model"
     write_reference(folder, "BertModel", ENCODERS["BertModel"])
     if (pool := make_pool()) is None:
@@ -172,7 +172,7 @@ def random_items(rng: random.Random) -> list:
 
 
 @pytest.mark.parametrize(("name", "dtype"), BITS)
-def test_a_vector_has_the_same_bits_alone_and_in_any_company(name, dtype, tmp_path, pool, row_variant):
+def test_a_vector_has_the_same_bits_alone_and_in_any_batch(name, dtype, tmp_path, pool, row_variant):
     write_reference(tmp_path, name, ENCODERS[name], dtype)
     model = ours(tmp_path, pool=pool, pooling="mean")
     for seed in range(1 if pool is None else 6):

@@ -18,10 +18,10 @@ MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a re
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """One step's work by what tokens see, listed on the device when a layer first needs it."""
+    """The work of one step by attention mask; the device lists it when a layer first needs it."""
 
     view: CacheView
-    by_mask: dict[AttentionMask, kernels.AttentionWork]  # shared by all groups: it does not depend on block tables
+    by_mask: dict[AttentionMask, kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
 
 
 class CudaPagedAttention:

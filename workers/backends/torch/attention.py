@@ -88,7 +88,7 @@ def _attend_tiles(
 
 
 def _per_query(of_heads: Tensor, kv_heads: int, strip_tokens: int) -> Tensor:
-    """What each query's head has: [heads] -> [kv_heads, num_queries], in the order of a strip's queries."""
+    """One number per head, repeated for its queries: [heads] -> [kv_heads, num_queries], in the order of a strip."""
     return of_heads.view(kv_heads, -1).repeat(1, strip_tokens)
 
 

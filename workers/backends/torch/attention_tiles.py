@@ -48,7 +48,7 @@ class TileBatch:
 
 
 def strips_of(view: CacheView, mask: AttentionMask) -> list[Strip]:
-    """Cuts each row's tokens of this step into strips. A padding row has no keys, and so no strips."""
+    """Divide each row's tokens of this step into strips. A padding row has no keys and no strips."""
     strips, starts = [], view.row_starts.tolist()
     for row, kv_len in enumerate(view.kv_lens.tolist()):
         if kv_len == 0:
@@ -65,7 +65,7 @@ def strips_of(view: CacheView, mask: AttentionMask) -> list[Strip]:
 
 
 def tile_batches(view: CacheView, group_size: int, mask: AttentionMask) -> list[TileBatch]:
-    """Every strip of the step, in batches of one padded length."""
+    """All strips of the step, in batches of the same padded length."""
     by_length: dict[int, list[Strip]] = {}
     for strip in strips_of(view, mask):
         by_length.setdefault(1 << (strip.num_tokens - 1).bit_length(), []).append(strip)

@@ -24,7 +24,7 @@ class SingleTokenPlan:
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
-    slots: dict[AttentionMask, list[Tensor]]  # one per row, see _slots; filled when a layer first needs them
+    slots: dict[AttentionMask, list[Tensor]]  # one per row (see _slots); filled when a layer first needs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class SingleTokenAttention:
 
 
 def _slots(view: CacheView, rows: list[tuple[int, int, int]], mask: AttentionMask) -> list[Tensor]:
-    """The slot of each position of a row, [tiles * TILE_KEYS] i64. Positions before the first visible one repeat its
-    slot, positions after the last one likewise: their own may be in another row's blocks."""
+    """The slots of each row's positions, [tiles * TILE_KEYS] i64. Positions before the first that a token attends to
+    get its slot, and positions after the last get the last slot: their own may be in another row's blocks."""
     found, block_size = [], view.cache.block_size
     for row, (start, end, kv_len) in enumerate(rows):
         first = mask.first_seen(max(0, kv_len - (end - start)))
@@ -88,7 +88,7 @@ def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, options: AttentionOptions) -> Tensor:
-    """Attention of `query` [kv_heads, group, head_dim] over the keys that it attends to, in the same shape."""
+    """Attention of one token's `query` [kv_heads, group, head_dim] over the token's keys, in the same shape."""
     seen_from, seen_to = token.seen_from, token.seen_to
     tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
     hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]

@@ -1,4 +1,4 @@
-"""The parameters of the CPU kernels: mirrors of the structs that csrc/cpu/api.h has or includes, and their packing."""
+"""The parameters of the CPU kernels: mirrors of the structs in csrc/cpu/api.h and its includes, and their packing."""
 
 import ctypes
 import struct

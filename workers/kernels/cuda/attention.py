@@ -56,7 +56,7 @@ class AttentionMergeParams(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWork:
-    """The work of one step in memory of the device, for layers that see equally far."""
+    """The work of one step for layers with the same mask, in device memory."""
 
     heads: AttentionShape
     arch: str
@@ -132,9 +132,9 @@ def attention(
 ) -> Tensor:
     """Attend with `query` [tokens, heads, head_dim] to a layer's keys and values; `view` is that of `plan`.
 
-    `options` are those that `plan` was allocated for. fp8 keys count the first of `code_scales` times, values the
-    second. Positions that no token attends to may hold anything. `prefills` False promises that no request has more
-    rows than plan() cuts. Returns [tokens, heads, head_dim].
+    `options` are those for which `plan` was allocated. fp8 keys are multiplied by the first of `code_scales`, values by
+    the second. Positions that no token attends to may hold anything. If `prefills` is False, no request may have more
+    rows than plan() splits. Returns the outputs [tokens, heads, head_dim].
     """
     keys, values = view.cache.keys[layer], view.cache.values[layer]
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens

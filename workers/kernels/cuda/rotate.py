@@ -40,11 +40,12 @@ def rotate_and_cache(
 ) -> Tensor:
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
-    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; nothing is cached of a token
-    whose slot is negative. `angles` [positions, head_dim] float32 are a Rotary's table, `query_scales` [positions]
-    float32 what rotated queries are multiplied by. The weights of norms, and their `biases`, are [head_dim] float32, or
-    [heads, head_dim] with other ones for each head; a centred norm subtracts the mean. The cache is of the dtype of
-    `projected`, or of float8_e4m3fn: a key is then its code times the first of `code_scales`, a value times the second.
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. Keys and values of a token
+    with a negative slot are not written. `angles` [positions, head_dim] float32 are a Rotary's table; rotated queries
+    are multiplied by `query_scales` [positions] float32. The weights of norms, and their `biases`, are [head_dim]
+    float32, or [heads, head_dim] if they differ by head; a centred norm subtracts the mean. The cache has the dtype of
+    `projected`, or float8_e4m3fn: a key is then its code times the first of `code_scales`, a value its code times the
+    second.
     """
     keys, values, positions, slots = view.cache.keys[layer], view.cache.values[layer], view.positions, view.slots
     tokens, heads, head_dim = query.shape

@@ -44,6 +44,6 @@ class PreNormEncoderAssembly(Assembly):
     """Builds a LocalEncoder, whose layers are a decoder's."""
 
     def model(self, pooling: PoolingHead) -> LocalEncoder:
-        """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
+        """Build the encoder. Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
         model = super().model(pooling)
         return LocalEncoder(**{each.name: getattr(model, each.name) for each in fields(model)})

@@ -1,13 +1,13 @@
-"""Attention of an encoder's token to those at most `reach` positions before or after it.
+"""Attention of each token of an encoder to the tokens at most `reach` positions before or after it.
 
-The kernels have two masks: a window that ends at a row's token, and all of a row. Windows around a token are computed
-exactly with these, by shifting queries and reversing texts. Query i of a text of n tokens belongs to one of:
+The kernels have two masks: a window that ends at a row's token, and the whole row. Together they compute a window
+around a token exactly, when queries are shifted and texts are reversed. Query i of a text of n tokens is in one range:
 
     0 ........ n - reach    `left`    its window ends at i + reach: the row of these queries has n keys, and each query
                                       is `reach` positions after its own key
     the last `reach`        `right`   the same in the reversed text, whose keys and values are written a second time,
                                       to the next layer's slots in the cache, which are still free
-    in both ranges           `whole`   both ends of the text are within reach: all keys; only in texts < 2 * reach
+    in both ranges          `whole`   all keys, because both ends of the text are within reach; only if n < 2 * reach
 
 A query's range, and so its bits, depend only on its position and the length of its text.
 """
@@ -33,7 +33,7 @@ class Part:
     """Queries that one call of a kernel serves."""
 
     plan: object
-    tokens: Tensor  # [queries] i64, indices of the step's tokens
+    tokens: Tensor  # [queries] i64, indices into the step's tokens
     options: AttentionOptions
 
 
@@ -43,7 +43,7 @@ class LocalAttention:
     def __init__(
         self, ops: Ops, attention: AttentionBackend, num_heads: int, scale: float, view: CacheView, reach: int
     ):
-        """`view`: of the step, whose rows are whole texts."""
+        """`view` is that of the step, whose rows are whole texts."""
         self._ops = ops
         self._attention = attention
         starts: list[int] = view.row_starts.tolist()
@@ -97,7 +97,7 @@ def _indices(tokens: Iterable[Sequence[int]], view: CacheView) -> Tensor:
 
 
 def _rows(view: CacheView, spans: Sequence[Span]) -> CacheView:
-    """`view` with other rows: of each span its queries, which are the last of its keys; none of a span without any."""
+    """`view` with one row per span that has queries. They attend as if they were the last tokens of the span's keys."""
     kept = [row for row, (tokens, _) in enumerate(spans) if tokens]
     counts = [0, *(len(spans[row][0]) for row in kept)]
     return replace(
@@ -110,7 +110,7 @@ def _rows(view: CacheView, spans: Sequence[Span]) -> CacheView:
 
 
 def _one_layer_on(view: CacheView) -> KVCache:
-    """The cache of which each layer has the next one's part, and the last the first's."""
+    """The cache in which each layer has the next layer's tensors, and the last layer has those of the first."""
     cache = view.cache
     keys, values, scales = ([*each[1:], *each[:1]] for each in (cache.keys, cache.values, cache.scales))
     return replace(cache, keys=keys, values=values, scales=scales)

@@ -41,7 +41,7 @@ class LocalEncoder(Model):
         return ops.norm(hidden, self.final_norm)
 
     def _local(self, view: CacheView) -> LocalAttention | None:
-        """What the step's local layers share; None: there are none."""
+        """The attention that the step's local layers share; None if there are no local layers."""
         [reach] = {reach for reach in self.geometry.reaches if reach} or {0}
         if not reach:
             return None

@@ -1,7 +1,7 @@
 """Falcon: one matrix of q, k and v, grouped by KV head; parallel layers with one or two norms; rotation or ALiBi.
 
-ALiBi's slopes are those of transformers: rounded to bfloat16, and scaled with the scores. What transformers adds to a
-score, slope times position, it also rounds to bfloat16 in a float32 model; here it is exact.
+ALiBi's slopes are those of transformers: rounded to bfloat16, and scaled with the scores. transformers also rounds the
+bias of a score, slope times position, to bfloat16, even in a float32 model; here it is exact.
 """
 
 import math

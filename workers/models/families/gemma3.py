@@ -28,7 +28,7 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given = config.rope_parameters or {}  # by kind of layer; in older files, of full attention alone
+    given = config.rope_parameters or {}  # by kind of layer; in older files, only for full attention
     full = given.get(FULL) or ({} if SLIDING in given else given or config.rope_scaling or {})
     sliding = given.get(SLIDING) or {"rope_theta": config.rope_local_base_freq}
     of_kind = {FULL: rope_of(config, full), SLIDING: rope_of(config, sliding)}

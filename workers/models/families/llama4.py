@@ -30,7 +30,7 @@ def are_rotated(config: HFConfig) -> list[bool]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    """A scaled rope keeps its frequencies alone: the norm that follows undoes a factor."""
+    """The ropes of the layers. Of a scaled rope only the frequencies matter: the norm after it undoes any factor."""
     unrotated = RopeScaling("none")
     if config.attn_temperature_tuning:
         unrotated = replace(unrotated, temperature=Temperature(config.attn_scale, config.floor_scale))

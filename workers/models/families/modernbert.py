@@ -38,7 +38,7 @@ def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
 
 
 def reaches(config: HFConfig) -> tuple[int, ...]:
-    """Half of `local_attention` on each side."""
+    """The positions on each side of a token that a layer attends to: half of `local_attention`; 0: all."""
     return tuple((config.sliding_window or 0) // 2 if kind == SLIDING else 0 for kind in kinds(config))
 
 

@@ -1,4 +1,4 @@
-"""Nemotron and Minitron: layer norms stored less 1, partial rotation, a feed-forward without a gate."""
+"""Nemotron and Minitron: layer norm weights stored minus 1, partial rotation, a feed-forward without a gate."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given = config.rope_parameters or {}  # by kind of layer; in older files, of full attention alone
+    given = config.rope_parameters or {}  # by kind of layer; in older files, only for full attention
     full = given.get(FULL) or ({} if SLIDING in given else given or config.rope_scaling or {})
     of_kind = {FULL: rope_of(config, full), SLIDING: rope_of(config, given.get(SLIDING) or {})}
     return tuple(of_kind[kind] for kind in layer_kinds(config, 4))

@@ -1,1 +1,1 @@
-"""Decoders of the transformers library without a family of our own: its modules, our products, cache and attention."""
+"""Decoders that only the transformers library implements: its modules, with our products, cache and attention."""

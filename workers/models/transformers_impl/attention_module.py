@@ -1,4 +1,4 @@
-"""Attention modules of the most common kind, as four kernels: recognised by trying a small copy of each."""
+"""Computes attention modules of the most common kind with four kernels; recognises them by running small copies."""
 
 import copy
 from collections.abc import Callable
@@ -19,7 +19,7 @@ NORMS = ("q_norm", "k_norm")
 PARTIAL = ("partial_rotary_factor", "rotary_dim", "rotary_pct")  # fields by which a part of each head is rotated
 FAILURES = (RuntimeError, TypeError, AttributeError, ValueError, KeyError, IndexError)
 HIDDEN, HEADS = 6, 4  # of the copy, which has two KV heads
-POSITIONS = (0, 5, 99_999, 3_000_000)  # what depends on positions beside the rotation is seen
+POSITIONS = (0, 5, 99_999, 3_000_000)  # reveal a dependence on positions other than the rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class PlainAttention:
     layer_idx: int
     head_dim: int
     has_norms: bool
-    options: dict[str, Any]  # of the attention function, beside its tensors
+    options: dict[str, Any]  # arguments of the attention function other than its tensors
 
 
 class AttentionModule(nn.Module):
-    """In the place of a PlainAttention."""
+    """Replaces a PlainAttention."""
 
     def __init__(self, plain: PlainAttention, qkv: Linear, norms: tuple[RMSNorm | None, ...], out: Linear, heads: Any):
         super().__init__()
         self.layer_idx = plain.layer_idx
         self.plain = plain
-        self.heads = heads  # of queries, of keys, on this rank
+        self.heads = heads  # (heads of queries, heads of keys) on this rank
         self.norms = norms
         self.qkv, self.out = qkv, out
 
@@ -60,7 +60,7 @@ def rotates_whole_heads(fields: Any) -> bool:
 
 
 def plain_attention(module: Any) -> PlainAttention | None:
-    """None if `module` is no PlainAttention. Its weights need no memory yet."""
+    """What `module` computes; None if it is not a PlainAttention. Its weights need not be in memory yet."""
     children, head_dim = dict(module.named_children()), getattr(module, "head_dim", None)
     if children.keys() not in ({*PRODUCTS}, {*PRODUCTS, *NORMS}) or not isinstance(head_dim, int):
         return None
@@ -82,7 +82,7 @@ def plain_attention(module: Any) -> PlainAttention | None:
 
 
 def _small_copy(module: Any, children: dict[str, Any], head_dim: int) -> tuple[Any, list[nn.Linear]]:
-    """A module with the same code and other, small weights; its products."""
+    """A module with the same code and other, small weights, and its products."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(HIDDEN)
         sizes = ((HIDDEN, HEADS), (HIDDEN, 2), (HIDDEN, 2))
@@ -102,7 +102,7 @@ def _small_copy(module: Any, children: dict[str, Any], head_dim: int) -> tuple[A
 def _agreed(
     model_copy: Any, weights: list[nn.Linear], head_dim: int, norms: list[Callable[[Tensor], Tensor]]
 ) -> dict[str, Any] | None:
-    """The options that the copy passes to the attention function, if all else is what we compute."""
+    """The options that the copy passes to the attention function; None if its results differ from ours."""
     generator = torch.Generator().manual_seed(HEADS)
     x = torch.randn(1, len(POSITIONS), HIDDEN, generator=generator)
     angles = torch.rand(len(POSITIONS), head_dim // 2, generator=generator) * 6.0

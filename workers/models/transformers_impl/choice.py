@@ -15,7 +15,7 @@ INSTALL = "pip install 'paged-serve[hf]'"
 
 
 def is_for_transformers(architectures: list[str], config: ModelConfig) -> bool:
-    """Raises ConfigError when the transformers library is needed and not installed."""
+    """Whether the library runs the model. Raises ConfigError if it is needed and not installed."""
     families = families_with(config.plugins)
     if config.model_impl == "native" or (config.model_impl == "auto" and find_family(architectures, families)):
         return False
@@ -28,7 +28,7 @@ def is_for_transformers(architectures: list[str], config: ModelConfig) -> bool:
 
 @contextmanager
 def refusals_named(architectures: list[str], config: ModelConfig) -> Iterator[None]:
-    """Adds to a ConfigError which model it is about, and the nearest that runs."""
+    """Adds to a ConfigError the name of the model, and the most similar architecture that is supported."""
     try:
         yield
     except ConfigError as error:

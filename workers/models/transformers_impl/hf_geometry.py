@@ -11,7 +11,7 @@ from ...checkpoint.attention_options import AttentionOptions
 from ...checkpoint.geometry import Activation, Geometry, Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig, dtype_of, eos_token_ids
 
-# Fields that a model has only with layers of another kind, if they are above 0.
+# Fields that are above 0 only in models with layers of other kinds.
 OTHER_KINDS = {
     "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok"),
     "latent attention": ("kv_lora_rank", "q_lora_rank"),
@@ -24,7 +24,7 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def check_kind(config: Any) -> None:
-    """Raises ConfigError naming the field by which a model has layers that are not built."""
+    """Raises ConfigError naming a field that means layers of an unsupported kind."""
     for kind, fields in OTHER_KINDS.items():
         for field in fields:
             value = getattr(config, field, None)
@@ -33,11 +33,11 @@ def check_kind(config: Any) -> None:
                 raise ConfigError(f"config.json: {field}={shown} means {kind}, which are not built")
     for layer_type in getattr(config, "layer_types", None) or ():
         if layer_type not in LAYER_TYPES:
-            raise ConfigError(f"config.json: layer_types has {layer_type}; built are {' and '.join(LAYER_TYPES)}")
+            raise ConfigError(f"config.json: layer_types has {layer_type}; valid: {' and '.join(LAYER_TYPES)}")
 
 
 def geometry_of(folder: Path, config: Any, wanted: ModelConfig) -> Geometry:
-    """Windows and caps are not known before the model has run once: see with_attention."""
+    """The geometry without windows and caps, which are known after the model has run once: see with_attention."""
     heads = _size(config, "num_attention_heads")
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     hidden = _size(config, "hidden_size")
@@ -99,7 +99,7 @@ def with_attention(geometry: Geometry, options: list[AttentionOptions], head_mul
 
 
 def _size(config: Any, name: str) -> int:
-    """The field `name` by its common name, which the library gives each config."""
+    """The field with the common name `name`, to which the library maps each config's own name."""
     value = getattr(config, name, None)
     if not isinstance(value, int) or value < 1:
         raise ConfigError(f"config.json: {name}={value} must be a number of at least 1")

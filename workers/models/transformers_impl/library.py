@@ -1,4 +1,4 @@
-"""The transformers library itself: the only file that imports it."""
+"""The interface to the transformers library; this is the only file that imports it."""
 
 import threading
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from .paged_attention import attend
 LIBRARY: Any = transformers  # its functions have no types
 NAME = "paged_serve"  # of our attention function, in a config
 PROBE = "paged_serve_probe"  # the same function, while masks are described
-BUILDING = threading.Lock()  # the library changes torch's default dtype meanwhile
+BUILDING = threading.Lock()  # the library changes torch's default dtype while it builds a model
 NO_INTERFACE = "its class does not call the attention interface of transformers"
 NOT_READ = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError, OSError, ImportError)
 
@@ -36,7 +36,7 @@ class _Fields(msgspec.Struct, frozen=True):
 
 
 class EmptyOnMeta(TorchFunctionMode):
-    """Within it torch.empty has no memory: weights have none until they are read, and what is computed is real."""
+    """In its context torch.empty allocates no memory: weights have none until they are read; computed tensors have."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -46,7 +46,7 @@ class EmptyOnMeta(TorchFunctionMode):
 
 
 def read_config(folder: Path, architectures: Sequence[str], *, trusts_code: bool) -> Any:
-    """The config object of a decoder. Raises ConfigError when the library has none such, or may not run its code."""
+    """The config object of a decoder. Raises ConfigError if the library lacks the decoder or may not run its code."""
     LIBRARY.logging.set_verbosity_error()
     own = set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     code = (read_json_file(folder / "config.json", _Fields).auto_map or {}).get("AutoModelForCausalLM")
@@ -89,18 +89,18 @@ def build(config: Any, architectures: Sequence[str], dtype: torch.dtype, *, trus
 
 
 def describe_masks(config: Any, num_positions: int) -> None:
-    """From here on the library's masks are descriptions, for a Probe."""
+    """From now on the library's masks are descriptions, for a Probe."""
     ALL_MASK_ATTENTION_FUNCTIONS.register(PROBE, window_mask_of(num_positions))
     config._attn_implementation = PROBE
 
 
 def omit_masks(config: Any) -> None:
-    """From here on there are no masks: the metadata of the cache determine what a token attends to."""
+    """From now on the library builds no masks: our attention options determine the keys that a token attends to."""
     config._attn_implementation = NAME
 
 
 def scorer_of(model: Any) -> Any:
-    """`model` with hidden states as its inputs: the head, and what the library's class does to its logits."""
+    """`model` with hidden states as its inputs: the output head, and the library's changes of its logits."""
     setattr(model, model.base_model_prefix, GivenHidden(BaseModelOutputWithPast))
     return model
 

@@ -1,6 +1,6 @@
-"""What takes the place of the library's modules: our products, tables, norms and activations, as torch modules.
+"""Replacements of the library's modules: our products, tables, norms and activations, as torch modules.
 
-Each returns memory of its own, because their callers may keep a result for as long as they like.
+Each result has its own memory, because callers may keep it for any length of time.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ POSITIONS_AT_ONCE = 2048  # a table of angles grows by multiples of this
 
 
 class ProductModule(nn.Module):
-    """In the place of nn.Linear."""
+    """Replaces nn.Linear."""
 
     def __init__(self, product: Linear, in_features: int, out_features: int):
         super().__init__()
@@ -31,7 +31,7 @@ class ProductModule(nn.Module):
 
 
 class EmbeddingModule(nn.Module):
-    """In the place of nn.Embedding."""
+    """Replaces nn.Embedding."""
 
     def __init__(self, table: Table | VocabularyEmbedding):
         super().__init__()
@@ -43,7 +43,7 @@ class EmbeddingModule(nn.Module):
 
 
 class HeadModule(nn.Module):
-    """In the place of the output head; the result is float32, and valid until the next call."""
+    """Replaces the output head; the result is float32, and valid until the next call."""
 
     def __init__(self, head: OutputHead):
         super().__init__()
@@ -55,7 +55,7 @@ class HeadModule(nn.Module):
 
 
 class NormModule(nn.Module):
-    """In the place of a norm over the last dimension."""
+    """Replaces a norm over the last dimension."""
 
     def __init__(self, ops: Ops, norm: Norm):
         super().__init__()
@@ -68,7 +68,7 @@ class NormModule(nn.Module):
 
 
 class ActivationModule(nn.Module):
-    """In the place of an activation without a gate."""
+    """Replaces an activation without a gate."""
 
     def __init__(self, ops: Ops, activation: Activation):
         super().__init__()
@@ -81,7 +81,7 @@ class ActivationModule(nn.Module):
 
 
 class FeedForwardModule(nn.Module):
-    """In the place of a feed-forward with a gate: one product for gate and up, and one kernel between it and down."""
+    """Replaces a feed-forward with a gate: one product for gate and up, one kernel for the activation, and down."""
 
     def __init__(self, ops: Ops, gate_up: Linear, activation: Activation, down: Linear):
         super().__init__()
@@ -95,10 +95,10 @@ class FeedForwardModule(nn.Module):
 
 
 class RotationModule(nn.Module):
-    """In the place of a module that computes cosines and sines: reads them from tables that it computed before.
+    """Replaces a module that computes cosines and sines: reads them from tables that the module has computed.
 
     Tables are computed in pieces that begin at fixed positions, so that no row's bits depend on a batch. Every piece
-    also asks for the last position that is served: what depends on a length (longrope) then depends on that one.
+    includes the last position that is served, so a scaling that depends on the length (longrope) uses that length.
     """
 
     def __init__(self, rotation: nn.Module, num_positions: int):
@@ -120,7 +120,7 @@ class RotationModule(nn.Module):
         return tuple(table.index_select(0, positions).unsqueeze(0) for table in tables)
 
     def __getattr__(self, name: str) -> Any:
-        """The other attributes of the module whose place it takes."""
+        """The other attributes of the replaced module."""
         return self._modules["_rotation"] if name == "_rotation" else getattr(self._rotation, name)
 
     def piece(self, first: int, x: Tensor, *which: Any, **named: Any) -> tuple[Tensor, ...]:
@@ -132,7 +132,7 @@ class RotationModule(nn.Module):
 
 
 class GivenHidden(nn.Module):
-    """In the place of a model without its head: returns the hidden states that it is given."""
+    """Replaces a model without its head: returns its input, the hidden states."""
 
     def __init__(self, output: Any):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Recognises modules that compute what a kernel of ours computes, by trying both on random numbers."""
+"""Recognises modules that one of our kernels can replace, by comparing both on random numbers."""
 
 import copy
 import inspect
@@ -12,9 +12,9 @@ from ...checkpoint.geometry import Activation
 from ...layers.activation import activated
 from ...layers.norm import LayerNorm, Norm, RMSNorm
 
-TOLERANCE = 1e-5  # of float32 results near 1, relative; the variants that are told apart differ by more than 1e-4
+TOLERANCE = 1e-5  # of float32 results near 1, relative; results of different variants differ by more than 1e-4
 SEED = 5
-SCALES = (1e-4, 1.0, 30.0)  # of the inputs; with small ones eps counts
+SCALES = (1e-4, 1.0, 30.0)  # of the inputs; with small inputs the results depend on eps
 GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")  # the parts of a feed-forward with a gate
 KINDS = (
     Activation("silu", False),
@@ -25,7 +25,7 @@ KINDS = (
 
 
 class NormKind:
-    """How a module normalises: centred or not, its eps, and what is added to its weight."""
+    """How a module normalises: centred or not, its eps, and the number that is added to its weight."""
 
     def __init__(self, is_centred: bool, eps: float, added: float):
         self.is_centred, self.eps, self.added = is_centred, eps, added
@@ -36,7 +36,7 @@ class NormKind:
 
 
 def norm_kind(module: nn.Module) -> NormKind | None:
-    """None if `module` is no norm of ours. Its weights need no memory yet."""
+    """How `module` normalises; None if none of our norms agrees. Its weights need not be in memory yet."""
     parameters = dict(module.named_parameters())
     eps = next(
         (found for name in ("variance_epsilon", "eps", "epsilon") if (found := getattr(module, name, None))), None
@@ -62,7 +62,7 @@ def norm_kind(module: nn.Module) -> NormKind | None:
 
 
 def activation_of(module: nn.Module) -> Activation | None:
-    """None if `module` is no activation of ours, without a gate."""
+    """The activation that `module` computes; None if it is not one of ours without a gate."""
     if type(module).__module__ not in ("transformers.activations", "torch.nn.modules.activation"):
         return None
     if list(module.parameters()):
@@ -75,9 +75,9 @@ def activation_of(module: nn.Module) -> Activation | None:
 
 
 def gated_activation(module: nn.Module) -> Activation | None:
-    """That of a feed-forward down_proj(act_fn(gate_proj(x)) * up_proj(x)) with an activation of ours; None if not so.
+    """The activation of a feed-forward down_proj(act_fn(gate_proj(x)) * up_proj(x)); None for any other module.
 
-    Tried with small products in the place of its own.
+    The comparison uses a copy with small products.
     """
     children = dict(module.named_children())
     products = [children.get(name) for name in GATED[:3]]

@@ -1,4 +1,4 @@
-"""Gives a model of the library our modules, and reads this rank's share of its weights."""
+"""Replaces modules of the library's model by ours, and reads this rank's share of its weights."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ UNUSED = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
 
 
 class TransformersAssembly(WeightReader):
-    """Replaces modules one by one; what is not recognised stays, and reads its weights whole."""
+    """Replaces modules one by one; a module that is not recognised stays, and every rank reads all of its weights."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class TransformersAssembly(WeightReader):
         self._has_prefix = any(name.startswith(self._prefix) for name in checkpoint.entries)
         self._norm_kinds: dict[Any, NormKind | None] = {}
         self._rotates_whole_heads = rotates_whole_heads(model.config.to_dict())
-        self._replaced: set[str] = set()  # names of modules that are no more
-        self.ours: list[nn.Module] = []  # the modules that took another's place
+        self._replaced: set[str] = set()  # names of modules inside replaced modules
+        self.ours: list[nn.Module] = []  # the replacements
 
     def assemble(self, ops: Ops) -> tuple[int, dict[str, str]]:
         """The bytes of weights on this rank, and the facts of quantization.
 
-        Raises ConfigError naming a tensor that is missing, misshapen or unexplained.
+        Raises ConfigError naming a tensor that is missing, unused or of the wrong shape.
         """
         self._vocabulary()
         for name, module in list(self._model.named_modules()):
@@ -107,7 +107,7 @@ class TransformersAssembly(WeightReader):
         return RotationModule(module, self._num_positions) if is_rotation(module) else None
 
     def _norm_kind(self, module: nn.Module) -> NormKind | None:
-        """As norm_kind, tried once for all modules that are alike."""
+        """Like norm_kind, which runs once for modules of the same kind."""
         shapes = tuple((name, each.shape) for name, each in module.named_parameters(recurse=False))
         if not shapes or "norm" not in type(module).__name__.lower():
             return None
@@ -135,7 +135,7 @@ class TransformersAssembly(WeightReader):
         return ProductModule(self._backend.linear(weight, bias), module.in_features, weight.shape[0])
 
     def _attention(self, name: str, module: nn.Module, plain: PlainAttention) -> nn.Module | None:
-        """One product for queries, keys and values; None if the ranks share them in another way."""
+        """One product for queries, keys and values; None if ranks divide the layers differently."""
         parts = {part: module.get_submodule(part) for part in PRODUCTS}
         styles = [self._style(f"{name}.{part}", layer) for part, layer in parts.items()]
         if styles not in (["column"] * 3 + ["row"], ["whole"] * 4):
@@ -160,7 +160,7 @@ class TransformersAssembly(WeightReader):
         return norm
 
     def _side_by_side(self, into: list[tuple[str, Any]]) -> tuple[Linear, list[int]]:
-        """One product for several of one input, and how many outputs each has on this rank."""
+        """One product for several layers with the same input, and the number of outputs of each on this rank."""
         read = [self._outputs(each, layer) for each, layer in into]
         biases = [bias for _, bias in read if bias is not None]
         weights = joined([weight for weight, _ in read])
@@ -173,7 +173,7 @@ class TransformersAssembly(WeightReader):
         return products[0] if len(products) == 1 else JoinedLinear(products), [weight.shape[0] for weight, _ in read]
 
     def _feed_forward(self, name: str, module: nn.Module, activation: Activation, ops: Ops) -> nn.Module | None:
-        """One module for three products; None if they are not alike, or the ranks share them in another way."""
+        """One module for three products; None if only one of two has a bias, or ranks divide the layers differently."""
         gate, up, down = (f"{name}.{part}" for part in GATED[:3])
         layers = [module.get_submodule(part) for part in GATED[:3]]
         styles = [self._style(each, layer) for each, layer in zip((gate, up, down), layers, strict=True)]
@@ -192,7 +192,7 @@ class TransformersAssembly(WeightReader):
         return style
 
     def _outputs(self, name: str, module: Any) -> tuple[Weight, Tensor | None]:
-        """This rank's outputs of a linear layer, or all of them if the ranks do not share it."""
+        """This rank's outputs of a linear layer, or all of them if it is not divided by outputs."""
         stored, outputs = self._stored_name(name), module.out_features
         span = self._even_span(outputs) if self._style(name, module) == "column" else (0, outputs)
         part = MatrixPart((outputs, module.in_features), 0, *span)
@@ -200,7 +200,7 @@ class TransformersAssembly(WeightReader):
         return self._matrix(self._source.projections, stored, part), bias
 
     def _row_parallel(self, name: str, module: Any) -> Linear:
-        """The product of this rank's inputs, or of all if the ranks do not share them."""
+        """The product of this rank's inputs, or of all inputs if the layer is not divided by inputs."""
         stored, (outputs, inputs) = self._stored_name(name), (module.out_features, module.in_features)
         bias = None if module.bias is None else self._bias([Rows(stored, outputs, (0, outputs))])
         if self._style(name, module) != "row":
@@ -210,7 +210,7 @@ class TransformersAssembly(WeightReader):
         return self._backend.row_parallel(self._matrix(self._source.projections, stored, part), bias, self._group)
 
     def _vocabulary(self) -> None:
-        """The embedding of tokens, unless its class is not known, and the output head."""
+        """Replace the embedding of tokens, unless its class is unknown, and the output head."""
         embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
         names = {module: name for name, module in self._model.named_modules()}
         stored = self._stored_name(names[embedding])
@@ -238,7 +238,7 @@ class TransformersAssembly(WeightReader):
         self._put(names[head], HeadModule(OutputHead(product, self._geometry.vocab_size, self._group)))
 
     def _table(self, name: str, module: nn.Embedding) -> Table:
-        """Another table than that of tokens; every rank holds all of it."""
+        """A table other than the embedding of tokens; every rank holds all of it."""
         shape, rows = (module.num_embeddings, module.embedding_dim), -(-module.num_embeddings // VOCABULARY_MULTIPLE)
         weight = self._stored_rows(self._stored_name(name), shape, rows * VOCABULARY_MULTIPLE, 0, shape[0])
         return self._backend.table(weight, name)
@@ -269,7 +269,7 @@ class TransformersAssembly(WeightReader):
         return self._vector(weight, size), self._vector(f"{stored}.bias", size) if has_bias else None
 
     def _read_rest(self) -> None:
-        """The weights of modules that stay the library's, and buffers that are in the file."""
+        """Read the weights of modules that were not replaced, and buffers that are in the file."""
         for owner, name, full_name, held in list(self._rest()):
             stored = self._stored_name(full_name)
             if isinstance(held, nn.Parameter) or stored in self._checkpoint.entries:
@@ -288,12 +288,12 @@ class TransformersAssembly(WeightReader):
                 yield module, name, f"{prefix}.{name}" if prefix else name, tensor
 
     def _tied(self) -> tuple[str, ...]:
-        """Names of weights that are another's, unless the checkpoint has them."""
+        """Names of weights that are tied to others and not in the checkpoint."""
         if not self._geometry.tie_word_embeddings:
             return ()
         names = getattr(self._model, "_tied_weights_keys", None) or ()
         return tuple(name for name in names if name not in self._checkpoint.entries)
 
     def _stored_name(self, name: str) -> str:
-        """A module's name in the checkpoint, which lacks the prefix when it was saved without the head."""
+        """A module's name in the checkpoint, which lacks the prefix if it was saved without the head."""
         return name if self._has_prefix else re.sub(f"^{re.escape(self._prefix)}", "", name)

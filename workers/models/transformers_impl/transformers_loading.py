@@ -1,4 +1,4 @@
-"""`load_transformers_model` turns a local Hugging Face folder into a TransformersModel, and checks what it promises."""
+"""`load_transformers_model` turns a local Hugging Face folder into a TransformersModel, and checks its determinism."""
 
 import logging
 from collections.abc import Callable
@@ -37,13 +37,13 @@ from .transformers_model import TransformersModel
 
 log = logging.getLogger(__name__)
 
-# What code that was not written for this may raise when it is run.
+# Exceptions that the library's code, or the model's own, may raise when it runs with our modules.
 OF_THEIRS = (TypeError, ValueError, AttributeError, RuntimeError, KeyError, IndexError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one load is given."""
+    """The arguments of one load."""
 
     folder: Path
     config: ModelConfig
@@ -54,7 +54,7 @@ class Load:
 
 
 def load_transformers_model(load: Load, architectures: list[str]) -> TransformersModel:
-    """This rank's share of the model in a folder. Raises ConfigError when it cannot run, or not with equal bits."""
+    """This rank's share of the model in a folder. Raises ConfigError if it cannot run, or if its bits may differ."""
     folder, config, size = load.folder, load.config, load.group.size
     found = read_config(folder, architectures, trusts_code=config.trust_remote_code)
     check_kind(found)
@@ -65,9 +65,9 @@ def load_transformers_model(load: Load, architectures: list[str]) -> Transformer
     plan = ParallelPlan(getattr(found, "base_model_tp_plan", None))
     plan.check(size)
     if config.quantization == "fp8" and (reason := load.backend.lacks_for_fp8(geometry.dtype)):
-        raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
+        raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
     if config.packed_weights_dir:
-        log.warning("packed_weights_dir is not for models of transformers; nothing is kept")
+        log.warning("packed_weights_dir is ignored: the packed weights of models of transformers are not stored")
     model, base = build(found, architectures, geometry.dtype, trusts_code=config.trust_remote_code)
     try:
         return _loaded(load, found, geometry, plan, model, base)
@@ -125,7 +125,7 @@ def _loaded(
 def _with_weights(
     load: Load, geometry: Geometry, plan: ParallelPlan, model: Any, base: torch.nn.Module, num_positions: int, ops: Ops
 ) -> tuple[list[torch.nn.Module], int, dict[str, str]]:
-    """Our modules in `model`, the bytes of its weights on this rank, and the facts of quantization."""
+    """Replaces modules of `model`. Returns ours, the bytes of weights on this rank, and the facts of quantization."""
     checkpoint = Checkpoint(load.folder)
     try:
         source = matrix_source(load.folder, checkpoint, load.config, geometry.dtype, load.pool)

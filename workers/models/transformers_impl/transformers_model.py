@@ -19,7 +19,7 @@ from .paged_attention import PagedAttention
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransformersModel:
-    """The module tree is the library's; products, norms, attention and the cache are ours."""
+    """A Model. The module tree is the library's; products, norms, attention and the cache are ours."""
 
     geometry: Geometry
     tp_size: int
@@ -31,7 +31,7 @@ class TransformersModel:
     weights_bytes: int  # on this rank
     quantization: dict[str, str]  # human-readable facts; empty when nothing is quantized
     pooling: PoolingHead
-    libraries: str  # whose versions its bits depend on
+    libraries: str  # the libraries and versions on which the model's bits depend
     plain: Model | None = None  # computes the same as `base`, in fewer calls from Python
 
     @property
@@ -51,7 +51,7 @@ class TransformersModel:
         return self.hidden(batch)
 
     def hidden(self, batch: InputBatch) -> Tensor:
-        """`forward` of a step that has been started."""
+        """Like `forward`, for a step that has been started."""
         token_ids, positions = batch.token_ids.unsqueeze(0), batch.positions.unsqueeze(0)
         found: Tensor = self.base(input_ids=token_ids, position_ids=positions, use_cache=False).last_hidden_state
         return found[0]

@@ -1,1 +1,1 @@
-"""What is found out, and proved, by running a model of the transformers library before it serves."""
+"""Checks of a model of the transformers library that run it before it serves."""

@@ -1,4 +1,4 @@
-"""Finds out how a model attends: runs it once with an attention function that only takes notes."""
+"""Determines a model's attention options: runs it once with an attention function that only records its calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ....checkpoint.geometry import Geometry
 from ..paged_attention import Attended, hold
 
 NUM_TOKENS = 3
-# Of the attention function, without a meaning for us; all others must be absent or None.
+# Arguments of the attention function that do not change its result; all others must be absent or None.
 IGNORED = ("dropout", "position_ids", "position_embeddings", "use_cache", "cache_position", "output_attentions")
 
 
@@ -29,7 +29,7 @@ class WindowMask:
 class Call:
     """One layer's call of the attention function."""
 
-    heads: tuple[int, int]  # of queries, of keys
+    heads: tuple[int, int]  # (heads of queries, heads of keys)
     sizes: tuple[int, int, int]  # of a head's query, key and value
     mask: Any
     options: dict[str, Any]
@@ -37,7 +37,7 @@ class Call:
 
 
 def window_mask_of(num_positions: int) -> Callable[..., WindowMask]:
-    """The library's mask function for a model of `num_positions`; it calls it with functions over indices."""
+    """A mask function for the library, which calls it with functions over indices; the model has `num_positions`."""
 
     def window_mask(*, mask_function: Callable[..., Tensor], **_: Any) -> WindowMask:
         zero, keys = torch.zeros((), dtype=torch.int64), torch.arange(num_positions)
@@ -56,7 +56,7 @@ def window_mask_of(num_positions: int) -> Callable[..., WindowMask]:
 
 
 class Probe:
-    """Notes what each layer asks for, and returns zeros."""
+    """Records each layer's call, and returns zeros."""
 
     def __init__(self) -> None:
         self.calls: dict[int, list[Call]] = {}
@@ -69,7 +69,7 @@ class Probe:
         return torch.zeros(1, query.shape[2], query.shape[1], value.shape[3], dtype=query.dtype), None
 
     def projected(self, module: Any, projected: Tensor, cosines: Tensor, sines: Tensor, mask: Any) -> Tensor:
-        """Of an AttentionModule, which passes heads that are not rotated yet."""
+        """The call of an AttentionModule, whose heads are not rotated yet."""
         (heads, kv_heads), head_dim = module.heads, module.plain.head_dim
         if cosines.shape[-1] != head_dim:
             raise ConfigError(f"layer {module.layer_idx} rotates {cosines.shape[-1]} of a head's {head_dim} elements")
@@ -79,7 +79,7 @@ class Probe:
 
 
 def attention_options(base: nn.Module, geometry: Geometry, tp_size: int) -> list[AttentionOptions]:
-    """How each layer attends. Raises ConfigError for attention that our kernels do not compute."""
+    """The attention options of each layer. Raises ConfigError for attention that our kernels do not support."""
     probe = Probe()
     hold(base, probe)
     base(input_ids=torch.arange(NUM_TOKENS)[None], position_ids=torch.arange(NUM_TOKENS)[None], use_cache=False)

@@ -1,4 +1,4 @@
-"""Proves at start that a row's bits do not depend on its batch: rows alone, together and in chunks must be equal."""
+"""Checks at start that a row's bits do not depend on its batch: rows alone, together and in chunks must be equal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ from .row_rules import RowWatch, check_operations
 
 BLOCK_SIZE = 16
 LENGTHS = (1, 7, 33, 18)  # of the rows; they end within blocks, and their sum is odd
-CUTS = ((1,), (3, 4), (16, 1, 16), (17, 1))  # the same rows in chunks
-WATCHED = 31  # tokens in the pass whose operations are listed: a prime, so that what has as many elements has rows
+CUTS = ((1,), (3, 4), (16, 1, 16), (17, 1))  # the lengths of the same rows' chunks
+WATCHED = 31  # tokens of the watched pass: a prime, so that a dimension of this size, or a multiple, is one of tokens
 SEED = 20261125
 
 Part = tuple[int, int, int]  # a row, and its positions [first, stop)
 
 
 class Rows:
-    """Random rows, each with blocks of its own in a small cache."""
+    """Random rows, each with its own blocks in a small cache."""
 
     def __init__(self, lengths: Sequence[int], vocab_size: int, num_groups: int):
         generator = torch.Generator().manual_seed(SEED)
@@ -59,14 +59,14 @@ def check_rows(
     new_cache: Callable[[int, int], KVCache],
     vocab_size: int,
 ) -> None:
-    """Raises ConfigError when a row's hidden states or logits differ between two ways to compute it.
+    """Raises ConfigError if a row's hidden states or logits depend on how it is computed.
 
     `new_cache(num_blocks, block_size)` makes a cache; all its layers are in one group.
     """
     rows = Rows(LENGTHS, vocab_size, 1)
 
     def computed(steps: Sequence[Sequence[Part]]) -> list[Tensor]:
-        """Of each row, hidden states and logits side by side."""
+        """The hidden states and logits of each row, concatenated."""
         cache = new_cache(rows.num_blocks, BLOCK_SIZE)
         found: list[list[Tensor]] = [[] for _ in LENGTHS]
         for step in steps:
@@ -91,7 +91,7 @@ def check_rows(
 
 
 def _in_chunks() -> list[list[Part]]:
-    """All rows in chunks; step by step."""
+    """All rows in chunks, as a list of steps."""
     steps: list[list[Part]] = [[] for _ in range(max(map(len, CUTS)))]
     for row, cuts in enumerate(CUTS):
         first = 0
@@ -102,7 +102,7 @@ def _in_chunks() -> list[list[Part]]:
 
 
 def _by_token() -> list[list[Part]]:
-    """Every row's last three tokens alone, as when decoding."""
+    """Every row's last three tokens one by one, as in decoding."""
     steps: list[list[Part]] = [[(row, 0, length - 3) for row, length in enumerate(LENGTHS) if length > 3]]
     for back in (3, 2, 1):
         steps.append([(row, length - back, length - back + 1) for row, length in enumerate(LENGTHS) if length >= back])
@@ -116,7 +116,7 @@ def watch_operations(
     new_cache: Callable[[int, int], KVCache],
     vocab_size: int,
 ) -> None:
-    """Raises ConfigError when `run` computes in torch what could mix rows; `ours` are modules that do not count.
+    """Raises ConfigError if `run` uses operations of torch that could mix rows, outside the modules `ours`.
 
     `start` is called before it.
     """
@@ -131,7 +131,7 @@ def watch_operations(
 
 @contextmanager
 def _pausing(watch: RowWatch, modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Within it the watch skips what these modules compute."""
+    """In this context the watch ignores the operations of these modules."""
 
     def paused(*_: Any) -> None:
         watch.is_paused = True

@@ -1,9 +1,9 @@
-"""Which of torch's own operations may run between our kernels, so that no row's bits depend on its batch.
+"""Rules for torch's own operations between our kernels, so that no row's bits depend on its batch.
 
-Three kinds may. Copies, and elementwise operations that IEEE rounds once, have no other result anywhere in a tensor.
-Reductions of the last dimension add within a row. Other elementwise functions have two bodies, one for whole vectors
-and one for the elements left over; these run only where the elements of a token fill whole vectors, in the order of
-memory, so that nothing is left over.
+Three kinds are allowed. Copies, and elementwise operations that IEEE rounds once, have the same result everywhere in a
+tensor. Reductions of the last dimension add within a row. Other elementwise functions have two implementations, one for
+whole vectors and one for the remaining elements; they are allowed only if the elements of each token fill whole
+vectors, in the order of memory, so that no elements remain.
 """
 
 import re
@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from paged_serve.protocol.errors import ConfigError
 
-WHOLE_VECTORS = 64  # elements; a multiple of what torch's loops take at once, in every dtype and instruction set
-NUM_VALUES = 1 << 15  # float32 numbers on which a function is tried
+WHOLE_VECTORS = 64  # elements; a multiple of the vectors of torch's loops, in every dtype and instruction set
+NUM_VALUES = 1 << 15  # float32 numbers with which a function is tested
 COPIES = """
     _reshape_alias _to_copy _unsafe_view alias arange as_strided cat chunk clone concat contiguous copy_ detach
     embedding empty empty_like empty_strided expand expand_as fill_ flatten full full_like index index_select lift_fresh
@@ -43,7 +43,7 @@ COPIES_OF, ROUNDED_OF, ROWS_OF, VECTORS_OF = (
 
 
 class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Notes each operation of a pass over `num_tokens` tokens that may mix rows, or treat them by their place."""
+    """Records each operation of a pass over `num_tokens` tokens that may mix rows or depend on a row's place."""
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,7 +53,7 @@ class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Called by torch; with True the first call would import all of torch.compile."""
+        """Called by torch. If it were True, the first call would import torch.compile."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -69,7 +69,7 @@ class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         if name in COPIES_OF or full_name in COPIES_OF or (name == "dropout" and args[2] is False):
             return ""
         if not tensors or not any(each.numel() % self._num_tokens == 0 for each in tensors):
-            return ""  # of integers, or of what is the same in every step
+            return ""  # its operands are integers, or the same in every step
         if name in ROWS_OF:
             return "" if _is_of_rows(name, args) else f"torch.{name} over more than the last dimension"
         exact = name in ROUNDED_OF and kwargs.get("alpha", 1) == 1
@@ -89,9 +89,9 @@ class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
 
 
 def is_equal_anywhere(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a function of one tensor gives equal bits alone, among few and among many, as tried on this machine.
+    """Whether a function of one tensor gives an element the same bits alone, among few and among many, on this machine.
 
-    torch's loops over elements that do not lie side by side, and over the last few, may use other formulas.
+    torch may use other formulas for elements that are not adjacent, and for the last few elements.
     """
     if sum(isinstance(each, Tensor) for each in (*args, *kwargs.values())) != 1 or not isinstance(args[0], Tensor):
         return False
@@ -114,7 +114,7 @@ def is_equal_anywhere(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _values(like: Tensor) -> Tensor:
-    """Numbers of the dtype of `like`, negative only if it has such: all of 16 bits, or as many random ones."""
+    """Numbers of the dtype of `like`, negative only if `like` has negative ones: all of a 16-bit dtype, or random."""
     if like.itemsize == 2:
         every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(like.dtype)
         values = every[every.isfinite()]
@@ -136,7 +136,7 @@ def _sizes(tensors: list[Tensor]) -> str:
 
 
 def check_operations(watch: RowWatch) -> None:
-    """Raises ConfigError naming what the pass has computed in torch and might give other bits in another batch."""
+    """Raises ConfigError naming torch's operations in the pass that may give other bits in another batch."""
     if watch.problems:
         raise ConfigError(
             f"it computes {', '.join(watch.problems)} outside of its linear layers and its attention, where a row's "
