@@ -28,7 +28,7 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of other engines: the val
     "enforce_eager": (True, False),
     "hf_overrides": ({},),
     "limit_mm_per_prompt": ({},),
-    "load_format": ("auto", "safetensors"),
+    "load_format": ("auto", "safetensors", "gguf"),
     "logits_processors": ([], ()),
     "mm_processor_kwargs": ({},),
     "pipeline_parallel_size": (1,),

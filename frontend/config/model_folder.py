@@ -1,4 +1,7 @@
-"""Finds the local folder of a model, by path or by name on the Hugging Face hub, and checks that it can be served."""
+"""Finds the local folder of a model: by path, by name on the Hugging Face hub, or made of a GGUF file.
+
+Cheap checks find out whether it can be served.
+"""
 
 import importlib.resources
 import json
@@ -10,6 +13,7 @@ from pathlib import Path
 from paged_serve.protocol.errors import ConfigError
 
 DEMO_MODEL_NAME = "demo"
+GGUF = ".gguf"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -23,15 +27,21 @@ def is_hub_name(model: str) -> bool:
 
 
 def find_model_folder(model: str) -> str:
-    """The absolute folder of `model`: "" (the built-in demo model), a folder, or a name on the Hugging Face hub.
+    """The absolute folder of `model`: "" (the built-in demo model), a folder, a GGUF file, or a name on the hub.
 
     Downloads a hub model that is not in the local cache. Raises ConfigError, naming what was tried.
     """
     folder = Path(model).expanduser() if model else demo_model_folder()
     if folder.is_dir():
         return _checked(folder.resolve())
+    if folder.suffix == GGUF:
+        if not folder.is_file():
+            raise ConfigError(f"there is no file {model} (looked at {folder.absolute()})")
+        return _made_of_gguf(folder)
     if folder.exists():
-        raise ConfigError(f"model {model} is a file; give the folder that holds config.json and *.safetensors")
+        raise ConfigError(
+            f"model {model} is a file; give the folder that holds config.json and *.safetensors, or a {GGUF} file"
+        )
     if not model:
         raise ConfigError(f"this installation lacks the demo model ({folder}); give a model folder or a hub name")
     if not _HUB_NAME.fullmatch(model):
@@ -54,16 +64,31 @@ def _checked(folder: Path) -> str:
     if not any(folder.glob("*.safetensors")):
         others = sorted({path.suffix for path in folder.iterdir()} & {".bin", ".pt", ".pth", ".gguf"})
         found = f" (it has {', '.join(others)} files)" if others else ""
-        raise ConfigError(f"model folder {folder} has no *.safetensors{found}; only that format is read")
+        instead = f"give the path of one of its {GGUF} files" if GGUF in others else "only that format is read"
+        raise ConfigError(f"model folder {folder} has no *.safetensors{found}; {instead}")
     return str(folder)
 
 
 def _download(model: str) -> str:
     """Download in a separate process: the hub's library is large, and the supervisor stays small."""
-    command = [sys.executable, "-m", "paged_serve.frontend.config.hub_download", model]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    folder, reason = _answer("paged_serve.frontend.config.hub_download", model)
+    if folder:
+        return folder
+    raise ConfigError(f"there is no folder {Path(model).absolute()}, and from the Hugging Face hub: {reason}")
+
+
+def _made_of_gguf(file: Path) -> str:
+    """The folder of a GGUF file, made in a separate process: conversion takes much memory, the supervisor little."""
+    folder, reason = _answer("paged_serve.frontend.gguf.folder", str(file.absolute()))
+    if folder:
+        return folder
+    raise ConfigError(reason)
+
+
+def _answer(module: str, argument: str) -> tuple[str, str]:
+    """The folder that a helper process prints, or else the reason why there is none."""
+    done = subprocess.run([sys.executable, "-m", module, argument], stdout=subprocess.PIPE, text=True)
     answer = done.stdout.strip().splitlines()
     if done.returncode == 0 and answer:
-        return answer[-1]
-    reason = answer[-1] if answer else f"the download ended with exit code {done.returncode}"
-    raise ConfigError(f"there is no folder {Path(model).absolute()}, and from the Hugging Face hub: {reason}")
+        return answer[-1], ""
+    return "", answer[-1] if answer else f"{module} ended with exit code {done.returncode}"

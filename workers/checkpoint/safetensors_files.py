@@ -40,14 +40,17 @@ class Checkpoint:
         self.read_bytes = 0  # the full size of the tensors in `used`
         self._file_of: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
-        for path, expected in _files(folder).items():
+        self._read_headers()
+        self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
+
+    def _read_headers(self) -> None:
+        for path, expected in _files(self.folder).items():
             entries = read_header(path)
             missing = sorted(expected - entries.keys())
             if missing:
                 raise ConfigError(f"{path} lacks {_listed(missing)}, which it holds according to the index")
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
-        self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 
     def read(
         self,
@@ -59,6 +62,16 @@ class Checkpoint:
         dtypes: tuple[str, ...] = FLOATS,
     ) -> Tensor:
         """Read [start, stop) along `dim` of tensor `name`, which must have this full `shape` and one of `dtypes`."""
+        self._check_and_count(name, shape, dtypes)
+        part = self._opened(self._file_of[name]).get_slice(name)
+        where: list[slice] = [slice(None)] * len(shape)
+        if shape:
+            where[dim] = slice(start, stop)
+        loaded: Tensor = part[tuple(where)]
+        return loaded
+
+    def _check_and_count(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+        """Raises ConfigError unless tensor `name` has this shape and one of `dtypes`; counts it as used."""
         entry = self.entries.get(name)
         if entry is None:
             raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json asks for")
@@ -73,12 +86,6 @@ class Checkpoint:
         if name not in self.used:
             self.used.add(name)
             self.read_bytes += entry.data_offsets[1] - entry.data_offsets[0]
-        part = self._opened(self._file_of[name]).get_slice(name)
-        where: list[slice] = [slice(None)] * len(shape)
-        if shape:
-            where[dim] = slice(start, stop)
-        loaded: Tensor = part[tuple(where)]
-        return loaded
 
     @property
     def files(self) -> list[Path]:

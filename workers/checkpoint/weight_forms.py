@@ -91,6 +91,7 @@ class StoredWeight:
 
     parts: tuple[Tensor, ...]  # stacked, [rows, in] each
     dtype: torch.dtype
+    blocks: str = ""  # the block format of a GGUF file that the values were dequantized from
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -144,7 +145,7 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
     """Apply `change` to every tensor of the weight whose rows are outputs."""
     match weight:
         case StoredWeight():
-            return StoredWeight(tuple(change(part) for part in weight.parts), weight.dtype)
+            return replace(weight, parts=tuple(change(part) for part in weight.parts))
         case Int8Weight():
             return Int8Weight(change(weight.codes), change(weight.scales))
         case Fp8Weight():

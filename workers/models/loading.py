@@ -13,8 +13,8 @@ from ..backends.cpu.backend import CpuBackend
 from ..backends.torch.backend import SingleRowsBackend, TorchBackend
 from ..checkpoint.conversion import NotFiniteError, find_not_finite
 from ..checkpoint.geometry import Geometry
+from ..checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ..checkpoint.hf_config import read_architectures
-from ..checkpoint.safetensors_files import Checkpoint
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kernels.cpu.library import Pool
 from ..layers.backend import Backend, PackingBackend
@@ -59,7 +59,7 @@ def load_model(
     hidden_size = geometry.hidden_size
     own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
     spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size)
-    checkpoint = Checkpoint(path)
+    checkpoint = open_checkpoint(path, geometry.dtype)
     layers = family.layers_to_labels(geometry.head)
     labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
     head = pooling_head(path, spec, hidden_size, labels)

@@ -14,6 +14,7 @@ from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from ..backends.torch.backend import TorchBackend
 from ..batch.grammars import Grammars
+from ..checkpoint.weight_files import weight_files
 from ..distributed.allocator import keep_freed_memory
 from ..distributed.cpu_quota import quota_of_cpus
 from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_bytes
@@ -242,7 +243,7 @@ def _library(config: Config) -> Library | None:
 
 
 def _checkpoint_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return sum(path.stat().st_size for path in weight_files(folder))
 
 
 def _prepare_device(config: Config, index: int) -> str:

@@ -16,6 +16,7 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.process.lifecycle import HEARTBEAT_S, ChildProcess, name_process, run_child
 from paged_serve.protocol.process.log import configure_logging
 
+from ..checkpoint.weight_files import weight_files
 from ..distributed.memory import resident_bytes
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def prepare(model: ModelConfig) -> None:
 
     if model.device != "cuda" and model.cpu_isa != "torch":
         best_library(None if model.cpu_isa == "auto" else model.cpu_isa)
-    for path in Path(model.model or DEMO_MODEL).glob("*.safetensors"):
+    for path in weight_files(Path(model.model or DEMO_MODEL)):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 

@@ -22,6 +22,8 @@ class QuantizationReport:
     def count(self, read: Weight, held: Weight) -> None:
         """Count a matrix, which was read as `read` and is held by the backend as `held`."""
         form = form_of(read) if form_of(read) == form_of(held) else f"{form_of(read)} held as float"
+        if isinstance(read, StoredWeight) and read.blocks:
+            form = f"{read.blocks} held as float"
         self.forms[form] = self.forms.get(form, 0) + 1
         if not isinstance(read, Tensor | StoredWeight):
             self.num_outputs += read.shape[0]
@@ -34,13 +36,12 @@ class QuantizationReport:
 
     def facts(self) -> dict[str, str]:
         """The figures by name; empty if nothing is quantized."""
-        if not self.bytes_after:
+        if self.forms.keys() <= {"float"}:
             return {}
-        facts = {
-            "quantization": ", ".join(f"{count} matrices {form}" for form, count in sorted(self.forms.items())),
-            "quantized_outputs": str(self.num_outputs),
-            "quantized_bytes": f"{self.bytes_before} before, {self.bytes_after} after",
-        }
+        facts = {"quantization": ", ".join(f"{count} matrices {form}" for form, count in sorted(self.forms.items()))}
+        if self.bytes_after:
+            facts["quantized_outputs"] = str(self.num_outputs)
+            facts["quantized_bytes"] = f"{self.bytes_before} before, {self.bytes_after} after"
         if self.errors:
             worst = max(self.errors, key=lambda name: self.errors[name])
             mean = sum(self.errors.values()) / len(self.errors)

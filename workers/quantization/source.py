@@ -9,6 +9,7 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
+from ..checkpoint.gguf.gguf_checkpoint import GgufCheckpoint
 from ..checkpoint.matrix_reader import FloatReader, MatrixReader
 from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.weight_forms import Fp8Weight, Int8Weight
@@ -16,6 +17,7 @@ from ..kernels.cpu.library import Pool
 from .awq import AwqReader
 from .compressed_tensors import CompressedTensorsReader
 from .config import Awq, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
+from .gguf import GgufReader
 from .gptq import GptqReader
 from .on_load import EightBitsOnLoad, Int4OnLoad
 from .report import QuantizationReport
@@ -55,15 +57,17 @@ def matrix_source(
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
-    reader = floats if found is None else _reader(checkpoint, found[1], floats, pool)
-    projections: MatrixReader = reader
+    reader: MatrixReader = floats if found is None else _reader(checkpoint, found[1], floats, pool)
+    head: MatrixReader = plain if found is None else reader
+    if isinstance(checkpoint, GgufCheckpoint):
+        reader = head = GgufReader(checkpoint, plain)
+    projections = reader
     eight_bits = Fp8Weight if wanted == "fp8" else Int8Weight
     if wanted in ("int8", "fp8"):
         projections = EightBitsOnLoad(floats, report, eight_bits, pool)
     elif wanted == "int4":
         projections = Int4OnLoad(floats, report, config.quantization_group_size, pool)
     quantizes_head = wanted in ("int8", "int4") if config.quantize_lm_head is None else config.quantize_lm_head
-    head: MatrixReader = plain if found is None else reader
     if quantizes_head:
         head = EightBitsOnLoad(plain, report, eight_bits, pool)
     return MatrixSource(projections, head, quantizes_head, report)

@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.conversion import NotFiniteError, find_not_finite
 from ...checkpoint.geometry import Geometry
-from ...checkpoint.safetensors_files import Checkpoint
+from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cpu.library import Pool
 from ...kv.kv_cache import KVCache
@@ -126,7 +126,7 @@ def _with_weights(
     load: Load, geometry: Geometry, plan: ParallelPlan, model: Any, base: torch.nn.Module, num_positions: int, ops: Ops
 ) -> tuple[list[torch.nn.Module], int, dict[str, str]]:
     """Replaces modules of `model`. Returns ours, the bytes of weights on this rank, and the facts of quantization."""
-    checkpoint = Checkpoint(load.folder)
+    checkpoint = open_checkpoint(load.folder, geometry.dtype)
     try:
         source = matrix_source(load.folder, checkpoint, load.config, geometry.dtype, load.pool)
         given = checkpoint, source, geometry, load.group, load.backend, load.on_progress

@@ -1,0 +1,100 @@
+"""Rotary parameters of a GGUF file in the fields of config.json.
+
+llama.cpp stores the frequencies that Llama 3.1 scales as divisors, one for each rotary pair, in rope_freqs.weight; the
+divisors of longrope are in rope_factors_long.weight and rope_factors_short.weight.
+"""
+
+import math
+from typing import Any
+
+from paged_serve.protocol.gguf.metadata import shortest
+
+from .model import GgufModel
+
+FIRST_CONTEXT = 8192  # of Llama 3; low and high frequency factors are 1 and 4 in all its releases
+LOW, HIGH = 1.0, 4.0
+CLOSE = 1e-4  # relative; divisors are computed in float32
+YARN_FIELDS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
+
+
+def rope_fields(model: GgufModel, rotary_dim: int) -> dict[str, Any]:
+    """rope_theta, and rope_scaling if there is any. Raises ConfigError for an unknown kind."""
+    theta = model.number("rope.freq_base", 10000.0)
+    if theta <= 1:
+        raise model.refused(f"rope.freq_base={theta:g} must be above 1")
+    scaling = _scaling(model, theta, rotary_dim)
+    return {"rope_theta": theta} | ({"rope_scaling": scaling} if scaling else {})
+
+
+def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] | None:
+    if (divisors := model.floats("rope_freqs.weight")) is not None:
+        return _by_divisors(model, theta, rotary_dim, divisors)
+    long, short = model.floats("rope_factors_long.weight"), model.floats("rope_factors_short.weight")
+    if long is not None and short is not None:
+        return _longrope(model, list(map(shortest, short)), list(map(shortest, long)))
+    kind = model.text("rope.scaling.type", "linear" if model.has("rope.scale_linear") else "none")
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise model.refused(f"its rope.scaling.type {kind!r} is not supported; none, linear, yarn and longrope are")
+    factor = model.number("rope.scaling.factor", model.number("rope.scale_linear", 1.0))
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor} if factor != 1.0 else None
+    context = model.whole("rope.scaling.original_context_length", model.whole("context_length"))
+    known = {
+        theirs: model.number(f"rope.scaling.{ours}")
+        for ours, theirs in YARN_FIELDS.items()
+        if model.has(f"rope.scaling.{ours}")
+    }
+    if (times := model.number("rope.scaling.attn_factor", 1.0)) != 1.0:
+        known["attention_factor"] = times * (1.0 + 0.1 * math.log(max(factor, 1.0)))
+    return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context, **known}
+
+
+def _by_divisors(model: GgufModel, theta: float, rotary_dim: int, divisors: list[float]) -> dict[str, Any] | None:
+    """Llama 3's scaling if the divisors are its; any others are given pair by pair, as longrope has them."""
+    if len(divisors) != rotary_dim // 2 or not all(math.isfinite(each) and each > 0 for each in divisors):
+        raise model.refused(f"rope_freqs.weight must have {rotary_dim // 2} numbers above 0")
+    factor = shortest(max(divisors))
+    wanted = [_llama3_divisor(theta ** (2 * pair / rotary_dim), factor) for pair in range(rotary_dim // 2)]
+    if all(math.isclose(one, other, rel_tol=CLOSE) for one, other in zip(divisors, wanted, strict=True)):
+        return {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": LOW,
+            "high_freq_factor": HIGH,
+            "original_max_position_embeddings": FIRST_CONTEXT,
+        }
+    if all(each == 1.0 for each in divisors):
+        return None
+    own = {"original_max_position_embeddings": model.whole("context_length"), "attention_factor": 1.0}
+    return {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors, **own}
+
+
+def _llama3_divisor(radius: float, factor: float) -> float:
+    """The divisor of the frequency 1 / radius."""
+    wavelength = 2 * math.pi * radius
+    if wavelength < FIRST_CONTEXT / HIGH:
+        return 1.0
+    if wavelength > FIRST_CONTEXT / LOW:
+        return factor
+    smooth = (FIRST_CONTEXT / wavelength - LOW) / (HIGH - LOW)
+    return 1 / ((1 - smooth) / factor + smooth)
+
+
+def _longrope(model: GgufModel, short: list[float], long: list[float]) -> dict[str, Any]:
+    """Divisors of each pair; the factor of attention only if it is not the one that follows from the lengths."""
+    context = model.whole("context_length")
+    original = model.whole("rope.scaling.original_context_length", context)
+    if original < 2:
+        raise model.refused(f"rope.scaling.original_context_length={original} must be at least 2")
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": short,
+        "long_factor": long,
+        "original_max_position_embeddings": original,
+    }
+    ratio = context / original
+    usual = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1 else 1.0
+    given = model.number("rope.scaling.attn_factor", usual)
+    return scaling if math.isclose(given, usual, rel_tol=CLOSE) else {**scaling, "attention_factor": given}

@@ -1,0 +1,200 @@
+"""GGUF files of Hugging Face folders, written by the gguf package as llama.cpp's converter writes them."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+    "PhiForCausalLM": "phi2",
+    "Phi3ForCausalLM": "phi3",
+}
+Type = gguf.GGMLQuantizationType
+FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
+STORED: dict[str, Any] = {"float32": Type.F32, "float16": Type.F16, "bfloat16": Type.BF16}
+BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
+BYTES += [chr(256 + index) for index in range(256 - len(BYTES))]
+
+
+def write_gguf(
+    folder: Path,
+    path: Path,
+    type_of: Callable[[str, Tensor], Any] | None = None,
+    tokenizer: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Path:
+    """Write the model in `folder` to `path`. `type_of(name, tensor)`: the type of a matrix; None: the folder's dtype.
+
+    `tokenizer`: keys without "tokenizer."; by default bytes alone. `more`: further keys of the architecture, with
+    "__" for dots; a value of None removes the key.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[config["architectures"][0]]
+    tensors = load_file(folder / "model.safetensors")
+    writer = gguf.GGUFWriter(path, architecture)
+    keys = metadata_of(config, architecture, tensors) | {name.replace("__", "."): value for name, value in more.items()}
+    for key, value in keys.items():
+        if value is not None:
+            _add(writer, f"{architecture}.{key}", value)
+    for key, value in (tokenizer or byte_tokenizer(config["vocab_size"])).items():
+        _add(writer, f"tokenizer.{key}", value)
+    names = gguf.get_tensor_name_map(
+        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), config["num_hidden_layers"]
+    )
+    for name, tensor in tensors.items():
+        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+            continue
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        values = as_stored(name, tensor, architecture, config)
+        kind = Type.F32 if tensor.dim() == 1 else type_of(name, values) if type_of else None
+        add_tensor(writer, stored, values, STORED[str(tensor.dtype).removeprefix("torch.")] if kind is None else kind)
+    for name, factors in _rope_tensors(config).items():
+        writer.add_tensor(name, np.array(factors, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The keys of an architecture, without its name."""
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    head_dim = config.get("head_dim") or hidden // heads
+    rope = config.get("rope_parameters") or {}
+    per_kind = rope.get("full_attention")
+    full = per_kind or rope
+    partial = full.get("partial_rotary_factor", 1.0)
+    keys: dict[str, Any] = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": hidden,
+        "feed_forward_length": config["intermediate_size"],
+        "block_count": config["num_hidden_layers"],
+        "attention.head_count": heads,
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "rope.dimension_count": int(head_dim * partial),
+        "rope.freq_base": float(full["rope_theta"]),
+    }
+    if architecture == "phi2":
+        keys["attention.layer_norm_epsilon"] = config["layer_norm_eps"]
+    else:
+        keys["attention.layer_norm_rms_epsilon"] = config["rms_norm_eps"]
+    if architecture in ("gemma2", "gemma3", "phi3") and config.get("sliding_window"):
+        keys["attention.sliding_window"] = config["sliding_window"]
+    if architecture == "gemma2":
+        keys |= {name: config[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}
+    if full.get("rope_type") in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": full["rope_type"], "rope.scaling.factor": full["factor"]}
+    if "original_max_position_embeddings" in full and full["rope_type"] in ("yarn", "longrope"):
+        keys["rope.scaling.original_context_length"] = full["original_max_position_embeddings"]
+    return keys
+
+
+def as_stored(name: str, tensor: Tensor, architecture: str, config: dict[str, Any]) -> Tensor:
+    """The values that the converter writes."""
+    if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+        heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
+        halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
+        return halves.swapaxes(1, 2).reshape(tensor.shape)
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        return tensor.float() + 1
+    return tensor
+
+
+def _rope_tensors(config: dict[str, Any]) -> dict[str, list[float]]:
+    """The tensors of Llama 3.1's and of Phi 3's scaling."""
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") == "longrope":
+        return {"rope_factors_long.weight": rope["long_factor"], "rope_factors_short.weight": rope["short_factor"]}
+    if rope.get("rope_type") != "llama3":
+        return {}
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    first, factor = rope["original_max_position_embeddings"], rope["factor"]
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    divisors = []
+    for frequency in (rope["rope_theta"] ** -(torch.arange(0, head_dim, 2).float() / head_dim)).tolist():
+        wavelength = 2 * np.pi / frequency
+        smooth = (first / wavelength - low) / (high - low)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        divisors.append(1.0 if wavelength < first / high else factor if wavelength > first / low else between)
+    return {"rope_freqs.weight": divisors}
+
+
+def add_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: Any) -> None:
+    """Add `values` as blocks of `kind`; K-quants, which the package cannot write, become `random_blocks`."""
+    if kind == Type.BF16:
+        data = values.bfloat16().contiguous().view(torch.uint8).numpy()
+    elif kind in FLOATS:
+        data = values.to(FLOATS[kind]).numpy()
+    elif kind.name.endswith("_K"):
+        data = random_blocks(kind, tuple(values.shape))
+    else:
+        data = gguf.quantize(values.float().numpy(), kind)
+    writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Blocks of any bits, whose scales are such that the values have about the size of a model's."""
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng((seed, int(kind), *shape))
+    blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // elements, size), dtype=np.uint8)
+    for at in SCALES_AT[kind.name]:
+        scales = rng.uniform(-1, 1, blocks.shape[:-1]).astype(np.float16) * np.float16(SCALE_SIZES[kind.name])
+        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+# The places of the float16 scales in a block, and a size that makes weights of about 0.1.
+SCALES_AT = {
+    **{"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,)},
+    **{"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)},
+}
+SCALE_SIZES = {
+    **{"Q4_0": 0.03, "Q4_1": 0.03, "Q5_0": 0.02, "Q5_1": 0.02, "Q8_0": 0.003},
+    **{"Q2_K": 0.01, "Q3_K": 0.003, "Q4_K": 0.0005, "Q5_K": 0.0003, "Q6_K": 0.0001},
+}
+
+
+def byte_tokenizer(vocab_size: int, **more: Any) -> dict[str, Any]:
+    """A byte-level tokenizer of three special tokens, single bytes and one merge; filled up to `vocab_size`."""
+    tokens = (["<|endoftext|>", "<|im_start|>", "<|im_end|>", "th"] + BYTES)[:vocab_size]
+    kinds = [3, 3, 3] + [1] * (len(tokens) - 3) + [5] * (vocab_size - len(tokens))
+    tokens += [f"[PAD{index}]" for index in range(len(tokens), vocab_size)]
+    return {
+        "ggml.model": "gpt2",
+        "ggml.pre": "qwen2",
+        "ggml.tokens": tokens,
+        "ggml.token_type": kinds,
+        "ggml.merges": ["t h"],
+        "ggml.eos_token_id": 2,
+        "ggml.padding_token_id": 0,
+        **more,
+    }
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)

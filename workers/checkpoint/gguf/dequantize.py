@@ -1,0 +1,129 @@
+"""Values of GGUF's block formats: [blocks, bytes] uint8 -> [blocks, elements] float32.
+
+Layouts are those of ggml-common.h. Each value is computed by the operations of the gguf package in their order, in
+float32, so it has the same bits. `d` and `dmin` are float16 scales of a block; K-quants have integer scales of 16 or
+32 elements besides.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+NIBBLES = (0, 4)
+PAIRS = (0, 2, 4, 6)
+BITS = (0, 1, 2, 3, 4, 5, 6, 7)
+CENTRE_4, CENTRE_5, CENTRE_6 = 8, 16, 32  # codes of zero
+
+
+def _half(blocks: Tensor, at: int) -> Tensor:
+    """The float16 at byte `at` of each block: [blocks, 1] float32."""
+    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _fields(packed: Tensor, shifts: tuple[int, ...], width: int, mask: int) -> Tensor:
+    """Bit fields of `packed` [blocks, bytes]: of each run of `width` bytes first those at shifts[0], then shifts[1] …
+
+    Returns [blocks, bytes * len(shifts)] uint8.
+    """
+    runs = packed.reshape(len(packed), packed.shape[1] // width, 1, width)
+    by = torch.tensor(shifts, dtype=torch.uint8).view(1, 1, -1, 1)
+    return ((runs >> by) & mask).flatten(1)
+
+
+def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
+    """32 bits from byte `at` on, the first in the lowest: [blocks, 32] uint8, 0 or 16."""
+    each = torch.tensor(BITS, dtype=torch.uint8)
+    return (((blocks[:, at : at + 4].unsqueeze(2) >> each) & 1) << 4).flatten(1)
+
+
+def codes_of_q4_0(blocks: Tensor) -> Tensor:
+    """[blocks, 32] uint8, 0 to 15, with 8 as zero."""
+    return _fields(blocks[:, 2:18], NIBBLES, 16, 15)
+
+
+def scales_of_q4_0(blocks: Tensor) -> Tensor:
+    """[blocks, 1] float32."""
+    return _half(blocks, 0)
+
+
+def _q4_0(blocks: Tensor) -> Tensor:
+    return scales_of_q4_0(blocks) * (codes_of_q4_0(blocks).float() - CENTRE_4)
+
+
+def _q4_1(blocks: Tensor) -> Tensor:
+    return _half(blocks, 0) * _fields(blocks[:, 4:20], NIBBLES, 16, 15).float() + _half(blocks, 2)
+
+
+def _q5_0(blocks: Tensor) -> Tensor:
+    codes = _fields(blocks[:, 6:22], NIBBLES, 16, 15) | _fifth_bits(blocks, 2)
+    return _half(blocks, 0) * (codes.float() - CENTRE_5)
+
+
+def _q5_1(blocks: Tensor) -> Tensor:
+    codes = _fields(blocks[:, 8:24], NIBBLES, 16, 15) | _fifth_bits(blocks, 4)
+    return _half(blocks, 0) * codes.float() + _half(blocks, 2)
+
+
+def _q8_0(blocks: Tensor) -> Tensor:
+    return blocks[:, 2:34].contiguous().view(torch.int8).float() * _half(blocks, 0)
+
+
+def _q2_k(blocks: Tensor) -> Tensor:
+    """16 scales and minimums of 4 bits, 256 codes of 2 bits, d, dmin."""
+    scales, codes = blocks[:, :16], _fields(blocks[:, 16:80], PAIRS, 32, 3).float()
+    steps, least = _half(blocks, 80) * (scales & 15).float(), _half(blocks, 82) * (scales >> 4).float()
+    return (steps.unsqueeze(2) * codes.view(-1, 16, 16) - least.unsqueeze(2)).flatten(1)
+
+
+def _q3_k(blocks: Tensor) -> Tensor:
+    """Highest bits (inverted), 256 codes of 2 bits, 16 scales of 6 bits, d."""
+    high = _fields(blocks[:, :32], BITS, 32, 1) ^ 1
+    codes = _fields(blocks[:, 32:96], PAIRS, 32, 3).float() - (high << 2).float()
+    low, upper = _fields(blocks[:, 96:104], NIBBLES, 8, 15), _fields(blocks[:, 104:108], PAIRS, 4, 3)
+    steps = _half(blocks, 108) * ((low | (upper << 4)).float() - CENTRE_6)
+    return (steps.unsqueeze(2) * codes.view(-1, 16, 16)).flatten(1)
+
+
+def _scales_and_minimums(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """The eight scales and minimums of 6 bits in bytes 4 to 15 of Q4_K and Q5_K, times d and dmin: [blocks, 8, 1]."""
+    first, second, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scales = torch.cat([first & 63, (rest & 15) | ((first >> 2) & 48)], 1)
+    least = torch.cat([second & 63, (rest >> 4) | ((second >> 2) & 48)], 1)
+    return (_half(blocks, 0) * scales.float()).unsqueeze(2), (_half(blocks, 2) * least.float()).unsqueeze(2)
+
+
+def _q4_k(blocks: Tensor) -> Tensor:
+    steps, least = _scales_and_minimums(blocks)
+    codes = _fields(blocks[:, 16:144], NIBBLES, 32, 15).float()
+    return (steps * codes.view(-1, 8, 32) - least).flatten(1)
+
+
+def _q5_k(blocks: Tensor) -> Tensor:
+    steps, least = _scales_and_minimums(blocks)
+    high = _fields(blocks[:, 16:48], BITS, 32, 1)
+    codes = (_fields(blocks[:, 48:176], NIBBLES, 32, 15) | (high << 4)).float()
+    return (steps * codes.view(-1, 8, 32) - least).flatten(1)
+
+
+def _q6_k(blocks: Tensor) -> Tensor:
+    """256 codes, the low 4 bits of all, then the high 2 bits; 16 scales of int8; d."""
+    low, high = _fields(blocks[:, :128], NIBBLES, 64, 15), _fields(blocks[:, 128:192], PAIRS, 32, 3)
+    scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
+    steps = (_half(blocks, 208) * scales).unsqueeze(2)
+    codes = (low | (high << 4)).float() - CENTRE_6
+    return (steps * codes.view(-1, 16, 16)).flatten(1)
+
+
+DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}

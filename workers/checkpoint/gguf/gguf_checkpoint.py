@@ -1,0 +1,163 @@
+"""Reads the tensors of GGUF files like those of a safetensors checkpoint: under the same names, in the same order."""
+
+import mmap
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.gguf.block_formats import DEQUANTIZED_FORMATS, FLOAT_FORMATS, SUPPORTED_FORMATS
+from paged_serve.protocol.gguf.container import GgufFile, GgufTensor, check_parts, read_gguf
+
+from ..conversion import converted
+from ..safetensors_files import FLOATS, Checkpoint, TensorEntry
+from .dequantize import DEQUANTIZERS
+from .names import ROPE_TENSORS, TensorLayout, tensor_layout
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+ELEMENTS_AT_ONCE = 1 << 18  # few enough that the float32 temporaries stay in the cache
+
+
+def gguf_files(folder: Path) -> list[Path]:
+    """The GGUF files in `folder`, the first part first; empty unless the folder was made of them."""
+    return sorted(folder.glob("*.gguf")) if not any(folder.glob("*.safetensors")) else []
+
+
+def open_checkpoint(folder: Path, dtype: torch.dtype) -> Checkpoint:
+    """The checkpoint in `folder`, of safetensors or of GGUF files; blocks of the latter are dequantized to `dtype`."""
+    return GgufCheckpoint(folder, dtype) if gguf_files(folder) else Checkpoint(folder)
+
+
+class GgufCheckpoint(Checkpoint):
+    """The tensors of a folder's GGUF files, in the names and the row order of a Hugging Face checkpoint.
+
+    `read` returns floats in their stored dtype, and dequantizes blocks: in float32, then rounded to `dtype`.
+    """
+
+    def __init__(self, folder: Path, dtype: torch.dtype):
+        self._dtype = dtype
+        self._stored: dict[str, GgufTensor] = {}
+        self._heads: dict[str, int] = {}  # name -> heads, of tensors with interleaved rows
+        super().__init__(folder)
+
+    def _read_headers(self) -> None:
+        files = [read_gguf(path) for path in gguf_files(self.folder)]
+        check_parts(files)
+        first = files[0].metadata
+        architecture = first.text("general.architecture")
+        self._layout = tensor_layout(architecture, str(files[0].path))
+        heads = first.whole(f"{architecture}.attention.head_count")
+        self._heads_of = {"q_proj": heads, "k_proj": first.whole(f"{architecture}.attention.head_count_kv", heads)}
+        for file in files:
+            for tensor in file.tensors.values():
+                if tensor.name not in ROPE_TENSORS:
+                    self._add(file, tensor, self._layout)
+
+    def _add(self, file: GgufFile, tensor: GgufTensor, layout: TensorLayout) -> None:
+        name, block = layout.name(tensor.name), tensor.format.name
+        if name is None:
+            raise ConfigError(f"{file.path}: tensor {tensor.name} is not one of the architecture's")
+        if block not in SUPPORTED_FORMATS or (len(tensor.shape) == 1 and block not in FLOAT_FORMATS):
+            raise ConfigError(
+                f"{file.path}: tensor {tensor.name} {list(tensor.shape)} has the format {block}; supported are "
+                f"{', '.join(SUPPORTED_FORMATS)}, and for vectors {', '.join(FLOAT_FORMATS)}"
+            )
+        self.entries[name] = TensorEntry(block, list(tensor.shape), (tensor.start, tensor.start + tensor.num_bytes))
+        self._stored[name], self._file_of[name] = tensor, file.path
+        heads = self._heads_of.get(name.split(".")[-2])
+        if layout.are_rows_interleaved and heads is not None:
+            if heads < 1 or tensor.shape[0] % (2 * heads):
+                raise ConfigError(f"{file.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads")
+            self._heads[name] = heads
+
+    def format_of(self, name: str) -> str:
+        """The block format of tensor `name`; "" if there is none."""
+        return self._stored[name].format.name if name in self._stored else ""
+
+    def read(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dim: int = 0,
+        start: int = 0,
+        stop: int | None = None,
+        dtypes: tuple[str, ...] = FLOATS,
+    ) -> Tensor:
+        """Read [start, stop) along `dim` of tensor `name`, as in Checkpoint."""
+        self._check_and_count(name, shape, (*dtypes, *DEQUANTIZED_FORMATS) if dtypes == FLOATS else dtypes)
+        stop = shape[dim] if stop is None else min(stop, shape[dim])
+        rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
+        if self.format_of(name) in FLOAT_FORMATS:
+            values = self._floats(name, shape)[rows]
+            values = values if dim == 0 else values[:, start:stop]
+        else:
+            values = self._dequantized(name, rows, 0 if dim == 0 else start, shape[1] if dim == 0 else stop)
+        if order is not None:
+            values = values[order]
+        return values.float() - 1.0 if self._layout.norms_plus_1 and name.endswith("norm.weight") else values
+
+    def blocks(self, name: str, shape: tuple[int, int], dim: int, start: int, stop: int) -> Tensor:
+        """The blocks of [start, stop) along `dim`, in which blocks are whole: [rows, blocks, bytes] uint8."""
+        self._check_and_count(name, shape, DEQUANTIZED_FORMATS)
+        rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
+        first, last = (0, shape[1]) if dim == 0 else (start, stop)
+        found = self._raw_blocks(name)[rows, self._block_span(name, first, last)]
+        return found if order is None else found[order]
+
+    def _rows(self, name: str, start: int, stop: int) -> tuple[slice, Tensor | None]:
+        """Where the rows [start, stop) are in the file: the rows to read, and their order among these.
+
+        A file of Llama has the rows i and i + head_dim / 2 of each query and key head side by side.
+        """
+        if name not in self._heads or start >= stop:
+            return slice(start, stop), None
+        half = self._stored[name].shape[0] // self._heads[name] // 2
+        wanted = torch.arange(start, stop)
+        head, within = wanted // (2 * half), wanted % (2 * half)
+        places = head * 2 * half + within % half * 2 + within // half
+        first = int(places.min())
+        return slice(first, int(places.max()) + 1), places - first
+
+    def _floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        dtype = DTYPES[self.format_of(name)]
+        data = self._bytes(name)
+        if data.data_ptr() % dtype.itemsize:
+            data = data.clone()
+        return data.view(dtype).view(shape)
+
+    def _dequantized(self, name: str, rows: slice, first: int, last: int) -> Tensor:
+        """The values of `rows` and of the columns [first, last), in the model's dtype, all finite or ConfigError."""
+        span, size = self._block_span(name, first, last), self._stored[name].format.num_elements
+        raw = self._raw_blocks(name)[rows, span]
+        dequantize, before = DEQUANTIZERS[self.format_of(name)], first - span.start * size
+        values = torch.empty((len(raw), last - first), dtype=self._dtype)
+        step = max(1, ELEMENTS_AT_ONCE // max(1, raw.shape[1] * size))
+        for at in range(0, len(raw), step):
+            part = raw[at : at + step]
+            found = dequantize(part.flatten(0, 1)).view(len(part), -1)[:, before : before + last - first]
+            values[at : at + step] = converted(name, found, self._dtype)
+        return values
+
+    def _block_span(self, name: str, first: int, last: int) -> slice:
+        """The blocks of a row that hold the columns [first, last)."""
+        size = self._stored[name].format.num_elements
+        return slice(first // size, -(-last // size))
+
+    def _raw_blocks(self, name: str) -> Tensor:
+        stored = self._stored[name]
+        rows, columns = stored.shape
+        return self._bytes(name).view(rows, columns // stored.format.num_elements, stored.format.num_bytes)
+
+    def _bytes(self, name: str) -> Tensor:
+        """The tensor's bytes in the mapped file."""
+        path, stored = self._file_of[name], self._stored[name]
+        if path not in self._open:
+            try:
+                with path.open("rb") as file:
+                    self._open[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{path} cannot be mapped: {error}") from error
+        if len(self._open[path]) < stored.start + stored.num_bytes:
+            raise ConfigError(f"{path} became shorter while it was read; download it again")
+        return torch.frombuffer(self._open[path], dtype=torch.uint8, count=stored.num_bytes, offset=stored.start)

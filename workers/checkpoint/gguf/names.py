@@ -1,0 +1,88 @@
+"""The tensors of each GGUF architecture: their names in a Hugging Face checkpoint, and how they are stored."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paged_serve.protocol.errors import ConfigError
+
+_LAYER = "model.layers.{}."
+_WHOLE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
+_ATTENTION = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+}
+_LLAMA = _ATTENTION | {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_GEMMA2 = _LLAMA | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_PHI3 = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_up": "mlp.gate_up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_PHI2 = _ATTENTION | {
+    "attn_norm": "input_layernorm",
+    "attn_output": "self_attn.dense",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+}
+_IN_LAYER = re.compile(r"blk\.(\d{1,4})\.(\w+)")
+ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # are in config.json
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """How an architecture's tensors are named and stored."""
+
+    in_layers: Mapping[str, str]
+    whole: Mapping[str, str] = field(default_factory=lambda: _WHOLE)
+    are_rows_interleaved: bool = False  # of q and k: the rows i and i + head_dim / 2 of each head are adjacent
+    norms_plus_1: bool = False  # a norm's weight is stored plus 1
+
+    def name(self, tensor: str) -> str | None:
+        """The name of a GGUF tensor in a Hugging Face checkpoint; None: it has no such tensor."""
+        module, _, kind = tensor.rpartition(".")
+        if kind not in ("weight", "bias"):
+            return None
+        if match := _IN_LAYER.fullmatch(module):
+            layer, part = match.groups()
+            found = self.in_layers.get(part)
+            return None if found is None else f"{_LAYER.format(int(layer))}{found}.{kind}"
+        return None if (found := self.whole.get(module)) is None else f"{found}.{kind}"
+
+
+TENSOR_LAYOUTS = {
+    "llama": TensorLayout(_LLAMA, are_rows_interleaved=True),
+    "qwen2": TensorLayout(_LLAMA),
+    "qwen3": TensorLayout(_LLAMA | _HEAD_NORMS),
+    "gemma": TensorLayout(_LLAMA, norms_plus_1=True),
+    "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
+    "gemma3": TensorLayout(_GEMMA2 | _HEAD_NORMS, norms_plus_1=True),
+    "phi2": TensorLayout(_PHI2, whole=_WHOLE | {"output_norm": "model.final_layernorm"}),
+    "phi3": TensorLayout(_PHI3),
+}
+
+
+def tensor_layout(architecture: str, source: str) -> TensorLayout:
+    """Raises ConfigError for an unknown architecture."""
+    if (layout := TENSOR_LAYOUTS.get(architecture)) is None:
+        raise ConfigError(
+            f"{source}: the GGUF architecture {architecture!r} is not supported; supported are "
+            f"{', '.join(TENSOR_LAYOUTS)}"
+        )
+    return layout

@@ -1,0 +1,10 @@
+"""The files of weights in a model folder."""
+
+from pathlib import Path
+
+SUFFIXES = (".safetensors", ".gguf")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """All files of weights that a load may read, sorted by name."""
+    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES) if folder.is_dir() else []
