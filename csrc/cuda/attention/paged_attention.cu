@@ -19,8 +19,8 @@
 // a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
 //
 // Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate holds every variant to this
-// table, and the table to what is compiled; HAS_ALIBI takes up to 9 more, ATTENTION_CHUNK is not measured yet. SCALAR is bf16, in
-// the row of fp8 and 64 dims fp16.
+// table, and the table to what is compiled; HAS_ALIBI takes up to 9 more, IS_BIDIRECTIONAL up to 2, ATTENTION_CHUNK up to 3. SCALAR is
+// bf16, in the row of fp8 and 64 dims fp16.
 //
 //   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks a multiprocessor
 //   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2

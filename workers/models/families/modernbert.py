@@ -30,9 +30,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     if every is not None and (not isinstance(every, int) or every < 1):
         need("ModernBERT", fields, global_attn_every_n_layers=3)
     if isinstance(reach, int) and reach < 2:
-        raise ConfigError(
-            f"config.json: local_attention={reach} must be at least 2: half of it on each side of a token"
-        )
+        raise ConfigError(f"config.json: local_attention={reach} must be at least 2, half on each side of a token")
     return renamed(fields, FIELDS, **DEFAULTS) | {"num_key_value_heads": None}
 
 
@@ -43,9 +41,7 @@ def kinds(config: HFConfig) -> list[str]:
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     given, thetas = config.rope_parameters or {}, {FULL: config.rope_theta, SLIDING: config.rope_local_base_freq}
-    of_kind = {
-        kind: rope_of(replace(config, rope_theta=theta), given.get(kind) or {}) for kind, theta in thetas.items()
-    }
+    of_kind = {kind: rope_of(replace(config, rope_theta=thetas[kind]), given.get(kind) or {}) for kind in thetas}
     return tuple(of_kind[kind] for kind in kinds(config))
 
 
