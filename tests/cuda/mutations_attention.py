@@ -60,6 +60,7 @@ MUTATIONS = (
         "return (position + 1) / p.attention_chunk *",
         "keys are not visited",
     ),
+    (PLAN, "if (p.attention_chunk > 0) return", "if (false) return", "keys of earlier attention chunks are visited"),
     (
         KERNEL,
         "first_key + WARP_KEYS - 1 <= first &&",
@@ -72,7 +73,19 @@ MUTATIONS = (
         "first_key + t * 8 + item.lane % 4 * 2)",
         "a mask for pairs of keys",
     ),
+    (
+        KERNEL,
+        "item.sight(last).sees(first_key)",
+        "item.sight(first).sees(first_key)",
+        "no mask where the last row begins an attention chunk",
+    ),
     (KERNEL, "float(key + t * 8 + e)", "float(key + t * 8)", "ALiBi by pairs of keys"),
+    (
+        KERNEL,
+        "item.lane % 4 * 2 - item.position(row)",
+        "item.lane % 4 * 2 - item.position(row) / 512 * 512",
+        "ALiBi from the start of a split, which only a sink shows",
+    ),
     (KERNEL, "if (item.p.cap == 0.f) score *=", "score *=", "capped scores scaled again"),
     (KERNEL, "item.p.slopes[item.head(row)]", "item.p.slopes[0]", "the slope of the first head"),
     (ITEM, "IS_BIDIRECTIONAL ? p.kv_lens[work.request] - 1 :", "", "no key after the token's own is seen"),
@@ -99,6 +112,9 @@ MUTATIONS = (
     (SOFTMAX, "sum += scores[t][e] = exp2_approx", "scores[t][e] = exp2_approx", "totals are never added"),
     (SOFTMAX, "total[i][s] = fmaf(total[i][s], keep[i], sum);", "total[i][s] += sum;", "older totals do not shrink"),
     (SOFTMAX, "if (sink) total +=", "if (sink && total > 4.f) total +=", "sinks are forgotten"),
+    (SOFTMAX, "*sink * LOG2_E", "*sink * to_log2", "sinks are scaled like scores"),
+    (KERNEL, "p.sinks + item.head(row)", "p.sinks", "the sink of the first head"),
+    (MERGE, "p.sinks ? p.sinks + head", "p.sinks ? p.sinks", "the sink of the first head, where splits are joined"),
     (KERNEL, "key % SPLIT_KEYS == 0 && key > first_tile", "false", "prefill does not close splits: other bits"),
     (KERNEL, "softmax = Softmax<MINE>{};", "", "a split starts with the sums of the one before"),
     (

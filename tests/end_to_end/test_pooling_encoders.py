@@ -9,6 +9,9 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from paged_serve import LLM
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
+
 from ..workers.pooling.references import add_modules, write_reference
 from .serving import serving
 
@@ -85,3 +88,32 @@ def test_an_encoders_embeddings_are_those_of_sentence_transformers_files(tmp_pat
         status, answer = server.post("/v1/embeddings", {"input": TEXTS})
         assert (status, answer["error"]["param"]) == (400, "input")
         assert answer["error"]["message"].startswith("This model accepts at most 20 tokens; input[3] has ")
+
+
+def test_texts_and_configurations_that_a_token_classifier_cannot_use_are_refused_on_every_surface(tmp_path):
+    special = {"cls_token_id": 2, "sep_token_id": 3, "pad_token_id": 0}
+    write_reference(
+        tmp_path, "ModernBertForTokenClassification", SIZE | special | {"local_attention": 8, "num_labels": 3}
+    )
+    write_tokenizer(tmp_path)
+    long = "Paris is the capital of France " * 12
+    says = "This model accepts at most 64 tokens; input[1] has 74"
+    with serving(str(tmp_path)) as server:
+        status, answer = server.post("/pooling", {"input": TEXTS[1]})
+        assert (status, len(answer["data"][0]["data"])) == (200, 6), "with [CLS] and [SEP]"
+        status, answer = server.post("/pooling", {"input": [TEXTS[1], long]})
+        assert (status, answer["error"]["param"]) == (400, "input")
+        assert answer["error"]["message"].startswith(says)
+        status, answer = server.post("/pooling", {"input": [[2, 199, 3]]})
+        assert (status, answer["error"]["param"]) == (400, "input")
+        assert "199" in answer["error"]["message"], "the vocabulary has 199 tokens"
+    with LLM(str(tmp_path)) as llm:
+        assert llm.encode(TEXTS[1], pooling_task="token_classify")[0].outputs.data.shape == (6, 3)
+        with pytest.raises(InvalidRequest, match="at most 64 tokens"):
+            llm.encode([TEXTS[1], long], pooling_task="token_classify")
+        with pytest.raises(InvalidRequest, match="199"):
+            llm.encode({"prompt_token_ids": [2, 199, 3]}, pooling_task="token_classify")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"local_attention": 0}))
+    with pytest.raises(ConfigError, match="local_attention=0 must be at least 2"):
+        LLM(str(tmp_path))

@@ -156,13 +156,15 @@ def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
     return DTYPES[own]
 
 
-def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, allow_partial: bool = False) -> RopeScaling:
+def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = False) -> RopeScaling:
     """The rotary parameters, from either format; `parameters` replaces those of config.json for some layers.
 
     `allow_partial`: the family's models may rotate only a part of each head.
     """
     if parameters is None:
-        parameters = dict(config.rope_parameters or config.rope_scaling or {})
+        parameters = config.rope_parameters or config.rope_scaling or {}
+    if not isinstance(parameters, dict):
+        raise ConfigError(f"config.json: the rope parameters of a kind of layer are {parameters!r}, not an object")
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in ROPE_KINDS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")
@@ -186,7 +188,8 @@ def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, allow
 def _rotary_dim(config: HFConfig, parameters: dict[str, Any], allow_partial: bool) -> int | None:
     """The number of rotated elements of a head; None: all."""
     head_dim = _head_dim(config)
-    partial = parameters.get("partial_rotary_factor") or config.partial_rotary_factor or 1.0
+    stated = (parameters.get("partial_rotary_factor"), config.partial_rotary_factor)
+    partial = next((each for each in stated if each is not None), 1.0)
     if partial == 1.0 and config.rotary_dim in (None, head_dim):
         return None
     spelled = f"partial_rotary_factor={partial}" if config.rotary_dim is None else f"rotary_dim={config.rotary_dim}"

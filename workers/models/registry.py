@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace as replace_struct
+
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
@@ -162,9 +164,8 @@ def read_geometry(
     head_dim = config.head_dim or family.default_head_dim or config.hidden_size // config.num_attention_heads
     if head_dim < 2 or head_dim % 2:
         raise ConfigError(f"config.json: a head of {head_dim} elements cannot be rotated in pairs")
+    _check_layers(family, config)
     windows = family.sliding_windows(config)
-    if len(windows) != config.num_hidden_layers:
-        raise ConfigError(f"layer_types names {len(windows)} layers, but the model has {config.num_hidden_layers}")
     ropes = (RopeScaling("none"),) * len(windows) if has_learned_positions else family.ropes(config)
     dtype, caps = dtype_of(config, wanted_dtype), family.caps(config)
     return family, Geometry(
@@ -213,6 +214,18 @@ def read_geometry(
 def _for_length(rope: RopeScaling, num_positions: int) -> RopeScaling:
     """Choose longrope's factors by the supported length, so that a request's bits do not depend on its own length."""
     return replace(rope, is_long=rope.kind == "longrope" and num_positions > rope.original_max_positions)
+
+
+def _check_layers(family: Family, config: HFConfig) -> None:
+    """Raises ConfigError for kinds of layers that the family does not have, and for windows in which no token is."""
+    kinds, layers = config.layer_types, config.num_hidden_layers
+    if kinds is not None and len(kinds) != layers:
+        raise ConfigError(f"config.json: layer_types names {len(kinds)} layers, but the model has {layers}")
+    if unknown := set(kinds or ()).difference(family.layer_types):
+        known = " and ".join(family.layer_types)
+        raise ConfigError(f"config.json: layer_types has {min(unknown)!r}; the layers of {family.name} are {known}")
+    if config.sliding_window == 0 and any(family.sliding_windows(replace_struct(config, sliding_window=1))):
+        raise ConfigError("config.json: sliding_window=0 must be at least 1, or null for full attention")
 
 
 def _check_shape(config: HFConfig, num_kv_heads: int) -> None:

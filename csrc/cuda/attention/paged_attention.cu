@@ -19,8 +19,8 @@
 // per warp, matrix loads from shared memory limit it to 475 TFLOP/s [E]. It has not been measured on a device yet.
 //
 // Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate compares this table with what
-// every variant compiles to; HAS_ALIBI takes up to 9 more registers, ATTENTION_CHUNK is not measured yet. SCALAR is bf16,
-// and fp16 in the row of fp8 with 64 dims.
+// every variant compiles to; HAS_ALIBI takes up to 9 more registers, IS_BIDIRECTIONAL up to 2, ATTENTION_CHUNK up to 3.
+// SCALAR is bf16, and fp16 in the row of fp8 with 64 dims.
 //
 //   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks per multiprocessor
 //   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2

@@ -26,6 +26,7 @@ PLAIN = {
 OPT = {"architectures": ["OPTForCausalLM"], "ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}
 LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "moe_layers": [], "intermediate_size_mlp": 96}
 MPT = {"architectures": ["MptForCausalLM"], "d_model": 64, "n_layers": 2, "n_heads": 8}
+MODERNBERT = {"architectures": ["ModernBertModel"]}
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128}
 
 GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "query_pre_attn_scalar": 24, "sliding_window": 16}
@@ -232,9 +233,22 @@ def test_windows_follow_the_rule_of_each_family(tmp_path):
         (LLAMA4 | {"moe_layers": [1]}, "experts are not supported for Llama 4; only models with moe_layers="),
         (LLAMA4 | {"no_rope_layers": [1]}, "no_rope_layers has 1 entries, but the model 2 layers"),
         (LLAMA4 | {"attention_chunk_size": 0}, "attention_chunk_size"),
+        (LLAMA4 | {"attention_chunk_size": None}, "attention_chunk_size=null, but layers have chunked_attention"),
         (LLAMA4 | {"floor_scale": 0}, "floor_scale"),
+        (LLAMA4 | {"layer_types": ["chunked_attention"]}, "layer_types names 1 layers, but the model has 2"),
+        (LLAMA4 | {"layer_types": ["sliding_attention"] * 2}, "has 'sliding_attention'; the layers of llama4 are full"),
+        (GEMMA3 | {"layer_types": ["chunked_attention"] * 2}, "layer_types has 'chunked_attention'; the layers of gem"),
+        (GEMMA3 | {"sliding_window": 0}, "sliding_window=0 must be at least 1, or null for full attention"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
+        ({"architectures": ["Cohere2ForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
+        (MODERNBERT | {"local_attention": 0}, "local_attention=0 must be at least 2"),
+        (MODERNBERT | {"local_attention": 1}, "local_attention=1 must be at least 2"),
+        (MODERNBERT | {"layer_types": ["full_attention"]}, "layer_types names 1 layers, but the model has 2"),
+        (MODERNBERT | {"rope_parameters": {"full_attention": 5}}, "are 5, not an object"),
+        (MODERNBERT | {"num_hidden_layers": "many"}, "num_hidden_layers"),
         (MPT | {"attn_config": {"alibi": False}}, "alibi=False is not supported for MPT"),
         (MPT | {"attn_config": {"qk_ln": True}}, "qk_ln=True is not supported for MPT"),
+        (MPT | {"attn_config": ["alibi"]}, r"attn_config=\['alibi'\] must be an object"),
         (MPT | {"no_bias": False}, "no_bias=False is not supported for MPT"),
         (
             {"architectures": ["MiniCPMForCausalLM"], "scale_depth": "deep"},

@@ -179,6 +179,7 @@ class Family:
     caps: Callable[[HFConfig], Caps] = no_caps
     slopes: Callable[[HFConfig], tuple[float, ...]] | None = None  # ALiBi's, of all heads; None: no ALiBi
     attention_chunks: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: none
+    layer_types: tuple[str, ...] = (FULL, SLIDING)  # the values that `layer_types` in config.json may have
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values

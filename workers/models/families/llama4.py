@@ -18,7 +18,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     if fields.get("moe_layers") != []:
         raise ConfigError(EXPERTS)
     found = renamed(fields, {"intermediate_size_mlp": "intermediate_size", "use_qk_norm": "qk_norm"}, qk_norm=True)
-    return {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "attention_chunk_size": 8192} | found
+    size = {"attention_chunk_size": fields.get("attention_chunk_size", 8192)}
+    return {"rms_norm_eps": 1e-5, "rope_theta": 500000.0} | found | size
 
 
 def are_rotated(config: HFConfig) -> list[bool]:
@@ -39,6 +40,8 @@ def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
 
 def attention_chunks(config: HFConfig) -> tuple[int, ...]:
     kinds = config.layer_types or [CHUNKED if is_rotated else FULL for is_rotated in are_rotated(config)]
+    if config.attention_chunk_size is None and CHUNKED in kinds:
+        raise ConfigError(f"config.json: attention_chunk_size=null, but layers have {CHUNKED}; it must be at least 1")
     return tuple((config.attention_chunk_size or 0) if kind == CHUNKED else 0 for kind in kinds)
 
 
@@ -56,6 +59,7 @@ LLAMA4 = Family(
     interleaved=True,
     ropes=ropes,
     attention_chunks=attention_chunks,
+    layer_types=(FULL, CHUNKED),
     config=config,
     adapted=adapted,
 )

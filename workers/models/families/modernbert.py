@@ -2,38 +2,46 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from paged_serve.protocol.errors import ConfigError
+
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...pooling.head import LabelLayer
 from .family import FULL, SLIDING, Biases, Family, WeightNames, need, renamed
 
-FIELDS = {"norm_eps": "rms_norm_eps", "hidden_activation": "hidden_act", "local_attention": "sliding_window"}
-DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "rms_norm_eps": 1e-5, "sliding_window": 128}
-THETA = {FULL: ("global_rope_theta", 160000.0), SLIDING: ("local_rope_theta", 10000.0)}
+FIELDS = {
+    "norm_eps": "rms_norm_eps",
+    "hidden_activation": "hidden_act",
+    "local_attention": "sliding_window",
+    "global_attn_every_n_layers": "sliding_window_pattern",
+    "global_rope_theta": "rope_theta",
+    "local_rope_theta": "rope_local_base_freq",
+}
+DEFAULTS = {"hidden_act": "gelu", "rms_norm_eps": 1e-5, "sliding_window": 128, "rope_theta": 160000.0}
 LAYER = "model.layers.{}."
 HEAD = (LabelLayer("head.dense", "gelu", "head.norm"), LabelLayer("classifier"))
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("ModernBERT", fields, norm_bias=False, classifier_activation="gelu", position_embedding_type="absolute")
-    found = renamed(fields, FIELDS, **DEFAULTS)
-    every = found.get("global_attn_every_n_layers", 3)
-    if not isinstance(every, int) or every < 1:
-        need("ModernBERT", found, global_attn_every_n_layers=3)
-    kinds = [SLIDING if layer % every else FULL for layer in range(found.get("num_hidden_layers", 0))]
-    given = found.get("rope_parameters") or {}
-    ropes = {
-        kind: {"rope_theta": found.get(name, theta)} | given.get(kind, {}) for kind, (name, theta) in THETA.items()
-    }
-    return {"layer_types": kinds} | found | {"rope_parameters": ropes, "num_key_value_heads": None}
+    every, reach = fields.get("global_attn_every_n_layers"), fields.get("local_attention")
+    if every is not None and (not isinstance(every, int) or every < 1):
+        need("ModernBERT", fields, global_attn_every_n_layers=3)
+    if isinstance(reach, int) and reach < 2:
+        raise ConfigError(f"config.json: local_attention={reach} must be at least 2, half on each side of a token")
+    return renamed(fields, FIELDS, **DEFAULTS) | {"num_key_value_heads": None}
 
 
 def kinds(config: HFConfig) -> list[str]:
-    return config.layer_types or []
+    every = config.sliding_window_pattern or 3
+    return config.layer_types or [SLIDING if layer % every else FULL for layer in range(config.num_hidden_layers)]
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    of_kind = {kind: rope_of(config, (config.rope_parameters or {})[kind]) for kind in THETA}
+    given, thetas = config.rope_parameters or {}, {FULL: config.rope_theta, SLIDING: config.rope_local_base_freq}
+    of_kind = {kind: rope_of(replace(config, rope_theta=thetas[kind]), given.get(kind) or {}) for kind in thetas}
     return tuple(of_kind[kind] for kind in kinds(config))
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from paged_serve.protocol.errors import ConfigError
+
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
 from .family import Family, WeightNames, need, no_ropes, renamed, usual_slopes
@@ -22,6 +24,8 @@ ATTENTION = {"alibi": True, "alibi_bias_max": 8, "qk_ln": False, "prefix_lm": Fa
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     attention = fields.get("attn_config") or {}
+    if not isinstance(attention, dict):
+        raise ConfigError(f"config.json: attn_config={attention!r} must be an object")
     need("MPT", attention, **ATTENTION, attn_type="multihead_attention")
     need("MPT", fields, no_bias=True, expansion_ratio=4, logit_scale=1.0)
     chosen = {name: attention.get(name) for name in ("clip_qkv", "softmax_scale")}
