@@ -1,6 +1,8 @@
 """Computes the tokens that a grammar allows next, by one matcher per row, advanced by the row's output (llguidance: an
 Earley parser over lexemes that are derivatives of regular expressions).
 
+The thread that runs the model does little here: a step's masks are computed in other threads during the forward pass.
+
 A mask depends only on the grammar and the output, so a row restored with its output after preemption or a restart has
 the same masks.
 
@@ -9,9 +11,10 @@ one row may exhaust the limits of all. A row that fails while it shares a matche
 that it does not share, which reads the output again mask by mask; only a row that fails then has failed.
 """
 
+import math
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +35,7 @@ MAX_THREADS = 4
 MAX_COMPILED = 64  # compiled grammars kept; later rows copy them
 MAX_REASON_CHARS = 256
 MASK_EVERY = 16  # tokens of an output read again: computing a mask renews the limit of a step
-THREADED_VOCAB = 4096  # from this many tokens on, a mask costs more than waking a thread for it
+THREADED_BITS = 8192  # masks of fewer bits cost less than waking a thread for them
 NO_OUTPUT = "no output satisfies the grammar"
 
 
@@ -69,10 +72,12 @@ class RowGrammar:
 
     def append(self, token: int) -> None:
         """Record the row's next output token."""
-        opens, self.opens = self.opens, frozenset()
-        if token in opens:
-            self._set_free()
-        elif self.binds:
+        if self.opens:
+            opens, self.opens = self.opens, frozenset()
+            if token in opens:
+                self._set_free()
+                return
+        if self.binds:
             self.tokens.append(token)
         elif token in self.after:
             self.binds = True
@@ -88,8 +93,12 @@ class RowGrammar:
         self.num_read = len(self.tokens)
 
 
+NewTokens = Sequence[tuple[RowGrammar, int]]
+NOTHING: tuple[Sequence[RowGrammar], NewTokens] = (), ()
+
+
 class Grammars:
-    """Compiles grammars for one model and computes masks, those of a large vocabulary during the forward pass.
+    """Compiles grammars for one model and computes masks.
 
     Exists on the sampling rank only.
     """
@@ -113,10 +122,13 @@ class Grammars:
         self._free_bits = free.view(np.int32)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "grammar", _run_on, (cpus,))
-        self._is_threaded = vocab_size >= THREADED_VOCAB
+        # A thread without a CPU of its own is of no use.
+        self._threaded_rows = math.inf if len(cpus) == 1 else THREADED_BITS / vocab_size
         num_threads = min(MAX_THREADS, max(1, len(cpus)))
         self._executor = self._thread.submit(llguidance.LLExecutor, num_threads).result()
-        self._running: Future[None] | None = None
+        self._new_tokens: list[tuple[RowGrammar, int]] = []
+        self._started = NOTHING  # rows whose masks are computed, or will be in `wait`, and new tokens
+        self._running: Future[list[RowGrammar]] | None = None
 
     def prepare(self, grammar: Grammar, output: Sequence[int], bits: NDArray[np.int32] | None = None) -> RowGrammar:
         """The matcher of a row whose output so far is `output`. Its masks are written to `bits`, if given."""
@@ -131,46 +143,56 @@ class Grammars:
             if number % MASK_EVERY == 0 and row.binds:
                 row.read()
                 row.matcher.compute_bitmask()
+        row.read()
         return row
 
+    def append(self, tokens: Iterable[tuple[RowGrammar, int]]) -> None:
+        """Record the next output tokens of rows, which the next `start` takes into account."""
+        self._new_tokens.extend(tokens)
+
     def start(self, rows: Sequence[RowGrammar]) -> None:
-        """Compute the masks of `rows`, in a thread unless the vocabulary is small."""
+        """Compute the masks of `rows` until `wait` returns, in a thread unless they are few."""
         self.wait()
-        if not (bound := [row for row in rows if row.binds and not row.failure]):
-            return
-        if self._is_threaded:
-            self._running = self._thread.submit(self._fill, bound)
-        else:
-            self._fill(bound)
+        self._started, self._new_tokens = (rows, self._new_tokens), []
+        if len(rows) >= self._threaded_rows:
+            self._running = self._thread.submit(self._fill_in_parallel, *self._started)
 
     def wait(self) -> None:
-        """Wait for the masks started last."""
-        if self._running is not None:
-            self._running.result()
-            self._running = None
-
-    def _fill(self, rows: list[RowGrammar]) -> None:
-        if self._is_threaded:
-            self._fill_in_parallel(rows)
+        """Wait for the masks started last. If the thread has not found a CPU yet, they are computed here."""
+        if self._running is not None and not self._running.cancel():
+            unusual = self._running.result()
         else:
-            num_bytes = 4 * self._words
-            for row in rows:  # one by one: what a matcher touched as it read is still in the cache
-                row.read()
-                row.matcher.unsafe_compute_mask_ptr(row.address, num_bytes)
-        for row in rows:
+            unusual = self._fill(*self._started)
+        self._started, self._running = NOTHING, None
+        for row in unusual:
             if row.matcher.is_error():
                 self._on_error(row)
-            if row.opens and not row.failure:
+            if not row.failure:
                 row.allow_opening()
 
-    def _fill_in_parallel(self, rows: list[RowGrammar]) -> None:
-        masks = np.empty((len(rows), self._words), np.int32)
-        for row in rows:
+    def _fill(self, rows: Sequence[RowGrammar], new_tokens: NewTokens) -> list[RowGrammar]:
+        """Compute the masks of `rows`. Returns the rows that failed, or that may begin with free text."""
+        bound, num_bytes = _bound(rows, new_tokens), 4 * self._words
+        for row in bound:  # one by one: what a matcher touched as it read is still in the cache
             row.read()
-        places = [(row.matcher, i) for i, row in enumerate(rows)]
+            row.matcher.unsafe_compute_mask_ptr(row.address, num_bytes)
+        return _unusual(bound)
+
+    def _fill_in_parallel(self, rows: Sequence[RowGrammar], new_tokens: NewTokens) -> list[RowGrammar]:
+        """Do as `_fill` in the library's threads, which do not need Python's lock."""
+        if not (bound := _bound(rows, new_tokens)):
+            return []
+        if unread := [row for row in bound if row.num_read < len(row.tokens)]:
+            self._library.numpy.consume_token_par(self._executor, [(row.matcher, row.tokens[-1]) for row in unread])
+        for row in unread:
+            row.num_read += 1
+            assert row.num_read == len(row.tokens), "a row has several new tokens"
+        masks = np.empty((len(bound), self._words), np.int32)
+        places = [(row.matcher, i) for i, row in enumerate(bound)]
         self._library.numpy.fill_next_token_bitmask_par(self._executor, places, masks)
-        for row, mask in zip(rows, masks, strict=True):
+        for row, mask in zip(bound, masks, strict=True):
             row.bits[:] = mask
+        return _unusual(bound)
 
     def _on_error(self, row: RowGrammar) -> None:
         """Retry a row whose matcher failed while it was shared; any other row has failed."""
@@ -200,6 +222,17 @@ class Grammars:
         if len(self._compiled) > MAX_COMPILED:
             self._compiled.popitem(last=False)
         return compiled, compiled.deep_copy()
+
+
+def _bound(rows: Sequence[RowGrammar], new_tokens: NewTokens) -> list[RowGrammar]:
+    """Those of `rows` that their grammars bind after the new tokens."""
+    for row, token in new_tokens:
+        row.append(token)
+    return [row for row in rows if row.binds and not row.failure]
+
+
+def _unusual(rows: Sequence[RowGrammar]) -> list[RowGrammar]:
+    return [row for row in rows if row.opens or row.matcher.is_error()]
 
 
 def _run_on(cpus: Collection[int]) -> None:

@@ -4,6 +4,7 @@ The mask of a row's next token is a column, too: a grammar writes into it in eac
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class SamplingColumns:
         self.grammars: list[RowGrammar | None] = [None] * num_rows
         self.reasonings: list[Reasoning | None] = [None] * num_rows  # of rows with a thinking budget
         self._has_budget = np.zeros(num_rows, np.bool_)
-        self._readers: list[tuple[Penalties | RowGrammar | Reasoning, ...]] = [()] * num_rows  # of the row's output
+        self._readers: list[tuple[Callable[[int], None], ...]] = [()] * num_rows  # of the tokens of the row's output
         self._is_read = np.zeros(num_rows, np.bool_)  # has readers
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
         self._random_block = np.full(num_rows, -1, np.int64)  # position // _BLOCK of the numbers in `_random`
@@ -90,8 +91,8 @@ class SamplingColumns:
         rules = (self.penalties, self.repetitions, self.constraints)
         self.has_rules[row] = any(each[row] is not None for each in rules)
         self._reset_mask(row, params, token_ids[prompt_len:].tolist())
-        readers = self.penalties[row], self.grammars[row], self.reasonings[row]
-        self._readers[row] = tuple(each for each in readers if each is not None)
+        readers = self.penalties[row], self.reasonings[row]
+        self._readers[row] = tuple(each.append for each in readers if each is not None)
         self._is_read[row] = bool(self._readers[row])
         self.adjusted[row] = self.has_rules[row] or self.is_masked[row] or self._has_budget[row]
         self._random_block[row] = -1
@@ -116,8 +117,11 @@ class SamplingColumns:
         is_read = self._is_read[rows]
         if is_read.any():
             for row, token in zip(rows[is_read].tolist(), token_ids[is_read].tolist(), strict=True):
-                for reader in self._readers[row]:
-                    reader.append(token)
+                for read in self._readers[row]:
+                    read(token)
+        if self._grammars is not None and self.is_masked[rows].any():
+            each = zip(map(self.grammars.__getitem__, rows.tolist()), token_ids.tolist(), strict=True)
+            self._grammars.append((grammar, token) for grammar, token in each if grammar is not None)
 
     def is_forced(self, row: int) -> bool:
         """Whether the row's next token must end its reasoning, which overrides all other rules of the request."""
@@ -128,7 +132,7 @@ class SamplingColumns:
 
     def start_masks(self, rows: NDArray[np.int64]) -> None:
         """Start computing the grammar masks of `rows`, whose tokens must be known."""
-        if self._grammars is not None and self.adjusted[rows].any():
+        if self._grammars is not None and self.is_masked[rows].any():
             self._grammars.start([grammar for row in rows.tolist() if (grammar := self.grammars[row]) is not None])
 
     def await_masks(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

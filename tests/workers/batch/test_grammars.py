@@ -1,6 +1,8 @@
 """A row's grammar: masks depend on the output alone; copies, failures, and free text before the grammar's part."""
 
 import json
+import math
+import threading
 
 import numpy as np
 import pytest
@@ -20,9 +22,9 @@ JSON = Grammar(json.dumps({"grammars": [{"json_schema": SCHEMA}]}))
 @pytest.fixture(scope="module", params=["in the caller", "in threads"])
 def grammars(request):
     """Where masks are computed; those that the tests compare with come from the caller."""
+    bits = 0 if request.param == "in threads" else math.inf
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "in threads":
-            patch.setattr("paged_serve.workers.batch.grammars.THREADED_VOCAB", VOCAB_SIZE)
+        patch.setattr("paged_serve.workers.batch.grammars.THREADED_BITS", bits)
         return Grammars(TOKENIZER, VOCAB_SIZE, EOS)
 
 
@@ -30,9 +32,15 @@ def lark(grammar: str, **more) -> Grammar:
     return Grammar(json.dumps({"grammars": [{"lark_grammar": grammar}]}), **more)
 
 
-def allowed(grammars, row) -> list[int]:
-    grammars.start([row])
+def compute(grammars, rows) -> None:
+    grammars.start(rows)
+    if grammars._running is not None:
+        grammars._running.result()  # else `wait` might compute the masks before the thread begins
     grammars.wait()
+
+
+def allowed(grammars, row) -> list[int]:
+    compute(grammars, [row])
     return allowed_by(row.bits)
 
 
@@ -70,12 +78,25 @@ def test_rows_of_one_grammar_do_not_disturb_each_other(grammars):
     rngs, outputs = [np.random.default_rng(seed) for seed in range(8)], [[] for _ in rows]
     for _ in range(200):
         running = [i for i, output in enumerate(outputs) if not output or output[-1] not in EOS]
-        grammars.start([rows[i] for i in running])
-        grammars.wait()
+        compute(grammars, [rows[i] for i in running])
         for i in running:
             outputs[i].append(int(rngs[i].choice(allowed_by(rows[i].bits))))
             rows[i].append(outputs[i][-1])
     assert outputs == alone
+
+
+def test_masks_do_not_wait_for_a_thread_that_has_not_begun_them(grammars):
+    row, other = grammars.prepare(JSON, []), Grammars(TOKENIZER, VOCAB_SIZE, EOS)
+    is_over = threading.Event()
+    is_busy = grammars._thread.submit(is_over.wait)
+    grammars.start([row])
+    grammars.wait()
+    is_over.set()
+    is_busy.result()
+    assert allowed_by(row.bits) == allowed(other, other.prepare(JSON, []))
+    token = allowed_by(row.bits)[0]
+    grammars.append([(row, token)])
+    assert allowed(grammars, row) == allowed(other, other.prepare(JSON, [token]))
 
 
 def test_only_end_tokens_follow_a_complete_output(grammars):
@@ -115,8 +136,7 @@ def test_the_output_is_free_until_a_token_starts_the_grammar(grammars):
 @pytest.mark.parametrize("source", ["nonsense", '{"grammars": []}', '{"grammars": [{"lark_grammar": "start: /(/"}]}'])
 def test_a_grammar_that_does_not_compile_fails_its_row_alone(grammars, source):
     broken, whole = grammars.prepare(Grammar(source), []), grammars.prepare(JSON, [])
-    grammars.start([broken, whole])
-    grammars.wait()
+    compute(grammars, [broken, whole])
     assert broken.failure
     assert "\n" not in broken.failure
     assert not whole.failure
@@ -132,8 +152,7 @@ def test_an_output_that_the_grammar_does_not_allow_fails(grammars):
 
 def test_a_grammar_that_no_output_satisfies_fails(grammars):
     row = grammars.prepare(lark("start: X\nX: /a+/ & /b+/"), [])
-    grammars.start([row])
-    grammars.wait()
+    compute(grammars, [row])
     assert row.failure
 
 

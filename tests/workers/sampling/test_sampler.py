@@ -436,6 +436,27 @@ def test_a_budget_that_is_not_spent_changes_nothing(output):
         assert token == oracle.sample(logits, params, seed, PROMPT, output, EOS)
 
 
+LISTED = SamplingParams(allowed_token_ids=tuple(range(4, 60)), temperature=1.5)
+FREE_AT_FIRST = Grammar('{"grammars": [{"lark_grammar": "start: /[a-z]{2,9}/"}]}', after=(41, 45), opens=(40,))
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), LISTED, SamplingParams(grammar=FREE_AT_FIRST, temperature=1.5)])
+@pytest.mark.parametrize("end", [(41,), (42, 43)])
+def test_a_forced_token_leaves_no_trace_in_later_masks(grammars, params, end):
+    """A row that goes on from step to step samples like one that begins with the same output."""
+    params = msgspec.structs.replace(params, thinking=ThinkingBudget(1, (40,), end))
+    output, stepwise = [40, 8], Bench(DEMO_VOCAB_SIZE, grammars=grammars)
+    stepwise.put(0, params, output=output)
+    for step in range(8):
+        logits, fresh = random_logits(step, DEMO_VOCAB_SIZE), Bench(DEMO_VOCAB_SIZE, grammars=grammars)
+        fresh.put(0, params, output=output)
+        sampled = stepwise.sample(logits[None].copy(), [0])
+        assert sampled.token_ids.tolist() == fresh.sample(logits[None].copy(), [0]).token_ids.tolist()
+        stepwise.rows.append_tokens(np.array([0]), sampled.token_ids)
+        output.append(int(sampled.token_ids[0]))
+    assert tuple(output[2 : 2 + len(end)]) == end
+
+
 def test_a_started_grammar_is_not_interrupted_by_a_tag(grammars):
     """To the grammar the tag's token is text, which it may allow or not."""
     tags = ThinkingBudget(1, (40,), (41,))
