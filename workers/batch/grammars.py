@@ -160,7 +160,7 @@ class Grammars:
             self._library.numpy.fill_next_token_bitmask_par(self._executor, places, masks)
             return
         address, nbytes = masks.ctypes.data, masks.strides[0]
-        for i, row in enumerate(rows):  # one by one: what a matcher touched as it read is still in the cache
+        for i, row in enumerate(rows):  # one by one: the memory that a matcher has just read is still in the cache
             row.read()
             row.matcher.unsafe_compute_mask_ptr(address + i * nbytes, nbytes)
 
