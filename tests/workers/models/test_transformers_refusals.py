@@ -183,7 +183,7 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(result, reason, tmp_
         (lambda x: x * x + x.neg().sqrt(), True),
         (torch.exp, True),
         (lambda x: torch.nn.functional.silu(x[..., :96].contiguous()), False),
-        (torch.nn.functional.silu, True),  # 128 elements a row: nothing is left over
+        (torch.nn.functional.silu, True),  # 128 elements per row: whole vectors
         (lambda x: x.softmax(-1), True),
         (lambda x: x.softmax(1), False),
         (lambda x: x.cumsum(1), False),
