@@ -216,7 +216,7 @@ class ClientSession:
             self._away(now)
 
     def tick(self, now: float) -> None:
-        """Handle timers; must be called several times a second."""
+        """Handle timers; must be called several times per second."""
         if self.error is not None:
             return
         self.now = now
