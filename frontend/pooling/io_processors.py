@@ -52,7 +52,7 @@ def prompts_of(processor: IOProcessor, data: Any) -> list[str | list[int]]:
     except ValueError as error:
         raise InvalidRequest(f"data: {error}", "data") from error
     if not prompts:
-        raise InvalidRequest("data: the IO processor makes no prompt of them", "data")
+        raise InvalidRequest("data: the IO processor returned no prompt for it", "data")
     return prompts
 
 
