@@ -1,4 +1,4 @@
-# Routines of a developer, one word each. `just` lists them.
+# A developer's commands, one word each. `just` lists them.
 
 python := ".venv/bin/python"
 
@@ -14,11 +14,11 @@ setup:
 serve *options:
     .venv/bin/paged-serve {{options}}
 
-# lint, types, generated docs, fast tests: what must be green before a commit
+# lint, types, generated docs, fast tests: all must be green before a commit
 check *options:
     {{python}} scripts/check.py {{options}}
 
-# write the golden logprobs anew, from the portable kernels: after a change of arithmetic that is meant
+# write the golden logprobs again, from the portable kernels: after an intended change of arithmetic
 golden:
     {{python}} -m tests.workers.order_of_sums.golden
 
@@ -51,15 +51,15 @@ fuzz-frames *options:
 soak *options:
     {{python}} scripts/soak.py {{options}}
 
-# lives of the engine under faults, every step checked: --steps 10_000_000 --seed 0
+# simulated engines under faults, every step checked: --steps 10_000_000 --seed 0
 simulate *options:
     {{python}} scripts/simulate.py {{options}}
 
-# random workloads on the CPU kernels, each request held against itself alone: --isa avx2 --dtype int8 --count 1000
+# random workloads on the CPU kernels, each request compared with the same request alone: --isa avx2 --dtype int8 --count 1000
 random-workloads *options:
     {{python}} scripts/random_workloads.py {{options}}
 
-# damaged HTTP requests at a real server: --count 1_000_000 --seed 1
+# damaged HTTP requests to a real server: --count 1_000_000 --seed 1
 fuzz-http *options:
     {{python}} scripts/fuzz_http.py {{options}}
 
@@ -67,20 +67,20 @@ fuzz-http *options:
 maskbench *options:
     {{python}} scripts/maskbench.py {{options}}
 
-# small bugs planted in the heart of the engine, and how many of them its fast tests notice
+# plants small bugs in the engine core, and counts how many of them its fast tests detect
 mutate *options:
     {{python}} scripts/mutate.py {{options}}
 
-# mend what can be mended by machine
+# fix formatting and lint errors automatically
 format:
     {{python}} -m ruff check --fix .
     {{python}} -m ruff format .
 
-# resolve the run-time dependencies anew and pin their versions in constraints.txt
+# resolve the run-time dependencies again and pin their versions in constraints.txt
 pin:
     {{python}} scripts/pin.py
 
-# write the generated pages of docs/ anew
+# write the generated pages of docs/ again
 docs:
     {{python}} scripts/make_docs.py
 
@@ -97,7 +97,7 @@ bench:
 demo-model output="build/demo_model":
     {{python}} scripts/train_demo_model.py --output {{output}}
 
-# compile the CPU kernels anew, and look for accumulators that the compiler put on the stack
+# compile the CPU kernels again, and look for accumulators that the compiler put on the stack
 kernels:
     {{python}} setup.py build_ext --inplace
     {{python}} scripts/check_spills.py
@@ -106,6 +106,6 @@ kernels:
 sanitize-kernels:
     {{python}} scripts/sanitize_kernels.py
 
-# what wants a GPU: the kernels' tests on it, compute-sanitizer, the demo model, benchmarks (at most twenty minutes)
+# everything that needs a GPU: the kernels' tests, compute-sanitizer, the demo model, benchmarks (at most twenty minutes)
 gpu-check *options:
     {{python}} scripts/gpu_check.py {{options}}

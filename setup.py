@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 KERNELS = "paged_serve/csrc/cpu"
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx2", "-mfma", "-mf16c"]
-# Before registers are given out gcc would move loads up, until accumulators are on the stack; on x86 it leaves that.
+# Before register allocation gcc would move loads up until accumulators spill to the stack; on x86 it does not do this.
 NEON = ["-fno-schedule-insns"]
 FLAGS_BY_MACHINE: dict[str, dict[str, list[str]]] = {
     "x86_64": {
@@ -41,21 +41,21 @@ FEATURES_BY_ISA = {  # as Linux names them
     "avx2": "avx2 fma f16c",
     "neon_dotprod": "asimddp",
 }
-# No contraction: a product and a sum are fused where the source says so, else rows of different tiles could differ.
+# No contraction: products and sums are fused only where the source says so, or tiles of other sizes could differ.
 FLAGS = ["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
 # gcc 12 warns by the thousand about its own vector headers, and that the ABI of vectors depends on flags.
 WARNINGS = ["-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"]
 
 
 class BuildKernels(build_ext):
-    """Names a library `_cpu_ISA.so`, whatever the Python that builds it: there is no Python in it."""
+    """Names a library `_cpu_ISA.so`, without the tag of the Python that builds it, because it does not use Python."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return fullname.replace(".", "/") + ".so"
 
     def run(self) -> None:
         self.parallel = os.cpu_count()
-        if self.editable_mode:  # for this machine alone, while a wheel is for any
+        if self.editable_mode:  # only for this machine; a wheel is for all
             self.extensions = [ext for ext in self.extensions if runs_here(ext.name.partition("_cpu_")[2])]
         super().run()
         missing = [ext.name for ext in self.extensions if not Path(self.get_ext_fullpath(ext.name)).exists()]
@@ -64,7 +64,7 @@ class BuildKernels(build_ext):
             self.warn(f"{names}: not built, so the CPU backend will be slow there. It takes a C++20 compiler (g++ 12)")
 
     def build_extension(self, ext: Extension) -> None:
-        """With object files of its own, so that libraries are compiled beside one another."""
+        """Use separate object files, so that libraries are compiled in parallel."""
         folder, library = Path(self.build_temp, ext.name), self.get_ext_fullpath(ext.name)
         flags = {"extra_postargs": ext.extra_compile_args, "depends": ext.depends, "include_dirs": ext.include_dirs}
         objects = self.compiler.compile(ext.sources, output_dir=str(folder), **flags)
@@ -72,7 +72,7 @@ class BuildKernels(build_ext):
 
 
 def runs_here(isa: str) -> bool:
-    """Whether this processor has what the library takes; true where that cannot be known."""
+    """Whether this processor has the features that the library needs; true if that cannot be determined."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -82,7 +82,7 @@ def runs_here(isa: str) -> bool:
 
 
 class PlatformWheel(bdist_wheel):
-    """For any Python 3 of one platform: there is none in the libraries."""
+    """A wheel for any Python 3 of one platform, because the libraries do not use Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]

@@ -42,7 +42,7 @@ class EngineDead(PagedServeError):
 
 
 class RequestFailed(PagedServeError):
-    """The engine ended this one request (HTTP 500): it crashes workers, or no token can be sampled. A retry fails."""
+    """The engine ended this request (HTTP 500): it crashes workers, or no token can be sampled. A retry fails too."""
 
 
 class ProtocolError(PagedServeError):

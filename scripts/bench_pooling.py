@@ -1,17 +1,17 @@
-"""Embeddings: texts a second, beside sentence-transformers on the same CPU, in turn.
+"""Embeddings: texts per second, compared with sentence-transformers on the same CPU.
 
     python scripts/bench_pooling.py --peer-python ~/st-venv/bin/python [--models mini,base,qwen3] [--rounds 5]
 
-Models of random float32 weights are written to a temporary folder, with the files of sentence-transformers: a BERT of
+Models with random float32 weights are written to a temporary folder, with the files of sentence-transformers: a BERT of
 MiniLM-L6's size, one of BERT-base's, and a Qwen3 decoder that pools the last token, each with a tokenizer of whole
 words. Both systems get the same texts of 16 to 256 tokens, 32 in a batch, and the same number of threads. Two loads:
 `call`, 32 texts in one call, and `calls`, 128 texts in one call, which sentence-transformers sorts by length before it
-divides them into batches of 32, so that it pads little. Ours is the whole server behind LLM.
+divides them into batches of 32, so that it pads little. Our side is the whole server behind LLM.
 
-A round measures one after the other, with other texts than the rounds before; reported are the medians of the rounds,
-the median of their ratios, and over all texts the smallest cosine and the number of signs that differ. Products bound
-both: the floor is 2 flop for each weight and token. The peer runs in an interpreter of its own, which needs
-sentence-transformers: it is no dependency of paged-serve.
+A round measures one system after the other, with new texts. The results are the medians of the rounds, the median of
+their ratios, and over all texts the smallest cosine and the number of signs that differ. Matrix products limit both:
+the floor is 2 flop per weight and token. sentence-transformers is not a dependency of paged-serve, so it runs in a
+separate interpreter.
 """
 
 import argparse
@@ -43,7 +43,7 @@ QWEN3 = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, 
 
 def texts(count: int, seed: int) -> list[str]:
     random = np.random.default_rng(seed)
-    lengths = random.integers(SHORTEST - 2, LONGEST - 1, count)  # two special tokens come to them
+    lengths = random.integers(SHORTEST - 2, LONGEST - 1, count)  # two special tokens are added
     return [" ".join(f"w{word}" for word in random.integers(0, WORDS, length).tolist()) for length in lengths.tolist()]
 
 
@@ -84,7 +84,7 @@ def write_model(folder: Path, name: str) -> None:
 
 
 def peer(folder: str, threads: int) -> None:
-    """Answers each line of JSON, [count, seed], with the seconds of one call, its vectors behind them in a file."""
+    """Answer each line of JSON, [count, seed, file], with the seconds of one call; its vectors go to `file`."""
     import torch
     from sentence_transformers import SentenceTransformer
 

@@ -111,7 +111,7 @@ def elementwise(setting: Setting) -> Iterator[Case]:
         gate_bytes = 2 * 3 * tokens * GATE
         yield repeated(setting, "silu(gate) * up", tokens, gate_bytes, gate_call, {"torch": torch_gate_call})
         coded_bytes = 3 * tokens * HIDDEN
-        yield repeated(setting, "to fp8, a scale a row", tokens, coded_bytes, codes_call, {"torch": torch_codes_call})
+        yield repeated(setting, "to fp8, a scale per row", tokens, coded_bytes, codes_call, {"torch": torch_codes_call})
 
 
 def repeated(

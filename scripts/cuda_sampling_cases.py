@@ -24,7 +24,7 @@ KINDS = {
 
 
 def sampler(setting: Setting) -> Iterator[Case]:
-    """Bytes are those of one pass over the logits. torch's time is softmax, sort and multinomial, for top-p alone."""
+    """Bytes are those of one pass over the logits. For top-p, torch's softmax, sort and multinomial are timed too."""
     rows, vocabulary = (2, 300) if setting.tiny else (ROWS, VOCABULARY)
     for name, params in KINDS.items():
         rivals = {"torch": [torch_call(setting, rows, vocabulary)]} if params.top_p < 1 else {}

@@ -1,4 +1,6 @@
-"""Evaluate the demo model by exact match: greedy answers of transformers to values and wordings not used in training.
+"""Evaluate the demo model by exact match, on questions with values and wordings that were not used in training.
+
+The answers are computed greedily with transformers.
 
 python scripts/evaluate_demo_model.py paged_serve/demo_model --gate
 """

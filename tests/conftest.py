@@ -13,7 +13,7 @@ from .covering import PAIRS, VALUES, WHOLE, left_out
 
 TEARDOWN_S = 120
 
-# A shell starts background jobs with SIGINT ignored, and so would our servers be: they must see it as from a terminal.
+# A shell starts background jobs with SIGINT ignored, and our servers would inherit that: they must not ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Servers of tests lose processes; their reports do not belong in the user's folder.
@@ -58,7 +58,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks as nightly what --products leaves out; a folder's own hook has marked what it has nightly before."""
+    """Mark the cases that --products omits as nightly; folders' own hooks have marked their nightly tests before."""
     products = config.getoption("products")
     if products == WHOLE:
         return

@@ -10,10 +10,10 @@ WHOLE, PAIRS, VALUES = "whole", "pairs", "values"
 
 
 def covering(cases: Sequence[Mapping[str, int]], strength: int) -> set[int]:
-    """Places in `cases` of few, in which each combination of `strength` values occurs that occurs in any of all.
+    """Indices of a few `cases` that together have every combination of `strength` values that any case has.
 
-    The greedy algorithm for set cover: next is always the first of those with the most that no other had. A case maps
-    names of parameters to what stands for their values.
+    The greedy algorithm for set cover: it always adds the first case with the most combinations that are still missing.
+    A case maps names of parameters to numbers that stand for their values.
     """
     combined = [set(combinations(sorted(case.items()), min(strength, len(case)))) for case in cases]
     left, chosen = set[tuple[tuple[str, int], ...]]().union(*combined), set[int]()

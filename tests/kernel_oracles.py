@@ -1,4 +1,4 @@
-"""What kernels must answer, in float64, wherever they run: csrc/cuda in the emulator or on a device, csrc/cpu."""
+"""The expected results of kernels, in float64: for csrc/cpu, and for csrc/cuda in the emulator and on a device."""
 
 import torch
 from torch import Tensor

@@ -64,7 +64,7 @@ def test_the_map_of_the_docs_names_every_folder_and_only_what_exists():
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_package_itself_holds_no_code(room):
-    """Or `from ..package import name` would import what the count of floors and circles does not see."""
+    """Otherwise `from ..package import name` would add imports that the count of chains and circles misses."""
     for path in sources(room):
         if path.name == "__init__.py":
             assert len(ast.parse(path.read_text()).body) <= 1, f"{path.relative_to(ROOT)} holds more than a docstring"

@@ -1,4 +1,4 @@
-"""What admission needs to know of a scheduler: the waiting and running sequences and their tenants."""
+"""The scheduler as admission sees it: the waiting and running sequences and their tenants."""
 
 from collections.abc import Iterable, Mapping, Sized
 from collections.abc import Sequence as Items
@@ -36,7 +36,7 @@ class Backlog(Protocol):
     def shares(self) -> Shares: ...
     @property
     def step(self) -> int:
-        """The last one planned."""
+        """The number of the last planned step."""
         ...
 
     @property
@@ -63,9 +63,9 @@ class Backlog(Protocol):
 
 
 class Isolation(Protocol):
-    """Runs sequences that may kill workers alone."""
+    """Runs each sequence that may have killed a worker in steps of its own."""
 
-    is_closed: bool  # nothing else is admitted
+    is_closed: bool  # no other sequence is scheduled
 
     def isolate(self, goals: dict[Sequence, int]) -> None: ...
     def first(self) -> Sequence | None: ...

@@ -226,7 +226,7 @@ class Validation:
         if params.seed is not None and params.seed >= 0:
             return params.seed
         digest = hashlib.sha256(self.seed.to_bytes(8, "little"))
-        biases = sorted((params.logit_bias or {}).items())  # in whatever order the client listed them
+        biases = sorted((params.logit_bias or {}).items())  # the client may list them in any order
         digest.update(_encode((msgspec.structs.replace(params, logit_bias=None) if biases else params, biases)))
         digest.update(message.prompt_token_ids)
         return _positive_int63(digest.digest())

@@ -13,7 +13,7 @@ STATS_INTERVAL_S = 0.1
 
 @dataclass(slots=True)
 class StepCounters:
-    """Counters that each applied step increases."""
+    """Counters that increase with each applied step."""
 
     prompt_tokens: int = 0
     generation_tokens: int = 0

@@ -63,7 +63,7 @@ class EngineProcess:
         self._computes = False  # workers are ready, as last reported to clients
 
     def run(self) -> None:
-        """Run until the supervisor sends Stop. Any other end is reported to the clients first."""
+        """Run until the supervisor sends Stop. Clients are told of the end, also if an exception is then raised."""
         try:
             while not self._child.stop_requested:
                 self._iterate()
@@ -158,9 +158,9 @@ class EngineProcess:
             self._child.epoch,
         )
         engine.admission.draining = self._draining
-        for_people = self._link.readable_facts(engine) | self._ports.readable_facts()
-        self._child.control.send(control.Ready(for_people))
-        log.info("ready %s", " ".join(f"{name}={value}" for name, value in for_people.items()))
+        readable = self._link.readable_facts(engine) | self._ports.readable_facts()
+        self._child.control.send(control.Ready(readable))
+        log.info("ready %s", " ".join(f"{name}={value}" for name, value in readable.items()))
         self._clients.open(engine, now)
         gc.collect()
         gc.freeze()  # objects that live now live until exit; later collections skip them

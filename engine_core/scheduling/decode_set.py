@@ -36,13 +36,13 @@ class DecodeSet:
 
     rows: list[int] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
-    appends: list[Callable[[int], None]] = field(default_factory=list)  # of each sequence's output
+    appends: list[Callable[[int], None]] = field(default_factory=list)  # the append method of each sequence's output
     stream_ids: "array[int]" = field(default_factory=lambda: array("q"))
     first_positions: "array[int]" = field(default_factory=lambda: array("i"))
     origin: int = 0  # step
     stop_ids: frozenset[int] = frozenset()  # union over the sequences
-    num_stopping: dict[frozenset[int], int] = field(default_factory=dict)  # Sequence.stop_ids -> how many have them
-    num_plain: dict[bytes, int] = field(default_factory=dict)  # client -> sequences that columns can serve
+    num_stopping: dict[frozenset[int], int] = field(default_factory=dict)  # Sequence.stop_ids -> number of sequences
+    num_plain: dict[bytes, int] = field(default_factory=dict)  # client -> number of plain sequences
     _by_client: dict[bytes, ClientColumns] | None = None
 
     def __len__(self) -> int:

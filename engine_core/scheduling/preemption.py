@@ -1,9 +1,9 @@
 """Chooses the sequences to preempt for the first one in the queue, and the rows to reserve.
 
-Two kinds of sequences may be preempted for it: the latest of tenants that are ahead, unless its own tenant is; and
-those that were admitted past it while it did not fit. Sequences are preempted only if together they make enough room.
-They keep their output, and their blocks stay in the prefix cache while there is room. Reserved rows make preemption
-rare.
+Two kinds of sequences may be preempted for it: sequences of tenants that are ahead, the latest first, if its own tenant
+is not ahead; and sequences that were admitted past it while it did not fit. Sequences are preempted only if together
+they make enough room. They keep their output, and their blocks stay in the prefix cache while there is room. Reserved
+rows make preemption rare.
 """
 
 import math
@@ -18,13 +18,13 @@ from .waiting_queue import WaitingQueue, has_precedence
 ROWS_PER_RESERVED = 8  # at most an eighth of the rows is reserved
 MISS_SHARE = 0.1  # share of the arrivals that may find no reserved row
 MIN_ARRIVALS_PER_ROW = 0.01  # below it, no row is reserved
-MAX_YIELDED = 8  # preemptions of a sequence in favour of others, so that each ends
+MAX_YIELDED = 8  # preemptions of a sequence in favour of others; the limit lets every sequence end
 
 
 def reserve_rows(arrivals_per_row: float, num_rows: int) -> int:
     """Rows to keep free for tenants with `arrivals_per_row` arriving sequences per returned row.
 
-    A reserve of r rows, refilled one by one, is empty for a share arrivals_per_row ** r of the arrivals.
+    If a reserve of r rows is refilled one by one, a fraction arrivals_per_row ** r of the arrivals finds it empty.
     """
     most = num_rows // ROWS_PER_RESERVED
     if arrivals_per_row < MIN_ARRIVALS_PER_ROW or not most:
@@ -81,7 +81,7 @@ def _preemptible(
         ahead = set()
     if not ahead and not sequence.num_passed:
         return []
-    may = [
+    preemptible = [
         each
         for each in running
         if (each.request.tenant in ahead or each.passed is sequence)
@@ -89,5 +89,7 @@ def _preemptible(
         and each.order[0] >= sequence.order[0]
         and each not in just_admitted
     ]
-    may.sort(key=lambda each: (each.passed is sequence, each.request.tenant.service, order_of(each)), reverse=True)
-    return may
+    preemptible.sort(
+        key=lambda each: (each.passed is sequence, each.request.tenant.service, order_of(each)), reverse=True
+    )
+    return preemptible

@@ -1,8 +1,8 @@
 """Times one start of `paged-serve serve` on a unix socket, from exec to the exit of its last process.
 
-What takes the time: of `help`, importing click; of `/live`, the imports of the supervisor and of early health; of
-`/ready`, the worker's import of torch, then its weights; of a stop, the exchange of messages; of a kill, the kernel's
-release of the worker's memory.
+Most of the time is spent as follows. `help`: importing click. `/live`: the imports of the supervisor and of early
+health. `/ready`: the worker's import of torch, then reading its weights. A stop: the exchange of messages. A kill: the
+kernel's release of the worker's memory.
 """
 
 import os

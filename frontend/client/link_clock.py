@@ -31,7 +31,7 @@ class LinkClock:
         return now - self._last_heard
 
     def tick(self, now: float) -> bool:
-        """Called several times a second; False if this process itself was stopped for too long."""
+        """Called several times per second; False if this process itself was stopped for too long."""
         slept, self._last_tick = now - self._last_tick, now
         if slept > PROBE_AFTER_S:  # this process may have been silent itself
             self._last_heard = max(self._last_heard, now - PROBE_AFTER_S / 2)

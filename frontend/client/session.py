@@ -75,7 +75,7 @@ class ClientSession:
         """The requests that have not ended."""
         return self._dispatch.table
 
-    # -- what the owner of the client asks for
+    # -- called by the owner of the client
 
     def submit(
         self,
@@ -154,7 +154,7 @@ class ClientSession:
         for request in list(self.table.requests.values()):
             self.abort(request)
 
-    # -- what the shell drives
+    # -- called by the I/O shell
 
     @property
     def backlog(self) -> bool:
@@ -216,7 +216,7 @@ class ClientSession:
             self._away(now)
 
     def tick(self, now: float) -> None:
-        """Handle timers; must be called several times a second."""
+        """Handle timers; must be called several times per second."""
         if self.error is not None:
             return
         self.now = now

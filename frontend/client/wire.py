@@ -113,7 +113,7 @@ class Wire(Generic[C]):
         )
 
     def close(self) -> None:
-        """Abort what runs, so that the engine does not wait for the lease to end. Safe to call twice."""
+        """Abort the running requests, so that the engine does not wait for the lease to end. Safe to call twice."""
         if self._closed:
             return
         self.session.abort_all()

@@ -29,7 +29,7 @@ def is_hub_name(model: str) -> bool:
 def find_model_folder(model: str) -> str:
     """The absolute folder of `model`: "" (the built-in demo model), a folder, a GGUF file, or a name on the hub.
 
-    Downloads a hub model that is not in the local cache. Raises ConfigError, naming what was tried.
+    Downloads a hub model that is not in the local cache. Raises ConfigError that names the places that were tried.
     """
     folder = Path(model).expanduser() if model else demo_model_folder()
     if folder.is_dir():

@@ -49,7 +49,7 @@ _SAME_NAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def sampling_defaults(model: ModelConfig) -> Mapping[str, Any]:
-    """Fields of SamplingParams for what a request leaves out; empty with --generation-config none.
+    """Defaults of SamplingParams for fields that a request omits; empty with --generation-config none.
 
     Raises ConfigError for a value out of bounds.
 

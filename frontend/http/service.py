@@ -98,7 +98,7 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class TextSide:
-    """What the frontend loads from a model folder; `load` takes up to a second for a large vocabulary."""
+    """The parts of a model folder that the frontend loads; `load` takes up to a second for a large vocabulary."""
 
     config: Config
     tokenizer: Tokenizer

@@ -278,7 +278,7 @@ class AsyncLLM:
             request_id = next(number for number in self._request_ids if number not in self._generations)
         if request_id in self._generations:
             raise InvalidRequest(
-                f"request_id {request_id[:200]!r} is that of a running request; choose another", "request_id"
+                f"request_id {request_id[:200]!r} belongs to a running request; choose another", "request_id"
             )
         work = kind(request_id, self._client, self._limit)
         self._generations[request_id] = work

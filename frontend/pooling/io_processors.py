@@ -15,17 +15,17 @@ Prompts = Sequence[str | list[int]]
 class IOProcessor(Protocol):
     """Constructed with the model's name. Its methods are called in threads, for several requests at a time."""
 
-    task: PoolingTask  # of all its prompts
+    task: PoolingTask  # the task of all prompts
 
     def prompts(self, data: Any) -> Prompts:
         """Texts or lists of tokens for a request's `data`, which is decoded JSON; at least one.
 
-        Raises ValueError for data that are wrong; its message goes to the client.
+        Raises ValueError for wrong data; its message goes to the client.
         """
         ...
 
     def output(self, data: Any, vectors: Sequence["memoryview[float]"]) -> Any:
-        """The answer, as what JSON can hold. `vectors`: of each prompt, float32 [rows, columns]."""
+        """The answer, as a value that JSON can represent. `vectors`: one per prompt, float32 [rows, columns]."""
         ...
 
 
@@ -52,7 +52,7 @@ def prompts_of(processor: IOProcessor, data: Any) -> list[str | list[int]]:
     except ValueError as error:
         raise InvalidRequest(f"data: {error}", "data") from error
     if not prompts:
-        raise InvalidRequest("data: the IO processor makes no prompt of them", "data")
+        raise InvalidRequest("data: the IO processor returned no prompt for it", "data")
     return prompts
 
 

@@ -14,7 +14,7 @@ PROMPTS = "config_sentence_transformers.json"
 LIMITS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)  # which of them is there depends on the release that wrote it
+)  # the release that wrote the model determines which of them exists
 # Cohere's input types, and the names that models use for the corresponding prompt, the most likely first.
 INPUT_TYPES = {
     "search_query": ("search_query", "query", "web_search_query"),

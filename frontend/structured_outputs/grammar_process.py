@@ -34,7 +34,7 @@ def serve(link: socket.socket) -> None:
     added = msgspec.json.decode(receive_frame(link), type=AddedTokens)
     tokenizer = bytes_tokenizer(added)
     decode = msgspec.json.Decoder(StructuredOutputsParams).decode
-    compiled(StructuredOutputsParams(json_object=True), added, tokenizer)  # loads what the first use needs
+    compiled(StructuredOutputsParams(json_object=True), added, tokenizer)  # the first use loads modules
     forbid_system_calls()
     send_frame(link, Compiled())
     while True:

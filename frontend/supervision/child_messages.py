@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OnProgress = Callable[[str, int, int], None]  # what is loading; done and total, summed over all processes
+OnProgress = Callable[[str, int, int], None]  # the stage of loading; done and total, summed over all processes
 
 DRAINED_IN: dict[Role, Phase] = {"frontend": Phase.DRAINING, "engine-core": Phase.DRAINING_ENGINE}
 

@@ -1,4 +1,4 @@
-"""The service's phases from start to end, and the steps by which it ends, all under one deadline."""
+"""The phases of the service, and the schedule by which it stops its processes."""
 
 import enum
 
@@ -36,14 +36,14 @@ TRANSITIONS = {
 
 
 class StopStep(enum.Enum):
-    ASK_FRONTENDS = enum.auto()  # Stop on the control link, first: they would report the engine's end as a failure
-    ASK_ALL = enum.auto()
+    ASK_FRONTENDS = enum.auto()  # Stop on the control link; first, as they would report the engine's end as a failure
+    ASK_ALL = enum.auto()  # Stop to all other processes
     TERMINATE = enum.auto()  # SIGTERM
     KILL = enum.auto()  # SIGKILL
-    ABANDON = enum.auto()  # stuck in the kernel; nothing more can be done
+    ABANDON = enum.auto()  # give up: the processes that are left are stuck in the kernel
 
 
-SCHEDULE_S = {
+SCHEDULE_S = {  # seconds after the stop began
     StopStep.ASK_FRONTENDS: 0.0,
     StopStep.ASK_ALL: 0.5,
     StopStep.TERMINATE: 2.0,
@@ -53,7 +53,7 @@ SCHEDULE_S = {
 
 
 class Shutdown:
-    """The phase of the service, and when each step of its end is due. Times come in as arguments."""
+    """The phase of the service, and the times at which the steps of a stop are due. The time is always an argument."""
 
     def __init__(self, drain_timeout_s: float):
         self.phase = Phase.STARTING

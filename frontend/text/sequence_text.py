@@ -12,7 +12,7 @@ from .tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class TextDelta:
-    """What one push adds."""
+    """The text and the facts that one push adds."""
 
     text: str
     finish_reason: FinishReason | None

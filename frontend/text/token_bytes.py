@@ -45,7 +45,7 @@ def _byte_level() -> BytesOf:
 
 
 def _words(prefix: str) -> BytesOf:
-    """For people: what such a decoder cleans up, and the first word's space, are not a token's own."""
+    """For display: a decoder's clean-up, and the space before the first word, do not belong to a token."""
     return lambda token: (token.removeprefix(prefix) if token.startswith(prefix) else f" {token}").encode()
 
 

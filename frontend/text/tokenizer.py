@@ -147,7 +147,7 @@ class Tokenizer:
         return str(text)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What the token adds to a running text; empty for an id outside the vocabulary."""
+        """The text that the token adds to the text before it; empty for an id outside the vocabulary."""
         known = self._bytes.get(token_id)
         if known is None:
             token = self._tokenizer.id_to_token(token_id)

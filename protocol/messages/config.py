@@ -30,7 +30,7 @@ class ModelConfig(_Layer, frozen=True):
     """Which model, and in which precision."""
 
     model: Text = ""  # local folder, resolved; "" means the built-in demo model
-    # whose implementation; auto: native for the architectures that we have, else that of the transformers library
+    # the implementation; auto: native if it supports the architecture, else that of the transformers library
     model_impl: Literal["auto", "native", "transformers"] = "auto"
     trust_remote_code: bool = False  # run the Python files of a model folder, for transformers
     served_model_names: Texts = ()  # names that requests may use; the first is reported
@@ -68,7 +68,7 @@ class CacheConfig(_Layer, frozen=True):
     kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"  # auto: the model's; int8: CPU only; fp8: CUDA only
     num_blocks: PositiveInt | None = None  # per rank; overrides the measured number; for tests
     enable_prefix_caching: bool = True
-    share_prefixes: bool = False  # across API keys, too
+    share_prefixes: bool = False  # also between API keys
 
 
 class SchedulerConfig(_Layer, frozen=True):
@@ -113,7 +113,7 @@ class ServerConfig(_Layer, frozen=True):
     allowed_methods: Annotated[tuple[HttpToken, ...], Meta(max_length=256)] = ("*",)  # for requests from those origins
     allowed_headers: Annotated[tuple[HttpToken, ...], Meta(max_length=256)] = ("*",)
     allow_credentials: bool = False
-    # besides localhost; empty: any with a key, on a unix socket, or on an address other than loopback; none without
+    # besides localhost; empty: any host with an API key, a unix socket or an address other than loopback, else none
     allowed_hosts: Annotated[tuple[HostPattern, ...], Meta(max_length=256)] = ()
     root_path: RootPath = ""  # prefix that a proxy adds to every path, and may have removed again
     chat_template: Text = ""  # file; "" means the model's
@@ -122,7 +122,9 @@ class ServerConfig(_Layer, frozen=True):
     allow_special_tokens: bool | None = None  # written as text in requests; None: in prompts, not in conversations
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20
     sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # comments on idle streams; 0: none
-    resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0  # keeps an unread answer with a key; 0: not kept
+    resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = (
+        30.0  # time that an unread answer with a key is kept; 0: not kept
+    )
     resume_bytes_per_answer: PositiveInt = 4 << 20  # events kept per answer with a key
     resume_bytes: PositiveInt = 64 << 20  # events kept per frontend
     store_responses: Text = ""  # folder for stored responses; "": none are stored
@@ -136,7 +138,7 @@ class ServerConfig(_Layer, frozen=True):
     restart_window_s: Annotated[float, Meta(gt=0, le=1e9)] = 60.0
     dump_dir: Text = ""  # holds reports, in paged-serve/dumps; "" means ~/.local/state, "none": no reports
     lenient: bool = False  # unknown request fields become warnings instead of errors
-    wake_supervisor: bool = True  # frontends continue a supervisor halted by a signal
+    wake_supervisor: bool = True  # frontends continue a supervisor that SIGSTOP has halted
     access_log: bool = True  # one line per request
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

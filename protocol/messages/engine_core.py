@@ -112,7 +112,7 @@ class UtilityCall(Message, frozen=True):
 
 
 class ClientHeartbeat(Message, frozen=True):
-    """Sent at least once a second; the core aborts a client's requests after 10 s of silence."""
+    """Sent at least once per second; the core aborts a client's requests after 10 s of silence."""
 
 
 class CandidatesWithheld(Message, frozen=True):

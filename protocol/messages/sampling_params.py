@@ -1,4 +1,4 @@
-"""The sampling parameters of a request, with every bound in one table. Names and defaults are the field's."""
+"""The sampling parameters of a request, with every bound in one table. Names and defaults are vLLM's."""
 
 import sys
 from collections.abc import Collection, Sized
@@ -43,7 +43,7 @@ class FinishReason(IntEnum):
         return self.name.lower()
 
 
-# field -> (lowest, highest), both allowed; exceptions are spelled out in _check
+# field -> (lowest, highest), both allowed; exceptions are in _check
 BOUNDS: dict[str, tuple[float, float]] = {
     "n": (1, MAX_N),
     "temperature": (0, 2),
@@ -141,7 +141,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         self._set("logits_processors", as_processors(self.logits_processors))
         if self.logprob_token_ids and self.logprobs is None:
             self._set("logprobs", len(self.logprob_token_ids))
-        if type(self.output_kind) is int and self.output_kind in [*RequestOutputKind]:  # as the wire has it
+        if type(self.output_kind) is int and self.output_kind in [*RequestOutputKind]:  # as decoded from the wire
             self._set("output_kind", RequestOutputKind(self.output_kind))
         _check(self)
 
@@ -218,7 +218,7 @@ def _check(params: SamplingParams) -> None:
 
 
 def _check_lists(params: SamplingParams) -> None:
-    """Check the length and the entries of every list, and what they contradict."""
+    """Check the length and the entries of every list, and contradictions with other parameters."""
     _check_strings("stop", params.stop, MAX_STOP_STRINGS)
     if params.stop and not params.detokenize:
         raise InvalidRequest("stop needs text and detokenize is false; leave one of them out", "stop")

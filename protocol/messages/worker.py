@@ -164,7 +164,7 @@ LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devi
 
 
 class LoadProgress(Message, frozen=True):
-    """Progress of loading, for the progress bar; at most about ten messages a second."""
+    """Progress of loading, for the progress bar; at most about ten messages per second."""
 
     rank: Count
     done: Step  # bytes of weights, or kernels, or graphs

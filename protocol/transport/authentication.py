@@ -1,9 +1,9 @@
 """Authenticates the peers of our sockets, by a ZAP handler in each process that binds.
 
-A peer on this host presents the run's secret (PLAIN), one on another host a listed key (CURVE).
+A peer on this host presents the run's secret (PLAIN), a peer on another host one of the listed keys (CURVE).
 
-libzmq falls back to an unauthenticated protocol of 2009 on a bare socket and then delivers any bytes as messages;
-with a mechanism and a ZAP domain it delivers nothing before the handler has accepted.
+On a socket without a mechanism, libzmq falls back to an unauthenticated protocol of 2009 and delivers any bytes as
+messages. With a mechanism and a ZAP domain, it delivers nothing until the handler has accepted the peer.
 """
 
 import hmac
@@ -44,10 +44,10 @@ def _check_secret(secret: str) -> None:
 
 
 class Authenticator:
-    """Accepts or refuses peers for every bound socket of one context, on request of libzmq.
+    """Accepts or refuses peers of all bound sockets of one context, at libzmq's request.
 
-    Start it before the sockets bind: without a handler libzmq refuses all peers. Runs a thread that sleeps except
-    during handshakes.
+    Start it before the sockets bind: without a handler libzmq refuses all peers. Its thread sleeps except during
+    handshakes.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ def _take_valid(
     """The next valid message and its first frame; None if there is none, or after many invalid ones."""
     ends = math.inf
     for _ in range(FRAMES_PER_ITERATION):
-        if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # half the cost of an exception
+        if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # costs half as much as an exception
             return None
         try:
             frames = take(socket, expected)
@@ -204,7 +204,7 @@ class RouterChannel(Generic[Sends, Receives]):
             _probe_peers(self.socket)
         _bind(self.socket, endpoint)
         bound: Any = self.socket.getsockopt(zmq.LAST_ENDPOINT)
-        self.endpoint: str = bound.decode().rstrip("\0")  # with the port that was bound for a *
+        self.endpoint: str = bound.decode().rstrip("\0")  # with the port that was chosen for `*`
 
     @property
     def num_invalid(self) -> int:

@@ -1,4 +1,4 @@
-"""Rows of whole documents, so that no position is wasted on padding and none sees another document."""
+"""Rows of whole documents, so that no position is wasted on padding, and none attends to another document."""
 
 from dataclasses import dataclass
 

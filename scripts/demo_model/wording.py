@@ -100,7 +100,7 @@ def question(rng: random.Random, text: str) -> str:
 
 
 def statement(rng: random.Random, text: str) -> str:
-    """`text` is one sentence or more, with capitals and marks of its own."""
+    """`text` is one sentence or more, with its own capitals and punctuation."""
     if rng.random() < 0.15:
         text = rng.choice(GREETINGS) + text
     elif rng.random() < 0.06 and text[-1] in ".?":

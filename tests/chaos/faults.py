@@ -1,4 +1,4 @@
-"""Faults in processes, and what must hold of the processes and their files afterwards."""
+"""Faults in processes, and the conditions that the processes and their files must meet afterwards."""
 
 import contextlib
 import json

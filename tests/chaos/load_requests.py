@@ -1,4 +1,4 @@
-"""The requests of a load and what was received for them: the unit in which streams are compared."""
+"""The requests of a load and the output received for them: the unit in which streams are compared."""
 
 import random
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the server gives for texts, asked without a library."""
+"""The server's answers for texts, requested without a client library."""
 
 import json
 from urllib.request import Request, urlopen

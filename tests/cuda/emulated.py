@@ -17,7 +17,7 @@ EMULATOR = Path(__file__).parent / "emulator"
 CACHE = Path(__file__).parents[2] / "build" / "emulator"
 COMPILER = shutil.which("g++")
 OPTIONS = (
-    # -O2 takes half as long again to compile, and what it makes of a kernel is no faster here.
+    # -O2 takes 1.5 times as long to compile, and the emulated kernels are no faster.
     *("-x", "c++", "-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
     *("-fPIC", "-shared", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-DEMULATOR"),  # each library has its own emulator
 )

@@ -31,7 +31,7 @@ class Instruction:
 
 
 def dockerfile(path: Path) -> list[Instruction]:
-    """Raises ValueError for what is no instruction."""
+    """The instructions of a Dockerfile. Raises ValueError for a line that is none."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     found = []
     for line in filter(None, map(str.strip, text.splitlines())):

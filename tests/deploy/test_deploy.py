@@ -1,4 +1,4 @@
-"""What deploy/ states of paged-serve is true of it: options, routes, metrics, sources, times, system calls."""
+"""The files of deploy/ agree with paged-serve: options, routes, metrics, sources, times, system calls."""
 
 import os
 import re

@@ -147,7 +147,7 @@ def test_an_unknown_id_may_be_aborted_and_one_in_use_is_refused(loop, llm):
         await llm.abort("unknown")
         async with aclosing(llm.generate("The sea", LONG_RUN, "twice")) as first:
             await anext(first)
-            with pytest.raises(InvalidRequest, match="'twice' is that of a running request") as refused:
+            with pytest.raises(InvalidRequest, match="'twice' belongs to a running request") as refused:
                 await last(llm.generate("The sea", LONG_RUN, "twice"))
             return refused.value.param, (await anext(first)).request_id
 

@@ -1,4 +1,4 @@
-"""A plugin is loaded by its name, as what its kind is, or refused with the reason."""
+"""A plugin is loaded by name, as the kind that it is, or refused with the reason."""
 
 import sys
 from pathlib import Path

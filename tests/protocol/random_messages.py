@@ -105,7 +105,7 @@ def value_of(info: Any, rng: random.Random) -> Any:
             low = info.ge if info.ge is not None else info.gt
             return rng.uniform(low, min(info.le, low + 1000)) if low is not None else rng.uniform(-1e9, 1e9)
         case inspect.StrType():
-            if info.pattern is not None:  # of what a header can carry, of names, of a path
+            if info.pattern is not None:  # the pattern of a header's value, a name or a path
                 words = ["".join(rng.choices("!09AZaz~", k=rng.randint(1, 20))), *PATTERNED]
                 return rng.choice([word for word in words if re.search(info.pattern, word)])
             return text(rng, info.max_length or 20)

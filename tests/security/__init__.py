@@ -1,1 +1,1 @@
-"""What no attacker gets: code run from data, a second way in, a service that crashes on input."""
+"""Attacks that must fail: code that runs from data, a second way in, input that crashes the service."""

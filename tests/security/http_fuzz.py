@@ -1,4 +1,4 @@
-"""Damaged HTTP requests on many raw connections at once, so that the server and not the fuzzer is what takes time."""
+"""Damaged HTTP requests on many raw connections at once, so that the server takes the time, not the fuzzer."""
 
 import json
 import random
@@ -65,7 +65,7 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 @dataclass(slots=True)
 class Exchange:
-    """One connection: what is sent, how much of it is, and what has come back."""
+    """One connection: the data to send, the number of bytes sent, and the bytes received."""
 
     link: socket.socket
     data: bytes
@@ -73,7 +73,7 @@ class Exchange:
     received: bytearray = field(default_factory=bytearray)
 
     def send(self) -> bool:
-        """True once all is sent. We end our half then, so that no side waits for the rest of a request."""
+        """True once everything is sent. The sending side is then shut, so that the server waits for nothing more."""
         self.num_sent += self.link.send(self.data[self.num_sent :])
         if self.num_sent < len(self.data):
             return False

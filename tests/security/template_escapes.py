@@ -1,6 +1,6 @@
-"""Run as a program: renders each template that it reads from its input, and prints what each made the process do.
+"""A program that renders each template that it reads from its input, and prints the audit events of each.
 
-In a process of its own, as an audit hook cannot be taken away again.
+It is a separate process, because an audit hook cannot be removed.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 def by_the_traceback_writer() -> bool:
-    """Jinja compiles a line of its own to name the template's line in an error."""
+    """Whether Jinja's error reporting is the caller: it compiles a line to name the template's line in an error."""
     frame = sys._getframe(2)
     while frame is not None and not frame.f_code.co_filename.endswith("/jinja2/debug.py"):
         frame = frame.f_back

@@ -24,7 +24,7 @@ NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_DOOR_COUNT", 1_000_000))
 OPEN = {"/live", "/health", "/ping"}
 PAGE = set(FILES_BY_PATH)  # static files that ask for the key
 
-# A route that is added here has had its review: which keys may ask it, and what it reveals.
+# A route is added here after a review of the keys that may use it, and of the facts that it reveals.
 PUBLIC = {
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),

@@ -1,4 +1,4 @@
-"""Error texts for clients are written for them; an exception's text stays in the log, whatever its way."""
+"""Error texts for clients are written for them; the text of an unexpected exception stays in the log."""
 
 import ast
 import asyncio
@@ -34,7 +34,7 @@ UNEXPECTED = [
     *(PagedServeError(SECRET), EngineDead(SECRET), RequestFailed(SECRET), errors.ProtocolError(SECRET)),
     errors.ConfigError(SECRET),
 ]
-# Where a request's way leads: (what fails, requests that come by)
+# The function that fails: the requests that call it
 SEAMS = {
     "app.router._service.tokenizer.encode": [(C, PROMPT), (H, CHAT), (M, CHAT), (R, INPUT), (T, {"prompt": "abc"})],
     "app.router._service.tokenizer.tokens_beyond": [(C, PROMPT), (H, CHAT), (T, {"prompt": "abc"})],
@@ -93,7 +93,7 @@ def broken_at(server: Server, seam: str, error: BaseException) -> Iterator[None]
 
 
 def exchange(server: Server, path: str, body: dict | None, **headers: str) -> list[dict]:
-    """What the application sends; a stream that breaks ends without an error text."""
+    """The messages that the application sends; a stream that breaks ends without an error text."""
 
     async def talk() -> list[dict]:
         sent: list[dict] = []
@@ -132,7 +132,7 @@ def check(sent: list[dict], context: str) -> None:
         assert error["type"] in ("InternalServerError", "api_error"), context
         assert error.get("code", 500) == 500, context
         assert "id-of-mine" in error["message"], context
-    else:  # a stream that had begun, or what could be answered without it
+    else:  # a stream that had begun, or an answer that did not need the function
         assert status in (200, 400, 503), context
 
 
@@ -140,7 +140,7 @@ _numbers = itertools.count()
 
 
 def variants(path: str, body: dict | None) -> Iterator[tuple[dict | None, dict[str, str]]]:
-    """(body, headers): as it is, as a stream, and both with a key."""
+    """(body, headers): unchanged, as a stream, and both with a key."""
     yield body, {}
     if body is not None and path in (C, H, M):
         yield body | {"stream": True}, {}
@@ -173,9 +173,9 @@ def test_no_error_of_the_engine_shows_its_text_before_or_within_an_answer(server
                 assert "/dev" not in repr(exchange(server, path, variant, **headers))
 
 
-# Texts of exceptions that are meant for clients: a JSON library's error about the client's own body, and what the
-# operator's template passes to raise_exception; the sizes in our own words when a request is too large for a frame;
-# what a grammar's reader says of the client's own schema, expression or grammar.
+# Texts of exceptions that are meant for clients: a JSON library's error about the client's body; the argument that a
+# template passes to raise_exception; our own message with the sizes if a request is too large for a frame; the errors
+# of the grammar library about the client's schema, expression or grammar.
 MEANT = {
     *(f"structured_outputs/{name}.py" for name in ("lowering", "in_process", "structural_tag")),
     "http/openai/request/structured_outputs.py",

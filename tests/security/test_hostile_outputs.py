@@ -19,7 +19,7 @@ from ..frontend.http_server import make_model_folder
 
 MEGABYTE = 1_000_000
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
-OUTPUTS = {  # what repeats
+OUTPUTS = {  # the text that repeats
     "white space": " ",
     "a call of white space": " ",
     "a call that never ends": "a",
@@ -86,7 +86,7 @@ def test_the_states_of_stop_strings_are_shared_by_all_sequences(tokenizer):
 
 
 def seconds(work: Callable[[str, int], object], text: str, size: int) -> float:
-    """Processor time; the best of five is what the work itself takes."""
+    """Processor time of the work: the shortest of five runs, as the others include interruptions."""
 
     def once() -> float:
         began = time.process_time()

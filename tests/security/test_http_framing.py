@@ -24,7 +24,7 @@ def server() -> Iterator[Server]:
 
 
 def ask(server: Server, *parts: bytes) -> bytes:
-    """What comes back until the server closes, which it does once we have ended our half."""
+    """The bytes received until the server closes, which it does after the sending side is shut."""
     answer = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
         link.sendall(b"".join(parts))
@@ -169,7 +169,7 @@ def test_headers_are_bounded(server, lines, status):
 
 
 def test_request_text_never_becomes_a_response_header(server):
-    """A path or an id with a line break would make a header of its own."""
+    """Otherwise a path or an id with a line break would add a header."""
     for path, more in ((b"/%0d%0aset-cookie:%20x", b""), (b"/version", b"x-request-id: a b\r\n")):
         head, _, _ = ask(server, b"GET " + path + b" HTTP/1.1\r\n", HOST, more, CLOSE, b"\r\n").partition(b"\r\n\r\n")
         assert b"set-cookie" not in head.lower()

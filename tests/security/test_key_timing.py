@@ -18,7 +18,7 @@ from .test_doors import answer
 TRIES = 20_000
 T_LIMIT = 4.5  # of Welch's t: one in a hundred thousand by chance
 KEY = "k" * 4000  # long, so that a comparison that ends early would be seen
-KEPT = 0.9  # of the fastest: what took longer was interrupted
+KEPT = 0.9  # the fraction of tries that is kept, the fastest; the others were interrupted
 
 
 def welch_t(first: list[int], second: list[int]) -> float:
@@ -27,7 +27,7 @@ def welch_t(first: list[int], second: list[int]) -> float:
 
 
 def t_between(try_key: Callable[[str], object], first: str, second: str) -> float:
-    """Each try is of either key, at random, so that whatever else the machine does meets both alike."""
+    """Welch's t of the times for two keys. Each try uses either key at random, so other load affects both alike."""
     rng, times = random.Random(1), {first: [], second: []}
     for number in range(TRIES + 1000):
         key = rng.choice((first, second))
@@ -65,7 +65,7 @@ def application_of(folder, *keys: str) -> Callable[[str], None]:
 
 
 def early_ending(key: str) -> Callable[[str], None]:
-    """What must be seen, or the test shows nothing."""
+    """A comparison that leaks: the test must detect it, otherwise it proves nothing."""
     right = f"Bearer {key}"
 
     def try_key(given: str) -> None:

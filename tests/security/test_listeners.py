@@ -1,4 +1,4 @@
-"""One listener: a running server listens on one TCP address, on the loopback interface, else on files of its own."""
+"""A running server listens on one TCP address, on the loopback interface; its other sockets are its own files."""
 
 import os
 import socket

@@ -21,7 +21,7 @@ from ..end_to_end.server_process import ROOT, ServerProcess
 TRIPWIRE = Path(__file__).parent / "tripwire"
 ROOMS = ("protocol", "engine_core", "workers", "frontend", "scripts")
 NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
-NEVER_ATTRIBUTES = {  # module -> what of it runs code that lies in data
+NEVER_ATTRIBUTES = {  # module -> its functions that run code contained in data
     "torch": {"load", "jit"},
     "pickle": {"load", "loads", "Unpickler"},
     "marshal": {"load", "loads"},
@@ -29,7 +29,7 @@ NEVER_ATTRIBUTES = {  # module -> what of it runs code that lies in data
     "numpy": {"load"},
     "np": {"load"},
 }
-ALLOWED = {"scripts/mutants.py": {"compile"}}  # damaged copies of our own sources are what it makes
+ALLOWED = {"scripts/mutants.py": {"compile"}}  # it makes damaged copies of our own sources
 SOCKET_CALLS = {"recv_pyobj", "send_pyobj"}
 HARMLESS = {"re.compile", "self._lib.compile"}
 

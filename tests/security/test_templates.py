@@ -101,7 +101,7 @@ ESCAPES = [
     "{{ eval('1') }}{{ __import__('os') }}{{ exec('1') }}",
     "{{ get_flashed_messages.__globals__ }}{{ url_for.__globals__ }}{{ request.application }}{{ config.items() }}",
 ]
-# What an escape would have to show: a class, a function, a module, an account, a working directory.
+# Signs of an escape in the output: a class, a function, a module, an account, a working directory.
 SIGNS = [
     "<class",
     "<function",

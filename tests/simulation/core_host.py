@@ -25,7 +25,7 @@ class CoreDied(BaseException):
 
 
 def seed_of(sequence: Sequence) -> int:
-    """What decides of which sequences processes die; a vector follows from its prompt alone, whatever its seed."""
+    """The number that decides which sequences crash processes. For a vector it depends only on the prompt."""
     if sequence.request.pooling is None:
         return sequence.seed
     prefix = 0

@@ -22,7 +22,7 @@ CHECK_FLAG = "--in-copy"
 
 
 def copy_sources(folder: Path) -> None:
-    """Copy what the simulations import, in the same layout; the package's folders are links, as in the repository."""
+    """Copy the code that simulations import in the same layout; the package's folders are links, as in ours."""
     for name in ROOMS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "paged_serve", folder / "paged_serve", symlinks=True)

@@ -44,7 +44,7 @@ RANDOM_FIELDS = (
 
 
 class Mixture:
-    """`learn` once without faults, then `until`. Counts, by what was done; `wrong` holds answers that differ."""
+    """Call `learn` once without faults, then `until`. `counts` are by action; `wrong` has the answers that differ."""
 
     def __init__(self, port: int, run_dir: Path, requests: Sequence[LoadRequest], seed: int):
         self.counts: Counter[str] = Counter()
@@ -120,7 +120,7 @@ class Mixture:
         self._compare(attempt, "resumed")
 
     async def _come_and_go(self, _: httpx.AsyncClient) -> None:
-        """A client library of its own for one request, of a new tenant."""
+        """A new instance of the client library for one request, of a new tenant."""
         async with await AsyncClient.connect(str(self._run_dir)) as client:
             attempt = Attempt(self._rng.choice(self._requests))
             client.submit([5, 6, 7], attempt.request.params, tenant=f"tenant {self._rng.random()}")  # dropped at once
@@ -152,7 +152,7 @@ class Mixture:
             await client.post("/v1/completions", json=body, headers=headers, timeout=self._rng.uniform(0.001, 0.2))
 
     async def _be_new(self, client: httpx.AsyncClient) -> None:
-        """What was not sent before: names, keys, salts, routes, texts."""
+        """Send values that no request had before: names, keys, salts, routes, texts."""
         new = f"new-{self._rng.random()}"
         chat = CHAT | {"chat_template_kwargs": {"mood": new}}
         statuses = [

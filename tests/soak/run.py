@@ -1,7 +1,7 @@
-"""An hour of everything, and what has grown meanwhile.
+"""An hour of mixed traffic and faults, after which no resource may have grown.
 
-First a warm-up: what may have so many entries soon has, and interpreter and allocator keep what they once needed.
-Then the server rests and is looked at; after the rest of the time it rests again, and everything must be as it was.
+First a warm-up, in which bounded tables fill up, and the interpreter and the allocator reach their largest size. Then
+the server rests and is measured; after the remaining time it rests again, and everything must be as before.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ async def _serve(soak: Soak, minutes: float, load: Load, mixture: Mixture, watch
 
 
 async def _at_rest(server: ServerProcess, before: dict[str, Holding] | None = None) -> dict[str, Holding]:
-    """What all hold when nothing happens; waits a while for files and threads to be as many as `before`."""
+    """The resources of all processes at rest; waits a while for files and threads to be as many as `before`."""
     deadline = time.monotonic() + REST_WITHIN_S
     while True:
         await asyncio.sleep(REST_S)

@@ -1,4 +1,4 @@
-"""What counts as growth, and what does not."""
+"""Growth is distinguished from noise."""
 
 import math
 import random

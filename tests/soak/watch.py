@@ -1,4 +1,4 @@
-"""What the processes of one server hold, sample by sample."""
+"""The resources of one server's processes, sample by sample."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from ..end_to_end.server_process import ServerProcess
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Of one process. `anonymous`: bytes of `rss` that are no file's, which is what a leak is made of."""
+    """The resources of one process. `anonymous`: bytes of `rss` that belong to no file; leaks are among these."""
 
     rss: int
     pss: int
@@ -73,7 +73,7 @@ def holding(process: psutil.Process) -> Holding:
 
 
 def files(server: ServerProcess) -> set[str]:
-    """In the run directory, and what any of the processes has mapped or open in shared memory."""
+    """Files in the run directory, and shared memory that any of the processes has mapped or open."""
     found = {str(path) for path in server.temporary.rglob("*")}
     return found.union(*(shared_memory(process) for _, process in processes(server)))
 

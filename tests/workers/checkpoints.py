@@ -283,7 +283,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
 
 
 def _attention(variant: str) -> str:
-    """The implementation of transformers that is right: with "eager", Falcon adds what ALiBi gives twice."""
+    """The correct attention implementation of transformers: with "eager", Falcon adds ALiBi's bias twice."""
     return "sdpa" if variant.startswith("falcon-alibi") else "eager"
 
 

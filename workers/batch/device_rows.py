@@ -78,7 +78,7 @@ class DeviceRows:
         self._reset_tokens: list[int] = []
 
     def apply(self, plan: SchedulerOutput, places: NDArray[np.int64]) -> None:
-        """Apply what is new in `plan`, as RequestRows.apply does; `places` is its result."""
+        """Apply the changes in `plan`, as RequestRows.apply does; `places` is its result."""
         for new_row in plan.new_rows:
             self.reset(new_row)
         if len(places):

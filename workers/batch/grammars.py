@@ -173,7 +173,7 @@ class Grammars:
     def _fill(self, rows: Sequence[RowGrammar], new_tokens: NewTokens) -> list[RowGrammar]:
         """Compute the masks of `rows`. Returns the rows that failed, or that may begin with free text."""
         bound, num_bytes = _bound(rows, new_tokens), 4 * self._words
-        for row in bound:  # one by one: what a matcher touched as it read is still in the cache
+        for row in bound:  # one by one: the memory that a matcher has just read is still in the cache
             row.read()
             row.matcher.unsafe_compute_mask_ptr(row.address, num_bytes)
         return _unusual(bound)

@@ -42,7 +42,7 @@ class RequestRows:
         self.decode_set = np.zeros(0, np.int64)  # rows that get one token per step, ascending
 
     def apply(self, plan: SchedulerOutput) -> NDArray[np.int64]:
-        """Apply what is new in `plan`. Returns the places of its blocks, as `append_blocks` does."""
+        """Apply the changes in `plan`. Returns the places of its blocks, as `append_blocks` does."""
         for new_row in plan.new_rows:
             self.reset(new_row)
         places = self.append_blocks(plan)

@@ -13,7 +13,7 @@ class AttentionMask:
 
     window: int = 0  # number of positions up to its own, which is included; 0: all
     attention_chunk: int = 0  # keys start at the last multiple of this; 0: at 0
-    is_bidirectional: bool = False  # also later keys: the whole prompt is one chunk
+    is_bidirectional: bool = False  # also later keys; the whole prompt is then one chunk
 
     def first_seen(self, position: int) -> int:
         """The first position that the token at `position` attends to."""
@@ -22,7 +22,7 @@ class AttentionMask:
         return max(0, position - self.window + 1) if self.window else 0
 
     def first_seen_of(self, positions: Tensor) -> Tensor:
-        """The same for `positions` of integers, in their shape."""
+        """The same for a tensor of positions, in its shape."""
         if self.attention_chunk:
             return torch.div(positions, self.attention_chunk, rounding_mode="floor") * self.attention_chunk
         return (positions - self.window + 1).clamp(min=0) if self.window else torch.zeros_like(positions)
@@ -38,11 +38,11 @@ class AttentionOptions:
     slopes: Tensor | None = None  # [heads] float32, ALiBi: adds slope * (key's position - query's) to a score
     is_bidirectional: bool = False
     attention_chunk: int = 0
-    sinks: Tensor | None = None  # [heads] float32, each one more score without a value; added last
+    sinks: Tensor | None = None  # [heads] float32, each one more score, without a value; added to the total last
 
     def __post_init__(self) -> None:
         kinds = bool(self.window), self.is_bidirectional, bool(self.attention_chunk)
-        assert sum(kinds) <= 1, "windows and attention chunks end at their token, and exclude each other"
+        assert sum(kinds) <= 1, "a layer has at most one of window, attention chunk and bidirectional attention"
 
     @property
     def mask(self) -> AttentionMask:

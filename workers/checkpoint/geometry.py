@@ -10,7 +10,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
-# What the checkpoint has scores of: tokens; labels, of a text or of each token; rewards, of each token; nothing.
+# The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
 Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "none"]
 # …_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_…: without a weight.
 NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "unbiased_layer", "plain_layer"]
@@ -150,7 +150,7 @@ class Geometry:
             raise ConfigError(f"tensor_parallel_size={tp_size} {problem}; use one of {fits}")
 
     def _uneven(self, tp_size: int) -> str:
-        """What cannot be divided evenly among `tp_size` ranks; "" if everything can."""
+        """The name of a dimension that `tp_size` ranks cannot divide evenly; "" if there is none."""
         parts = (("attention heads", self.num_heads), ("intermediate size", self.intermediate_size))
         for name, count in parts:
             if count % tp_size:

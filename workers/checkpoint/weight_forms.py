@@ -45,7 +45,7 @@ class Fp8Weight(OutputScaledWeight):
 class GroupedWeight:
     """A matrix with a scale (and zero point) for each output and group of inputs; activations are float (weight-only).
 
-    Column j of `codes` multiplies input `order[j]`: groups are contiguous and equally large, whatever their inputs are.
+    Column j of `codes` multiplies input `order[j]`: groups of columns are contiguous and equally large.
     """
 
     codes: Tensor  # [out, in] uint8, 0 to 2^bits - 1

@@ -1,4 +1,4 @@
-"""The interface of models: what a runner needs of one."""
+"""The interface of models that a runner uses."""
 
 from typing import Protocol
 

@@ -28,9 +28,7 @@ class KernelStep:
 
     view: CacheView
     angles: tuple[Tensor, ...]  # one per layer, [positions, head_dim] float32, at least up to the step's last position
-    query_scales: tuple[
-        Tensor | None, ...
-    ]  # one per layer, [positions] float32, what rotated queries are multiplied by
+    query_scales: tuple[Tensor | None, ...]  # one per layer, [positions] float32, the factors of rotated queries
 
     @classmethod
     def of_views(cls, views: Sequence[CacheView], heads: HeadLayout) -> "list[KernelStep]":

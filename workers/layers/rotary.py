@@ -34,7 +34,7 @@ class Rotary:
 
     @property
     def query_scales(self) -> Tensor | None:
-        """What rotated queries are multiplied by, at the table's positions: [positions] float32; None: nothing."""
+        """The factors of rotated queries at the table's positions, [positions] float32; None: no factors."""
         return None if self._temperature is None else self._query_scales
 
     def table(self, num_positions: int) -> Tensor:
@@ -55,7 +55,7 @@ class Rotary:
 
 
 def temperatures(temperature: "Temperature", num_positions: int) -> Tensor:
-    """The factor of each position's queries, [num_positions] float32; in double: torch's log differs by machine."""
+    """The factor of queries by position, [num_positions] float32; with math's log, as torch's differs by machine."""
     levels = torch.div(torch.arange(num_positions) + 1, temperature.floor_scale, rounding_mode="floor")
     factors = [1.0 + temperature.scale * math.log1p(level) for level in range(int(levels[-1]) + 1)]
     return torch.tensor(factors, dtype=torch.float64).float()[levels]
@@ -91,7 +91,7 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
 
 
 def _powers(theta: float, head_dim: int) -> Tensor:
-    """theta^(2 i / head_dim) of each pair i, [head_dim / 2] float32; in double, as torch's pow differs by machine."""
+    """theta^(2 i / head_dim) of each pair i, [head_dim / 2] float32; with math's pow, as torch's differs by machine."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     return torch.tensor([math.pow(theta, exponent) for exponent in exponents.tolist()], dtype=torch.float32)
 
@@ -112,11 +112,12 @@ def _llama3(plain: Tensor, scaling: "RopeScaling") -> Tensor:
 def _yarn(scaling: "RopeScaling", head_dim: int) -> Tensor:
     """High frequencies are kept, low ones divided by the factor, with a linear ramp in between."""
 
-    def pair_that_turns(times: float) -> float:
-        span = scaling.original_max_positions / (times * 2 * math.pi)
+    def pair_with_rotations(count: float) -> float:
+        """The index, a fraction, of the pair that makes `count` rotations within the original context."""
+        span = scaling.original_max_positions / (count * 2 * math.pi)
         return head_dim * math.log(span) / (2 * math.log(scaling.theta))
 
-    first, last = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    first, last = pair_with_rotations(scaling.beta_fast), pair_with_rotations(scaling.beta_slow)
     if scaling.truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, head_dim - 1)

@@ -1,4 +1,4 @@
-"""What a rank needs of its CUDA device besides kernels: events on its stream, graphs and memory figures."""
+"""A rank's interface to its CUDA device, besides kernels: events on its stream, graphs and memory figures."""
 
 from collections.abc import Callable
 

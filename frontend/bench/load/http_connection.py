@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         if self._reader is None:
             self.close()  # data without a request
             return
-        self._now = time.perf_counter()  # first of all, so that parsing is not counted as the server's time
+        self._now = time.perf_counter()  # before parsing, which must not count as the server's time
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Connections to one server. The most recently used free one is taken first; if none is free, a new one."""
+    """Connections to one server. `take` prefers the free one that was used last, and opens one if none is free."""
 
     def __init__(self, url: str):
         self._parts: SplitResult = urlsplit(url)
@@ -113,7 +113,7 @@ class ConnectionPool:
         return self._parts.netloc or "localhost"
 
     async def take(self) -> Connection:
-        """Raises OSError."""
+        """An open connection. Raises OSError if the server cannot be reached."""
         while self._free:
             connection = self._free.pop()
             if connection.is_open:

@@ -24,8 +24,8 @@ class SequenceDelta:
 
     index: int  # of the sequence, 0..n-1
     token_ids: list[int]
-    logprobs: list[TokenLogprobs] | None = None  # one a token
-    prompt_logprobs: list[TokenLogprobs] | None = None  # once; one a prompt token but the first
+    logprobs: list[TokenLogprobs] | None = None  # one per token
+    prompt_logprobs: list[TokenLogprobs] | None = None  # sent once; one per prompt token except the first
     finish_reason: FinishReason | None = None  # on the sequence's last delta
     stop_token_id: int | None = None
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache

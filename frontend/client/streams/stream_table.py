@@ -216,12 +216,12 @@ class StreamTable:
             if num_rows(logprobs) != len(tokens) + repeated:
                 raise ValueError(f"stream {output.stream_id}: {len(tokens)} tokens, {num_rows(logprobs)} with logprobs")
             logprobs = rows_from(logprobs, repeated) if repeated else logprobs
-        if not stream.started:  # a resumed stream has its second first output; what the reader knows stays true
+        if not stream.started:  # a resumed stream has a second first output; the reader keeps the facts of the first
             stream.started = True
             if output.prompt_logprobs is not None:
                 stream.prompt_logprobs = PackedLogprobs()
                 self.undelivered.num_bytes += stream.prompt_logprobs.add(output.prompt_logprobs)
-            if stream.index == 0:  # the others find what the first one has had computed
+            if stream.index == 0:  # the others find the first one's blocks in the prefix cache
                 stream.request.num_cached_tokens = output.num_cached_tokens
         if logprobs is not None:
             stream.logprobs = stream.logprobs or PackedLogprobs()

@@ -1,4 +1,4 @@
-"""Finds out whether a client that shut its sending side still waits: TCP sends the same FIN if it has gone.
+"""Detects that a client has gone, as opposed to having shut only its sending side: TCP sends a FIN in both cases.
 
 A peer that has closed its socket answers new data with a reset; a peer that has only shut its sending side accepts it.
 So an interim response, which every HTTP/1.1 client skips, distinguishes the two before the answer is ready.
@@ -9,8 +9,8 @@ import select
 import socket
 from typing import Any
 
-FIRST_LOOK_S = 0.02
-SLOWEST_LOOK_S = 1.0
+FIRST_DELAY_S = 0.02
+MAX_DELAY_S = 1.0
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TCP_CLOSE = 7  # the state after a reset
 
@@ -21,7 +21,7 @@ class HalfClosed:
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: Any):
         self._loop = loop
         self._transport = transport
-        self._delay_s = FIRST_LOOK_S
+        self._delay_s = FIRST_DELAY_S
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, may_send_interim: bool) -> None:
@@ -39,7 +39,7 @@ class HalfClosed:
         if is_reset(self._transport.get_extra_info("socket")):
             self._transport.abort()
             return
-        self._delay_s = min(2 * self._delay_s, SLOWEST_LOOK_S)
+        self._delay_s = min(2 * self._delay_s, MAX_DELAY_S)
         self._timer = self._loop.call_later(self._delay_s, self._look)
 
 

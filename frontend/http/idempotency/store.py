@@ -44,7 +44,7 @@ class AnswerStore:
         if answer.request != request:
             raise HttpError(
                 422,
-                "This Idempotency-Key came with another request not long ago. Take a new key for each request.",
+                "This Idempotency-Key belongs to another recent request. Use a new key for each request.",
                 "Idempotency-Key",
             )
         if answer.error is not None:

@@ -1,4 +1,4 @@
-"""Passes the engine's statistics to the plugins' stat loggers, several times a second, in the first frontend."""
+"""Passes the engine's statistics to the plugins' stat loggers, several times per second, in the first frontend."""
 
 import logging
 from typing import Protocol

@@ -13,7 +13,7 @@ WAKE_AFTER_S = 1.0  # shorter halts are left alone
 
 
 class SupervisorWatch:
-    """Watches the supervisor; call `check` several times a second. Times are `time.monotonic` seconds."""
+    """Watches the supervisor; call `check` several times per second. Times are `time.monotonic` seconds."""
 
     def __init__(self, pid: int, wake: bool):
         """`pid`: the supervisor's; `wake` False: never continue it."""

@@ -10,7 +10,7 @@ EVERY_S = 10.0
 
 
 class ThroughputLog:
-    """Call `check` several times a second with the engine's latest figures."""
+    """Call `check` several times per second with the engine's latest figures."""
 
     def __init__(self) -> None:
         self._last: SchedulerStats | None = None

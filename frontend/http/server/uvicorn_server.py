@@ -47,7 +47,7 @@ class UvicornServer(uvicorn.Server):
     """Serves until its task is cancelled."""
 
     async def main_loop(self) -> None:
-        """Sleep until cancelled; uvicorn's loop would check ten times a second whether to end."""
+        """Sleep until cancelled; uvicorn's loop would check ten times per second whether to end."""
         while not await self.on_tick(0):
             await asyncio.sleep(DATE_EVERY_S)
 

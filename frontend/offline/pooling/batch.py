@@ -31,7 +31,7 @@ class PoolingBatch:
     def run(self, jobs: Iterable[PoolingJob]) -> Iterator[Answered]:
         """Yield one vector per job. If the iteration ends early, running requests are aborted.
 
-        Raises what PoolingRequest.result raises.
+        Raises the exceptions of PoolingRequest.result.
         """
         source = iter(jobs)
         try:

@@ -24,7 +24,7 @@ class Collector:
         self._reasoning_begun = False
         self.schema: Mapping[str, Any] | None = None  # of the last parameter, if its tool declares it
         self._num_parameters = 0  # of the last call
-        self._ending = ""  # what completes the last call's JSON if no more of it follows
+        self._ending = ""  # the text that completes the last call's JSON if no more of it follows
 
     def take(self) -> list[Event]:
         """The events since the last call of `take`."""

@@ -1,4 +1,4 @@
-"""Moves the targets of local references to `$defs`, where rewriting leaves them valid, and finds circular ones."""
+"""Copies targets of local references into `$defs`, which rewriting does not move, and detects circular references."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ from .schema_walk import Schema, look_up
 
 
 def with_named_targets(root: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which every local reference leads to `$defs` or the root, because rewriting moves everything else."""
+    """A copy in which every local reference points into `$defs` or to the root, because rewriting moves other parts."""
     targets: dict[str, str] = {}
 
     def copied(value: Any) -> Any:

@@ -63,7 +63,7 @@ TRANSITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class StartInfo:
-    """What every child of one run is started with."""
+    """The settings with which every child of a run is started."""
 
     run_dir: str
     environment: Mapping[str, str]

@@ -1,10 +1,10 @@
-// Runs a kernel of csrc/cuda on the CPU, one block at a time. Each CUDA thread is a fiber; barriers and what a warp does
-// together are meeting points, where the last to come does the work of all. It makes visible what a GPU may hide:
-//  * reads of what is not there yet: shared memory starts as NaN, and an asynchronous copy lands as late as its wait allows
-//    (or at once: `late_copies`), its destination NaN until then;
+// Runs a kernel of csrc/cuda on the CPU, one block at a time. Each CUDA thread is a fiber; at barriers and collective
+// operations of a warp, the last fiber to arrive does the work of all. It exposes errors that a GPU may hide:
+//  * reads of data that have not arrived: shared memory starts as NaN, and an asynchronous copy arrives as late as its wait
+//    allows (or at once, without `late_copies`), with NaN in its destination until then;
 //  * races between warps: they run in ascending, descending or random `order` until they have to wait;
-//  * lanes that meet at different places, barriers that some threads never reach, misaligned copies and matrix rows: the
-//    launch ends with an error that names the line;
+//  * lanes that wait at different operations, barriers that some threads never reach, misaligned copies and matrix rows:
+//    the launch ends with an error that names the line;
 //  * shared-memory bank conflicts of matrix loads: counted.
 // Not covered: weak memory order, blocks that run at the same time, the rounding of tensor cores and of approximate
 // functions, speed.
@@ -73,7 +73,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate, emulator::Place here
   return mine.found;
 }
 
-// Fibers change only where they wait, so these are whole.
+// Fibers switch only when they wait, so these operations are atomic.
 template <class T>
 T atomicAdd(T* address, T value) {
   T old = *address;

@@ -3,7 +3,7 @@
 #if !defined(__x86_64__)
 #error "the emulator switches stacks in x86-64 assembly"
 #endif
-// Each kernel is compiled with all of this: <functional>, <memory> and <cmath> would take twice as long as the rest.
+// Every kernel is compiled with this header; <functional>, <memory> and <cmath> would take twice as long as the rest of it.
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -20,7 +20,7 @@
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
-// Saves the callee's registers and the stack pointer at *from, then goes on where `to` was saved.
+// Saves the callee-saved registers and the stack pointer at *from, then continues where `to` was saved.
 extern "C" void emulator_switch(void** from, void* to);
 asm(R"(
 .text
@@ -84,7 +84,7 @@ struct State {
   uint64_t random = 1;
   Stats stats{};
   dim3 grid, block, block_index;
-  unsigned char* shared = nullptr;  // exactly as long as asked for, so that an overrun is seen
+  unsigned char* shared = nullptr;  // of exactly the requested size, so that an overrun is detected
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<char*> stacks;
@@ -98,7 +98,7 @@ struct State {
 };
 inline State state;
 
-// Ends the launch: the fibers are left where they are.
+// Ends the launch; the fibers are not resumed.
 [[noreturn]] inline void fail(const Place& here, const char* format, ...) {
   char* text = state.error;
   size_t room = sizeof state.error;
@@ -146,7 +146,7 @@ inline void run_another_warp(const Place& here) {
   emulator_switch(&ended, state.launcher);
 }
 
-// Another lane of this warp if one can run, else another warp.
+// Switches to another lane of this warp if one can run, otherwise to another warp.
 inline void run_another(const Place& here) {
   unsigned runnable = state.warps[state.current->warp].runnable;
   if (!runnable) return run_another_warp(here);
@@ -175,7 +175,7 @@ inline void barrier(const Place& here) {
   }
 }
 
-// All lanes of `mask` meet; the last to come does work(brought), where brought[lane] is what each lane came with.
+// All lanes of `mask` wait; the last to arrive calls work(brought), where brought[lane] is each lane's argument.
 template <class Work>
 void meet(unsigned mask, Meeting kind, const Place& here, void* mine, Work work) {
   Warp& warp = state.warps[state.current->warp];
@@ -197,7 +197,7 @@ void meet(unsigned mask, Meeting kind, const Place& here, void* mine, Work work)
   warp.runnable |= mask;
 }
 
-// What every fiber runs. Its stack is not resumed after its end.
+// The function that every fiber runs. Its stack is not resumed after its end.
 inline void run_fiber() {
   state.thread(state.params);
   static Fiber grave;
@@ -240,7 +240,7 @@ inline void run_block(int num_threads, size_t shared_bytes) {
   resume(state.fibers[state.order == Order::DESCENDING ? num_threads - 32 : 0]);
 }
 
-// Null, or what went wrong.
+// Null, or the error.
 inline const char* launch(const dim3& grid, const dim3& block, size_t shared_bytes, void (*thread)(const void*),
                           const void* params) {
   int num_threads = block.x * block.y * block.z;

@@ -1,4 +1,4 @@
-// What the primitives of device.cuh do: asynchronous copies, small floats, matrices of a warp, shuffles.
+// The primitives of device.cuh in C++: asynchronous copies, small floats, matrices of a warp, shuffles.
 #pragma once
 #define _GLIBCXX_INCLUDE_NEXT_C_HEADERS  // C's <math.h>, without the overloads of <cmath>
 #include <math.h>

@@ -182,7 +182,7 @@ def test_prompt_logprobs_are_complete_after_preemption_within_the_prompt(drive):
 def test_stats_come_at_most_every_100_ms(drive):
     driver = drive()
     driver.add(5, max_tokens=40)
-    driver.run()  # 10 ms a step
+    driver.run()  # 10 ms per step
     delivered = [message.stats for _, message in driver.messages if message.stats is not None]
     assert len(delivered) == 4
     assert delivered[-1].num_running == 1

@@ -293,7 +293,7 @@ def test_requests_of_a_lost_client_end(harness, ranks):
             assert time.monotonic() < deadline, "the requests of a closed client still run"
 
 
-@pytest.mark.alone  # beside others its rank, a thread of this process, may be late, and no other replaces it
+@pytest.mark.alone  # beside other tests its rank, a thread of this process, may be late, and no other rank replaces it
 def test_a_client_that_sends_more_than_it_reads_gets_an_answer_to_every_request(harness, ranks):
     start(harness, ranks)
     harness.wait_for(control.Ready)

@@ -34,7 +34,7 @@ def test_many_prompts_are_in_flight_at_once(run_dir, start_core):
     assert [unpack_ids(each.prompt_token_ids).tolist() for each in core.all(EngineCoreRequest)] == PROMPTS
 
 
-def test_the_plain_client_pools_too(run_dir, start_core):
+def test_the_synchronous_client_pools_too(run_dir, start_core):
     start_core(script=pool, **POOLING)
     with Client.connect(run_dir, timeout_s=60) as client:
         requests = [client.pool(prompt, CLASSIFY) for prompt in PROMPTS]
@@ -154,7 +154,7 @@ def test_a_generating_model_gives_no_vector(run_dir, start_core):
         (None, RequestFailed),
     ],
 )
-def test_a_refusal_raises_the_exceptions_of_generations(run_dir, start_core, reason, kind):
+def test_a_refusal_raises_the_same_exception_as_for_a_generation(run_dir, start_core, reason, kind):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest) and reason is not None:
             core.send(RequestRejected(message.request_id, reason, "because"), peer)

@@ -20,7 +20,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\
 
 @contextlib.contextmanager
 def asked(frontend) -> Iterator[socket.socket]:
-    """A connection that has sent the request; it breaks at the end of the context."""
+    """A connection that has sent the request; the end of the context closes it."""
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
         link.sendall(HEAD + BODY)
         yield link

@@ -29,7 +29,7 @@ def pair(server: Server, query: str, document: str) -> tuple[list[int], int]:
 
 
 @pytest.fixture
-def reader(folder, tmp_path) -> Server:
+def cross_encoder(folder, tmp_path) -> Server:
     """A server of a cross-encoder."""
     return pooling_server(bert_folder(folder, tmp_path / "tiny"), CLASSIFIES, num_labels=1)
 
@@ -58,17 +58,19 @@ def test_equal_numbers_of_texts_are_compared_one_to_one(folder):
     assert [each["score"] for each in data] == [cosine(vector(server, a), vector(server, b)) for a, b in both]
 
 
-def test_a_cross_encoder_reads_pairs(reader):
-    data = reader.good(S, {"text_1": "where", "text_2": TEXTS})["data"]
-    for one, asked, text in zip(data, reader.engine.pooled, TEXTS, strict=True):
-        ids, begins = pair(reader, "where", text)
+def test_a_cross_encoder_reads_pairs(cross_encoder):
+    data = cross_encoder.good(S, {"text_1": "where", "text_2": TEXTS})["data"]
+    for one, asked, text in zip(data, cross_encoder.engine.pooled, TEXTS, strict=True):
+        ids, begins = pair(cross_encoder, "where", text)
         assert (asked.prompt_token_ids, asked.params.second_text) == (ids, begins)
-        assert [one["score"]] == numbers(reader, ids, task="classify", second_text=begins)
-    alone = [reader.good(S, {"text_1": "where", "text_2": text})["data"][0]["score"] for text in TEXTS]
+        assert [one["score"]] == numbers(cross_encoder, ids, task="classify", second_text=begins)
+    alone = [cross_encoder.good(S, {"text_1": "where", "text_2": text})["data"][0]["score"] for text in TEXTS]
     assert [one["score"] for one in data] == alone
-    reader.good(S, {"text_1": TEXTS, "text_2": TEXTS, "use_activation": False})
-    assert [each.prompt_token_ids for each in reader.engine.pooled[-4:]] == [pair(reader, a, a)[0] for a in TEXTS]
-    assert not reader.engine.pooled[-1].params.use_activation
+    cross_encoder.good(S, {"text_1": TEXTS, "text_2": TEXTS, "use_activation": False})
+    assert [each.prompt_token_ids for each in cross_encoder.engine.pooled[-4:]] == [
+        pair(cross_encoder, a, a)[0] for a in TEXTS
+    ]
+    assert not cross_encoder.engine.pooled[-1].params.use_activation
 
 
 def test_the_second_text_has_its_type_only_if_the_model_has_types(folder, tmp_path):
@@ -81,20 +83,20 @@ def test_the_second_text_has_its_type_only_if_the_model_has_types(folder, tmp_pa
     ("kept", "query", "document"),
     [(-1, "q" * 30, "d" * 31), (10, "q" * 3, "d" * 4), (20, "q" * 8, "d" * 9), (3, "", ""), (12, "qqqq", "ddddd")],
 )
-def test_the_longer_text_of_a_pair_is_cut_first(reader, kept, query, document):
-    reader.good(S, {"text_1": "q" * 60, "text_2": "d" * 60, "truncate_prompt_tokens": kept})
-    assert reader.engine.pooled[0].prompt_token_ids == pair(reader, query, document)[0]
-    assert len(reader.engine.pooled[0].prompt_token_ids) == (64 if kept == -1 else kept)
+def test_the_longer_text_of_a_pair_is_cut_first(cross_encoder, kept, query, document):
+    cross_encoder.good(S, {"text_1": "q" * 60, "text_2": "d" * 60, "truncate_prompt_tokens": kept})
+    assert cross_encoder.engine.pooled[0].prompt_token_ids == pair(cross_encoder, query, document)[0]
+    assert len(cross_encoder.engine.pooled[0].prompt_token_ids) == (64 if kept == -1 else kept)
 
 
-def test_only_the_longer_text_of_a_pair_is_cut_if_that_is_enough(reader):
-    reader.good(S, {"text_1": "qqq", "text_2": "d" * 60, "truncate_prompt_tokens": 20})
-    reader.good(S, {"text_1": "q" * 60, "text_2": "dd", "truncate_prompt_tokens": 20, "truncation_side": "left"})
-    assert [each.prompt_token_ids for each in reader.engine.pooled] == [
-        pair(reader, "qqq", "d" * 14)[0],
-        pair(reader, "q" * 15, "dd")[0],
+def test_only_the_longer_text_of_a_pair_is_cut_if_that_is_enough(cross_encoder):
+    cross_encoder.good(S, {"text_1": "qqq", "text_2": "d" * 60, "truncate_prompt_tokens": 20})
+    cross_encoder.good(S, {"text_1": "q" * 60, "text_2": "dd", "truncate_prompt_tokens": 20, "truncation_side": "left"})
+    assert [each.prompt_token_ids for each in cross_encoder.engine.pooled] == [
+        pair(cross_encoder, "qqq", "d" * 14)[0],
+        pair(cross_encoder, "q" * 15, "dd")[0],
     ]
-    error = reader.ask("POST", S, {"text_1": "qqq", "text_2": ["a", "d" * 60]}).json()["error"]
+    error = cross_encoder.ask("POST", S, {"text_1": "qqq", "text_2": ["a", "d" * 60]}).json()["error"]
     assert (error["code"], error["param"]) == (400, "text_2")
     assert "This model accepts at most 64 tokens; text_2 has 66." in error["message"]
 
@@ -136,15 +138,15 @@ COHERE = {  # from the example of Cohere's API, versions 1 and 2
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/rerank", JINA), ("/v1/rerank", COHERE), ("/v2/rerank", COHERE)])
-def test_bodies_of_jina_and_cohere_are_accepted(reader, path, body):
-    answer = reader.good(path, body)
+def test_bodies_of_jina_and_cohere_are_accepted(cross_encoder, path, body):
+    answer = cross_encoder.good(path, body)
     assert len(answer["results"]) == 3
     assert {each["index"] for each in answer["results"]} <= set(range(4))
     scores = [each["relevance_score"] for each in answer["results"]]
     assert scores == sorted(scores, reverse=True)
     documents = [text[: body.get("max_tokens_per_doc")] for text in body["documents"]]
-    assert [each.prompt_token_ids for each in reader.engine.pooled] == [
-        pair(reader, body["query"], text)[0] for text in documents
+    assert [each.prompt_token_ids for each in cross_encoder.engine.pooled] == [
+        pair(cross_encoder, body["query"], text)[0] for text in documents
     ]
 
 
@@ -234,8 +236,8 @@ def test_a_model_of_several_classes_gives_no_score(folder):
     )
 
 
-def test_a_ranking_with_a_key_is_computed_once(reader):
+def test_a_ranking_with_a_key_is_computed_once(cross_encoder):
     key = {"Idempotency-Key": "k" * 16}
-    first, second = (reader.ask("POST", R, {"query": "a", "documents": TEXTS}, **key) for _ in range(2))
+    first, second = (cross_encoder.ask("POST", R, {"query": "a", "documents": TEXTS}, **key) for _ in range(2))
     assert first.content == second.content
-    assert len(reader.engine.pooled) == len(TEXTS)
+    assert len(cross_encoder.engine.pooled) == len(TEXTS)

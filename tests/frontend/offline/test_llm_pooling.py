@@ -277,7 +277,7 @@ def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
 
         tasks = [asyncio.create_task(encode(name)) for name in ("a", "b")]
         await asyncio.to_thread(core.wait_for, EngineCoreRequest, 2)
-        with pytest.raises(InvalidRequest, match="request_id 'a' is that of a running request"):
+        with pytest.raises(InvalidRequest, match="request_id 'a' belongs to a running request"):
             await encode("a")
         await llm.abort("a")
         tasks[1].cancel()

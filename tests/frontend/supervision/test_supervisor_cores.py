@@ -1,4 +1,4 @@
-"""Whether a request may have caused a core's death, and what that costs."""
+"""Decides whether a request may have caused a core's death, and counts the restarts that this costs."""
 
 import os
 import signal

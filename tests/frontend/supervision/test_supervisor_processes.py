@@ -1,4 +1,4 @@
-"""The supervisor as a process: signals, SIGKILL to itself, and what is left afterwards."""
+"""The supervisor as a process: signals, SIGKILL to itself, and nothing left behind."""
 
 import json
 import os

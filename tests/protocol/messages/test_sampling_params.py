@@ -28,7 +28,7 @@ from paged_serve.protocol.messages.thinking import ThinkingBudget
 NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 ANYTHING = st.recursive(NUMBERS | st.binary(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=5)
 FIELDS = list(SamplingParams.__struct_fields__)
-# what each of these takes beside itself to be valid
+# other fields that these need to be valid
 COMPANIONS = {"n": {"temperature": 1.0}, "min_tokens": {"max_tokens": None}, "max_tokens": {"min_tokens": 0}}
 
 

@@ -1,7 +1,7 @@
-"""On the import path of every process of a server: what would make code of data ends the process and leaves a trace.
+"""On the import path of every process of a server: a call that would turn data into code ends the process.
 
-Pickles in any form; eval and exec but for imports, declarations, and templates where they may be rendered.
-Files in $TRIPWIRE are the traces; `armed-PID` shows that a process was watched.
+These are pickles in any form, and eval and exec, except for imports, declarations, and templates in processes that may
+render them. Files in $TRIPWIRE are the traces; `armed-PID` shows that a process was watched.
 """
 
 import os
@@ -12,7 +12,7 @@ import traceback
 FOLDER = os.environ["TRIPWIRE"]
 IMPORTS = ("<frozen importlib",)
 STARTS = ("<frozen runpy", "/pkgutil.py")
-# Makers of code from declarations in our sources and libraries, never from what a process receives
+# Modules that make code from declarations in our sources and libraries, never from received data
 DECLARATIONS = (
     "/dataclasses.py",
     "/collections/__init__.py",

@@ -1,9 +1,9 @@
-// Runs kernels of a library for another process, whose heap (shared_heap.cpp) it maps at the same address: parameters
-// and their pointers mean the same in both.
+// Runs kernels of a library for another process, whose heap (shared_heap.cpp) it maps at the same address, so that
+// parameters and their pointers are valid in both.
 //
-// Usage: driver LIBRARY FILE, where FILE is the descriptor of the heap. Each line of the input is a command, answered by a line:
-//   name                   the library's
-//   size STRUCT            of one of api.h, in bytes
+// Usage: driver LIBRARY FILE, where FILE is the heap's descriptor. Each line of the input is a command, answered by a line:
+//   name                   the library's name
+//   size STRUCT            the bytes of a struct of api.h
 //   pool THREADS           its address
 //   close POOL             ok
 //   call KERNEL POOL PARAMS   ok

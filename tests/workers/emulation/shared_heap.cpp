@@ -1,8 +1,8 @@
-// A heap in memory that another process can map at the same address: preloaded, it serves every malloc of a Python
-// process, so that kernels which run elsewhere, under an emulator, find the operands of their calls where these are.
+// A heap in memory that another process can map at the same address. It is preloaded into a Python process and serves all
+// its mallocs, so that kernels in a second process, under an emulator, find the operands of a call at the same addresses.
 //
-// Blocks have sizes of a power of two and are aligned to them. Memory is taken in chunks of one size each, so that a
-// table gives for any address the block that it lies in. Nothing is given back to the system.
+// The size of a block is a power of two, and blocks are aligned to their size. Memory is taken in chunks, each with blocks
+// of one size, so that a table has the block of every address. No memory is returned to the system.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ struct Free {
 std::atomic_flag taken;
 Free* lists[CLASSES];               // of blocks, by the logarithm of their size
 uint8_t class_of_chunk[SIZE / CHUNK];  // 0: not in use
-uintptr_t end = 0;                  // of what is in use
+uintptr_t end = 0;                  // of the memory in use
 int file = -1;
 
 struct Lock {
@@ -45,7 +45,7 @@ void start() {
   end = BASE;
 }
 
-// Memory for blocks of a class: one, or as many as a chunk holds.
+// Allocates blocks of a class: as many as fit into a chunk, or a single larger one.
 void grow(int size_class) {
   if (!end) start();
   const size_t block = size_t(1) << size_class, bytes = block < CHUNK ? CHUNK : block;
@@ -74,7 +74,7 @@ size_t size_of(const void* p) { return ours(p) ? size_t(1) << class_of_chunk[((u
 }  // namespace
 
 API int shared_heap_file() { return file; }
-// The block that an address lies in; its size, or 0 if it lies in none.
+// Finds the block that contains an address. Returns its size, or 0 if there is none.
 API size_t shared_heap_block(const void* p, const void** first) {
   const size_t size = size_of(p);
   *first = size > 1 ? (const void*)((uintptr_t)p / size * size) : nullptr;
@@ -83,7 +83,7 @@ API size_t shared_heap_block(const void* p, const void** first) {
 
 API void* malloc(size_t bytes) { return take(bytes); }
 API void free(void* p) {
-  if (!ours(p)) return;  // null, or what the dynamic linker took before
+  if (!ours(p)) return;  // null, or allocated by the dynamic linker before
   const int size_class = class_of_chunk[((uintptr_t)p - BASE) / CHUNK];
   const Lock lock;
   lists[size_class] = new (p) Free{lists[size_class]};

@@ -167,7 +167,7 @@ def test_code_of_a_folder_runs_only_when_it_is_trusted(tmp_path, make_pool):
     [
         ("x - x.mean(dim=1, keepdim=True)", "computes torch.mean over more than the last dimension"),
         ("x @ torch.eye(x.shape[-1])", r"computes torch.matmul|computes torch.mm"),
-        ("x * torch.nn.functional.silu(x[..., :1])", "computes torch.silu over 1 elements a row"),
+        ("x * torch.nn.functional.silu(x[..., :1])", "computes torch.silu over 1 elements per row"),
         ("torch.cat([x[:, :1], x[:, :-1]], dim=1)", "a row of 7 tokens has other bits .* than alone, from position"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(result, reason, tmp_
         (lambda x: x * x + x.neg().sqrt(), True),
         (torch.exp, True),
         (lambda x: torch.nn.functional.silu(x[..., :96].contiguous()), False),
-        (torch.nn.functional.silu, True),  # 128 elements a row: nothing is left over
+        (torch.nn.functional.silu, True),  # 128 elements per row: whole vectors
         (lambda x: x.softmax(-1), True),
         (lambda x: x.softmax(1), False),
         (lambda x: x.cumsum(1), False),

@@ -54,7 +54,7 @@ def steps_of(prompt):
 
 
 @pytest.mark.parametrize("name", ["LlamaForTokenClassification", "Qwen2ForTokenClassification"])
-def test_scores_of_each_token_are_transformers(name, tmp_path, pools):
+def test_scores_of_each_token_agree_with_transformers(name, tmp_path, pools):
     expected = label_scores(write_reference(tmp_path, name, {"num_labels": 3}), random_tokens(50))
     for pool in pools:
         found = vectors(ours(tmp_path, pool=pool), random_tokens(50), task="token_classify", use_activation=False)

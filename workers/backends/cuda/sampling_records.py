@@ -168,7 +168,7 @@ class RowRecords:
 
 
 def logprob_records(rows: NDArray[np.int64], columns: SamplingColumns, vocab_size: int) -> Records:
-    """Records for those of a step's `rows` that request log-probabilities, each for the logits of its own row."""
+    """Records for the rows of a step that request log-probabilities; each refers to the logits of its row."""
     asked = columns.logprobs[rows]
     indices = np.flatnonzero(asked != NO_LOGPROBS)
     return raw_records(indices, np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))[indices], vocab_size)

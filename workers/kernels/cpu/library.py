@@ -1,4 +1,4 @@
-"""The libraries built from csrc/cpu: the choice of the one that this machine uses, and its pool of threads.
+"""The libraries built from csrc/cpu: the choice of one for this machine, and its pool of threads.
 
 Each library has the same functions for one instruction set. If no library was built (no compiler at installation), the
 torch backend is used.
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
 # Best first: a machine that runs one library also runs all libraries after it.
 ISAS = ("neon_dotprod", "neon", "portable") if IS_ARM else ("amx", "avx512", "avx512fma", "avx2", "portable")
-SAME_VECTORS = ("avx512", "avx512fma")  # products with VDPBF16PS, and with fp32 FMA
+SAME_VECTORS = ("avx512", "avx512fma")  # they differ in products: VDPBF16PS, and fp32 FMA
 READ_BYTES = 1 << 20  # the unit in which limits.cpp reads
 PRODUCT_TIMES, PRODUCT_SAMPLES = 100, 9  # together a millisecond for two libraries
 PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
@@ -33,7 +33,7 @@ TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/c
     "attention_bf16": "attention_bf16_tile",
     "attention_int8": "attention_int8_tile",
 }
-SPIN_US = 50  # time for which an idle thread spins: longer than Python takes between two kernels of a step
+SPIN_US = 50  # time that an idle thread spins, longer than Python takes between two kernels of a step
 Summation = Literal["auto", "dot", "tile"]
 Kernel = Callable[[int, bytes], Any]  # called with a pool's handle and packed parameters
 
@@ -132,7 +132,7 @@ def runnable_isas() -> tuple[str, ...]:
 
 @cache
 def fastest_isa(runnable: tuple[str, ...]) -> str | None:
-    """The first instruction set, or the faster one by measurement of the two for AVX-512, which have the same bits."""
+    """The first instruction set; of the two for AVX-512, which have the same bits, the one measured to be faster."""
     if runnable[:2] != SAME_VECTORS:
         return next(iter(runnable), None)
     return faster(*map(load_library, SAME_VECTORS)).isa
@@ -188,15 +188,15 @@ class Pool:
         self.library = library
         self.num_threads = len(chosen)
         self.summation = summation_of(library, summation)
-        self._stand_ins = TILE_ORDER if self.summation == "tile" else {}
-        self.functions = {name: library.functions[self._stand_ins.get(name, name)] for name in library.functions}
+        self._replacements = TILE_ORDER if self.summation == "tile" else {}
+        self.functions = {name: library.functions[self._replacements.get(name, name)] for name in library.functions}
         self.runs_programs = True
         array = (c_int32 * len(chosen))(*chosen)
         self.handle = library.create_pool(PoolParams(ctypes.addressof(array), len(chosen), pin_caller, spin_us))
 
     def address(self, name: str) -> int:
         """The address of the code that `functions[name]` runs."""
-        return self.library.address(self._stand_ins.get(name, name))
+        return self.library.address(self._replacements.get(name, name))
 
     @contextmanager
     def watched(self, watch: Callable[[str, Kernel], Kernel], *, programs: bool = False) -> Iterator[None]:

@@ -29,7 +29,7 @@ class WeightNames:
     final_norm: str = "model.norm.weight"
     output_head: str = "lm_head.weight"
     attention_norm: str = "model.layers.{}.input_layernorm.weight"
-    has_first_attention_norm: bool = True  # else the first layer's attention reads the embeddings as they are
+    has_first_attention_norm: bool = True  # False: the first layer's attention reads the embeddings without a norm
     mlp_norm: str = "model.layers.{}.post_attention_layernorm.weight"
     attention_out_norm: str = ""  # applied to attention's output before it is added
     mlp_out_norm: str = ""

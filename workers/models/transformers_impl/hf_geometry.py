@@ -30,7 +30,7 @@ def check_kind(config: Any) -> None:
             value = getattr(config, field, None)
             if value and not (isinstance(value, int) and value == 1 and field == "num_local_experts"):
                 shown = value if isinstance(value, int) else "…"
-                raise ConfigError(f"config.json: {field}={shown} means {kind}, which are not built")
+                raise ConfigError(f"config.json: {field}={shown} means {kind}, which are not supported")
     for layer_type in getattr(config, "layer_types", None) or ():
         if layer_type not in LAYER_TYPES:
             raise ConfigError(f"config.json: layer_types has {layer_type}; valid: {' and '.join(LAYER_TYPES)}")
@@ -44,7 +44,7 @@ def geometry_of(folder: Path, config: Any, wanted: ModelConfig) -> Geometry:
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
         if not isinstance(getattr(config, name, None), int | None):
-            raise ConfigError(f"config.json: {name} differs between layers, which is not built")
+            raise ConfigError(f"config.json: {name} differs between layers, which is not supported")
     if head_dim % 2 or heads % kv_heads:
         raise ConfigError(
             f"config.json: {heads} query and {kv_heads} KV heads of {head_dim} elements; the kernels need an even head "

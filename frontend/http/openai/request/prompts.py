@@ -16,7 +16,7 @@ from ...service import Service
 from . import fields, schemas
 from .truncation import Limit
 
-END_CHARS = 64  # of the end of a prompt, which may open the reasoning of the output
+END_CHARS = 64  # the part of a prompt in which a template may begin the output's reasoning
 
 
 def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
@@ -79,9 +79,9 @@ async def chat_tokens(
     moment: float | None = None,
     limit: Limit | None = None,
 ) -> tuple[list[int], str]:
-    """The conversation as token ids, rendered at time `moment` and truncated if requested, and the end of its text.
+    """(the token ids of the conversation, truncated if requested; the last END_CHARS characters of their text).
 
-    `raw`: the JSON of `body`.
+    The conversation is `body`, whose JSON is `raw`, rendered as of the time `moment`.
     """
     encoder, limit = service.encoder, limit or Limit(service.max_model_len)
     rendered, mark = await _rendered(service, body, raw, use_tools, moment)

@@ -1,4 +1,4 @@
-"""Reads from the store what a request refers to: earlier responses, and items by their ids."""
+"""Reads the earlier responses, and the items, that a request refers to from the store."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

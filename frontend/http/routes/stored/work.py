@@ -115,7 +115,7 @@ class BackgroundWork:
 
 
 def ended(response: Response) -> Ended:
-    """The response as it is stored, with its items, to which later requests may refer."""
+    """The stored form of a response, with the items to which later requests may refer."""
     return Ended(msgspec.json.encode(response), [(item.id, msgspec.json.encode(item)) for item in response.output])
 
 

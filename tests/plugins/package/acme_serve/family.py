@@ -1,4 +1,4 @@
-"""Llama's layers under another architecture, whose config.json has two names of its own."""
+"""Llama's layers as another architecture, whose config.json has two fields with other names."""
 
 from typing import Any
 

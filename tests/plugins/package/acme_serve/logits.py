@@ -18,7 +18,7 @@ class Every:
 
 
 class Faulty:
-    """Leaves what is no logit with its third token, or raises with it."""
+    """At its third token, raises or leaves a NaN."""
 
     def __init__(self, vocab_size: int, raises: bool = True):
         self._raises = raises

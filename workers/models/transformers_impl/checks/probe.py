@@ -88,7 +88,7 @@ def attention_options(base: nn.Module, geometry: Geometry, tp_size: int) -> list
         if len(probe.calls.get(layer, ())) != 1 or layer not in layers:
             raise ConfigError(
                 f"layer {layer} of {len(layers)} attends {len(probe.calls.get(layer, ()))} times; each layer must call "
-                "the library's attention interface once (recurrent and cross-attention layers are not built)"
+                "the library's attention interface once (recurrent and cross-attention layers are not supported)"
             )
     return [_options(layer, probe.calls[layer][0], geometry, tp_size) for layer in layers]
 
@@ -103,13 +103,13 @@ def _options(layer: int, call: Call, geometry: Geometry, tp_size: int) -> Attent
     given = dict(call.options)
     scale, window, cap = given.pop("scaling", None), given.pop("sliding_window", 0), given.pop("softcap", 0.0)
     if given:
-        raise ConfigError(f"layer {layer} passes {', '.join(given)} to its attention, which our kernels do not take")
+        raise ConfigError(f"layer {layer} passes {', '.join(given)} to its attention, which our kernels do not support")
     if not call.is_causal:
-        raise ConfigError(f"layer {layer} attends in both directions; encoders are not built here")
+        raise ConfigError(f"layer {layer} attends in both directions; encoders are not supported here")
     if isinstance(call.mask, WindowMask):
         window = call.mask.window
     elif call.mask is not None:
-        raise ConfigError(f"layer {layer} computes an attention mask of its own")
+        raise ConfigError(f"layer {layer} computes its own attention mask")
     if not isinstance(window, int) or not isinstance(cap, int | float) or not isinstance(scale, int | float | None):
         raise ConfigError(f"layer {layer}: scaling={scale}, sliding_window={window} and softcap={cap} must be numbers")
     return AttentionOptions(geometry.head_dim**-0.5 if scale is None else float(scale), window, float(cap))

@@ -79,7 +79,7 @@ class RowWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
             return f"torch.{name}"
         if all(map(self._is_whole, tensors)) or is_equal_anywhere(func, args, kwargs):
             return ""
-        return f"torch.{name} over {_sizes(tensors)} elements a row"
+        return f"torch.{name} over {_sizes(tensors)} elements per row"
 
     def _is_whole(self, x: Tensor) -> bool:
         if x.dim() == 0 or x.numel() % self._num_tokens:
