@@ -240,6 +240,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "phi3-longrope": {"family": "Phi3", "rope_parameters": LONG_ROPE, "original_max_position_embeddings": 128},
     "helium": {"family": "Helium", "head_dim": 16, "tie_word_embeddings": True},
     "seed-oss": {"family": "SeedOss", "head_dim": 24, "attention_out_bias": True, "mlp_bias": True},
+    "mixtral": {"family": "Mixtral", "num_local_experts": 8},
+    "qwen2-moe": {
+        "family": "Qwen2Moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 72,
+        "decoder_sparse_step": 2,
+    },
+    "qwen3-moe": {
+        "family": "Qwen3Moe",
+        "head_dim": 32,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [1],
+    },
+    "olmoe": {"family": "Olmoe", "num_experts": 12, "num_experts_per_tok": 5},
     "gpt2": {"family": "GPT2", "n_positions": 512},
     "gpt2-relu-untied": {
         "family": "GPT2",
@@ -308,6 +327,9 @@ def randomise(model: Any) -> None:
                 parameter.copy_(noise)
             else:
                 parameter.copy_(noise * (0.3 if parameter.dim() == 1 else 1.6 / parameter.shape[1] ** 0.5))
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def reference_logits(model: Any, token_ids: list[int]) -> Tensor:

@@ -93,6 +93,18 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     alibi: bool = False  # Falcon
     num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one
     clip_qkv: Annotated[float, Meta(gt=0)] | None = None
+    num_experts: Size = 0
+    num_experts_per_tok: Size = 0
+    moe_intermediate_size: Size = 0
+    shared_expert_intermediate_size: Size = 0
+    norm_topk_prob: bool = False
+    routed_scaling_factor: float = 1.0
+    n_group: Size = 1
+    topk_group: Size = 1
+    first_k_dense_replace: Annotated[int, Meta(ge=0)] = 0  # the first layers that are dense
+    mlp_only_layers: list[int] | None = None  # the others that are dense
+    decoder_sparse_step: Annotated[int, Meta(ge=1)] = 1  # of the others every n-th has experts
+    router_jitter_noise: Annotated[float, Meta(ge=0)] = 0.0
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None

@@ -24,6 +24,21 @@ class TensorEntry(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
+class StackedPart(msgspec.Struct, frozen=True):
+    """Some rows of one matrix, or elements of one vector, of a tensor with one for each expert."""
+
+    name: str
+    shape: tuple[int, ...]  # of the tensor: experts first
+    index: int  # of the expert
+    rows: tuple[int, int | None, int]  # start, stop, step
+    is_transposed: bool  # the tensor's matrices are [in, out]
+
+    def of(self, stored: Tensor) -> Tensor:
+        """The part of `stored`, the tensor's slice of length 1 for the expert."""
+        one = stored[0]
+        return (one.t() if self.is_transposed else one)[slice(*self.rows)]
+
+
 class Index(msgspec.Struct, frozen=True):
     """The contents of model.safetensors.index.json: the shard of each tensor."""
 
@@ -40,6 +55,7 @@ class Checkpoint:
         self.read_bytes = 0  # the full size of the tensors in `used`
         self._file_of: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
+        self._parts: dict[str, StackedPart] = {}
         for path, expected in _files(folder).items():
             entries = read_header(path)
             missing = sorted(expected - entries.keys())
@@ -48,6 +64,10 @@ class Checkpoint:
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
         self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
+
+    def split(self, name: str, part: StackedPart) -> None:
+        """From now on `name` is a part of a stacked tensor, and no tensor in a file."""
+        self._parts[name] = part
 
     def read(
         self,
@@ -59,6 +79,8 @@ class Checkpoint:
         dtypes: tuple[str, ...] = FLOATS,
     ) -> Tensor:
         """Read [start, stop) along `dim` of tensor `name`, which must have this full `shape` and one of `dtypes`."""
+        if name in self._parts:
+            return self._read_part(self._parts[name], shape, dim, slice(start, stop))
         entry = self.entries.get(name)
         if entry is None:
             raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json asks for")
@@ -79,6 +101,12 @@ class Checkpoint:
             where[dim] = slice(start, stop)
         loaded: Tensor = part[tuple(where)]
         return loaded
+
+    def _read_part(self, part: StackedPart, shape: tuple[int, ...], dim: int, where: slice) -> Tensor:
+        one = self.read(part.name, part.shape, 0, part.index, part.index + 1)
+        matrix = part.of(one)
+        assert tuple(matrix.shape) == shape, (part, shape)
+        return matrix[where] if dim == 0 else matrix[:, where]
 
     @property
     def files(self) -> list[Path]:

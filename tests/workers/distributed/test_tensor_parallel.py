@@ -169,7 +169,7 @@ def test_each_rank_reads_only_its_share(tmp_path):
     for rank, model in enumerate(ranks):
         expected = torch.cat([part.chunk(2)[rank] for part in (query, key, value)])
         assert torch.equal(model.layers[0].qkv.weight, expected)
-        assert model.layers[0].down.share.weight.shape == (64, 48)
+        assert model.layers[0].feed_forward.down.share.weight.shape == (64, 48)
         assert model.weights_bytes < 0.54 * whole.weights_bytes
 
 
