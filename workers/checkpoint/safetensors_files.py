@@ -191,10 +191,12 @@ def _listed(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + rest
 
 
-def check_names(checkpoint: Checkpoint, unused_endings: tuple[str, ...]) -> None:
+def check_names(checkpoint: Checkpoint, unused_endings: tuple[str, ...], unused_prefixes: tuple[str, ...] = ()) -> None:
     """Raises ConfigError naming unused tensors: a model without them would differ from its checkpoint."""
     unexpected = sorted(
-        name for name in checkpoint.entries.keys() - checkpoint.used if not name.endswith(unused_endings)
+        name
+        for name in checkpoint.entries.keys() - checkpoint.used
+        if not name.endswith(unused_endings) and not name.startswith(unused_prefixes)
     )
     if unexpected:
         raise ConfigError(

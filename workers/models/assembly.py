@@ -72,7 +72,7 @@ class Assembly(FeedForwardReader):
             self._loaded_bytes = self._store.record.weights_bytes
             return self._store.record.facts
         skip_zero_biases(self._checkpoint)
-        check_names(self._checkpoint, unused)
+        check_names(self._checkpoint, unused, self._names.unused_prefixes)
         facts = self._source.report.facts()
         if isinstance(self._store, PackedWriter):
             self._store.commit(self._loaded_bytes, facts)

@@ -31,11 +31,14 @@ from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
 from .families.glm import GLM, GLM4
+from .families.glm4_moe import GLM4_MOE
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
 from .families.gpt_neox import GPT_NEOX
+from .families.gpt_oss import GPT_OSS
 from .families.gptj import GPTJ
 from .families.granite import GRANITE
+from .families.granitemoe import GRANITE_MOE
 from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
@@ -54,6 +57,7 @@ from .families.olmoe import OLMOE
 from .families.opt import OPT
 from .families.phi import PHI
 from .families.phi3 import PHI3
+from .families.phimoe import PHIMOE
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
 from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
@@ -110,6 +114,10 @@ FAMILIES = (
     QWEN2_MOE,
     QWEN3_MOE,
     OLMOE,
+    PHIMOE,
+    GRANITE_MOE,
+    GLM4_MOE,
+    GPT_OSS,
 )
 
 

@@ -73,6 +73,7 @@ class WeightNames:
     experts: ExpertNames = ExpertNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
+    unused_prefixes: tuple[str, ...] = ()  # beginnings of others
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
         """The names in this checkpoint. In a checkpoint saved without a head they lack the common prefix."""
