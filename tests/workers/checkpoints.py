@@ -286,6 +286,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 40,
         "routed_scaling_factor": 1.5,
     },
+    "glm4-moe-wide": {
+        "family": "Glm4Moe",
+        "hidden_size": 128,
+        "intermediate_size": 128,
+        "num_attention_heads": 8,
+        "head_dim": 16,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 128,
+    },
     "llama4-experts": {
         "family": "Llama4Text",
         "num_hidden_layers": 4,

@@ -56,6 +56,7 @@ class Checkpoint:
         self._file_of: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
         self._parts: dict[str, StackedPart] = {}
+        self._of_projection: dict[str, list[str]] = {}
         for path, expected in _files(folder).items():
             entries = read_header(path)
             missing = sorted(expected - entries.keys())
@@ -68,6 +69,14 @@ class Checkpoint:
     def split(self, name: str, part: StackedPart) -> None:
         """From now on `name` is a part of a stacked tensor, and no tensor in a file."""
         self._parts[name] = part
+
+    def skip(self, projection: str) -> None:
+        """Count the tensors of a projection as used: another rank reads them."""
+        if not self._of_projection:
+            for name in self.entries:
+                self._of_projection.setdefault(name.rpartition(".")[0], []).append(name)
+        for name in self._of_projection.get(projection, ()):
+            self._use(name)
 
     def read(
         self,
@@ -92,9 +101,7 @@ class Checkpoint:
             raise ConfigError(
                 f"{self._file_of[name]}: tensor {name} has dtype {entry.dtype}; supported here are {', '.join(dtypes)}"
             )
-        if name not in self.used:
-            self.used.add(name)
-            self.read_bytes += entry.data_offsets[1] - entry.data_offsets[0]
+        self._use(name)
         part = self._opened(self._file_of[name]).get_slice(name)
         where: list[slice] = [slice(None)] * len(shape)
         if shape:
@@ -107,6 +114,12 @@ class Checkpoint:
         matrix = part.of(one)
         assert tuple(matrix.shape) == shape, (part, shape)
         return matrix[where] if dim == 0 else matrix[:, where]
+
+    def _use(self, name: str) -> None:
+        if name not in self.used:
+            self.used.add(name)
+            start, stop = self.entries[name].data_offsets
+            self.read_bytes += stop - start
 
     @property
     def files(self) -> list[Path]:

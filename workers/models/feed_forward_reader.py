@@ -71,6 +71,9 @@ class FeedForwardReader(ProjectionReader):
         geometry, names, group = self._geometry, self._names.experts, self._group
         held, hidden, size = experts.held_by(group.rank, group.size), geometry.hidden_size, experts.intermediate_size
         self._split_stacked(index, experts)
+        for other in set(range(experts.count)).difference(held):
+            for name in (names.gate, names.up, names.down):
+                self._checkpoint.skip(name.format(index, other))
         gates = [(names.gate.format(index, each), names.up.format(index, each)) for each in held]
         downs = [(names.down.format(index, each),) for each in held]
         shared_gate_up, shared_down = None, None
