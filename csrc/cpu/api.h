@@ -1,9 +1,10 @@
-// The C ABI: every exported function and the struct of parameters that it takes; those of the sampler and of loading weights
-// are in separate headers. workers/kernels/cpu/parameters.py mirrors the structs; their sizes are checked against
+// The C ABI: every exported function and the struct of parameters that it takes; those of the sampler, of experts and of loading
+// weights are in separate headers. workers/kernels/cpu/parameters.py mirrors the structs; their sizes are checked against
 // struct_size() when a library is loaded.
 //
 // Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.
 #pragma once
+#include "experts/parameters.h"
 #include "sampling/parameters.h"
 #include "weights/parameters.h"
 
@@ -116,10 +117,13 @@ struct ActivateParams {
   void* out;      // [rows, size]
   const void* x;  // [rows, size]; gated: [rows, 2 * size], gate then up
   int32_t rows, size;
-  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared
+  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared; 5, gated: clamped, see elementwise.cpp
   int32_t is_gated, dtype;
+  float slope, limit;  // clamped
 };
 API void activate(Pool*, const ActivateParams*);
+
+#include "experts/products.h"
 
 // Clips x to -limit..limit; NaN stays NaN.
 struct ClipParams {

@@ -10,7 +10,7 @@
 
 namespace {
 
-enum { SILU, GELU_TANH, GELU, RELU, RELU_SQUARED };  // ActivateParams::kind
+enum { SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED };  // ActivateParams::kind
 constexpr float GELU_SLOPE = 0.79788456f;  // sqrt(2 / pi)
 
 // The normal distribution's cumulative probability at x, with an error below 1e-7 (Abramowitz and Stegun, 7.1.26).
@@ -55,12 +55,19 @@ inline F32 activated(int kind, F32 x, F32 by) {
   }
 }
 
+// gate * sigmoid(slope * gate) * (up + 1), of a gate of at most `limit` and an up between -limit and limit (gpt-oss).
+inline F32 clamped(F32 gate, F32 up, float slope, float limit) {
+  gate = min(splat(limit), gate), up = min(splat(limit), max(splat(-limit), up));  // in this order a NaN stays one
+  return gate * (up + 1.0f) / (1.0f + exp(-slope * gate));
+}
+
 template <class Element> void activate_row(const ActivateParams& p, int row) {
   const Element* x = (const Element*)p.x + (int64_t)row * p.size * (p.is_gated ? 2 : 1);
   Element* out = (Element*)p.out + (int64_t)row * p.size;
   each_vector(p.size, [&](int at, int n) {
     const F32 by = p.is_gated ? get(x + p.size + at, n) : splat(1.0f);
-    put(out + at, activated(p.kind, get(x + at, n), by), n);
+    const F32 gate = get(x + at, n);
+    put(out + at, p.kind == CLAMPED ? clamped(gate, by, p.slope, p.limit) : activated(p.kind, gate, by), n);
   });
 }
 

@@ -9,6 +9,8 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
+from .experts import NUM_SHARES, Experts
+
 Positive = Annotated[float, Meta(gt=0)]
 # The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
 Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "none"]
@@ -49,10 +51,15 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation: activation(gate) * up if gated, else activation(x). "gelu_tanh" approximates erf by tanh."""
+    """An activation: activation(gate) * up if gated, else activation(x). "gelu_tanh" approximates erf by tanh.
 
-    kind: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"] = "silu"  # relu2: relu squared
+    "clamped", always gated: gate * sigmoid(slope * gate) * (up + 1), with gate <= limit and -limit <= up <= limit.
+    """
+
+    kind: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped"] = "silu"  # relu2: relu squared
     is_gated: bool = True
+    slope: float = 1.0  # clamped
+    limit: float = 0.0  # clamped
 
     def outputs(self, inputs: int) -> int:
         return inputs // 2 if self.is_gated else inputs
@@ -112,10 +119,18 @@ class Geometry:
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
+    experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
 
     def has_qk_norm(self, layer: int) -> bool:
         """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
         return self.qk_norm and not (self.qk_norm_kind == "plain_rms" and self.ropes[layer].kind == "none")
+
+    def experts_of(self, layer: int) -> Experts | None:
+        return self.experts[layer] if self.experts else None
+
+    @property
+    def has_experts(self) -> bool:
+        return any(self.experts)
 
     @property
     def scale(self) -> float:
@@ -151,7 +166,13 @@ class Geometry:
 
     def _uneven(self, tp_size: int) -> str:
         """The name of a dimension that `tp_size` ranks cannot divide evenly; "" if there is none."""
-        parts = (("attention heads", self.num_heads), ("intermediate size", self.intermediate_size))
+        parts = [("attention heads", self.num_heads)]
+        if not self.experts or None in self.experts:
+            parts.append(("intermediate size", self.intermediate_size))
+        for experts in filter(None, self.experts):
+            if NUM_SHARES % tp_size or experts.count < tp_size:
+                return f"cannot share the model's {experts.count} experts, which are divided in {NUM_SHARES}"
+            parts.append(("intermediate size of the shared expert", experts.shared_size))
         for name, count in parts:
             if count % tp_size:
                 return f"does not divide the model's {name}, {count}"

@@ -34,7 +34,7 @@ ROPE_FIELDS = {
 }
 
 
-ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]] = {
+ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped"]] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
@@ -43,6 +43,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]] = 
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",
+    "clamped": "clamped",  # gpt-oss, whose config.json has no name for it
 }
 
 
@@ -93,6 +94,24 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     alibi: bool = False  # Falcon
     num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one
     clip_qkv: Annotated[float, Meta(gt=0)] | None = None
+    num_experts: Size = 0
+    num_experts_per_tok: Size = 0
+    moe_intermediate_size: Size = 0
+    shared_expert_intermediate_size: Size = 0
+    norm_topk_prob: bool = False
+    routed_scaling_factor: float = 1.0
+    n_group: Size = 1
+    topk_group: Size = 1
+    first_k_dense_replace: Annotated[int, Meta(ge=0)] = 0  # the first layers that are dense
+    mlp_only_layers: list[int] | None = None  # the others that are dense
+    decoder_sparse_step: Annotated[int, Meta(ge=1)] = 1  # of the others every n-th has experts
+    n_shared_experts: Size = 0
+    moe_layers: list[int] | None = None  # Llama 4: the layers with experts
+    interleave_moe_layer_step: Annotated[int, Meta(ge=1)] = 1  # without that list, every n-th layer
+    swiglu_alpha: float = 1.702  # gpt-oss
+    swiglu_limit: Annotated[float, Meta(gt=0)] = 7.0
+    head_bias: bool = False  # of the output head, in families with a field for it
+    router_jitter_noise: Annotated[float, Meta(ge=0)] = 0.0
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None
@@ -132,7 +151,7 @@ def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
     if (kind := ACTIVATIONS.get(config.hidden_act)) is None:
         supported = ", ".join(ACTIVATIONS)
         raise ConfigError(f"config.json: hidden_act {config.hidden_act!r} is not supported; supported are {supported}")
-    return Activation(kind, is_gated)
+    return Activation(kind, is_gated, config.swiglu_alpha, config.swiglu_limit)
 
 
 def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:

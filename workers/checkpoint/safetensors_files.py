@@ -24,6 +24,21 @@ class TensorEntry(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
+class StackedPart(msgspec.Struct, frozen=True):
+    """Some rows of one matrix, or elements of one vector, of a tensor with one for each expert."""
+
+    name: str
+    shape: tuple[int, ...]  # of the tensor: experts first
+    index: int  # of the expert
+    rows: tuple[int, int | None, int]  # start, stop, step
+    is_transposed: bool  # the tensor's matrices are [in, out]
+
+    def of(self, stored: Tensor) -> Tensor:
+        """The part of `stored`, the tensor's slice of length 1 for the expert."""
+        one = stored[0]
+        return (one.t() if self.is_transposed else one)[slice(*self.rows)]
+
+
 class Index(msgspec.Struct, frozen=True):
     """The contents of model.safetensors.index.json: the shard of each tensor."""
 
@@ -40,6 +55,8 @@ class Checkpoint:
         self.read_bytes = 0  # the full size of the tensors in `used`
         self._file_of: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
+        self._parts: dict[str, StackedPart] = {}
+        self._of_projection: dict[str, list[str]] = {}
         self._read_headers()
         self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 
@@ -52,6 +69,18 @@ class Checkpoint:
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
 
+    def split(self, name: str, part: StackedPart) -> None:
+        """From now on `name` is a part of a stacked tensor, and no tensor in a file."""
+        self._parts[name] = part
+
+    def skip(self, projection: str) -> None:
+        """Count the tensors of a projection as used: another rank reads them."""
+        if not self._of_projection:
+            for name in self.entries:
+                self._of_projection.setdefault(name.rpartition(".")[0], []).append(name)
+        for name in self._of_projection.get(projection, ()):
+            self._use(name)
+
     def read(
         self,
         name: str,
@@ -62,6 +91,8 @@ class Checkpoint:
         dtypes: tuple[str, ...] = FLOATS,
     ) -> Tensor:
         """Read [start, stop) along `dim` of tensor `name`, which must have this full `shape` and one of `dtypes`."""
+        if name in self._parts:
+            return self._read_part(self._parts[name], shape, dim, slice(start, stop))
         self._check_and_count(name, shape, dtypes)
         part = self._opened(self._file_of[name]).get_slice(name)
         where: list[slice] = [slice(None)] * len(shape)
@@ -83,9 +114,19 @@ class Checkpoint:
             raise ConfigError(
                 f"{self._file_of[name]}: tensor {name} has dtype {entry.dtype}; supported here are {', '.join(dtypes)}"
             )
+        self._use(name)
+
+    def _read_part(self, part: StackedPart, shape: tuple[int, ...], dim: int, where: slice) -> Tensor:
+        one = self.read(part.name, part.shape, 0, part.index, part.index + 1)
+        matrix = part.of(one)
+        assert tuple(matrix.shape) == shape, (part, shape)
+        return matrix[where] if dim == 0 else matrix[:, where]
+
+    def _use(self, name: str) -> None:
         if name not in self.used:
             self.used.add(name)
-            self.read_bytes += entry.data_offsets[1] - entry.data_offsets[0]
+            start, stop = self.entries[name].data_offsets
+            self.read_bytes += stop - start
 
     @property
     def files(self) -> list[Path]:
@@ -170,10 +211,12 @@ def _listed(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + rest
 
 
-def check_names(checkpoint: Checkpoint, unused_endings: tuple[str, ...]) -> None:
+def check_names(checkpoint: Checkpoint, unused_endings: tuple[str, ...], unused_prefixes: tuple[str, ...] = ()) -> None:
     """Raises ConfigError naming unused tensors: a model without them would differ from its checkpoint."""
     unexpected = sorted(
-        name for name in checkpoint.entries.keys() - checkpoint.used if not name.endswith(unused_endings)
+        name
+        for name in checkpoint.entries.keys() - checkpoint.used
+        if not name.endswith(unused_endings) and not name.startswith(unused_prefixes)
     )
     if unexpected:
         raise ConfigError(

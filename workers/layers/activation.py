@@ -29,6 +29,9 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
             result = gate.clamp_min(0.0).mul_(up)
         case "relu2":
             result = gate.clamp_min(0.0).square_().mul_(up)
+        case "clamped":
+            gate, up = gate.clamp_max(activation.limit), torch.as_tensor(up).clamp(-activation.limit, activation.limit)
+            result = (gate * (up + 1.0)).div_((-activation.slope * gate).exp_().add_(1.0))
     return result.to(x.dtype)
 
 

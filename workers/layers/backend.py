@@ -5,6 +5,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ..checkpoint.experts import Experts
+from ..checkpoint.geometry import Activation
 from ..checkpoint.packed_weight import PackedWeight
 from ..checkpoint.weight_forms import Weight
 from ..distributed.tensor_parallel import TensorParallelGroup
@@ -12,6 +14,7 @@ from ..sampling.passes import Passes
 from .attention import AttentionBackend
 from .decode_step import DecodeStep
 from .embedding import Table, TiedTable
+from .feed_forward import ExpertWeights, FeedForward
 from .linear import Linear
 from .ops import HeadLayout, Ops
 
@@ -48,6 +51,12 @@ class Backend(Protocol):
 
     def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         """A table and a head that share one copy of the weights; the head ignores `multiplier`."""
+        ...
+
+    def experts(
+        self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
+    ) -> FeedForward:
+        """Raises ConfigError if this backend has no kernels for it."""
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...

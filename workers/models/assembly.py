@@ -10,32 +10,27 @@ from torch import Tensor
 from ..checkpoint.attention_options import AttentionOptions
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
-from ..checkpoint.weight_forms import (
-    StoredWeight,
-    Weight,
-    joined,
-    with_outputs,
-)
+from ..checkpoint.weight_forms import StoredWeight, Weight, with_outputs
 from ..distributed.allocator import release_freed_memory
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
-from ..layers.linear import JoinedLinear, Linear
+from ..layers.linear import Linear
 from ..layers.norm import Norm
 from ..layers.ops import HeadLayout, Ops
 from ..layers.rotary import Rotary
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
-from .matrix_rows import Rows, Span, query_key_value_rows, stacked_rows
+from .feed_forward_reader import FeedForwardReader
+from .matrix_rows import Rows, Span, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
-from .weight_reader import NormReader
 
 log = logging.getLogger(__name__)
 
 VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
-class Assembly(NormReader):
+class Assembly(FeedForwardReader):
     """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
@@ -77,7 +72,7 @@ class Assembly(NormReader):
             self._loaded_bytes = self._store.record.weights_bytes
             return self._store.record.facts
         skip_zero_biases(self._checkpoint)
-        check_names(self._checkpoint, unused)
+        check_names(self._checkpoint, unused, self._names.unused_prefixes)
         facts = self._source.report.facts()
         if isinstance(self._store, PackedWriter):
             self._store.commit(self._loaded_bytes, facts)
@@ -135,9 +130,6 @@ class Assembly(NormReader):
         geometry, names = self._geometry, self._names
         hidden, query_rows = geometry.hidden_size, geometry.num_heads * geometry.head_dim
         query_norm, key_norm = self._head_norms(index)
-        into = (names.gate, names.up) if geometry.activation.is_gated else (names.up,)
-        span = self._even_span(geometry.intermediate_size)
-        gate_up = stacked_rows([name.format(index) for name in into], geometry.intermediate_size, span)
         self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         release_freed_memory()
         return DecoderLayer(
@@ -150,8 +142,7 @@ class Assembly(NormReader):
             output=self._row_parallel(names.output.format(index), hidden, query_rows, geometry.output_bias),
             attention_out_norm=self._norm_if_named(names.attention_out_norm, index),
             mlp_norm=self._norm_if_named(names.mlp_norm, index),
-            gate_up=self._column_parallel(gate_up, hidden, geometry.mlp_bias),
-            down=self._row_parallel(names.down.format(index), hidden, geometry.intermediate_size, geometry.mlp_bias),
+            feed_forward=self._feed_forward(index, ops),
             mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
             attention=self._attention_options(index),
         )
@@ -182,30 +173,6 @@ class Assembly(NormReader):
         window, both_ways = geometry.sliding_windows[index], geometry.is_bidirectional
         chunk = geometry.attention_chunks[index] if geometry.attention_chunks else 0
         return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways, chunk, sinks)
-
-    def _column_parallel(self, parts: list[Rows], columns: int, bias: bool) -> Linear:
-        """One product for the given rows of several projections."""
-        weights = self._weights(
-            parts[0].name, lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts])
-        )
-        bias_vector = self._bias(parts) if bias else None
-        return self._product(weights, bias_vector)
-
-    def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
-        if len(weights) == 1:
-            return self._backend.linear(weights[0], bias)
-        products, at = [], 0
-        for weight in weights:
-            here = slice(at, at + weight.shape[0])
-            products.append(self._backend.linear(weight, None if bias is None else bias[here].contiguous()))
-            at = here.stop
-        return JoinedLinear(products)
-
-    def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
-        part = MatrixPart((rows, columns), 1, *self._even_span(columns))
-        (weight,) = self._weights(name, lambda: [self._matrix(self._source.projections, name, part)], is_share=True)
-        bias_vector = self._bias([Rows(name, rows, (0, rows))]) if bias else None
-        return self._backend.row_parallel(weight, bias_vector, self._group)
 
     def _head_matrix(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""

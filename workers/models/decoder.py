@@ -1,4 +1,4 @@
-"""The decoder of all dense families."""
+"""The decoder of all families."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from ..kv.kv_cache import KVCache
 from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
+from ..layers.feed_forward import FeedForward
 from ..layers.linear import Linear
 from ..layers.norm import Norm
 from ..layers.ops import Ops
@@ -30,8 +31,7 @@ class DecoderLayer:
     output: Linear
     attention_out_norm: Norm | None  # applied to attention's output before it is added
     mlp_norm: Norm | None  # None: likewise; in a parallel layer the feed-forward then reads attention's input
-    gate_up: Linear  # gate, then up; without a gate, up alone
-    down: Linear
+    feed_forward: FeedForward
     mlp_out_norm: Norm | None
     attention: AttentionOptions
 
@@ -83,17 +83,15 @@ class Model:
         for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
             query = ops.rotate_and_cache(steps[group], index, layer.qkv(normed), layer.query_norm, layer.key_norm)
             if geometry.is_parallel:
-                beside = normed if layer.mlp_norm is None else ops.norm(hidden, layer.mlp_norm)
-                activated = ops.activate(layer.gate_up(beside), geometry.activation)
+                into_mlp = normed if layer.mlp_norm is None else ops.norm(hidden, layer.mlp_norm)
             mixed = layer.output(attention.attend(plans[group], index, query, layer.attention).flatten(1))
             if layer.attention_out_norm is not None:
                 mixed = ops.norm(mixed, layer.attention_out_norm)
             if geometry.is_parallel:
                 ops.add(hidden, mixed, residual)
             else:
-                normed = self._sum(hidden, mixed, layer.mlp_norm, residual)
-                activated = ops.activate(layer.gate_up(normed), geometry.activation)
-            changed = layer.down(activated)
+                into_mlp = self._sum(hidden, mixed, layer.mlp_norm, residual)
+            changed = layer.feed_forward(into_mlp)
             if layer.mlp_out_norm is not None:
                 changed = ops.norm(changed, layer.mlp_out_norm)
             normed = self._sum(hidden, changed, norms[index + 1], residual)

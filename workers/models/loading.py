@@ -24,6 +24,7 @@ from ..pooling.spec import Kind, read_spec
 from ..quantization.source import matrix_source
 from .assembly import Assembly
 from .encoders.assembly import EncoderAssembly, PreNormEncoderAssembly
+from .expert_checks import check_experts
 from .families.family import Family
 from .packed_cache import PackedStore, through_store
 from .packed_records import key_of
@@ -64,6 +65,7 @@ def load_model(
     labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
     head = pooling_head(path, spec, hidden_size, labels)
     assembly = _assembly(family)
+    check_experts(checkpoint, family.weight_names.found_in(checkpoint.entries), geometry)
 
     def assembled(store: PackedStore | None) -> Model:
         names = family.weight_names.found_in(checkpoint.entries)
@@ -131,6 +133,8 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return CpuBackend(pool)
     if device_of(config) == "cpu":
         return SingleRowsBackend()
-    from ..backends.cuda.backend import CudaBackend, computes
+    from ..backends.cuda.backend import WITHOUT_EXPERTS, CudaBackend, computes
 
+    if geometry.has_experts:
+        raise ConfigError(WITHOUT_EXPERTS)
     return CudaBackend.for_current_device(config) if computes(geometry) else TorchBackend("cuda")

@@ -9,6 +9,7 @@ from msgspec.structs import replace as replace_struct
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
+from ..checkpoint.experts import Experts
 from ..checkpoint.geometry import Geometry, Head, RopeScaling
 from ..checkpoint.hf_config import (
     HFConfig,
@@ -32,11 +33,14 @@ from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
 from .families.glm import GLM, GLM4
+from .families.glm4_moe import GLM4_MOE
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
 from .families.gpt_neox import GPT_NEOX
+from .families.gpt_oss import GPT_OSS
 from .families.gptj import GPTJ
 from .families.granite import GRANITE
+from .families.granitemoe import GRANITE_MOE
 from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
@@ -44,17 +48,21 @@ from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
 from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
+from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
 from .families.mpt import MPT
 from .families.nemotron import NEMOTRON
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
+from .families.olmoe import OLMOE
 from .families.opt import OPT
 from .families.phi import PHI
 from .families.phi3 import PHI3
+from .families.phimoe import PHIMOE
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .families.roberta import ROBERTA
 from .families.seed_oss import SEED_OSS
 from .families.smollm3 import SMOLLM3
@@ -104,6 +112,14 @@ FAMILIES = (
     NEMOTRON,
     ARCEE,
     MPT,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    OLMOE,
+    PHIMOE,
+    GRANITE_MOE,
+    GLM4_MOE,
+    GPT_OSS,
 )
 
 
@@ -207,8 +223,15 @@ def read_geometry(
         is_bidirectional=family.is_bidirectional,
         reaches=family.reaches(config),
         usual_max_len=max_seq_length(folder) if head == "none" else None,
+        experts=_checked(family.experts(config)),
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
+
+
+def _checked(experts: tuple[Experts | None, ...]) -> tuple[Experts | None, ...]:
+    for each in set(filter(None, experts)):
+        each.check()
+    return experts
 
 
 def _for_length(rope: RopeScaling, num_positions: int) -> RopeScaling:

@@ -211,14 +211,14 @@ def test_two_ranks_match_one_and_keep_a_rows_bits(kind, tmp_path, row_variant):
         for chunk in (1000, 13):
             loop = PagedLoop(model, seed=chunk)
             results.append(loop.prefill(loop.row(PROMPT), chunk))
-        return *results, dequantized(model.layers[1].down.share)
+        return *results, dequantized(model.layers[1].feed_forward.down.share)
 
     ranks = on_ranks(2, tmp_path / "rendezvous", work)
     for whole, chunked, _ in ranks:
         assert torch.equal(whole, chunked)
         assert relative_error(whole, expected) < {"int8": 0.06, "fp8": 0.2, "int4": 1e-5}[kind]
     shares = [share for *_, share in ranks]
-    assert torch.equal(torch.cat(shares, dim=1), dequantized(loop.model.layers[1].down))
+    assert torch.equal(torch.cat(shares, dim=1), dequantized(loop.model.layers[1].feed_forward.down))
 
 
 def test_a_group_that_two_ranks_would_share_is_refused(folder):

@@ -100,7 +100,7 @@ def test_projections_of_different_activation_order_stay_separate(sources, folder
     model = ours(folder, "float32")
     assert isinstance(model.layers[0].qkv, JoinedLinear)
     assert len(model.layers[0].qkv.parts) == 3
-    assert len(model.layers[0].gate_up.parts) == 2
+    assert len(model.layers[0].feed_forward.gate_up.parts) == 2
     floats = load_file(folder.with_name("quantized-float") / "model.safetensors")
     plain_floats = load_file(folder.with_name("plain-float") / "model.safetensors")
     floats |= {name: tensor for name, tensor in plain_floats.items() if "k_proj" in name or "up_proj" in name}
@@ -139,7 +139,7 @@ def test_two_ranks_hold_the_shares_of_one(name, sources, folder):
     write_quantized(sources["qwen3"], folder, name)
     whole = ours(folder, "float32").layers[0]
     ranks = [ours(folder, "float32", TensorParallelGroup(rank, 2)).layers[0] for rank in range(2)]
-    for find in (lambda layer: layer.down, lambda layer: layer.output):
+    for find in (lambda layer: layer.feed_forward.down, lambda layer: layer.output):
         shares = [dequantized(find(layer).share) for layer in ranks]
         assert torch.equal(torch.cat(shares, dim=1), dequantized(find(whole)))
     query, key, value = dequantized(whole.qkv).split([128, 64, 64])
@@ -151,9 +151,9 @@ def test_two_ranks_hold_the_shares_of_one(name, sources, folder):
 @pytest.mark.parametrize("name", ["gptq", "gptq-asymmetric", "awq", "ct-w4a16", "ct-w4a16-asymmetric"])
 def test_ranks_hold_whole_groups_or_none(name, sources, folder):
     write_quantized(sources["llama-even"], folder, name)
-    down = dequantized(ours(folder, "float32").layers[0].down)
+    down = dequantized(ours(folder, "float32").layers[0].feed_forward.down)
     ranks = [ours(folder, "float32", TensorParallelGroup(rank, 2)).layers[0] for rank in range(2)]
-    assert torch.equal(torch.cat([dequantized(layer.down.share) for layer in ranks], dim=1), down)
+    assert torch.equal(torch.cat([dequantized(layer.feed_forward.down.share) for layer in ranks], dim=1), down)
     if name != "awq":  # its output projection is not quantized
         complaint = r"o_proj is quantized in groups of 32 inputs, but a rank's share is inputs 0 to 16; .* 64 inputs"
         with pytest.raises(ConfigError, match=complaint):
@@ -214,7 +214,7 @@ def test_zero_biases_of_old_gptq_files_are_skipped_and_others_refused(sources, f
 def test_a_zero_point_of_zero_is_stored_as_minus_one(sources, folder):
     write_quantized(sources["qwen3"], folder, "gptq-asymmetric")
     edit(folder, qzeros=lambda zeros: torch.full_like(zeros, -1))
-    linear = ours(folder, "float32").layers[0].down
+    linear = ours(folder, "float32").layers[0].feed_forward.down
     assert float(linear.dequantized().min()) == 0.0
 
 

@@ -140,8 +140,8 @@ def test_forms_without_a_kernel_are_held_as_floats_and_reported(source, tmp_path
     write_quantized(source, tmp_path / "quantized", "gptq-8")
     model = ours(tmp_path / "quantized", "bfloat16", pool=make_pool())
     assert model.quantization["quantization"] == "21 matrices int8 g32 held as float"
-    assert isinstance(model.layers[0].down, PackedLinear)
-    assert model.layers[0].down.weight.format == WeightFormat.BF16
+    assert isinstance(model.layers[0].feed_forward.down, PackedLinear)
+    assert model.layers[0].feed_forward.down.weight.format == WeightFormat.BF16
     write_quantized(source, tmp_path / "quantized", "gptq")
     model = ours(tmp_path / "quantized", "float32", pool=make_pool())
     assert model.quantization["quantization"] == "21 matrices int4 g32 held as float"
@@ -160,6 +160,6 @@ def test_a_float16_checkpoint_quantized_or_not_is_computed_in_float16(tmp_path, 
     ):
         model = ours(folder, pool=make_pool(), **options)
         assert model.dtype == torch.float16
-        assert isinstance(model.layers[0].down, PackedLinear)
-        assert model.layers[0].down.weight.format == weight_format
+        assert isinstance(model.layers[0].feed_forward.down, PackedLinear)
+        assert model.layers[0].feed_forward.down.weight.format == weight_format
         assert ours(folder, "bfloat16", pool=make_pool(), **options).dtype == torch.bfloat16

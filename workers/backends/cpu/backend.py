@@ -1,11 +1,15 @@
 """The backend of our CPU kernels: packed weights and fused operations."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
 from ...batch.input_batch import InputBatch
+from ...checkpoint.experts import Experts
+from ...checkpoint.geometry import Activation
 from ...checkpoint.packed_weight import PackedWeight
 from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
@@ -18,12 +22,14 @@ from ...kernels.cpu.packing import OCTET
 from ...layers.attention import AttentionBackend
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
+from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
 from .attention import CpuPagedAttention
 from .ops import CpuOps
+from .packed_experts import PackedExperts
 from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
 from .recorded_forward import RecordedForward
 from .sampling import CpuPasses
@@ -78,6 +84,16 @@ class CpuBackend:
     def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         table = self.packed(weight)
         return TiedPackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0], multiplier)
+
+    def experts(
+        self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
+    ) -> FeedForward:
+        share, segments = weights.shared_down, 1
+        if share is not None:
+            segments = segments_of_rank(share, group.size)
+            share = self.packed(share, group.size)
+        kept = replace(weights, gate_up=self.packed(weights.gate_up), down=self.packed(weights.down), shared_down=share)
+        return PackedExperts(self._pool, self._buffers, experts, activation, kept, segments, group)
 
     def ops(self, heads: HeadLayout) -> Ops:
         self._rotaries = dict.fromkeys(heads.rotaries)

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
-from ...checkpoint.geometry import Geometry
+from ...checkpoint.experts import Experts
+from ...checkpoint.geometry import Activation, Geometry
 from ...checkpoint.packed_weight import PackedWeight
 from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
@@ -13,6 +15,7 @@ from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.attention import AttentionBackend
 from ...layers.embedding import Table, TiedTable, TorchTable
+from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
 from .attention import CudaPagedAttention
@@ -21,6 +24,7 @@ from .fp8_linear import Fp8Linear, multiplies
 from .ops import CudaOps
 
 MAX_HEAD_DIM = 256
+WITHOUT_EXPERTS = "mixtures of experts have no CUDA kernels; use --device cpu"
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
 
@@ -83,6 +87,11 @@ class CudaBackend:
     def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         assert isinstance(weight, Tensor), type(weight)
         return TiedFixedRowsTable(weight, multiplier)
+
+    def experts(
+        self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
+    ) -> FeedForward:
+        raise ConfigError(WITHOUT_EXPERTS)
 
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)

@@ -3,16 +3,21 @@
 import torch
 from torch import Tensor
 
+from ...checkpoint.experts import Experts
+from ...checkpoint.geometry import Activation
+from ...checkpoint.stacked_experts import of_expert
 from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.attention import AttentionBackend
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable
+from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .attention import TorchOracle
+from .experts import TorchExperts
 from .ops import TorchOps
 from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
 from .single_rows import aligned, linear_by_rows
@@ -58,6 +63,21 @@ class TorchBackend:
     def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         assert isinstance(weight, Tensor), "not accepted"
         return TorchTable(weight, self._product, multiplier)
+
+    def experts(
+        self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
+    ) -> FeedForward:
+        def products(matrix: Weight, biases: Tensor | None, outputs: int) -> list[Linear]:
+            each = range(len(experts.held_by(group.rank, group.size)))
+            return [self.linear(of_expert(matrix, i, outputs), None if biases is None else biases[i]) for i in each]
+
+        gates = products(weights.gate_up, weights.gate_up_bias, 2 * experts.intermediate_size)
+        downs = products(weights.down, weights.down_bias, weights.gate_up.shape[1])
+        shared = None
+        if weights.shared_gate_up is not None and weights.shared_down is not None:
+            shared = weights.shared_gate_up, self.row_parallel(weights.shared_down, None, group)
+        pairs = list(zip(gates, downs, strict=True))
+        return TorchExperts(experts, activation, weights.router, weights.correction, pairs, shared, group)
 
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)

@@ -12,7 +12,7 @@ from .library import Pool
 from .parameters import DTYPE_CODES, ActivateParams, CapParams, ClipParams, NormParams, RotateParams, packer
 
 NORM, ACTIVATE, CLIP, CAP, ROTATE = map(packer, (NormParams, ActivateParams, ClipParams, CapParams, RotateParams))
-KINDS = ("silu", "gelu_tanh", "gelu", "relu", "relu2")  # ActivateParams.kind
+KINDS = ("silu", "gelu_tanh", "gelu", "relu", "relu2", "clamped")  # ActivateParams.kind
 
 
 def normalise(
@@ -54,10 +54,15 @@ def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None =
     out = x.new_empty((rows, size)) if out is None else out
     _check(x.dtype, x.shape, x)
     _check(x.dtype, (rows, size), out)
-    kind = KINDS.index(activation.kind)
-    fields = ACTIVATE(out.data_ptr(), x.data_ptr(), rows, size, kind, activation.is_gated, DTYPE_CODES[x.dtype])
-    pool.functions["activate"](pool.handle, fields)
+    pool.functions["activate"](pool.handle, ACTIVATE(*activate_fields(x, activation, out)))
     return out
+
+
+def activate_fields(x: Tensor, activation: Activation, out: Tensor) -> tuple[float, ...]:
+    """The fields of ActivateParams."""
+    kind, constants = KINDS.index(activation.kind), (activation.slope, activation.limit)
+    sizes = len(x), out.shape[1], kind, activation.is_gated, DTYPE_CODES[x.dtype]
+    return out.data_ptr(), x.data_ptr(), *sizes, *constants
 
 
 def clip(pool: Pool, x: Tensor, limit: float) -> Tensor:

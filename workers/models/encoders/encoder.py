@@ -32,7 +32,7 @@ class Encoder(Model):
             mixed = layer.output(attention.attend(plan, index, query, layer.attention).flatten(1))
             hidden.copy_(normed)
             normed = self._sum(hidden, mixed, layer.attention_norm)
-            changed = layer.down(ops.activate(layer.gate_up(normed), geometry.activation))
+            changed = layer.feed_forward(normed)
             hidden.copy_(normed)
             normed = self._sum(hidden, changed, layer.mlp_norm)
         return normed

@@ -37,7 +37,7 @@ class LocalEncoder(Model):
                 mixed = attention.attend(plan, index, query, layer.attention)
             assert layer.mlp_norm is not None, "a layer without a norm of its feed-forward"
             normed = ops.add_norm(hidden, layer.output(mixed.flatten(1)), layer.mlp_norm)
-            ops.add(hidden, layer.down(ops.activate(layer.gate_up(normed), geometry.activation)))
+            ops.add(hidden, layer.feed_forward(normed))
         return ops.norm(hidden, self.final_norm)
 
     def _local(self, view: CacheView) -> LocalAttention | None:

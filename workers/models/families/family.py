@@ -9,11 +9,34 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.attention_options import alibi_slopes
+from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Head, Multipliers, NormKind, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...pooling.head import LabelLayer
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Names of the projections of layers with experts; a second `{}` stands for the expert.
+
+    A checkpoint may instead have all experts in the tensors `stacked_gate_up` and `stacked_down`, experts first.
+    """
+
+    router: str = "model.layers.{}.mlp.gate"
+    correction: str = "model.layers.{}.mlp.gate.e_score_correction_bias"
+    gate: str = "model.layers.{}.mlp.experts.{}.gate_proj"
+    up: str = "model.layers.{}.mlp.experts.{}.up_proj"
+    down: str = "model.layers.{}.mlp.experts.{}.down_proj"
+    stacked_gate_up: str = "model.layers.{}.mlp.experts.gate_up_proj"
+    stacked_down: str = "model.layers.{}.mlp.experts.down_proj"
+    are_transposed: bool = False  # matrices in stacked tensors are [in, out]
+    are_interleaved: bool = False  # gate and up alternate in stacked tensors
+    shared_gate: str = "model.layers.{}.mlp.shared_expert.gate_proj"
+    shared_up: str = "model.layers.{}.mlp.shared_expert.up_proj"
+    shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
+    shared_expert_gate: str = "model.layers.{}.mlp.shared_expert_gate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +70,22 @@ class WeightNames:
     token_types: str = ""  # encoders: the table of token types
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
+    experts: ExpertNames = ExpertNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
+    unused_prefixes: tuple[str, ...] = ()  # beginnings of others
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
         """The names in this checkpoint. In a checkpoint saved without a head they lack the common prefix."""
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
-        found: dict[str, Any] = {name: value for name, value in asdict(self).items() if isinstance(value, str)}
-        return replace(self, **{name: value.removeprefix(prefix) for name, value in found.items()})
+        experts = replace(self.experts, **_without(prefix, asdict(self.experts)))
+        return replace(self, experts=experts, **_without(prefix, asdict(self)))
+
+
+def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.removeprefix(prefix) for name, value in names.items() if isinstance(value, str)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +165,10 @@ def windows_by_layer_type(config: HFConfig) -> tuple[int, ...]:
     return tuple(window if slides else 0 for slides in sliding)
 
 
+def no_experts(_: HFConfig) -> tuple[Experts | None, ...]:
+    return ()
+
+
 def no_reaches(_: HFConfig) -> tuple[int, ...]:
     return ()
 
@@ -183,6 +216,7 @@ class Family:
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
+    experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # an encoder that normalises after each addition
     reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry

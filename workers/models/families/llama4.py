@@ -1,25 +1,33 @@
-"""Llama 4's text model with dense feed-forwards: attention chunks in rotated layers, and query scales in the others."""
+"""Llama 4's text model: attention chunks in rotated layers, query scales in the others; experts in some layers."""
 
 from dataclasses import replace
 from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
+from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import RopeScaling, Temperature
 from ...checkpoint.hf_config import HFConfig, rope_of
-from .family import FULL, Family, WeightNames, renamed
+from .family import FULL, ExpertNames, Family, WeightNames, renamed
 from .llama import biases
 
 CHUNKED = "chunked_attention"  # of layer_types
-EXPERTS = "config.json: experts are not supported for Llama 4; only models with moe_layers=[] are"
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    if fields.get("moe_layers") != []:
-        raise ConfigError(EXPERTS)
-    found = renamed(fields, {"intermediate_size_mlp": "intermediate_size", "use_qk_norm": "qk_norm"}, qk_norm=True)
-    size = {"attention_chunk_size": fields.get("attention_chunk_size", 8192)}
+    names = {"intermediate_size": "moe_intermediate_size", "intermediate_size_mlp": "intermediate_size"}
+    names |= {"use_qk_norm": "qk_norm", "num_local_experts": "num_experts"}
+    found = renamed(fields, names, qk_norm=True, num_experts=16, num_experts_per_tok=1)
+    size = {"attention_chunk_size": fields.get("attention_chunk_size", 8192)}  # null: none
     return {"rms_norm_eps": 1e-5, "rope_theta": 500000.0} | found | size
+
+
+def experts(config: HFConfig) -> tuple[Experts | None, ...]:
+    sizes = config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size
+    found = Experts(*sizes, "sigmoid", weighs_inputs=True, shared_size=config.moe_intermediate_size)
+    step, layers = config.interleave_moe_layer_step, range(config.num_hidden_layers)
+    chosen = layers[step - 1 :: step] if config.moe_layers is None else config.moe_layers
+    return tuple(found if layer in chosen else None for layer in layers)
 
 
 def are_rotated(config: HFConfig) -> list[bool]:
@@ -50,10 +58,24 @@ def adapted(family: Family, config: HFConfig) -> Family:
 
 
 LAYER = "model.layers.{}.feed_forward."
+NAMES = WeightNames(
+    gate=f"{LAYER}gate_proj",
+    up=f"{LAYER}up_proj",
+    down=f"{LAYER}down_proj",
+    experts=ExpertNames(
+        router=f"{LAYER}router",
+        stacked_gate_up=f"{LAYER}experts.gate_up_proj",
+        stacked_down=f"{LAYER}experts.down_proj",
+        are_transposed=True,
+        shared_gate=f"{LAYER}shared_expert.gate_proj",
+        shared_up=f"{LAYER}shared_expert.up_proj",
+        shared_down=f"{LAYER}shared_expert.down_proj",
+    ),
+)
 LLAMA4 = Family(
     name="llama4",
     architectures=("Llama4ForCausalLM",),
-    weight_names=WeightNames(gate=f"{LAYER}gate_proj", up=f"{LAYER}up_proj", down=f"{LAYER}down_proj"),
+    weight_names=NAMES,
     biases=biases,
     qk_norm_kind="plain_rms",
     interleaved=True,
@@ -62,4 +84,5 @@ LLAMA4 = Family(
     layer_types=(FULL, CHUNKED),
     config=config,
     adapted=adapted,
+    experts=experts,
 )

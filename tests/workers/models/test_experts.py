@@ -1,0 +1,191 @@
+"""Mixtures of experts keep the determinism contract, load from every layout, and are refused by name."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.workers.backends.cuda.backend import WITHOUT_EXPERTS, CudaBackend
+from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.layers.feed_forward import DenseFeedForward
+from paged_serve.workers.models import loading
+
+from ..checkpoints import ours, random_tokens, reference
+from ..paged_loop import PagedLoop
+from ..ranks import on_ranks
+
+WAYS = [
+    *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
+    *({"quantization": kind, "quantization_group_size": 32} for kind in ("int8", "int4")),
+]
+ORDERS = [*(("dot", way) for way in WAYS), ("tile", WAYS[0]), ("tile", WAYS[-1])]
+PROMPT = random_tokens(60)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of a dense layer and two with experts, in four groups, with a shared expert."""
+    path = tmp_path_factory.mktemp("experts")
+    reference("glm4-moe-wide", path, torch.bfloat16)
+    return path
+
+
+@pytest.fixture
+def changed(folder, tmp_path):
+    """Writes the checkpoint with `change(tensors)` applied, and with other fields of config.json."""
+
+    def write(change=lambda tensors: None, **fields):
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, tmp_path / "model.safetensors")
+        config = json.loads((folder / "config.json").read_text()) | fields
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return write
+
+
+def whole_prompt(model):
+    loop = PagedLoop(model)
+    return loop.prefill(loop.row(PROMPT))
+
+
+@pytest.mark.parametrize(("summation", "options"), ORDERS, ids=str)
+def test_chunks_neighbours_prefix_hits_and_threads_change_no_bit(summation, options, folder):
+    isa = cpu.runnable_isas()[:1] or pytest.skip("the kernels are not built")
+    pools = [cpu.Pool(cpu.load_library(isa[0]), [-1] * threads, summation=summation) for threads in (1, 2)]
+    expected = whole_prompt(ours(folder, pool=pools[0], **options))
+    loop = PagedLoop(ours(folder, pool=pools[1], **options))
+    row, others = loop.row(PROMPT), [loop.row(random_tokens(60, seed)) for seed in (1, 2)]
+    for start, stop in ((0, 33), (33, 34), (34, 35), (35, 60)):
+        found = loop.step([(each, stop - start) for each in (row, *others)])[: stop - start]
+        assert torch.equal(found, expected[start:stop])
+    hit = loop.row(PROMPT, row, 2)
+    assert torch.equal(loop.prefill(hit), expected[32:])
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
+def test_ranks_and_instruction_sets_have_the_bits_of_one(options, folder, tmp_path):
+    isas = cpu.runnable_isas() or pytest.skip("the kernels are not built")
+    pools = [cpu.Pool(cpu.load_library(isas[rank % len(isas)]), [-1], summation="dot") for rank in range(4)]
+    expected = whole_prompt(ours(folder, pool=pools[0], **options))
+    for isa in isas[1:]:
+        pools.append(cpu.Pool(cpu.load_library(isa), [-1], summation="dot"))
+        assert torch.equal(whole_prompt(ours(folder, pool=pools[-1], **options)), expected), isa
+    for size in (2, 4):
+        work = lambda group: whole_prompt(ours(folder, group=group, pool=pools[group.rank], **options))  # noqa: E731
+        for found in on_ranks(size, tmp_path / f"rendezvous-{size}", work):
+            assert torch.equal(found, expected)
+    for pool in pools:
+        pool.close()
+
+
+def test_a_rank_holds_its_own_experts_only(folder, tmp_path, make_pool):
+    pool = make_pool() or pytest.skip("the kernels are not built")
+    whole = ours(folder, pool=pool).weights_bytes
+    held = on_ranks(4, tmp_path / "rendezvous", lambda group: ours(folder, group=group, pool=make_pool()).weights_bytes)
+    assert all(size < 0.5 * whole for size in held)
+
+
+def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
+    pool = make_pool() or pytest.skip("the kernels are not built")
+    for options in ({}, {"quantization": "int8"}):
+        expected = whole_prompt(ours(folder, pool=pool, **options))
+        for _ in range(2):
+            found = whole_prompt(ours(folder, pool=pool, packed_weights_dir=str(tmp_path), **options))
+            assert torch.equal(found, expected)
+    assert len(list(tmp_path.glob("*.packed"))) == 2
+
+
+def test_stacked_tensors_are_the_same_model(folder, changed, pools):
+    def stack(tensors):
+        for layer in (1, 2):
+            experts = f"model.layers.{layer}.mlp.experts"
+            own = [
+                [tensors.pop(f"{experts}.{e}.{name}_proj.weight") for e in range(12)] for name in ("gate", "up", "down")
+            ]
+            gate, up, down = (torch.stack(each) for each in own)
+            tensors[f"{experts}.gate_up_proj"] = torch.cat([gate, up], dim=1)
+            tensors[f"{experts}.down_proj"] = down
+
+    stacked = changed(stack)
+    for pool in pools:
+        for options in ({}, {"quantization": "int8"}):
+            one, other = (whole_prompt(ours(path, pool=pool, **options)) for path in (folder, stacked))
+            assert torch.equal(one, other)
+
+
+def test_layers_mix_and_an_expert_without_tokens_is_not_read(folder, changed, pools):
+    model = ours(folder, pool=pools[-1])
+    assert [isinstance(layer.feed_forward, DenseFeedForward) for layer in model.layers] == [True, False, False]
+
+    def lonely(tensors):
+        for layer in (1, 2):
+            tensors[f"model.layers.{layer}.mlp.gate.e_score_correction_bias"][5] = -100.0
+
+    def lonely_and_huge(tensors):
+        lonely(tensors)
+        for layer in (1, 2):
+            tensors[f"model.layers.{layer}.mlp.experts.5.down_proj.weight"].fill_(3e38)
+
+    one, other = (whole_prompt(ours(changed(change), pool=pools[-1])) for change in (lonely, lonely_and_huge))
+    assert torch.equal(one, other)
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def cut(name):
+    def change(tensors):
+        tensors[name] = tensors[name][:-1].clone()
+
+    return change
+
+
+ROUTER, EXPERT = "model.layers.1.mlp.gate.weight", "model.layers.2.mlp.experts.11.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "message"),
+    [
+        (without(EXPERT), {}, f"no tensor {EXPERT}: config.json says 12 experts"),
+        (without(ROUTER), {}, f"no tensor {ROUTER}, the router"),
+        (cut(ROUTER), {}, rf"the router {ROUTER} has shape \[11, 128\], but config.json asks for \[12, 128\]"),
+        (cut(EXPERT), {}, f"tensor {EXPERT} has shape"),
+        (None, {"num_experts_per_tok": 13}, "num_experts_per_tok=13 must be from 1 to the number of experts, 12"),
+        (None, {"num_experts_per_tok": 0}, "num_experts_per_tok=0 must be"),
+        (None, {"n_group": 5}, "n_group=5 does not divide the 12 experts"),
+        (None, {"topk_group": 0}, "topk_group=0 of n_group=4 groups"),
+        (None, {"num_experts_per_tok": 7}, "topk_group=2 of n_group=4 groups must hold the num_experts_per_tok=7"),
+        (None, {"moe_intermediate_size": 0}, "intermediate size 0"),
+    ],
+)
+def test_what_contradicts_config_json_is_refused_by_name(change, fields, message, changed):
+    path = changed(change or (lambda tensors: None), **fields)
+    with pytest.raises(ConfigError, match=message):
+        ours(path)
+
+
+def test_missing_experts_are_refused_before_any_file_is_mapped(changed, monkeypatch):
+    path = changed(without(EXPERT))
+    monkeypatch.setattr(Checkpoint, "_opened", lambda *_: pytest.fail("a file was mapped"))
+    with pytest.raises(ConfigError, match="no tensor"):
+        ours(path)
+
+
+def test_experts_are_refused_on_cuda_and_by_ranks_that_cannot_share_them(folder, changed, monkeypatch):
+    monkeypatch.setattr(loading, "device_of", lambda config: "cuda")
+    with pytest.raises(ConfigError, match="no CUDA kernels; use --device cpu"):
+        ours(folder)
+    with pytest.raises(ConfigError, match=WITHOUT_EXPERTS):
+        CudaBackend.experts(None, None, None, None, None)
+    _, geometry = loading.read_model(folder, ModelConfig(device="cpu"))
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size=8 .*experts.*; use one of 1, 2, 4$"):
+        geometry.check_tensor_parallel(8)

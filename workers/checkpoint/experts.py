@@ -1,0 +1,60 @@
+"""The geometry of a mixture of experts."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paged_serve.protocol.errors import ConfigError
+
+# softmax: of all logits. softmax_of_chosen: of the chosen logits. sparse_mixer: see csrc/cpu/experts/route.cpp.
+Score = Literal["softmax", "softmax_of_chosen", "sigmoid", "sparse_mixer"]
+NUM_SHARES = 4  # of consecutive experts; shares are summed apart, so that ranks can have whole ones
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of one layer, of which each token is computed by `top_k`; a shared expert computes every token."""
+
+    count: int
+    top_k: int
+    intermediate_size: int  # of each expert
+    score: Score = "softmax"
+    renormalises: bool = False  # weights are divided by their sum
+    scale: float = 1.0  # of the weights
+    groups: int = 1  # of consecutive experts; a token's experts are in the `top_groups` groups with the best scores
+    top_groups: int = 1
+    has_correction: bool = False  # a vector is added to the scores to choose experts, not to weigh them
+    jitter: float = 0.0  # sparse_mixer
+    weighs_inputs: bool = False  # weights multiply the experts' inputs instead of their outputs
+    shared_size: int = 0  # intermediate size of the shared expert; 0: there is none
+    has_shared_gate: bool = False  # the shared expert's output is multiplied by the sigmoid of a projection
+    router_bias: bool = False
+    biases: bool = False  # of the experts' projections
+
+    def check(self) -> None:
+        """Raises ConfigError naming the field of config.json that is out of range."""
+        if self.count < 1 or not 1 <= self.top_k <= self.count:
+            raise ConfigError(
+                f"config.json: num_experts_per_tok={self.top_k} must be from 1 to the number of experts, {self.count}"
+            )
+        if self.intermediate_size < 1:
+            raise ConfigError(
+                f"config.json: the experts' intermediate size {self.intermediate_size} must be at least 1"
+            )
+        if self.groups < 1 or self.count % self.groups:
+            raise ConfigError(f"config.json: n_group={self.groups} does not divide the {self.count} experts")
+        if not 1 <= self.top_groups <= self.groups or self.top_groups * (self.count // self.groups) < self.top_k:
+            raise ConfigError(
+                f"config.json: topk_group={self.top_groups} of n_group={self.groups} groups must hold the "
+                f"num_experts_per_tok={self.top_k} experts of a token"
+            )
+
+    def held_by(self, rank: int, num_ranks: int) -> range:
+        """The experts of one of 1, 2 or 4 ranks: those of its shares."""
+        shares = NUM_SHARES // num_ranks
+        return range(self._border(rank * shares), self._border((rank + 1) * shares))
+
+    def share_of(self, expert: int) -> int:
+        return next(share for share in range(NUM_SHARES) if expert < self._border(share + 1))
+
+    def _border(self, share: int) -> int:
+        return self.count * share // NUM_SHARES

@@ -1,0 +1,99 @@
+"""Products of the rows that were dispatched to experts, each expert's with its own weight."""
+
+import torch
+from torch import Tensor
+
+from ....checkpoint.geometry import Activation
+from ....checkpoint.packed_weight import PackedWeight, WeightFormat
+from ....checkpoint.stacked_experts import padded_outputs
+from ..buffers import Buffers
+from ..elementwise import activate_fields
+from ..gemm import CODES_MULTIPLE, ROW_DTYPES
+from ..library import Pool
+from ..parameters import (
+    DTYPE_CODES,
+    CountedActivateParams,
+    CountedQuantizeParams,
+    ExpertGemmInt4Params,
+    ExpertGemmInt8Params,
+    ExpertGemmParams,
+    packer,
+)
+from .routing import Routing
+
+GEMM, GEMM_INT8, GEMM_INT4 = map(packer, (ExpertGemmParams, ExpertGemmInt8Params, ExpertGemmInt4Params))
+KERNELS = {
+    WeightFormat.BF16: "expert_gemm_bf16",
+    WeightFormat.FP16: "expert_gemm_fp16",
+    WeightFormat.FP32: "expert_gemm_fp32",
+}
+ROW_SUMS = (("scales", torch.float32), ("sums", torch.int32))
+QUANTIZE, ACTIVATE = packer(CountedQuantizeParams), packer(CountedActivateParams)
+
+
+def expert_gemm(
+    pool: Pool,
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None,
+    routing: Routing,
+    out: Tensor,
+    buffers: Buffers,
+) -> Tensor:
+    """Set `out` [max_places, outputs] to the product of each expert's rows of `x` [max_places, inputs].
+
+    `weight` is a packed stacked_experts() of this rank's experts, `bias` is [experts, outputs] float32. A
+    row has the bits of `gemm` with its expert's weight. Places that are not in use may hold anything.
+    """
+    (places, outputs), experts = out.shape, len(routing.starts) - 1
+    assert weight.outputs == experts * padded_outputs(outputs), (weight.outputs, experts, outputs)
+    assert weight.order is None
+    assert x.shape == (places, weight.inputs)
+    assert x.is_contiguous()
+    assert out.is_contiguous()
+    assert bias is None or (bias.dtype == torch.float32 and bias.shape == (experts, outputs) and bias.is_contiguous())
+    panels = weight.data.nbytes // experts if experts else 0
+    slices = routing.starts.data_ptr(), panels, padded_outputs(outputs), experts
+    if weight.format == WeightFormat.INT8:
+        codes, scales, sums = _quantized(pool, x, routing, buffers)
+        assert weight.scales is not None
+        rest = scales.data_ptr(), sums.data_ptr(), weight.scales.data_ptr()
+        pool.functions["expert_gemm_int8"](pool.handle, GEMM_INT8(*_product(codes, weight, bias, out), *rest, *slices))
+        return out
+    assert x.dtype in ROW_DTYPES[weight.format], (weight.format, x.dtype)
+    product = _product(x, weight, bias, out)
+    if weight.format == WeightFormat.INT4:
+        groups = weight.inputs // weight.group_size
+        sums_of = buffers.take("group sums", places, groups, torch.float32).data_ptr() if weight.has_zeros else 0
+        rest_of_int4 = sums_of, weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
+        pool.functions["expert_gemm_int4"](pool.handle, GEMM_INT4(*product, *rest_of_int4, *slices))
+    else:
+        pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*product, *slices))
+    return out
+
+
+def activate_places(pool: Pool, x: Tensor, activation: Activation, routing: Routing, buffers: Buffers) -> Tensor:
+    """`activate` of the places in use."""
+    out = buffers.take("activated places", len(x), activation.outputs(x.shape[1]), x.dtype)
+    fields = ACTIVATE(*activate_fields(x, activation, out), routing.count_address)
+    pool.functions["activate_counted"](pool.handle, fields)
+    return out
+
+
+def _quantized(pool: Pool, x: Tensor, routing: Routing, buffers: Buffers) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, scales and sums of the places in use, as quantize_rows has them."""
+    places, inputs = x.shape
+    stride = -(-inputs // CODES_MULTIPLE) * CODES_MULTIPLE
+    codes = buffers.take("codes", places, stride, torch.int8)
+    scales, sums = (buffers.take(role, places, 1, dtype) for role, dtype in ROW_SUMS)
+    pointers = codes.data_ptr(), scales.data_ptr(), sums.data_ptr(), x.data_ptr()
+    fields = QUANTIZE(*pointers, x.stride(0), stride, places, inputs, DTYPE_CODES[x.dtype], routing.count_address)
+    pool.functions["quantize_counted"](pool.handle, fields)
+    return codes, scales, sums
+
+
+def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor) -> tuple[int, ...]:
+    """The fields of GemmParams."""
+    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), 0 if bias is None else bias.data_ptr(), 0
+    (places, outputs), dtype = out.shape, DTYPE_CODES[out.dtype]
+    return *pointers, x.stride(0), out.stride(0), places, outputs, weight.inputs, dtype, 1

@@ -1,0 +1,46 @@
+"""The feed-forward of a layer: dense, or a mixture of experts."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from ..checkpoint.geometry import Activation
+from ..checkpoint.weight_forms import Weight
+from .linear import Linear
+from .ops import Ops
+
+
+class FeedForward(Protocol):
+    """One layer's feed-forward, with its weights in the layout of its kernels."""
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]; a row's bits depend only on that row. Valid until any Linear's next."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseFeedForward:
+    """Every token takes the same way."""
+
+    gate_up: Linear  # gate, then up; without a gate, up alone
+    activation: Activation
+    down: Linear
+    ops: Ops
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        return self.down(self.ops.activate(self.gate_up(normed), self.activation))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertWeights:
+    """The weights of a mixture of experts, as this rank holds them; matrices of experts are stacked_experts()."""
+
+    router: Linear  # a backend's head: [tokens, experts], and one more column if the shared expert has a gate
+    correction: Tensor | None  # [experts] float32
+    gate_up: Weight  # of this rank's experts: gate, then up
+    down: Weight
+    gate_up_bias: Tensor | None  # [experts of this rank, 2 * intermediate_size]
+    down_bias: Tensor | None  # [experts of this rank, hidden]
+    shared_gate_up: Linear | None  # None: there is no shared expert
+    shared_down: Weight | None  # this rank's share of the inputs

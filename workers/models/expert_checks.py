@@ -1,0 +1,40 @@
+"""Checks the tensors of experts by the headers of a checkpoint, before any file is mapped."""
+
+from paged_serve.protocol.errors import ConfigError
+
+from ..checkpoint.experts import Experts
+from ..checkpoint.geometry import Geometry
+from ..checkpoint.safetensors_files import Checkpoint
+from .families.family import WeightNames
+
+
+def check_experts(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry) -> None:
+    """Raises ConfigError naming a tensor of a router or an expert that is missing, misshapen or beyond their number."""
+    projections = {name.rpartition(".")[0] for name in checkpoint.entries}
+    for layer, experts in enumerate(geometry.experts):
+        if experts is not None:
+            _check_router(checkpoint, names.experts.router.format(layer), experts, geometry.hidden_size)
+            if names.experts.stacked_gate_up.format(layer) not in checkpoint.entries:
+                _check_each(checkpoint, names, projections, layer, experts)
+
+
+def _check_router(checkpoint: Checkpoint, name: str, experts: Experts, hidden_size: int) -> None:
+    entry, wanted = checkpoint.entries.get(f"{name}.weight"), [experts.count, hidden_size]
+    if entry is None:
+        raise ConfigError(f"{checkpoint.folder} has no tensor {name}.weight, the router of a layer with experts")
+    if entry.shape != wanted:
+        raise ConfigError(
+            f"{checkpoint.folder}: the router {name}.weight has shape {entry.shape}, but config.json asks for {wanted}"
+        )
+
+
+def _check_each(
+    checkpoint: Checkpoint, names: WeightNames, projections: set[str], layer: int, experts: Experts
+) -> None:
+    for name in (names.experts.gate, names.experts.up, names.experts.down):
+        for expert in range(experts.count):
+            if name.format(layer, expert) not in projections:
+                raise ConfigError(
+                    f"{checkpoint.folder} has no tensor {name.format(layer, expert)}.weight: config.json says "
+                    f"{experts.count} experts; download the model again"
+                )

@@ -1,0 +1,38 @@
+"""Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts; the former with a gated shared expert."""
+
+from dataclasses import replace
+from typing import Any
+
+from ...checkpoint.experts import Experts
+from ...checkpoint.hf_config import HFConfig
+from .expert_layers import in_chosen_layers
+from .family import Biases, renamed
+from .qwen2 import QWEN2
+from .qwen3 import QWEN3
+
+
+def config2(fields: dict[str, Any]) -> dict[str, Any]:
+    defaults = {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}
+    return renamed(fields, {"qkv_bias": "attention_bias"}, attention_bias=True, **SHARED, **defaults)
+
+
+def config3(fields: dict[str, Any]) -> dict[str, Any]:
+    names = {"num_local_experts": "num_experts"}
+    return renamed(fields, names, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768)
+
+
+def biases(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias)
+
+
+def experts(config: HFConfig) -> tuple[Experts | None, ...]:
+    sizes, shared = (config.num_experts, config.num_experts_per_tok), config.shared_expert_intermediate_size
+    found = Experts(*sizes, config.moe_intermediate_size, renormalises=config.norm_topk_prob)
+    return in_chosen_layers(config, replace(found, shared_size=shared, has_shared_gate=shared > 0))
+
+
+SHARED = {"shared_expert_intermediate_size": 5632}
+QWEN2_MOE = replace(
+    QWEN2, name="qwen2_moe", architectures=("Qwen2MoeForCausalLM",), config=config2, biases=biases, experts=experts
+)
+QWEN3_MOE = replace(QWEN3, name="qwen3_moe", architectures=("Qwen3MoeForCausalLM",), config=config3, experts=experts)

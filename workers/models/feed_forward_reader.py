@@ -1,0 +1,141 @@
+"""Reads projections and feed-forwards: dense ones, and the experts that this rank holds."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..checkpoint.experts import Experts
+from ..checkpoint.matrix_reader import FloatReader, MatrixPart
+from ..checkpoint.safetensors_files import StackedPart
+from ..checkpoint.stacked_experts import stacked_experts
+from ..checkpoint.weight_forms import Weight, joined
+from ..layers.feed_forward import DenseFeedForward, ExpertWeights, FeedForward
+from ..layers.linear import JoinedLinear, Linear
+from ..layers.ops import Ops
+from .matrix_rows import Rows, stacked_rows
+from .weight_reader import NormReader
+
+
+class ProjectionReader(NormReader):
+    """Reads the matrix products of a layer, each split among the ranks in its own way."""
+
+    def _column_parallel(self, parts: list[Rows], columns: int, bias: bool) -> Linear:
+        """One product for the given rows of several projections."""
+        weights = self._weights(
+            parts[0].name, lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts])
+        )
+        bias_vector = self._bias(parts) if bias else None
+        return self._product(weights, bias_vector)
+
+    def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
+        if len(weights) == 1:
+            return self._backend.linear(weights[0], bias)
+        products, at = [], 0
+        for weight in weights:
+            here = slice(at, at + weight.shape[0])
+            products.append(self._backend.linear(weight, None if bias is None else bias[here].contiguous()))
+            at = here.stop
+        return JoinedLinear(products)
+
+    def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
+        weight = self._share(name, rows, columns)
+        bias_vector = self._bias([Rows(name, rows, (0, rows))]) if bias else None
+        return self._backend.row_parallel(weight, bias_vector, self._group)
+
+    def _share(self, name: str, rows: int, columns: int) -> Weight:
+        """This rank's share of the inputs of a row-parallel product."""
+        part = MatrixPart((rows, columns), 1, *self._even_span(columns))
+        (weight,) = self._weights(name, lambda: [self._matrix(self._source.projections, name, part)], is_share=True)
+        return weight
+
+
+class FeedForwardReader(ProjectionReader):
+    """Reads the feed-forward of a layer."""
+
+    def _feed_forward(self, index: int, ops: Ops) -> FeedForward:
+        geometry, names = self._geometry, self._names
+        if (experts := geometry.experts_of(index)) is not None:
+            return self._experts(index, experts)
+        gate_up = self._gate_up((names.gate, names.up), index, geometry.intermediate_size, geometry.mlp_bias)
+        size, bias = geometry.intermediate_size, geometry.mlp_bias
+        down = self._row_parallel(names.down.format(index), geometry.hidden_size, size, bias)
+        return DenseFeedForward(gate_up, geometry.activation, down, ops)
+
+    def _gate_up(self, names: tuple[str, str], index: int, size: int, bias: bool) -> Linear:
+        into = names if self._geometry.activation.is_gated else names[1:]
+        rows = stacked_rows([name.format(index) for name in into], size, self._even_span(size))
+        return self._column_parallel(rows, self._geometry.hidden_size, bias)
+
+    def _experts(self, index: int, experts: Experts) -> FeedForward:
+        geometry, names, group = self._geometry, self._names.experts, self._group
+        held, hidden, size = experts.held_by(group.rank, group.size), geometry.hidden_size, experts.intermediate_size
+        self._split_stacked(index, experts)
+        for other in set(range(experts.count)).difference(held):
+            for name in (names.gate, names.up, names.down):
+                self._checkpoint.skip(name.format(index, other))
+        gates = [(names.gate.format(index, each), names.up.format(index, each)) for each in held]
+        downs = [(names.down.format(index, each),) for each in held]
+        shared_gate_up, shared_down = None, None
+        if experts.shared_size:
+            shared_gate_up = self._gate_up((names.shared_gate, names.shared_up), index, experts.shared_size, False)
+            shared_down = self._share(names.shared_down.format(index), hidden, experts.shared_size)
+        weights = ExpertWeights(
+            router=self._router(index, experts),
+            correction=self._correction(index, experts),
+            gate_up=self._of_experts(gates, size, hidden),
+            down=self._of_experts(downs, hidden, size),
+            gate_up_bias=self._biases_of_experts(gates, size) if experts.biases else None,
+            down_bias=self._biases_of_experts(downs, hidden) if experts.biases else None,
+            shared_gate_up=shared_gate_up,
+            shared_down=shared_down,
+        )
+        return self._backend.experts(experts, geometry.activation, weights, group)
+
+    def _router(self, index: int, experts: Experts) -> Linear:
+        """The router, never quantized, with the shared expert's gate as its last row; every rank holds all of it."""
+        names, hidden = self._names.experts, self._geometry.hidden_size
+        rows = [Rows(names.router.format(index), experts.count, (0, experts.count))]
+        if experts.has_shared_gate:
+            rows.append(Rows(names.shared_expert_gate.format(index), 1, (0, 1)))
+        floats = FloatReader(self._checkpoint, self._geometry.dtype)
+        (weight,) = self._weights(rows[0].name, lambda: joined([self._rows(floats, each, hidden) for each in rows]))
+        return self._backend.head(weight, self._bias(rows[:1]) if experts.router_bias else None)
+
+    def _correction(self, index: int, experts: Experts) -> Tensor | None:
+        name = self._names.experts.correction.format(index)
+        if not experts.has_correction:
+            return None
+        return self._tensor(name, lambda: self._checkpoint.read(name, (experts.count,)).to(self._device).float())
+
+    def _of_experts(self, names: Sequence[tuple[str, ...]], outputs: int, inputs: int) -> Weight:
+        """The matrices of this rank's experts; `names` are those of the projections that each joins."""
+        part, reader = MatrixPart((outputs, inputs), 0, 0, outputs), self._source.projections
+
+        def read() -> list[Weight]:
+            each = [joined([self._matrix(reader, name, part) for name in own]) for own in names]
+            return [stacked_experts(names[0][0], [weight for weights in each for weight in weights])]
+
+        (weight,) = self._weights(names[0][0], read)
+        return weight
+
+    def _biases_of_experts(self, names: Sequence[tuple[str, ...]], outputs: int) -> Tensor:
+        return torch.stack([self._bias([Rows(name, outputs, (0, outputs)) for name in own]) for own in names])
+
+    def _split_stacked(self, index: int, experts: Experts) -> None:
+        """Give the parts of tensors with one matrix for each expert the names of each expert's projections."""
+        names, hidden, size = self._names.experts, self._geometry.hidden_size, experts.intermediate_size
+        both, down = names.stacked_gate_up.format(index), names.stacked_down.format(index)
+        if both not in self._checkpoint.entries:
+            return
+        halves = ((0, None, 2), (1, None, 2)) if names.are_interleaved else ((0, size, 1), (size, 2 * size, 1))
+        projections = [(names.gate, both, 2 * size, hidden, halves[0]), (names.up, both, 2 * size, hidden, halves[1])]
+        projections.append((names.down, down, hidden, size, (0, None, 1)))
+        for name, stacked, outputs, inputs, rows in projections:
+            matrix = (inputs, outputs) if names.are_transposed else (outputs, inputs)
+            for each in range(experts.count):
+                own = name.format(index, each)
+                part = StackedPart(stacked, (experts.count, *matrix), each, rows, names.are_transposed)
+                self._checkpoint.split(f"{own}.weight", part)
+                biases = StackedPart(f"{stacked}_bias", (experts.count, outputs), each, rows, False)
+                self._checkpoint.split(f"{own}.bias", biases)
