@@ -39,9 +39,7 @@ def make_folder(path: Path, root: Path) -> Path:
         if not folder.is_dir():
             _write(model, files, folder)
     except OSError as error:
-        raise ConfigError(
-            f"{path}: its folder cannot be written: {error}; set HF_HOME to another place"
-        ) from None
+        raise ConfigError(f"{path}: its folder cannot be written: {error}; set HF_HOME to another place") from None
     return folder
 
 

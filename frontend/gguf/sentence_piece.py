@@ -69,9 +69,7 @@ def _has_bytes(vocabulary: Vocabulary) -> bool:
 def _merges(vocabulary: Vocabulary, tokens: list[str], ids: dict[str, int], *, by_place: bool) -> list[tuple[str, str]]:
     """Every way to make a token of two, by the token's score, or by its id (Gemma's scores are not in order)."""
     if len(ids) != len(tokens) or sum(len(token) ** 2 for token in tokens) > MAX_SPLITS:
-        raise vocabulary.metadata.refused(
-            f"its {len(tokens)} tokens are too long to merge, or not distinct"
-        )
+        raise vocabulary.metadata.refused(f"its {len(tokens)} tokens are too long to merge, or not distinct")
     if f"{PREFIX}merges" in vocabulary.metadata:
         return merges_of_file(vocabulary, ids)
     scores = [-float(index) for index in range(len(tokens))] if by_place else vocabulary.scores()
