@@ -17,9 +17,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from .gguf_models import model_of
 
-LINE = (
-    "the cat's house isn't 12345 3.14 naïve Straße İstanbul 東京 は 你好 e\u0301 ▁ <0x41> \u00a0 \u200b ﬁ don'T WE'LL"
-)
+LINE = "the cat's house isn't 12345 3.14 naïve Straße İstanbul 東京 は 你好 e\u0301 ▁ <0x41> \u00a0 \u200b ﬁ don'T"
 WORDS = [*LINE.split(" "), "😀👩\u200d👩\u200d👧"]
 SPACES = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", ""]
 TEXT = " ".join(WORDS) * 3 + "\n\n    def f(x):\n\treturn x + 1  # 100%\r\n"

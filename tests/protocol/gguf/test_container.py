@@ -179,7 +179,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
 def test_a_mutated_file_is_refused_in_one_line_or_read_as_the_package_reads_it(count, file):
     data, rng = file.read_bytes(), random.Random(count)
     refusals, num_read = [], 0
