@@ -161,18 +161,24 @@ def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
 
 # The places of the float16 scales in a block, and a size that makes weights of about 0.1.
 SCALES_AT = {
-    **{"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,)},
-    **{"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)},
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
 }
 SCALE_SIZES = {
-    **{"Q4_0": 0.03, "Q4_1": 0.03, "Q5_0": 0.02, "Q5_1": 0.02, "Q8_0": 0.003},
-    **{"Q2_K": 0.01, "Q3_K": 0.003, "Q4_K": 0.0005, "Q5_K": 0.0003, "Q6_K": 0.0001},
+    "Q2_K": 0.01,
+    "Q3_K": 0.003,
+    "Q4_K": 0.0005,
+    "Q5_K": 0.0003,
+    "Q6_K": 0.0001,
 }
 
 
 def byte_tokenizer(vocab_size: int, **more: Any) -> dict[str, Any]:
     """A byte-level tokenizer of three special tokens, single bytes and one merge; filled up to `vocab_size`."""
-    tokens = (["<|endoftext|>", "<|im_start|>", "<|im_end|>", "th"] + BYTES)[:vocab_size]
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "th", *BYTES][:vocab_size]
     kinds = [3, 3, 3] + [1] * (len(tokens) - 3) + [5] * (vocab_size - len(tokens))
     tokens += [f"[PAD{index}]" for index in range(len(tokens), vocab_size)]
     return {

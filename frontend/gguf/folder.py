@@ -35,7 +35,7 @@ def make_folder(path: Path, root: Path) -> Path:
     folder = root / f"{path.stem}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:16]}"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_orphans(root)
+        _remove_abandoned(root)
         if not folder.is_dir():
             _write(model, files, folder)
     except OSError as error:
@@ -67,7 +67,7 @@ def _write(model: GgufModel, files: dict[str, Any], folder: Path) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _remove_orphans(root: Path) -> None:
+def _remove_abandoned(root: Path) -> None:
     """Remove the folders of files that are gone."""
     for folder in root.iterdir():
         links = list(folder.glob("*.gguf"))

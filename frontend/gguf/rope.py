@@ -11,8 +11,8 @@ from paged_serve.protocol.gguf.metadata import shortest
 
 from .model import GgufModel
 
-FIRST_CONTEXT = 8192  # of Llama 3; low and high frequency factors are 1 and 4 in all its releases
-LOW, HIGH = 1.0, 4.0
+FIRST_CONTEXTS = (8192, *(1 << power for power in range(6, 18) if power != 13))  # tokens; 8192 in Llama 3
+LOW, HIGH = 1.0, 4.0  # frequency factors of all releases of Llama 3
 CLOSE = 1e-4  # relative; divisors are computed in float32
 YARN_FIELDS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 
@@ -56,29 +56,26 @@ def _by_divisors(model: GgufModel, theta: float, rotary_dim: int, divisors: list
     if len(divisors) != rotary_dim // 2 or not all(math.isfinite(each) and each > 0 for each in divisors):
         raise model.refused(f"rope_freqs.weight must have {rotary_dim // 2} numbers above 0")
     factor = shortest(max(divisors))
-    wanted = [_llama3_divisor(theta ** (2 * pair / rotary_dim), factor) for pair in range(rotary_dim // 2)]
-    if all(math.isclose(one, other, rel_tol=CLOSE) for one, other in zip(divisors, wanted, strict=True)):
-        return {
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": LOW,
-            "high_freq_factor": HIGH,
-            "original_max_position_embeddings": FIRST_CONTEXT,
-        }
     if all(each == 1.0 for each in divisors):
         return None
+    for context in FIRST_CONTEXTS:
+        radii = (theta ** (2 * pair / rotary_dim) for pair in range(rotary_dim // 2))
+        wanted = [_llama3_divisor(radius, factor, context) for radius in radii]
+        if all(math.isclose(one, other, rel_tol=CLOSE) for one, other in zip(divisors, wanted, strict=True)):
+            own: dict[str, Any] = {"low_freq_factor": LOW, "high_freq_factor": HIGH}
+            return {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": context, **own}
     own = {"original_max_position_embeddings": model.whole("context_length"), "attention_factor": 1.0}
     return {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors, **own}
 
 
-def _llama3_divisor(radius: float, factor: float) -> float:
+def _llama3_divisor(radius: float, factor: float, context: int) -> float:
     """The divisor of the frequency 1 / radius."""
     wavelength = 2 * math.pi * radius
-    if wavelength < FIRST_CONTEXT / HIGH:
+    if wavelength < context / HIGH:
         return 1.0
-    if wavelength > FIRST_CONTEXT / LOW:
+    if wavelength > context / LOW:
         return factor
-    smooth = (FIRST_CONTEXT / wavelength - LOW) / (HIGH - LOW)
+    smooth = (context / wavelength - LOW) / (HIGH - LOW)
     return 1 / ((1 - smooth) / factor + smooth)
 
 

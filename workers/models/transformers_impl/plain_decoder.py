@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ...checkpoint.attention_options import AttentionOptions
 from ...checkpoint.geometry import RopeScaling
-from ...layers.ops import HeadLayout
+from ...layers.feed_forward import DenseFeedForward
+from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
 from ..decoder import DecoderLayer, Model
 from .attention_module import AttentionModule
@@ -48,6 +49,7 @@ def plain_decoder(model: TransformersModel, options: Sequence[AttentionOptions])
     x = torch.empty(1, 1, geometry.hidden_size, dtype=geometry.dtype)
     rotary = LibraryRotary(rotation, geometry.head_dim, x)
     heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
+    ops = model.backend.ops(HeadLayout(*heads, (rotary,) * geometry.num_layers))
     return Model(
         geometry=geometry,
         tp_size=size,
@@ -55,10 +57,10 @@ def plain_decoder(model: TransformersModel, options: Sequence[AttentionOptions])
         embedding=embedding.rows,
         embedding_norm=None,
         positions=None,
-        layers=[_layer(layer, each) for layer, each in zip(layers, options, strict=True) if layer],
+        layers=[_layer(layer, each, ops) for layer, each in zip(layers, options, strict=True) if layer],
         final_norm=norm.norm,
         output_head=None,
-        ops=model.backend.ops(HeadLayout(*heads, (rotary,) * geometry.num_layers)),
+        ops=ops,
         attention=model.attention,
         weights_bytes=model.weights_bytes,
         quantization=model.quantization,
@@ -81,7 +83,7 @@ def _parts(module: Any, kinds: Sequence[type[nn.Module]]) -> list[Any] | None:
     return found
 
 
-def _layer(parts: list[Any], options: AttentionOptions) -> DecoderLayer:
+def _layer(parts: list[Any], options: AttentionOptions, ops: Ops) -> DecoderLayer:
     attention, feed_forward, attention_norm, mlp_norm = parts
     query_norm, key_norm = attention.norms
     return DecoderLayer(
@@ -92,8 +94,7 @@ def _layer(parts: list[Any], options: AttentionOptions) -> DecoderLayer:
         output=attention.out,
         attention_out_norm=None,
         mlp_norm=mlp_norm.norm,
-        gate_up=feed_forward.gate_up,
-        down=feed_forward.down,
+        feed_forward=DenseFeedForward(feed_forward.gate_up, feed_forward.activation, feed_forward.down, ops),
         mlp_out_norm=None,
         attention=options,
     )

@@ -1,0 +1,188 @@
+"""A GGUF file becomes a model folder, or is refused in one line that names what is not supported."""
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from paged_serve.frontend.config.model_folder import find_model_folder
+from paged_serve.frontend.gguf.config_fields import ARCHITECTURES, config_fields
+from paged_serve.frontend.gguf.folder import make_folder
+from paged_serve.frontend.text.tokenizer import Tokenizer
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS
+from paged_serve.protocol.gguf.container import GgufTensor, read_gguf
+from paged_serve.workers.checkpoint.gguf.names import TENSOR_LAYOUTS
+from paged_serve.workers.models.registry import read_geometry
+
+from ...gguf_files import byte_tokenizer
+from .gguf_models import model_of
+
+SIZES = {
+    "context_length": 64,
+    "embedding_length": 32,
+    "feed_forward_length": 48,
+    "block_count": 1,
+    "attention.head_count": 2,
+    "attention.head_count_kv": 1,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+def write(path: Path, architecture: str = "llama", **changes: Any) -> Path:
+    """A file of one matrix; `changes` are keys with "__" for dots, None to leave one out."""
+    writer = gguf.GGUFWriter(path, architecture)
+    keys: dict[str, Any] = {f"{architecture}.{key}": value for key, value in SIZES.items()}
+    keys |= {f"tokenizer.{key}": value for key, value in byte_tokenizer(280).items()}
+    keys |= {name.replace("__", "."): value for name, value in changes.items()}
+    for key, value in keys.items():
+        match value:
+            case None:
+                continue
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case _:
+                writer.add_array(key, value)
+    writer.add_tensor("token_embd.weight", np.zeros((280, 32), dtype=np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_frontend_and_worker_know_the_same_architectures():
+    assert ARCHITECTURES.keys() == TENSOR_LAYOUTS.keys()
+
+
+def test_the_folder_has_what_the_file_says(tmp_path):
+    more = {"general__sampling__temp": 0.7, "general__sampling__top_k": 20, "general__sampling__penalty_repeat": 1.1}
+    templates = {"tokenizer__chat_template": TEMPLATE, "tokenizer__chat_template__tool_use": "tools"}
+    file = write(tmp_path / "some model.gguf", **more, **templates)
+    folder = make_folder(file, tmp_path / "made")
+    assert (folder / "model.gguf").resolve() == file
+    assert (folder / "chat_template.jinja").read_text() == TEMPLATE
+    assert (folder / "additional_chat_templates/tool_use.jinja").read_text() == "tools"
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert generation == {
+        "eos_token_id": [2, 0],
+        "temperature": 0.7,
+        "top_k": 20,
+        "repetition_penalty": 1.1,
+    }
+    _, geometry = read_geometry(folder)
+    assert (geometry.hidden_size, geometry.vocab_size, geometry.eos_token_ids) == (32, 280, (2, 0))
+    tokenizer = Tokenizer(str(folder))
+    assert tokenizer.special_tokens == {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    assert tokenizer.decode(tokenizer.encode("the <|im_end|> 東"), False) == "the <|im_end|> 東"
+
+
+def test_a_folder_is_made_once_and_again_for_other_contents(tmp_path):
+    root, file = tmp_path / "made", tmp_path / "model.gguf"
+    first = make_folder(write(file), root)
+    stamp = (first / "config.json").stat().st_mtime_ns
+    assert make_folder(file, root) == first
+    assert (first / "config.json").stat().st_mtime_ns == stamp
+    assert make_folder(write(file, llama__context_length=128), root) != first
+    assert first.stat().st_mode & 0o077 == 0
+    file.unlink()
+    other = make_folder(write(tmp_path / "other.gguf"), root)
+    assert list(root.iterdir()) == [other]  # those of the file that is gone are removed
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("clip", {}, "vision or audio part of a model (mmproj)"),
+        ("qwen2vl", {}, "architecture 'qwen2vl' is not supported; supported are llama, qwen2"),
+        ("llama", {"general__type": "adapter"}, "general.type is 'adapter'"),
+        ("llama", {"llama__expert_count": 8}, "mixture of 8 experts"),
+        ("llama", {"llama__block_count": None}, "no llama.block_count"),
+        ("llama", {"llama__attention__head_count": 0}, "must be at least 1"),
+        ("llama", {"llama__attention__head_count_kv": [1, 2]}, "must be a whole number"),
+        ("llama", {"llama__attention__value_length": 4}, "16 elements a head and values 4"),
+        ("llama", {"llama__rope__dimension_count": 8}, "rope.dimension_count=8 is not supported"),
+        ("llama", {"llama__rope__freq_base": 0.5}, "rope.freq_base=0.5 must be above 1"),
+        ("llama", {"llama__rope__scaling__type": "spiral"}, "'spiral' is not supported"),
+        ("llama", {"llama__context_length": 1 << 31}, "must be between 0 and"),
+        ("llama", {"llama__attention__layer_norm_rms_epsilon": float("nan")}, "must be a finite number"),
+        ("llama", {"tokenizer__ggml__model": "bert"}, "supported are 'gpt2' and 'llama'"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(architecture, changes, message, tmp_path):
+    file = write(tmp_path / "model.gguf", architecture, **changes)
+    with pytest.raises(ConfigError) as refusal:
+        make_folder(file, tmp_path / "made")
+    assert message in str(refusal.value)
+    assert str(file) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_gemmas_of_27b_have_another_scale():
+    embedding = GgufTensor("token_embd.weight", (280, 32), BLOCK_FORMATS[1], 0)
+
+    def scalar(architecture: str, num_layers: int) -> float:
+        keys = SIZES | {"block_count": num_layers, "attention.sliding_window": 16, "attention.key_length": 8}
+        model = model_of({f"{architecture}.{key}": value for key, value in keys.items()}, architecture)
+        model.files[0].tensors[embedding.name] = embedding
+        return config_fields(model)["query_pre_attn_scalar"]
+
+    assert (scalar("gemma2", 46), scalar("gemma2", 42)) == (16, 8)
+    assert (scalar("gemma3", 62), scalar("gemma3", 26)) == (16, 8)
+
+
+def test_a_missing_file_and_another_file_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is no file"):
+        find_model_folder(str(tmp_path / "nothing.gguf"))
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(ConfigError, match=r"or a \.gguf file"):
+        find_model_folder(str(tmp_path / "model.bin"))
+    (tmp_path / "config.json").write_text("{}")
+    write(tmp_path / "model.gguf")
+    with pytest.raises(ConfigError, match=r"give the path of one of its \.gguf files"):
+        find_model_folder(str(tmp_path))
+
+
+def test_the_folder_is_in_the_cache_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    folder = Path(find_model_folder(str(write(tmp_path / "model.gguf"))))
+    assert folder.parent == tmp_path / "home/paged-serve/gguf"
+    assert folder.name.startswith("model-")
+    monkeypatch.setenv("HF_HOME", os.devnull)
+    with pytest.raises(ConfigError, match="set HF_HOME to another place"):
+        find_model_folder(str(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(3_000, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+def test_a_mutated_file_makes_a_folder_that_loads_or_is_refused_in_one_line(count, tmp_path):
+    file = write(tmp_path / "model.gguf", tokenizer__chat_template=TEMPLATE)
+    data, rng = file.read_bytes(), random.Random(count)
+    start = read_gguf(file).tensors["token_embd.weight"].start
+    refusals, num_made = [], 0
+    for _ in range(count):
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 3)):
+            changed[rng.randrange(start)] = rng.choice((0, 1, 32, 0x7F, 0xFF, rng.randrange(256)))
+        file.write_bytes(changed)
+        try:
+            folder = make_folder(file, tmp_path / "made")
+            read_geometry(folder)
+            Tokenizer(str(folder)).encode("some text <|im_end|>")
+        except ConfigError as refusal:
+            refusals.append(str(refusal))
+        else:
+            num_made += 1
+    assert not any("\n" in refusal for refusal in refusals)
+    assert min(len(refusals), num_made) > count / 20

@@ -1,0 +1,82 @@
+"""Small random models of each family that GGUF files have, as folders and as files."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from safetensors.torch import load_file, save_file
+
+from ...gguf_files import as_stored, random_blocks
+from ..checkpoints import CLASSES, CONFIGS, LLAMA3_ROPE, LONG_ROPE, SHAPE, YARN_ROPE, randomise
+
+WIDE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2}  # rows of whole blocks of K-quants
+LLAMA31_ROPE = LLAMA3_ROPE | {"original_max_position_embeddings": 8192}
+GEMMA = {"head_dim": 32, "sliding_window": 40, "query_pre_attn_scalar": 32}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"family": "Llama", "rms_norm_eps": 0.05},
+    "llama-3.1": {"family": "Llama", "rope_parameters": LLAMA31_ROPE, "tie_word_embeddings": True},
+    "llama-other-scaling": {"family": "Llama", "rope_parameters": LLAMA3_ROPE},
+    "llama-linear-biased": {
+        "family": "Llama",
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "llama-multi-query": {"family": "Llama", "num_key_value_heads": 1, "head_dim": 24},
+    "qwen2": {"family": "Qwen2"},
+    "qwen2-yarn": {"family": "Qwen2", "rope_parameters": YARN_ROPE, "tie_word_embeddings": True},
+    "qwen3": {"family": "Qwen3", "head_dim": 32, "tie_word_embeddings": True},
+    "gemma": {"family": "Gemma", "head_dim": 32},
+    "gemma2": {
+        "family": "Gemma2",
+        "num_hidden_layers": 4,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 9.0,
+        **GEMMA,
+    },
+    "gemma3": {"family": "Gemma3", "num_hidden_layers": 6, **GEMMA},
+    "phi2": {"family": "Phi", "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1000.0}},
+    "phi3": {"family": "Phi3", "sliding_window": 40},
+    "phi3-partial": {"family": "Phi3", "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0}},
+    "phi3-longrope": {"family": "Phi3", "rope_parameters": LONG_ROPE, "original_max_position_embeddings": 128},
+    "wide": {"family": "Llama", **WIDE},
+}
+
+
+def write_model(name: str, folder: Path, dtype: torch.dtype) -> Path:
+    """Write the folder of MODELS[name], by transformers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import transformers
+
+        options = SHAPE | MODELS[name]
+        family = options.pop("family")
+        config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(**options)
+        model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
+        randomise(model)
+        model.to(dtype).save_pretrained(folder)
+    return folder
+
+
+def dequantize_folder(folder: Path, kind: Any) -> None:
+    """Replace the matrices in a Llama `folder` by what the gguf package makes of their blocks of `kind`, as float32."""
+    tensors = load_file(folder / "model.safetensors")
+    shape = SHAPE | WIDE
+    for name, tensor in tensors.items():
+        if tensor.dim() == 2:
+            stored = as_stored(name, tensor, "llama", shape).float()
+            is_k = kind.name.endswith("_K")
+            blocks = random_blocks(kind, tuple(stored.shape)) if is_k else gguf.quantize(stored.numpy(), kind)
+            values = torch.from_numpy(gguf.dequantize(blocks, kind).copy())
+            tensors[name] = _unpermuted(name, values, shape)
+    save_file({name: tensor.float().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def _unpermuted(name: str, values: torch.Tensor, shape: dict[str, Any]) -> torch.Tensor:
+    heads = {"q_proj": shape["num_attention_heads"], "k_proj": shape["num_key_value_heads"]}.get(name.split(".")[-2])
+    if heads is None:
+        return values
+    pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, values.shape[1])
+    return pairs.swapaxes(1, 2).reshape(values.shape)

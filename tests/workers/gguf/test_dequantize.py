@@ -1,0 +1,51 @@
+"""Block formats: sizes and values are those of the gguf package, bit for bit."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS, DEQUANTIZED_FORMATS
+from paged_serve.workers.checkpoint.gguf.dequantize import DEQUANTIZERS
+from paged_serve.workers.checkpoint.gguf.names import TENSOR_LAYOUTS
+
+
+def test_each_type_has_the_number_name_and_size_of_the_package():
+    for number, block in BLOCK_FORMATS.items():
+        kind = gguf.GGMLQuantizationType(number)
+        assert (kind.name, *gguf.GGML_QUANT_SIZES[kind]) == (block.name, block.num_elements, block.num_bytes)
+
+
+@pytest.mark.parametrize("name", DEQUANTIZED_FORMATS)
+def test_values_are_those_of_the_package_for_any_bits(name):
+    kind = gguf.GGMLQuantizationType[name]
+    blocks = np.random.default_rng(5).integers(0, 256, (5000, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        expected = gguf.dequantize(blocks, kind)
+    found = DEQUANTIZERS[name](torch.from_numpy(blocks)).numpy()
+    are_numbers = ~np.isnan(expected)  # bits of a NaN are its payload, and a NaN is refused
+    assert found.shape == expected.shape
+    assert np.array_equal(np.isnan(found), ~are_numbers)
+    assert are_numbers.mean() > 0.9
+    assert np.array_equal(found.view(np.uint32)[are_numbers], expected.view(np.uint32)[are_numbers])
+
+
+def test_no_blocks_have_no_values():
+    for name, dequantize in DEQUANTIZERS.items():
+        size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+        assert dequantize(torch.empty((0, size[1]), dtype=torch.uint8)).numel() == 0
+
+
+@pytest.mark.parametrize("architecture", TENSOR_LAYOUTS)
+def test_each_tensor_of_an_architecture_has_the_name_that_the_package_gives_it(architecture):
+    layout = TENSOR_LAYOUTS[architecture]
+    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(kind, 40)
+    for stored in (*layout.whole, *(f"blk.37.{part}" for part in layout.in_layers)):
+        if stored != "output" or architecture != "gemma":
+            name = layout.name(f"{stored}.weight")
+            assert name is not None
+            found = names.get_name(name, try_suffixes=(".weight",))
+            assert found in (f"{stored}.weight", None if stored == "output" else "")
+    assert layout.name("blk.1.ffn_gate_exps.weight") is None
+    assert layout.name("token_embd.scale") is None

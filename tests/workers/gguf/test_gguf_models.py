@@ -1,0 +1,119 @@
+"""A model from a GGUF file has the bits of the same model from its Hugging Face folder."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paged_serve.frontend.gguf.folder import make_folder
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.gguf.container import read_gguf
+
+from ...gguf_files import Type, write_gguf
+from ..checkpoints import ours, random_tokens
+from ..paged_loop import PagedLoop
+from ..ranks import on_ranks
+from .models import MODELS, dequantize_folder, write_model
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+FLOATS = [name for name in MODELS if name != "wide"]
+PROMPT = random_tokens(80)
+BLOCKS = [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K]
+
+
+def logits(folder: Path, **options):
+    loop = PagedLoop(ours(folder, **options))
+    return loop.prefill(loop.row(PROMPT))
+
+
+def converted(folder: Path, tmp_path: Path, kind=None, **more) -> Path:
+    file = write_gguf(folder, tmp_path / "model.gguf", kind and (lambda name, tensor: kind), **more)
+    return make_folder(file, tmp_path / "made")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, DTYPES[i % 3]) for i, name in enumerate(FLOATS)])
+def test_logits_of_floats_are_those_of_the_folder(name, dtype, tmp_path, pools):
+    folder = write_model(name, tmp_path / "folder", dtype)
+    made = converted(folder, tmp_path)
+    for pool in pools:
+        model = ours(made, pool=pool)
+        assert model.dtype == dtype
+        assert not model.quantization
+        loop = PagedLoop(model)
+        assert torch.equal(loop.prefill(loop.row(PROMPT)), logits(folder, pool=pool))
+
+
+@pytest.mark.parametrize("kind", BLOCKS, ids=lambda kind: kind.name)
+def test_logits_of_blocks_are_those_of_the_values_that_the_package_dequantizes(kind, tmp_path, pools):
+    folder = write_model("wide", tmp_path / "folder", torch.float32)
+    made = converted(folder, tmp_path, kind)
+    dequantize_folder(folder, kind)
+    for dtype in ("float32", "bfloat16"):
+        model = ours(made, dtype)
+        loop = PagedLoop(model)
+        assert torch.equal(loop.prefill(loop.row(PROMPT)), logits(folder, dtype=dtype))
+        held = "int4 g32" if kind == Type.Q4_0 else f"{kind.name} held as float"
+        assert f"15 matrices {held}" in model.quantization["quantization"]
+    if (pool := pools[-1]) is not None and kind != Type.Q4_0:
+        assert torch.equal(logits(made, pool=pool), logits(folder, dtype="bfloat16", pool=pool))
+
+
+def test_q4_0_is_multiplied_in_its_own_blocks_by_the_kernels(tmp_path, pools):
+    if (pool := pools[-1]) is None:
+        pytest.skip("the kernels are not built")
+    folder = write_model("wide", tmp_path / "folder", torch.float32)
+    made = converted(folder, tmp_path, Type.Q4_0)
+    dequantize_folder(folder, Type.Q4_0)
+    model = ours(made, pool=pool)
+    assert model.quantization["quantization"] == "15 matrices int4 g32"
+    loop = PagedLoop(model)
+    found, exact = loop.prefill(loop.row(PROMPT)), logits(folder, dtype="float32")
+    rounded = logits(folder, dtype="bfloat16", pool=pool)
+    assert (found - exact).norm() < (rounded - exact).norm() * 1.1  # whose weights are rounded to bfloat16 besides
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q6_K], ids=lambda kind: kind.name)
+def test_two_ranks_have_the_bits_of_one_though_they_divide_blocks(kind, tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    made = converted(write_model("wide", tmp_path / "folder", torch.bfloat16), tmp_path, kind)
+    pools = [make_pool(), make_pool()]
+
+    def on_rank(group):
+        return logits(made, pool=pools[group.rank], group=group)
+
+    for found in on_ranks(2, tmp_path / "rendezvous", on_rank):
+        assert torch.equal(found, logits(made, pool=pool))
+
+
+def test_a_model_of_blocks_is_quantized_on_load(tmp_path):
+    made = converted(write_model("wide", tmp_path / "folder", torch.bfloat16), tmp_path, Type.Q8_0)
+    model = ours(made, quantization="int8")
+    assert model.quantization["quantization"] == "15 matrices int8"
+    loop = PagedLoop(model)
+    exact = logits(made)
+    assert 0 < (loop.prefill(loop.row(PROMPT)) - exact).norm() < 0.1 * exact.norm()
+
+
+def test_formats_may_differ_from_matrix_to_matrix(tmp_path):
+    folder = write_model("wide", tmp_path / "folder", torch.bfloat16)
+
+    def kind(name, tensor):
+        return Type.Q6_K if "v_proj" in name else Type.Q4_0 if "mlp" in name else Type.F16
+
+    file = write_gguf(folder, tmp_path / "model.gguf", kind)
+    model = ours(make_folder(file, tmp_path / "made"))
+    facts = model.quantization["quantization"]
+    assert facts == "2 matrices Q6_K held as float, 7 matrices float, 6 matrices int4 g32"
+
+
+def test_blocks_that_are_not_finite_are_refused_by_name(tmp_path):
+    folder = write_model("wide", tmp_path / "folder", torch.bfloat16)
+    made = converted(folder, tmp_path, Type.Q8_0)
+    file = tmp_path / "model.gguf"
+    data = bytearray(file.read_bytes())
+    start = read_gguf(file).tensors["blk.1.ffn_up.weight"].start
+    data[start : start + 2] = b"\x00\x7c"  # the scale of the first block becomes infinite
+    file.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"tensor model.layers.1.mlp.up_proj.weight holds NaN or infinity"):
+        ours(made)
