@@ -1,7 +1,6 @@
 """A model whose modules are all ours, as the native decoder: the same kernels without the library between them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,10 +41,7 @@ def plain_decoder(model: TransformersModel, options: Sequence[AttentionOptions])
     if parts is None or None in layers or len(layers) != model.geometry.num_layers:
         return None
     embedding, _, norm, rotation = parts
-    activations = {layer[1].activation for layer in layers if layer}
-    if not callable(embedding.rows) or len(activations) != 1:
-        return None
-    geometry, size = replace(model.geometry, activation=activations.pop()), model.tp_size
+    geometry, size = model.geometry, model.tp_size
     x = torch.empty(1, 1, geometry.hidden_size, dtype=geometry.dtype)
     rotary = LibraryRotary(rotation, geometry.head_dim, x)
     heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
