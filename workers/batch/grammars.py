@@ -35,7 +35,9 @@ MAX_THREADS = 4
 MAX_COMPILED = 64  # compiled grammars kept; later rows copy them
 MAX_REASON_CHARS = 256
 MASK_EVERY = 16  # tokens of an output read again: computing a mask renews the limit of a step
-THREADED_BITS = 8192  # masks of fewer bits cost less than waking a thread for them
+THREADED_BITS = 1 << 13  # masks of fewer bits in all cost less than waking a thread for them
+MANY_BITS = 1 << 17  # masks of more bits cost more than waiting for a thread that is late
+STEPS_WITHOUT_THREAD = 64  # after the thread was late, as it is on a busy machine
 NO_OUTPUT = "no output satisfies the grammar"
 
 
@@ -124,6 +126,8 @@ class Grammars:
         self._thread = ThreadPoolExecutor(1, "grammar", _run_on, (cpus,))
         # A thread without a CPU of its own is of no use.
         self._threaded_rows = math.inf if len(cpus) == 1 else THREADED_BITS / vocab_size
+        self._many_rows = max(self._threaded_rows, MANY_BITS / vocab_size)
+        self._steps_without_thread = 0  # that are left
         num_threads = min(MAX_THREADS, max(1, len(cpus)))
         self._executor = self._thread.submit(llguidance.LLExecutor, num_threads).result()
         self._new_tokens: list[tuple[RowGrammar, int]] = []
@@ -151,14 +155,18 @@ class Grammars:
         self._new_tokens.extend(tokens)
 
     def start(self, rows: Sequence[RowGrammar]) -> None:
-        """Compute the masks of `rows` until `wait` returns, in a thread unless they are few."""
+        """Compute the masks of `rows` until `wait` returns, in a thread unless they are few or it was late."""
         self.wait()
         self._started, self._new_tokens = (rows, self._new_tokens), []
-        if len(rows) >= self._threaded_rows:
+        if self._steps_without_thread and len(rows) < self._many_rows:
+            self._steps_without_thread -= 1
+        elif len(rows) >= self._threaded_rows:
             self._running = self._thread.submit(self._fill_in_parallel, *self._started)
 
     def wait(self) -> None:
-        """Wait for the masks started last. If the thread has not found a CPU yet, they are computed here."""
+        """Wait for the masks started last. If the thread has not begun them, they are computed here."""
+        if self._running is not None and not self._running.done():
+            self._steps_without_thread = STEPS_WITHOUT_THREAD
         if self._running is not None and not self._running.cancel():
             unusual = self._running.result()
         else:

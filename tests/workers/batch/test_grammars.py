@@ -10,7 +10,7 @@ import pytest
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.structured_outputs import Grammar
-from paged_serve.workers.batch.grammars import MAX_COMPILED, Grammars
+from paged_serve.workers.batch.grammars import MANY_BITS, MAX_COMPILED, STEPS_WITHOUT_THREAD, Grammars
 from paged_serve.workers.process.rank import DEMO_MODEL
 
 VOCAB_SIZE, EOS = 1024, (2, 0)
@@ -25,6 +25,12 @@ def grammars(request):
     bits = 0 if request.param == "in threads" else math.inf
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paged_serve.workers.batch.grammars.THREADED_BITS", bits)
+        return Grammars(TOKENIZER, VOCAB_SIZE, EOS)
+
+
+def computing_in_thread(num_rows: int) -> Grammars:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paged_serve.workers.batch.grammars.THREADED_BITS", num_rows * VOCAB_SIZE)
         return Grammars(TOKENIZER, VOCAB_SIZE, EOS)
 
 
@@ -85,9 +91,9 @@ def test_rows_of_one_grammar_do_not_disturb_each_other(grammars):
     assert outputs == alone
 
 
-def test_masks_do_not_wait_for_a_thread_that_has_not_begun_them(grammars):
-    row, other = grammars.prepare(JSON, []), Grammars(TOKENIZER, VOCAB_SIZE, EOS)
-    is_over = threading.Event()
+def test_masks_do_not_wait_for_a_thread_that_has_not_begun_them():
+    grammars, other = computing_in_thread(num_rows=1), Grammars(TOKENIZER, VOCAB_SIZE, EOS)
+    row, is_over = grammars.prepare(JSON, []), threading.Event()
     is_busy = grammars._thread.submit(is_over.wait)
     grammars.start([row])
     grammars.wait()
@@ -97,6 +103,22 @@ def test_masks_do_not_wait_for_a_thread_that_has_not_begun_them(grammars):
     token = allowed_by(row.bits)[0]
     grammars.append([(row, token)])
     assert allowed(grammars, row) == allowed(other, other.prepare(JSON, [token]))
+
+
+def test_a_thread_that_was_late_is_not_used_for_some_steps_unless_masks_are_many():
+    grammars, is_over = computing_in_thread(num_rows=2), threading.Event()
+    rows = [grammars.prepare(JSON, []) for _ in range(MANY_BITS // VOCAB_SIZE)]
+    is_busy = grammars._thread.submit(is_over.wait)
+    grammars.start(rows[:2])
+    grammars.wait()
+    is_over.set()
+    is_busy.result()
+    for number_of_rows, is_used in ((len(rows), True), *[(2, False)] * STEPS_WITHOUT_THREAD, (1, False), (2, True)):
+        grammars.start(rows[:number_of_rows])
+        assert (grammars._running is not None) == is_used
+        if is_used:
+            grammars._running.result()
+        grammars.wait()
 
 
 def test_only_end_tokens_follow_a_complete_output(grammars):
