@@ -100,7 +100,7 @@ def test_texts_and_configurations_that_a_token_classifier_cannot_use_are_refused
     says = "This model accepts at most 64 tokens; input[1] has 74"
     with serving(str(tmp_path)) as server:
         status, answer = server.post("/pooling", {"input": TEXTS[1]})
-        assert (status, len(answer["data"][0]["data"])) == (200, 6), "with [CLS] and [SEP]"
+        assert (status, len(answer["data"][0]["data"])) == (200, 7), "with [CLS], ##s and [SEP]"
         status, answer = server.post("/pooling", {"input": [TEXTS[1], long]})
         assert (status, answer["error"]["param"]) == (400, "input")
         assert answer["error"]["message"].startswith(says)
@@ -108,7 +108,7 @@ def test_texts_and_configurations_that_a_token_classifier_cannot_use_are_refused
         assert (status, answer["error"]["param"]) == (400, "input")
         assert "199" in answer["error"]["message"], "the vocabulary has 199 tokens"
     with LLM(str(tmp_path)) as llm:
-        assert llm.encode(TEXTS[1], pooling_task="token_classify")[0].outputs.data.shape == (6, 3)
+        assert llm.encode(TEXTS[1], pooling_task="token_classify")[0].outputs.data.shape == (7, 3)
         with pytest.raises(InvalidRequest, match="at most 64 tokens"):
             llm.encode([TEXTS[1], long], pooling_task="token_classify")
         with pytest.raises(InvalidRequest, match="199"):
