@@ -52,8 +52,8 @@ def draw_tokens(
 ) -> NDArray[np.int64]:
     """Draw a token for each of the rows `indices` [n] of `logits`, with the numbers `uniform` [n].
 
-    `mask_of` [n] is the index of a row's mask in `masks` [masks, ceil(vocab / 32)], as in `mask_logits`, which then
-    allows the token; negative: none. `rows` [n] index the four columns, which SamplingColumns describes.
+    `mask_of` [n] is the index of a row's mask in `masks` [masks, ceil(vocab / 32)], as in `mask_logits`: the token is
+    one that the mask allows; negative: no mask. `rows` [n] index the four columns, which SamplingColumns describes.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
