@@ -10,7 +10,7 @@ class RMSNorm:
     is_centred, bias = False, None
 
     def __init__(self, weight: Tensor, eps: float):
-        self.weight = weight.float()  # [size], or [heads, size] for heads with weights of their own
+        self.weight = weight.float()  # [size], or [heads, size] if the weights differ by head
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ class LayerNorm:
     is_centred = True
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eps: float):
-        self.weight = weight.float()  # [size], or [heads, size] for heads with weights of their own
+        self.weight = weight.float()  # [size], or [heads, size] if the weights differ by head
         self.bias = None if bias is None else bias.float()  # likewise
         self.eps = eps
 

@@ -64,7 +64,7 @@ class Ops(Protocol):
         ...
 
     def clip(self, x: Tensor, limit: float) -> Tensor:
-        """Limits `x` [tokens, n] to [-limit, limit] in place; a NaN stays one."""
+        """Limits `x` [tokens, n] to [-limit, limit] in place; a NaN stays a NaN."""
         ...
 
     def rotate_and_cache(

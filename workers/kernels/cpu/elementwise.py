@@ -29,7 +29,7 @@ def normalise(
 ) -> Tensor:
     """Add `multiplier` times `delta`, if given, to `hidden` [rows, size] in place; returns the normalised `hidden`.
 
-    Normalised means: shifted to mean 0 if centred, scaled to unit mean square, times `weight`, plus `bias`.
+    Normalised means: shifted to mean 0 if centred, scaled to a mean square of 1, times `weight`, plus `bias`.
 
     `weight` and `bias` [size] are float32, the rest of one dtype; `delta` is contiguous, rows of `hidden` and `out`
     may be strided.
@@ -99,10 +99,10 @@ def rotate_and_cache(
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. `angles` [positions, head_dim]
-    float32 are a Rotary's table, `query_scales` [positions] float32 what rotated queries are multiplied by. The weights
-    of norms, and their `biases`, are [head_dim] float32, or [heads, head_dim] with other ones for each head; a centred
-    norm subtracts the mean. In an int8 cache each head of a token becomes codes in -127..127 and a scale. Zeros follow
-    a head in its slot, which has cached_head_dim(head_dim) elements.
+    float32 are a Rotary's table; rotated queries are multiplied by `query_scales` [positions] float32. The weights of
+    norms, and their `biases`, are [head_dim] float32, or [heads, head_dim] if they differ by head; a centred norm
+    subtracts the mean. An int8 cache stores each head of a token as codes in -127..127 and a scale. Heads in the cache
+    are zero-padded to cached_head_dim(head_dim) elements.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     positions, slots = view.positions, view.slots

@@ -57,9 +57,9 @@ def draw_tokens(
 ) -> NDArray[np.int64]:
     """Draw a token for each of the rows `indices` [n] of `logits`, with the numbers `uniform` [n].
 
-    Where `mask_of` [n] is not negative, it is the row's place in `masks`, as in `mask_logits`, and the token is an
-    allowed one. `rows` [n] index the four columns, which SamplingColumns describes. A row without an allowed token
-    gets -1.
+    `mask_of` [n] is the index of a row's mask in `masks` [masks, ceil(vocab / 32)], as in `mask_logits`: the token is
+    one that the mask allows, or -1 if it allows none; negative: no mask. `rows` [n] index the four columns, which
+    SamplingColumns describes.
     """
     assert _are(np.int64, indices, rows, top_k, mask_of)
     assert _are(np.float32, temperature, log_min_p)

@@ -1,6 +1,6 @@
 """Paged attention on CUDA. A token's bits depend only on its query and its request's keys and values.
 
-Once per step and window, `plan` lists the work from lengths on the device; then each layer calls `attention`. Both only
+Once per step and mask, `plan` lists the work from lengths on the device; then each layer calls `attention`. Both only
 launch kernels on preallocated memory, with grids that depend on maxima, so a captured graph is valid for any lengths.
 """
 
@@ -16,7 +16,7 @@ from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged
 from .kernel import Launcher
 
 SPLIT_KEYS = 512  # attention/work.cuh
-DECODE_ROWS = 64  # of a request; if it has more rows, they are computed in larger tiles whose keys are not split
+DECODE_ROWS = 64  # of a request; the rows of a larger request are computed in larger tiles whose keys are not split
 LOG2_E = 1.4426950408889634
 
 

@@ -112,7 +112,7 @@ def production_kernels() -> list[Kernel]:
 
 
 def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
-    """Kernels trust their pointers, and move 16 bytes at once."""
+    """Assert what kernels do not check: dtype, shape, and an alignment of 16 bytes."""
     assert tensor.dtype == dtype, (tensor.dtype, dtype)
     assert tensor.shape == shape, (tensor.shape, shape)
     assert tensor.is_contiguous()

@@ -81,7 +81,7 @@ def production_kernels() -> list[Kernel]:
 
 
 class Workspace:
-    """Memory through which launches over the same rows pass on their results."""
+    """Memory in which launches over the same rows leave results for later launches."""
 
     def __init__(self, num_rows: int, vocab_size: int, blocks: Blocks, device: torch.device):
         self.num_rows = num_rows
