@@ -21,6 +21,7 @@ from .families.arcee import ARCEE
 from .families.bert import BERT
 from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
+from .families.colbert import COLBERT
 from .families.distilbert import DISTILBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
@@ -43,6 +44,7 @@ from .families.llama4 import LLAMA4
 from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
 from .families.modernbert import MODERNBERT
+from .families.mpnet import MPNET
 from .families.mpt import MPT
 from .families.nemotron import NEMOTRON
 from .families.olmo import OLMO
@@ -76,9 +78,11 @@ FAMILIES = (
     GPT_BIGCODE,
     BLOOM,
     BERT,
+    COLBERT,
     ROBERTA,
     MODERNBERT,
     DISTILBERT,
+    MPNET,
     GPT_NEOX,
     GPTJ,
     FALCON,
@@ -130,6 +134,8 @@ def find_family(architectures: list[str], families: tuple[Family, ...]) -> tuple
             if family.reward_layers:
                 of_head |= {f"{stem}ForRewardModel": "rewards", f"{stem}ForProcessRewardModel": "process_rewards"}
             of_head |= {f"{stem}ForMaskedLM": "none"} if family.is_bidirectional else {name: "tokens"}
+            if family.projection:
+                of_head = {name: "projection"}
             for given in architectures:
                 if given in of_head:
                     return family, of_head[given]
@@ -199,6 +205,7 @@ def read_geometry(
         scores_cap=caps.scores,
         logits_cap=caps.logits,
         slopes=family.slopes(config) if family.slopes else (),
+        relative_positions=family.relative_positions,
         attention_chunks=family.attention_chunks(config),
         qk_norm_kind=family.qk_norm_kind,
         qk_norm_per_head=family.qk_norm_per_head,
@@ -206,6 +213,7 @@ def read_geometry(
         is_bidirectional=family.is_bidirectional,
         reaches=family.reaches(config),
         usual_max_len=max_seq_length(folder) if head == "none" else None,
+        projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 

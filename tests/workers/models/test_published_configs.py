@@ -34,6 +34,14 @@ OPT_125M: dict[str, Any] = {
     "vocab_size": 50272,
     "word_embed_proj_dim": 768,
 }
+OPT_350M: dict[str, Any] = OPT_125M | {
+    "do_layer_norm_before": False,
+    "ffn_dim": 4096,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "word_embed_proj_dim": 512,
+}
 GPT2: dict[str, Any] = {
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],
@@ -202,6 +210,7 @@ OLMO_2_1B: dict[str, Any] = {
 }
 CONFIGS = {
     "opt-125m": OPT_125M,
+    "opt-350m": OPT_350M,
     "gpt2": GPT2,
     "phi-3-mini-4k": PHI_3_MINI_4K,
     "pythia-160m": PYTHIA_160M,
