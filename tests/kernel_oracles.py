@@ -60,6 +60,9 @@ def attended(
     distance = torch.arange(length) - torch.arange(length - new, length).unsqueeze(1)
     if options.slopes is not None:
         scores = scores + options.slopes.double().view(-1, 1, 1) * distance
+    if options.bias is not None:
+        reach = options.bias.shape[1] // 2
+        scores = scores + options.bias.double()[:, distance.clamp(-reach, reach) + reach]
     hidden = torch.zeros_like(distance, dtype=torch.bool) if options.is_bidirectional else distance > 0
     if options.window:
         hidden |= distance <= -options.window
@@ -70,6 +73,11 @@ def attended(
     if options.sinks is not None:
         scores = torch.cat([scores, options.sinks.double().view(-1, 1, 1).expand(-1, new, 1)], -1)
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :length], wide_values)
+
+
+def bias_of(heads: int, reach: int) -> Tensor:
+    """[heads, 2 * reach + 1], another one for each head and distance."""
+    return torch.randn(heads, 2 * reach + 1, generator=torch.Generator().manual_seed(reach)) * 2
 
 
 def sinks_of(heads: int) -> Tensor:

@@ -172,6 +172,7 @@ struct AttentionParams {
   const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
   const int32_t* kv_lens;       // [rows], this step's tokens included
   const float* slopes;          // [heads], ALiBi: a score gains slope * (key - position); or null
+  const float* bias;            // [heads, 2 * bias_reach + 1]: a score gains that of key - position + bias_reach; or null
   const float* sinks;           // [heads], each one more score, of a key without a value, added to the total last; or null
   int64_t out_stride, query_stride;  // from a token to the next
   int32_t rows, table_stride;
@@ -179,6 +180,7 @@ struct AttentionParams {
   int32_t window;               // positions that a token attends to, itself included; 0: all
   int32_t attention_chunk;      // a token attends to keys from its last multiple on; 0: off. Excludes a window
   int32_t is_bidirectional;     // a token also attends to later keys; excludes both
+  int32_t bias_reach;           // distances beyond it have the bias of the nearest end
   float scale;                  // of the scores
   float cap;                    // scores become cap * tanh(score / cap); 0: off
 };

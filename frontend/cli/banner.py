@@ -97,7 +97,8 @@ def _example(model: str, facts: Mapping[str, str]) -> tuple[str, str]:
     """Path and body of an example request for the model's task."""
     if _generates(facts):
         return "/v1/completions", f'{{"model": "{model}", "prompt": "The capital of France is", "max_tokens": 16}}'
-    path = "/v1/embeddings" if "embed" in facts["tasks"].split(", ") else "/classify"
+    paths = {"embed": "/v1/embeddings", "classify": "/classify"}
+    path = next((paths[task] for task in facts["tasks"].split(", ") if task in paths), "/pooling")
     return path, f'{{"model": "{model}", "input": "The capital of France"}}'
 
 

@@ -1,5 +1,8 @@
 """Other forms of layers on our CUDA kernels in the emulator: post-norms, norms over all heads, reordered heads."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,8 +10,9 @@ from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
 from paged_serve.workers.backends.cuda.kernel_list import load_kernels
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.models.registry import read_geometry
 
-from ..workers.checkpoints import reference
+from ..workers.checkpoints import SHAPE, reference
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import load, logits_of
 from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps
@@ -27,7 +31,16 @@ def test_layers_of_other_forms_are_as_accurate_as_those_of_plain_torch(variant, 
     assert (logits_of(model, [5, 70]) - truth).norm() < 1.2 * (by_torch - truth).norm()
 
 
-@pytest.mark.parametrize("variant", ["cohere", "olmo2"])
+def test_kernels_are_not_for_relative_positions(tmp_path):
+    fields = SHAPE | {"architectures": ["MPNetModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    geometry = read_geometry(tmp_path, "bfloat16")[1]
+    assert geometry.relative_positions is not None
+    assert not computes(geometry)
+    assert computes(replace(geometry, relative_positions=None))
+
+
+@pytest.mark.parametrize("variant", ["cohere", "olmo2", "opt-350m"])
 def test_the_kernel_list_has_the_norms_of_layers_of_other_forms(variant, tmp_path):
     reference(variant, tmp_path, torch.bfloat16)
     model = load(str(tmp_path), CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu"))

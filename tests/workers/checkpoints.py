@@ -87,6 +87,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "word_embed_proj_dim": 64,
         "tie_word_embeddings": False,
     },
+    "opt-350m": {"family": "OPT", "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
+    "opt-post-norm": {"family": "OPT", "ffn_dim": 96, "word_embed_proj_dim": 64, "do_layer_norm_before": False},
     "gemma": {"family": "Gemma", "head_dim": 32},
     "gemma3": {
         "family": "Gemma3",

@@ -30,7 +30,7 @@ class AttentionMask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionOptions:
-    """How one layer computes its scores: query * key * scale, then the cap, then ALiBi's bias, all in float32."""
+    """How one layer computes its scores: query * key * scale, then the cap, then what distances add, all in float32."""
 
     scale: float
     window: int = 0  # as in AttentionMask
@@ -39,6 +39,7 @@ class AttentionOptions:
     is_bidirectional: bool = False
     attention_chunk: int = 0
     sinks: Tensor | None = None  # [heads] float32, each one more score, without a value; added to the total last
+    bias: Tensor | None = None  # [heads, 2 * reach + 1] float32, relative positions: what a score gains, see `biases`
 
     def __post_init__(self) -> None:
         kinds = bool(self.window), self.is_bidirectional, bool(self.attention_chunk)
@@ -47,6 +48,15 @@ class AttentionOptions:
     @property
     def mask(self) -> AttentionMask:
         return AttentionMask(self.window, self.attention_chunk, self.is_bidirectional)
+
+    def biases(self, heads: Tensor, distances: Tensor) -> Tensor:
+        """What scores of `heads` gain at `distances`, the key's position - the query's; both i64, broadcast together.
+
+        Column d + reach of the table is for distance d; its first and last columns are also for all that lie beyond.
+        """
+        assert self.bias is not None, "the layer has no relative positions"
+        reach = self.bias.shape[1] // 2
+        return self.bias[heads, distances.clamp(-reach, reach) + reach]
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
@@ -59,3 +69,22 @@ def alibi_slopes(num_heads: int) -> Tensor:
     slopes = [math.pow(2.0, -8.0 * i / whole) for i in range(1, whole + 1)]
     slopes += [math.pow(2.0, -4.0 * i / whole) for i in range(1, 2 * (num_heads - whole), 2)]
     return torch.tensor(slopes, dtype=torch.float64).float()
+
+
+def distance_buckets(num_buckets: int, max_distance: int) -> Tensor:
+    """The bucket of each distance from -max_distance to max_distance, [2 * max_distance + 1] i64 (Raffel et al., T5).
+
+    The upper half of the buckets is for keys after the query. In each half the first half are single distances, and the
+    others grow by a constant factor up to max_distance. Bounds are compared as integers, so they are exact.
+    """
+    half = num_buckets // 2
+    exact = half // 2
+    growing = half - exact
+
+    def bucket(distance: int) -> int:
+        if distance < exact:
+            return distance
+        power: int = distance**growing
+        return exact + sum(max_distance**step * exact ** (growing - step) <= power for step in range(1, growing))
+
+    return torch.tensor([bucket(abs(d)) + (d > 0) * half for d in range(-max_distance, max_distance + 1)])

@@ -12,8 +12,9 @@ from paged_serve.protocol.errors import ConfigError
 from .experts import NUM_SHARES, Experts
 
 Positive = Annotated[float, Meta(gt=0)]
-# The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
-Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "none"]
+# The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; a projection
+# of each token (late interaction); none.
+Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "projection", "none"]
 # …_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_…: without a weight.
 NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "unbiased_layer", "plain_layer"]
 
@@ -76,6 +77,14 @@ class Multipliers:
 
 
 @dataclass(frozen=True, slots=True)
+class RelativePositions:
+    """A score gains a learned number for its head and the bucket of its key's distance, see `distance_buckets`."""
+
+    num_buckets: int
+    max_distance: int
+
+
+@dataclass(frozen=True, slots=True)
 class Geometry:
     """The geometry of the whole model; methods with `tp_size` give the share of one tensor-parallel rank."""
 
@@ -110,12 +119,14 @@ class Geometry:
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token also attends to later tokens
     num_token_types: int = 0
+    projected_size: int = 0  # of token embeddings and returned vectors, if projections surround the layers
     usual_max_len: int | None = None  # tokens; the default of max_model_len if less than max_position_embeddings
     scores_cap: float = 0.0  # of attention scores, by a tanh; 0: no cap
     logits_cap: float = 0.0
     reaches: tuple[int, ...] = ()  # per encoder layer: tokens attended to on each side; 0: all
     attention_chunks: tuple[int, ...] = ()  # per layer, see AttentionMask; 0: none. Empty: none in any layer
     slopes: tuple[float, ...] = ()  # ALiBi, of all heads: scores decrease with the distance of the key; empty: no ALiBi
+    relative_positions: RelativePositions | None = None  # the same in all layers
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
@@ -131,6 +142,11 @@ class Geometry:
     @property
     def has_experts(self) -> bool:
         return any(self.experts)
+
+    @property
+    def vector_size(self) -> int:
+        """The size of a token's own embedding, and of the vectors that `forward` returns."""
+        return self.projected_size or self.hidden_size
 
     @property
     def scale(self) -> float:

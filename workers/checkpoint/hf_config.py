@@ -93,6 +93,8 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_parallel_residual: bool = False
     alibi: bool = False  # Falcon
     num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one
+    do_layer_norm_before: bool = True  # OPT: norms before attention and feed-forward; else after each addition
+    word_embed_proj_dim: Size | None = None  # OPT: the size of token embeddings; None: hidden_size
     clip_qkv: Annotated[float, Meta(gt=0)] | None = None
     num_experts: Size = 0
     num_experts_per_tok: Size = 0

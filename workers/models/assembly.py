@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..checkpoint.attention_options import AttentionOptions
+from ..checkpoint.attention_options import AttentionOptions, distance_buckets
+from ..checkpoint.conversion import converted
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import StoredWeight, Weight, with_outputs
@@ -107,7 +109,7 @@ class Assembly(FeedForwardReader):
         if isinstance(self._store, PackedReader):
             has_own = "head" in self._store.record.weights and not self._source.quantizes_head
         else:
-            shape, dtype = (self._geometry.vocab_size, self._geometry.hidden_size), self._geometry.dtype
+            shape, dtype = (self._geometry.vocab_size, self._geometry.vector_size), self._geometry.dtype
             _, rows = self._vocabulary_rows()
             one, other = (self._checkpoint.read(n, shape, 0, *rows).to(dtype) for n in (name, embedding))
             has_own = not torch.equal(one, other)
@@ -172,12 +174,29 @@ class Assembly(FeedForwardReader):
             sinks = self._vector(names.sinks.format(index), geometry.num_heads)[here].float()
         window, both_ways = geometry.sliding_windows[index], geometry.is_bidirectional
         chunk = geometry.attention_chunks[index] if geometry.attention_chunks else 0
-        return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways, chunk, sinks)
+        bias = self._relative_bias
+        return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways, chunk, sinks, bias)
+
+    @cached_property
+    def _relative_bias(self) -> Tensor | None:
+        """What this rank's heads add at each distance, [heads, distances] float32; None: no relative positions."""
+        if (relative := self._geometry.relative_positions) is None:
+            return None
+        name, heads = self._names.relative_bias, slice(*self._even_span(self._geometry.num_heads))
+        table = self._tensor(name, lambda: self._read_whole(name, (relative.num_buckets, self._geometry.num_heads)))
+        buckets = distance_buckets(relative.num_buckets, relative.max_distance).to(table.device)
+        return table.float()[buckets, heads].T.contiguous()
+
+    def _read_whole(self, name: str, shape: tuple[int, int]) -> Tensor:
+        """A matrix that every rank holds, in the model's dtype."""
+        held = converted(name, self._checkpoint.read(name, shape), self._geometry.dtype).to(self._device)
+        self._loaded(held.nbytes)
+        return held
 
     def _head_matrix(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
         rows, (start, stop) = self._vocabulary_rows()
-        part = MatrixPart((self._geometry.vocab_size, self._geometry.hidden_size), 0, start, stop)
+        part = MatrixPart((self._geometry.vocab_size, self._geometry.vector_size), 0, start, stop)
         return with_outputs(self._matrix(self._source.head, name.removesuffix(".weight"), part), rows)
 
     def _head_bias(self) -> Tensor:
@@ -189,7 +208,7 @@ class Assembly(FeedForwardReader):
     def _vocabulary_table(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
         rows, (start, stop) = self._vocabulary_rows()
-        shape = self._geometry.vocab_size, self._geometry.hidden_size
+        shape = self._geometry.vocab_size, self._geometry.vector_size
         stored = StoredWeight((self._checkpoint.read(name, shape, 0, start, stop),), self._geometry.dtype)
         self._loaded(stored.nbytes)
         _, held = self._held(name, with_outputs(stored, rows))

@@ -28,6 +28,7 @@ from .expert_checks import check_experts
 from .families.family import Family
 from .packed_cache import PackedStore, through_store
 from .packed_records import key_of
+from .post_norm_decoder import PostNormAssembly
 from .registry import read_geometry
 from .transformers_impl.choice import is_for_transformers, refusals_named
 
@@ -57,7 +58,7 @@ def load_model(
     backend = backend or _best_backend(config, geometry, pool)
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
         raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
-    hidden_size = geometry.hidden_size
+    hidden_size = geometry.vector_size
     own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
     spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size)
     checkpoint = open_checkpoint(path, geometry.dtype)
@@ -111,7 +112,7 @@ def _of_transformers(
 
 def _assembly(family: Family) -> type[Assembly]:
     if not family.is_bidirectional:
-        return Assembly
+        return PostNormAssembly if family.is_post_norm else Assembly
     return EncoderAssembly if family.is_post_norm else PreNormEncoderAssembly
 
 

@@ -24,6 +24,7 @@ from .families.arcee import ARCEE
 from .families.bert import BERT
 from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
+from .families.colbert import COLBERT
 from .families.distilbert import DISTILBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
@@ -50,6 +51,7 @@ from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
 from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
+from .families.mpnet import MPNET
 from .families.mpt import MPT
 from .families.nemotron import NEMOTRON
 from .families.olmo import OLMO
@@ -86,9 +88,11 @@ FAMILIES = (
     GPT_BIGCODE,
     BLOOM,
     BERT,
+    COLBERT,
     ROBERTA,
     MODERNBERT,
     DISTILBERT,
+    MPNET,
     GPT_NEOX,
     GPTJ,
     FALCON,
@@ -148,6 +152,8 @@ def find_family(architectures: list[str], families: tuple[Family, ...]) -> tuple
             if family.reward_layers:
                 of_head |= {f"{stem}ForRewardModel": "rewards", f"{stem}ForProcessRewardModel": "process_rewards"}
             of_head |= {f"{stem}ForMaskedLM": "none"} if family.is_bidirectional else {name: "tokens"}
+            if family.projection:
+                of_head = {name: "projection"}
             for given in architectures:
                 if given in of_head:
                     return family, of_head[given]
@@ -216,6 +222,7 @@ def read_geometry(
         scores_cap=caps.scores,
         logits_cap=caps.logits,
         slopes=family.slopes(config) if family.slopes else (),
+        relative_positions=family.relative_positions,
         attention_chunks=family.attention_chunks(config),
         qk_norm_kind=family.qk_norm_kind,
         qk_norm_per_head=family.qk_norm_per_head,
@@ -224,6 +231,7 @@ def read_geometry(
         reaches=family.reaches(config),
         usual_max_len=max_seq_length(folder) if head == "none" else None,
         experts=_checked(family.experts(config)),
+        projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 

@@ -39,6 +39,7 @@ class DenseFields(msgspec.Struct, frozen=True):
     out_features: int
     bias: bool = True
     activation_function: str = "torch.nn.modules.activation.Tanh"
+    use_residual: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,11 +82,11 @@ class PoolingHead:
 
     spec: PoolingSpec
     hidden_size: int
-    layers: tuple[Dense, ...] = ()  # for scores and for embeddings of whole prompts
+    layers: tuple[Dense, ...] = ()  # for scores, embeddings of whole prompts, and late interaction
 
     @property
     def embedding_size(self) -> int:
-        if "embed" not in self.spec.tasks:
+        if not {"embed", "token_embed"} & {*self.spec.tasks}:
             return 0
         return len(self.layers[-1].weight) if self.layers else self.hidden_size
 
@@ -94,7 +95,7 @@ class PoolingHead:
 
         `returned_token_ids` choose columns before the activation, so probabilities are among these columns only.
         """
-        if params.task != "token_embed":
+        if params.task != "token_embed" or self.spec.is_late_interaction:
             for layer in self.layers:
                 pooled = layer(pooled)
         if params.task in ("embed", "token_embed"):
@@ -112,11 +113,12 @@ def label_layers(
 ) -> list[Dense]:
     """The layers from a hidden state to the labels' scores; all but the last have `hidden_size` outputs.
 
-    Raises ConfigError for a tensor that is missing, not finite or of the wrong shape.
+    `num_labels` 0: the last has as many outputs as its tensor has rows. Raises ConfigError for a tensor that is missing,
+    not finite or of the wrong shape.
     """
     found = []
     for layer in layers:
-        outputs = num_labels if layer is layers[-1] else hidden_size
+        outputs = (num_labels or _num_rows(checkpoint, layer)) if layer is layers[-1] else hidden_size
         norm = _norm(checkpoint, layer.norm, hidden_size, eps) if layer.norm else None
         found.append(_dense(checkpoint, layer.name, (outputs, hidden_size), layer.activation, norm))
     return found
@@ -128,6 +130,11 @@ def _dense(
     """The layer with weights `name`.weight [out, in] and, if the checkpoint has it, `name`.bias."""
     weight = _floats(checkpoint, f"{name}.weight", shape)
     return Dense(weight, _bias(checkpoint, name, shape[0]), activation, norm)
+
+
+def _num_rows(checkpoint: Checkpoint, layer: LabelLayer) -> int:
+    entry = checkpoint.entries.get(f"{layer.name}.weight")
+    return entry.shape[0] if entry is not None and entry.shape else 0
 
 
 def _norm(checkpoint: Checkpoint, name: str, size: int, eps: float) -> Norm:
@@ -148,10 +155,12 @@ def dense_module(folder: Path, hidden_size: int) -> Dense:
     """The sentence-transformers Dense module in `folder`. Raises ConfigError if it is not supported."""
     fields = read_json_file(folder / "config.json", DenseFields)
     activation = DENSE_ACTIVATIONS.get(fields.activation_function.rpartition(".")[2])
+    if fields.use_residual:
+        raise ConfigError(f"{folder / 'config.json'}: use_residual=true is not supported; a layer alone is")
     if activation is None or fields.in_features != hidden_size:
         raise ConfigError(
             f"{folder / 'config.json'}: {fields.activation_function} over {fields.in_features} numbers is not "
-            f"supported; Identity and Tanh over the model's {hidden_size} are"
+            f"supported; Identity and Tanh over the {hidden_size} before it are"
         )
     checkpoint = Checkpoint(folder)
     shape = fields.out_features, hidden_size
@@ -165,5 +174,7 @@ def dense_module(folder: Path, hidden_size: int) -> Dense:
 
 def pooling_head(folder: Path, spec: PoolingSpec, hidden_size: int, layers: Sequence[Dense]) -> PoolingHead:
     """The head for `spec`; `layers` are those of the model's own checkpoint."""
-    behind = (dense_module(folder / spec.dense, hidden_size),) if spec.dense else ()
-    return PoolingHead(spec, hidden_size, (*layers, *behind))
+    found = [*layers]
+    for path in spec.dense:
+        found.append(dense_module(folder / path, len(found[-1].weight) if found else hidden_size))
+    return PoolingHead(spec, hidden_size, tuple(found))

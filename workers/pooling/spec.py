@@ -88,10 +88,15 @@ class PoolingSpec:
     tasks: tuple[Task, ...]
     kind: Kind = "last"
     normalizes: bool = True  # embeddings, unless the request opts out
-    dense: str = ""  # folder of the dense layer after pooling; "": none
+    dense: tuple[str, ...] = ()  # the folders of dense layers after pooling
     num_labels: int = 0
     activation: Activation = "none"  # of scores, unless the request opts out
     matryoshka_dimensions: tuple[int, ...] = ()  # empty: not known
+
+    @property
+    def is_late_interaction(self) -> bool:
+        """Whether the model is for vectors of tokens alone, which dense layers make of the hidden states."""
+        return "token_embed" in self.tasks and "embed" not in self.tasks
 
 
 def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size: int) -> PoolingSpec:
@@ -100,29 +105,40 @@ def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size
     Raises ConfigError that names the file and its unsupported entry.
     """
     fields = read_json_file(folder / "config.json", LabelFields)
-    if head not in ("tokens", "none"):
+    if head not in ("tokens", "projection", "none"):
         return _scores(fields, head, own_kind, wanted)
     modules = _modules(folder)
-    kind, dense = own_kind, ""
+    kind, dense, pools = own_kind, list[str](), False
     for module in modules:
         match module.name:
             case "Transformer" | "Normalize":
                 pass
-            case "Pooling" if wanted == "auto":
-                kind = _kind(folder / module.path / "config.json")
             case "Pooling":
-                pass
-            case "Dense" if not dense:
-                dense = module.path
+                pools = True
+                kind = _kind(folder / module.path / "config.json") if wanted == "auto" else kind
+            case "Dense":
+                dense.append(module.path)
             case name:
                 raise ConfigError(f"{folder / 'modules.json'}: a module {name} is not supported here")
+    is_late = head == "projection" or (bool(dense) and not pools)
     if wanted != "auto":
-        kind = msgspec.convert(wanted, Kind)
-    tasks: tuple[Task, ...] = ("embed",) if dense else ("embed", "token_embed")
+        kind = _wanted(wanted, is_late)
+    tasks: tuple[Task, ...] = ("token_embed",) if is_late else ("embed",) if dense else ("embed", "token_embed")
     dimensions = tuple(fields.matryoshka_dimensions or ((hidden_size,) if fields.is_matryoshka is False else ()))
-    normalizes = not modules or any(module.name == "Normalize" for module in modules)
+    normalizes = is_late or not modules or any(module.name == "Normalize" for module in modules)
     generates: tuple[Task, ...] = ("generate",) if head == "tokens" else ()
-    return PoolingSpec((*generates, *tasks), kind, normalizes, dense, matryoshka_dimensions=dimensions)
+    return PoolingSpec((*generates, *tasks), kind, normalizes, tuple(dense), matryoshka_dimensions=dimensions)
+
+
+def _wanted(pooling: str, is_late: bool) -> Kind:
+    """The kind that the option asks for."""
+    if is_late:
+        raise ConfigError(
+            f"pooling={pooling} is for one vector per text; this late-interaction model has one for each token: "
+            "leave --pooling out"
+        )
+    kind: Kind = msgspec.convert(pooling, Kind)
+    return kind
 
 
 def _scores(fields: LabelFields, head: Head, own_kind: Kind, wanted: str) -> PoolingSpec:
@@ -132,13 +148,13 @@ def _scores(fields: LabelFields, head: Head, own_kind: Kind, wanted: str) -> Poo
         raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {kind} token")
     match head:
         case "rewards":
-            return PoolingSpec(("token_classify",), kind, False, "", 1, "none")
+            return PoolingSpec(("token_classify",), kind, False, (), 1, "none")
         case "process_rewards":
-            return PoolingSpec(("token_classify",), kind, False, "", 2, "softmax")
+            return PoolingSpec(("token_classify",), kind, False, (), 2, "softmax")
         case "token_labels":
-            return PoolingSpec(("token_classify",), kind, False, "", fields.count, fields.activation)
+            return PoolingSpec(("token_classify",), kind, False, (), fields.count, fields.activation)
         case _:
-            return PoolingSpec(("classify",), kind, False, "", fields.count, fields.activation)
+            return PoolingSpec(("classify",), kind, False, (), fields.count, fields.activation)
 
 
 def max_seq_length(folder: Path) -> int | None:

@@ -56,8 +56,7 @@ template <class Kv, bool TILED = false> class Attention {
   void run_item(int item, Walk<Kv>& walk) const {
     const Unit& unit = plan_.units[item / p_.kv_heads];
     const int head = item % p_.kv_heads;
-    Scratch s(unit.rows, size_);
-    s.slopes = p_.slopes ? p_.slopes + head * p_.group : nullptr;
+    Scratch s(unit.rows, size_, p_, head);
     std::conditional_t<TILED, TileRegisters<Bf16Tiles>, char> registers;
     if constexpr (TILED) s.registers = &registers;
     TILED ? load_packed_query(unit, head, s) : load_query(unit, head, s);
@@ -146,8 +145,9 @@ template <class Kv, bool TILED = false> class Attention {
       const bool sees_all = from <= 0 && to >= seen * HALF_KEYS;
       const auto weigh_row = scale_.shapes ? sees_all ? weigh<Kv, false, true> : weigh<Kv, true, true>
                              : sees_all    ? weigh<Kv, false, false> : weigh<Kv, true, false>;
-      Slant slant;
-      if (s.slopes) slant = {LOG2E * s.slopes[row % p_.group], unit.position + row / p_.group - t * TILE_KEYS};
+      Slant slant{0, unit.position + row / p_.group - t * TILE_KEYS};
+      if (s.slopes) slant.slope = LOG2E * s.slopes[row % p_.group];
+      if (p_.bias) slant.bias = of_tile(p_, s.biases + row % p_.group * bias_floats(p_), -slant.level);
       float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * WIDE;
       s.keep[m] = weigh_row(scores, seen, from, to, scale_, slant, s.range.top[row], totals,
                             s.weights + m * TILE_KEYS, s.expansion.key_scales, s.expansion.value_scales);

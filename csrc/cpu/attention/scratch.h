@@ -1,6 +1,7 @@
 // The scratch memory of a thread in attention: the queries of a unit, a tile's panels, scores and weights of a block of
 // rows, and the sums so far.
 #pragma once
+#include "attention/bias.h"
 #include "attention/int8.h"
 #include "attention/products.h"
 #include "attention/tile_order.h"
@@ -36,8 +37,9 @@ template <class Kv, bool TILED> struct Scratch {
   Sums range, all;
   TileRegisters<Bf16Tiles>* registers;  // in tile order
   const float* slopes;                  // [group], of the KV head's queries; or null
+  float* biases;                        // their copies of the table of relative positions, see attention/bias.h
 
-  Scratch(int rows, const Sizes<typename Kv::Computed>& size) {
+  Scratch(int rows, const Sizes<typename Kv::Computed>& size, const AttentionParams& p, int head) {
     constexpr int BLOCK = LARGEST_BLOCK<Kv, TILED>;
     thread_local Arena arena;
     size_t bytes = 0;
@@ -54,9 +56,12 @@ template <class Kv, bool TILED> struct Scratch {
         expansion = {carve.take<Element>(TILE_KEYS * size.row_dim), carve.take<Element>(TILE_KEYS * size.row_dim),
                      carve.take<float>(TILE_KEYS), carve.take<float>(TILE_KEYS)};
       totals = carve.take<float>(rows * WIDE);
+      biases = carve.take<float>(p.group * bias_floats(p));
       for (Sums* sums : {&range, &all})
         *sums = {carve.take<float>((size_t)rows * size.columns), carve.take<float>(rows), carve.take<float>(rows)};
       bytes = carve.used();
     }
+    slopes = p.slopes ? p.slopes + head * p.group : nullptr;
+    copy_biases(p, head, biases);
   }
 };

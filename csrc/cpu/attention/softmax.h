@@ -1,12 +1,13 @@
 // The online softmax of attention: scores of one tile become weights, and earlier sums get the factor by which they shrink.
 //
-// Weights are powers of two: scores are multiplied by scale * log2(e), before a cap or a slope is applied. The highest
+// Weights are powers of two: scores are multiplied by scale * log2(e), before a cap, a slope or a bias is applied. The highest
 // score of an empty range is LOWEST, and its sums are zeros. Tiles outside a row's mask change nothing: their weights are
 // exact zeros, and the factor of earlier sums is exactly 1.
 #pragma once
 #include <cfloat>
 
 #include "attention/attention.h"
+#include "attention/bias.h"
 
 constexpr float LOWEST = -FLT_MAX;
 constexpr int WEIGH_UNROLL = WIDE_VECTORS == 1 ? 2 : 1;  // four vectors need more than 16 registers
@@ -18,20 +19,24 @@ struct Scale {
   bool shapes;   // whether `shaped` is applied to products
   explicit Scale(const AttentionParams& p)
       : before(p.cap > 0 ? 2 * LOG2E * p.scale / p.cap : LOG2E * p.scale), cap(LOG2E * p.cap),
-        after(p.cap > 0 || p.slopes ? 1 : LOG2E * p.scale), shapes(p.cap > 0 || p.slopes) {}
+        after(shapes_of(p) ? 1 : LOG2E * p.scale), shapes(shapes_of(p)) {}
+  static bool shapes_of(const AttentionParams& p) { return p.cap > 0 || p.slopes || p.bias; }
 };
 
 // ALiBi in one tile: what a row's scores gain from each key to the next, in exponents of 2, and the key that gains 0.
+// Relative positions: what the score of each key of the tile gains, in exponents of 2.
 struct Slant {
   float slope = 0;
   int level = 0;
+  const float* bias = nullptr;  // [TILE_KEYS] or null
 };
 
-// A product as an exponent of 2: scaled, capped, plus slope * distance, the last with one rounding.
-inline F32 shaped(F32 x, I32 key, const Scale& scale, const Slant& slant) {
+// A product as an exponent of 2: scaled, capped, plus slope * distance with one rounding, plus the bias.
+inline F32 shaped(F32 x, I32 key, int position, const Scale& scale, const Slant& slant) {
   x *= splat(scale.before);
   if (scale.cap > 0) x = capped(x, scale.cap);
-  return fma(to_float(key - splat(slant.level)), splat(slant.slope), x);
+  x = fma(to_float(key - splat(slant.level)), splat(slant.slope), x);
+  return slant.bias ? x + by_position(slant.bias, position) : x;
 }
 
 // 2^x for x <= 0: with a relative error of 3e-6 for values of 16 bits, in full precision for float.
@@ -63,7 +68,7 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
   for (int position = 0; position < positions; position += LANES) {
     F32 x = load(scores + position);
     if constexpr (IS_CODED<Kv>) store(scores + position, x *= load(key_scales + position));
-    if constexpr (SHAPED) store(scores + position, x = shaped(x, keys(position), scale, slant));
+    if constexpr (SHAPED) store(scores + position, x = shaped(x, keys(position), position, scale, slant));
     if constexpr (MASKED) x = seen(position) ? x : splat(LOWEST);
     high = max(high, x);
   }

@@ -10,7 +10,7 @@ from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 
 from ...client.sync_client import Client
-from ...pooling.similarity import cosine, numbers
+from ...pooling.similarity import cosine, max_sim, numbers, score_type
 from ..local_engine import LocalEngine, max_in_flight
 from ..model_text import ModelText
 from ..progress import MakeBar, ProgressBar
@@ -137,14 +137,16 @@ class PoolingMethods:
     ) -> list[ScoringRequestOutput]:
         """How well each text of `data_2` matches the corresponding text of `data_1`, or its only text.
 
-        With an embedding model the score is the cosine of two embeddings; a cross-encoder reads both texts at once.
+        With an embedding model the score is the cosine of two embeddings, with a late-interaction model the sum of
+        each token's best match (MaxSim); a cross-encoder reads both texts at once.
         """
         check_keywords(vllm_keywords, PoolingMethods.score.__annotations__)
         limits, options = self._client.limits, PoolingOptions(truncate_prompt_tokens, tokenization_kwargs)
         first, second = pairs_of(data_1, data_2)
-        if "embed" in limits.tasks:
+        if (kind := score_type(limits)) in ("bi-encoder", "late-interaction"):
             params = msgspec.structs.replace(pooling_params or PoolingParams(), use_activation=True)
-            vectors = self._pooled([*first, *second], params, "embed", options, use_tqdm)
+            task: PoolingTask = "embed" if kind == "bi-encoder" else "token_embed"
+            vectors = self._pooled([*first, *second], params, task, options, use_tqdm)
             return [
                 _similarity(number, vectors[number if len(first) > 1 else 0], vectors[len(first) + number])
                 for number in range(len(second))
@@ -195,5 +197,6 @@ class PoolingMethods:
 
 def _similarity(number: int, a: Answered, b: Answered) -> ScoringRequestOutput:
     both = Answered(PoolingJob([*a.job.token_ids, *b.job.token_ids], b.job.params), b.pooled, b.answer)
-    score = ScoringOutput(cosine(a.pooled.values, b.pooled.values))
-    return ScoringRequestOutput(outputs=score, **both.facts(number))
+    by_token = b.job.params.task == "token_embed"
+    score = max_sim(a.pooled, b.pooled) if by_token else cosine(a.pooled.values, b.pooled.values)
+    return ScoringRequestOutput(outputs=ScoringOutput(score), **both.facts(number))

@@ -243,7 +243,11 @@ def test_harmless_fields_and_nulls_are_accepted(folder):
             EMBEDS,
             "/classify needs a model that serves classify; tiny serves embed, token_embed: use /v1/embeddings, /p",
         ),
-        ("/rerank", ("generate",), "/rerank needs a model that serves embed or classify; tiny serves generate"),
+        (
+            "/rerank",
+            ("generate",),
+            "/rerank needs a model that serves embed or token_embed or classify; tiny serves generate",
+        ),
         (
             "/v1/completions",
             EMBEDS,
@@ -396,7 +400,7 @@ def test_the_page_names_every_route_and_field_and_its_examples_are_requests():
         assert path in PAGE
         assert {*body.__struct_fields__} <= named
     found = re.findall(r"curl http://127.0.0.1:8000(/\S+) [^{]*?-d '(\{.*?\})'", PAGE, re.DOTALL)
-    assert len(found) == 6
+    assert len(found) == 7
     for path, body in found:
         msgspec.json.decode(body, type=bodies[path])
 

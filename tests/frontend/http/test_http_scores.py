@@ -1,8 +1,12 @@
 """Scores, rankings and Cohere's embeddings, with an embedding model and with a cross-encoder."""
 
 import math
+from operator import mul
 
 import pytest
+
+from paged_serve.frontend.http.openai.pooling.pairs import PRODUCTS_PER_CHARACTER
+from paged_serve.frontend.text.off_loop import INLINE_CHARS
 
 from ..http_server import Server
 from .pooling_server import CLASSIFIES, bert_folder, numbers, pooling_server
@@ -71,6 +75,44 @@ def test_a_cross_encoder_reads_pairs(cross_encoder):
         pair(cross_encoder, a, a)[0] for a in TEXTS
     ]
     assert not cross_encoder.engine.pooled[-1].params.use_activation
+
+
+def max_sim(a: list[float], b: list[float], columns: int) -> float:
+    """The sum over the tokens of `a` of their best dot products."""
+    first, second = ([x[at : at + columns] for at in range(0, len(x), columns)] for x in (a, b))
+    return math.fsum(max(math.fsum(map(mul, row, other)) for other in second) for row in first)
+
+
+def test_late_interaction_counts_the_best_match_of_each_token(folder):
+    server = pooling_server(folder, ("token_embed",))
+    columns = server.engine.limits.embedding_size
+    by_text = {text: numbers(server, server.tokenizer.encode(text), task="token_embed") for text in TEXTS}
+    expected = [max_sim(by_text[TEXTS[0]], by_text[text], columns) for text in TEXTS]
+    data = server.good(S, {"text_1": TEXTS[0], "text_2": TEXTS})["data"]
+    assert [each["score"] for each in data] == expected
+    assert {each.params.task for each in server.engine.pooled} == {"token_embed"}
+    ranking = server.good(R, {"query": TEXTS[0], "documents": TEXTS})["results"]
+    assert [each["relevance_score"] for each in ranking] == sorted(expected, reverse=True)
+    data = server.good(S, {"text_1": TEXTS, "text_2": TEXTS[::-1]})["data"]
+    both = zip(TEXTS, TEXTS[::-1], strict=True)
+    assert [each["score"] for each in data] == [max_sim(by_text[a], by_text[b], columns) for a, b in both]
+
+
+def test_a_late_interaction_model_has_no_vector_of_a_whole_text(folder):
+    server = pooling_server(folder, ("token_embed",))
+    error = server.ask("POST", "/v1/embeddings", {"input": "a"}).json()["error"]
+    assert (error["code"], error["param"]) == (400, "model")
+    assert "/v1/embeddings needs a model that serves embed; tiny serves token_embed" in error["message"]
+    error = server.ask("POST", S, {"text_1": ["a", "b"], "text_2": "c"}).json()["error"]
+    assert (error["code"], error["param"]) == (400, "text_1")
+
+
+def test_scores_of_long_texts_are_computed_beside_the_loop(folder):
+    server = pooling_server(folder, ("token_embed",))
+    long, columns = "Where is Paris? " * 4, server.engine.limits.embedding_size
+    a = numbers(server, server.tokenizer.encode(long), task="token_embed")
+    assert len(a) ** 2 // columns > INLINE_CHARS * PRODUCTS_PER_CHARACTER
+    assert server.good(S, {"text_1": long, "text_2": long})["data"][0]["score"] == max_sim(a, a, columns)
 
 
 def test_the_second_text_has_its_type_only_if_the_model_has_types(folder, tmp_path):

@@ -5,6 +5,7 @@ import json
 import math
 import struct
 from dataclasses import fields
+from operator import mul
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,20 @@ def test_scores_of_embeddings_are_cosines(start):
         assert scored.prompt_token_ids == ids("1 2") + ids(text)
     both = llm.score(PROMPTS, PROMPTS)
     assert {output.outputs.score for output in both} == {1.0}
+
+
+def test_scores_of_late_interaction_count_the_best_match_of_each_token(start):
+    llm = start(tasks=("token_embed",))
+    a, size = numbers(ids("1 2"), task="token_embed"), POOLING["embedding_size"]
+    for scored, text in zip(llm.score("1 2", PROMPTS[:5]), PROMPTS[:5], strict=True):
+        b = numbers(ids(text), task="token_embed")
+        dots = [[math.fsum(map(mul, x, y)) for y in rows_of(b, size)] for x in rows_of(a, size)]
+        assert scored.outputs.score == math.fsum(map(max, dots))
+        assert scored.prompt_token_ids == ids("1 2") + ids(text)
+
+
+def rows_of(numbers, columns):
+    return [numbers[at : at + columns] for at in range(0, len(numbers), columns)]
 
 
 def test_a_cross_encoder_reads_pairs(start):

@@ -23,6 +23,7 @@ PLAIN = {
     "max_position_embeddings": 256,
 }
 
+MPNET = {"architectures": ["MPNetModel"], "layer_norm_eps": 1e-5}
 OPT = {"architectures": ["OPTForCausalLM"], "ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}
 LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "moe_layers": [], "intermediate_size_mlp": 96}
 MPT = {"architectures": ["MptForCausalLM"], "d_model": 64, "n_layers": 2, "n_heads": 8}
@@ -209,8 +210,9 @@ def test_windows_follow_the_rule_of_each_family(tmp_path):
         ({"rms_norm_eps": float("nan")}, r"config\.json cannot be used"),
         ({"sliding_window": -5}, r"sliding_window"),
         ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; supported are silu, .*gelu_new"),
-        (OPT | {"do_layer_norm_before": False}, "do_layer_norm_before=False is not supported for OPT"),
-        (OPT | {"word_embed_proj_dim": 32}, "word_embed_proj_dim=32 is not supported for OPT; only 64"),
+        (OPT | {"word_embed_proj_dim": 32}, "word_embed_proj_dim=32 is not supported for OPT with .*=true; only 64"),
+        (OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 0}, "word_embed_proj_dim"),
+        (MPNET | {"relative_attention_num_buckets": 64}, "buckets=64 is not supported for MPNet; only 32"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
         (GPT2 | {"n_embd": "big"}, "hidden_size"),
         (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported for Gemma 3"),

@@ -113,6 +113,7 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
         "qwen3",
         "llama-multi-query",
         "opt",
+        "opt-350m",
         "gpt2",
         "phi3",
         "starcoder2",

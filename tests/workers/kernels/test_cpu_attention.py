@@ -11,7 +11,7 @@ from paged_serve.workers.checkpoint.attention_options import AttentionOptions, a
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 
-from ...kernel_oracles import attended, sinks_of
+from ...kernel_oracles import attended, bias_of, sinks_of
 from ..cache_views import reading_view
 
 pytestmark = pytest.mark.pairs
@@ -68,7 +68,7 @@ class Case:
 
 
 def make_case(
-    rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, alibi=False, sinks=False, **options
+    rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, alibi=False, sinks=False, reach=0, **options
 ) -> Case:
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-(old + new) // block_size) for old, new in rows]
@@ -91,6 +91,7 @@ def make_case(
         kv = [codes.double() * factors.unsqueeze(-1).double() for codes, factors in map(coded, kv)]
     heads = group * kv_heads
     of_heads = {"slopes": alibi_slopes(heads) if alibi else None, "sinks": sinks_of(heads) if sinks else None}
+    of_heads["bias"] = bias_of(heads, reach) if reach else None
     return Case(rows, query, kv, cache, tables, AttentionOptions(head_dim**-0.5, **of_heads, **options), scales)
 
 
@@ -220,8 +221,23 @@ def test_alibi_lowers_scores_with_the_distance(cpu_pools, options, dtypes):
         assert_near(case.run(pool), case)
 
 
+RELATIVE = [
+    {"reach": 128, "is_bidirectional": True},
+    {"reach": 1, "is_bidirectional": True},
+    {"reach": 300, "cap": 4.0},
+]
+
+
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-@pytest.mark.parametrize("options", [{}, {"cap": 4.0, "alibi": True}], ids=str)
+@pytest.mark.parametrize("options", RELATIVE, ids=str)
+def test_relative_positions_add_what_the_table_has_for_the_distance(cpu_pools, options, dtypes):
+    case = make_case([(0, 1), (0, 70), (0, 300), (1100, 3)], dtypes, group=3, head_dim=64, **options)
+    for pool in cpu_pools:
+        assert_near(case.run(pool), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("options", [{}, {"cap": 4.0, "alibi": True}, {"reach": 128}], ids=str)
 def test_bidirectional_tokens_attend_to_all_keys_of_their_row(cpu_pools, options, dtypes):
     rows = [(0, 1), (0, 6), (0, 64), (0, 65), (0, 150), (0, 300)]
     case = make_case(rows, dtypes, group=2, head_dim=48, is_bidirectional=True, **options)
@@ -263,6 +279,7 @@ INVARIANT = [
     {"group": 7, "head_dim": 32, "cap": 3.0},
     {"group": 3, "head_dim": 20},
     {"group": 3, "head_dim": 16, "alibi": True},
+    {"group": 2, "head_dim": 32, "reach": 40},
     {"group": 4, "head_dim": 32, "attention_chunk": 100, "sinks": True},
     *(
         pytest.param(options, marks=pytest.mark.nightly)

@@ -6,12 +6,17 @@ import torch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.backends.torch.attention_tiles import BATCH_WORK, TILE_KEYS, tile_batches
 from paged_serve.workers.backends.torch.single_tokens import SingleTokenAttention
-from paged_serve.workers.checkpoint.attention_options import AttentionMask, AttentionOptions, alibi_slopes
+from paged_serve.workers.checkpoint.attention_options import (
+    AttentionMask,
+    AttentionOptions,
+    alibi_slopes,
+    distance_buckets,
+)
 from paged_serve.workers.kv.cache_view import CacheView
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.activation import capped
 
-from ...kernel_oracles import attended, sinks_of
+from ...kernel_oracles import attended, bias_of, sinks_of
 
 
 def random_step(rows, block_size, kv_heads, head_dim, seed=0):
@@ -60,8 +65,9 @@ LAYOUTS = [(4, 2, 32), (3, 3, 20), (7, 1, 8), (8, 1, 128)]  # heads, KV heads, h
 BACKENDS = [TorchOracle, SingleTokenAttention]
 
 
-def options_of(heads: int, alibi: bool = False, sinks: bool = False, **others) -> AttentionOptions:
+def options_of(heads: int, alibi: bool = False, sinks: bool = False, reach: int = 0, **others) -> AttentionOptions:
     of_heads = {"slopes": alibi_slopes(heads) if alibi else None, "sinks": sinks_of(heads) if sinks else None}
+    of_heads["bias"] = bias_of(heads, reach) if reach else None
     return AttentionOptions(0.2, **of_heads, **others)
 
 
@@ -89,7 +95,7 @@ def test_attention_matches_its_definition(backend, block_size, heads, kv_heads, 
     check(backend, rows, block_size, heads, kv_heads, head_dim, options_of(heads, **options))
 
 
-@pytest.mark.parametrize("options", [{}, {"alibi": True, "cap": 2.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"alibi": True, "cap": 2.0}, {"reach": 20}, {"reach": 128}], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), LAYOUTS[:2])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bidirectional_tokens_attend_to_all_keys_of_their_row(backend, heads, kv_heads, head_dim, options):
@@ -109,6 +115,14 @@ def test_the_slopes_of_alibi_are_those_of_transformers(heads):
 
     expected = build_alibi_tensor(torch.ones(1, 2, dtype=torch.int64), heads, torch.float32)[:, 0, 1]
     torch.testing.assert_close(alibi_slopes(heads), expected, rtol=1e-6, atol=0)
+
+
+def test_the_buckets_of_distances_are_those_of_transformers():
+    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+    distances = torch.arange(-300, 301)
+    expected = MPNetEncoder.relative_position_bucket(distances)
+    assert torch.equal(distance_buckets(32, 128)[distances.clamp(-128, 128) + 128], expected)
 
 
 def test_a_window_visits_only_its_own_tiles_and_memory_stays_bounded():

@@ -94,6 +94,18 @@ def test_half_precision_is_more_accurate_than_in_transformers(variant, dtype, tm
         assert (found - exact).square().mean() < (half_logits - exact).square().mean()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_of_post_norms_is_as_accurate_as_in_transformers(dtype, tmp_path, pools):
+    """Each norm and the last projection round the residual in both, so that ours rounds no less often."""
+    prompt = random_tokens(120)
+    exact = reference_logits(reference("opt-350m", tmp_path, dtype), prompt)
+    half_logits = reference_logits(transformers_model(tmp_path, dtype), prompt)
+    for pool in pools:
+        loop = PagedLoop(ours(tmp_path, pool=pool))
+        found = loop.prefill(loop.row(prompt))
+        assert (found - exact).square().mean() < 1.2 * (half_logits - exact).square().mean()
+
+
 @pytest.mark.parametrize("variant", ["gpt2-relu-untied", "phi3", "gpt-neox", "phi"])
 def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, pools):
     reference(variant, tmp_path)
@@ -120,7 +132,7 @@ def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
     assert torch.equal(*logits)
 
 
-@pytest.mark.parametrize("variant", ["opt", "gpt2", "qwen3"])
+@pytest.mark.parametrize("variant", ["opt", "opt-350m", "gpt2", "qwen3"])
 def test_names_of_a_checkpoint_saved_without_its_head_lack_the_prefix(variant, tmp_path):
     reference(variant, tmp_path)
     loop = PagedLoop(ours(tmp_path))

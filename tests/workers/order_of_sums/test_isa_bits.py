@@ -23,7 +23,7 @@ from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 from paged_serve.workers.layers.rotary import Rotary
 
-from ...kernel_oracles import sinks_of
+from ...kernel_oracles import bias_of, sinks_of
 from ..cache_views import reading_view, writing_view
 from ..elementwise_calls import layer_norm, rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
@@ -194,6 +194,7 @@ HEADS = [  # queries per key, elements, options
     *[(7, 48, {"cap": 5.0}), (8, 256, {"window": 100}), (2, 20, {})],
     *[(2, 64, {"attention_chunk": 48}), (4, 32, {"attention_chunk": 512, "sinks": True})],
     *[(3, 32, {"alibi": True}), (2, 64, {"is_bidirectional": True}), (1, 16, {"alibi": True, "cap": 3.0})],
+    *[(1, 64, {"reach": 128, "is_bidirectional": True}), (3, 32, {"reach": 30})],
 ]
 
 
@@ -231,8 +232,10 @@ def test_attention_has_the_same_bits(agree, heads, rows, dtypes, kind):
     view = reading_view(*cache, tables, starts, torch.tensor(lengths).int(), both)
     slopes = alibi_slopes(group * kv_heads) if "alibi" in options else None
     sinks = sinks_of(group * kv_heads) if "sinks" in options else None
-    others = {name: value for name, value in options.items() if name not in ("alibi", "sinks")}
-    agree(attention, query, view, 0, AttentionOptions(head_dim**-0.5, slopes=slopes, sinks=sinks, **others))
+    bias = bias_of(group * kv_heads, options["reach"]) if "reach" in options else None
+    others = {name: value for name, value in options.items() if name not in ("alibi", "sinks", "reach")}
+    of_heads = {"slopes": slopes, "sinks": sinks, "bias": bias}
+    agree(attention, query, view, 0, AttentionOptions(head_dim**-0.5, **of_heads, **others))
 
 
 def test_clipped_rows_have_the_same_bits(agree):

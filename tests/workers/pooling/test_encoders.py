@@ -1,5 +1,6 @@
 """Vectors and scores of encoders agree with transformers, and have the same bits however they are computed."""
 
+import json
 import random
 
 import numpy as np
@@ -25,9 +26,11 @@ ENCODERS = {
     "RobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
     "XLMRobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
     "ModernBertModel": {"max_position_embeddings": 256, "local_attention": 32, "cls_token_id": 1, "sep_token_id": 2},
+    "MPNetModel": {"max_position_embeddings": 258},
     "DistilBertModel": {"max_position_embeddings": 256, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4},
 }
 BITS = [("BertModel", torch.bfloat16), ("BertModel", torch.float32), ("ModernBertModel", torch.bfloat16)]
+BITS += [("MPNetModel", torch.float16)]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,8 @@ def test_a_local_layer_attends_to_half_its_window_on_each_side(length, modern_be
 
 
 @pytest.mark.parametrize(
-    "name", ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM"]
+    "name",
+    ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM", "MPNetForMaskedLM"],
 )
 def test_the_head_for_masked_tokens_is_ignored(name, tmp_path):
     expected_model = write_reference(tmp_path, name, ENCODERS[name.replace("ForMaskedLM", "Model")])
@@ -219,11 +223,25 @@ def test_the_files_of_sentence_transformers_choose_the_mean(tmp_path):
     assert vectors(ours(tmp_path), tokens(30)).tobytes() == mean.tobytes()
 
 
+def test_a_folder_like_that_of_all_mpnet_base_v2_loads_as_it_is(tmp_path, make_pool):
+    """Saved without its head but named with it; positions are stored, and texts are cut to 100 tokens."""
+    expected_model = write_reference(tmp_path, "MPNetModel", ENCODERS["MPNetModel"] | {"layer_norm_eps": 1e-5})
+    file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    save_file({**load_file(file), "embeddings.position_ids": torch.arange(258).unsqueeze(0)}, file)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["MPNetForMaskedLM"]}))
+    add_modules(tmp_path, "mean_tokens", "Normalize")
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 100, "do_lower_case": false}')
+    model, mean = ours(tmp_path, pool=make_pool()), hidden_states(expected_model, tokens(100)).mean(0)
+    assert (model.geometry.usual_max_len, model.geometry.max_position_embeddings) == (100, 256)
+    assert_near(vectors(model, tokens(100)), mean / np.linalg.norm(mean))
+
+
 @pytest.mark.nightly
-def test_embeddings_of_full_width_have_the_signs_of_a_padded_batch(tmp_path, make_pool):
+@pytest.mark.parametrize("name", ["BertModel", "MPNetModel"])
+def test_embeddings_of_full_width_have_the_signs_of_a_padded_batch(name, tmp_path, make_pool):
     """As sentence-transformers computes them: texts of a batch padded to the longest, a masked mean, length 1."""
     sizes = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 12}
-    theirs = write_reference(tmp_path, "BertModel", {**sizes, "max_position_embeddings": 256})
+    theirs = write_reference(tmp_path, name, {**sizes, "max_position_embeddings": 258})
     add_modules(tmp_path, "mean_tokens", "Normalize")
     rng = random.Random(1)
     prompts = [[rng.randrange(3, 190) for _ in range(rng.randint(16, 256))] for _ in range(32)]

@@ -238,7 +238,8 @@ def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "variant", ["gpt-neox", "phi", "cohere2", "exaone4", "olmo2", "olmo-clipped", "llama4", "stablelm-qk-norm"]
+    "variant",
+    ["gpt-neox", "phi", "cohere2", "exaone4", "olmo2", "olmo-clipped", "llama4", "stablelm-qk-norm", "opt-350m"],
 )
 def test_layers_of_other_forms_are_computed_by_kernels(variant, make_model, tmp_path):
     reference(variant, tmp_path, torch.bfloat16)

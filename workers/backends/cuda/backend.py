@@ -112,6 +112,6 @@ class TiedFixedRowsTable(TorchTable):
 
 
 def computes(geometry: Geometry) -> bool:
-    """Whether the kernels support the model's dtype, head dimension and row sizes (whole packs)."""
+    """Whether the kernels support the model's dtype, positions, head dimension and row sizes (whole packs)."""
     knows_heads = geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM
-    return knows_heads and geometry.dtype in (torch.bfloat16, torch.float16)
+    return knows_heads and geometry.relative_positions is None and geometry.dtype in (torch.bfloat16, torch.float16)

@@ -69,6 +69,9 @@ def _attend_tiles(
         capped(weights, options.cap)
     if options.slopes is not None:
         weights.add_(_per_query(options.slopes, kv_heads, tiles.strip_tokens).unsqueeze(-1) * tiles.distances)
+    if options.bias is not None:
+        heads = _per_query(torch.arange(query.shape[1], device=query.device), kv_heads, tiles.strip_tokens)
+        weights.add_(options.biases(heads.unsqueeze(-1), tiles.distances))
     weights.masked_fill_(tiles.hidden, -math.inf)
     largest = _over_tiles(torch.maximum, weights.amax(-1), tiles, -math.inf)
     sinks = None if options.sinks is None else _per_query(options.sinks, kv_heads, tiles.strip_tokens)

@@ -96,9 +96,12 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, opti
     for tile, score in zip(tiles, scores, strict=True):
         if options.cap:
             capped(score, options.cap)
+        distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - token.position
         if options.slopes is not None:
-            distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - token.position
             score.add_(options.slopes.view(*query.shape[:2], 1) * distances.float())
+        if options.bias is not None:
+            heads = torch.arange(query.shape[0] * query.shape[1]).view(*query.shape[:2], 1)
+            score.add_(options.biases(heads, distances))
     for score, mask in zip(scores, hidden, strict=True):
         if mask is not None:
             score.masked_fill_(mask, -math.inf)

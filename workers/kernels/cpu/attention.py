@@ -68,15 +68,22 @@ def attention(
             assert per_head.dtype == torch.float32, per_head.dtype
             assert per_head.shape == query.shape[1:2], per_head.shape
             assert per_head.is_contiguous()
-    slopes, sinks = (0 if each is None else each.data_ptr() for each in (options.slopes, options.sinks))
+    if (bias := options.bias) is not None:
+        assert bias.dtype == torch.float32, bias.dtype
+        assert len(bias) == query.shape[1], bias.shape
+        assert bias.shape[1] % 2, bias.shape
+        assert bias.is_contiguous()
+    of_heads = (0 if each is None else each.data_ptr() for each in (options.slopes, bias, options.sinks))
+    bias_reach = 0 if bias is None else bias.shape[1] // 2
     cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
     params = PARAMS(
         *(out.data_ptr(), query.data_ptr(), *cache),
         *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
-        *(slopes, sinks, out.stride(0), query.stride(0)),
+        *(*of_heads, out.stride(0), query.stride(0)),
         *(len(kv_lens), block_tables.stride(0)),
         *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size),
-        *(options.window, options.attention_chunk, options.is_bidirectional, options.scale, options.cap),
+        *(options.window, options.attention_chunk, options.is_bidirectional, bias_reach),
+        *(options.scale, options.cap),
     )
     pool.functions[KERNELS[query.dtype, keys.dtype]](pool.handle, params)
     return out

@@ -5,7 +5,6 @@ from dataclasses import fields
 
 from torch import Tensor
 
-from ...checkpoint.conversion import converted
 from ...layers.norm import Norm
 from ...pooling.head import PoolingHead
 from ..assembly import Assembly
@@ -30,14 +29,8 @@ class EncoderAssembly(Assembly):
 
     def _token_types(self) -> Tensor:
         """The embeddings of token types; every rank holds all of them."""
-        return self._tensor(self._names.token_types, self._read_token_types)
-
-    def _read_token_types(self) -> Tensor:
-        geometry, name = self._geometry, self._names.token_types
-        table = self._checkpoint.read(name, (geometry.num_token_types, geometry.hidden_size))
-        held = converted(name, table, geometry.dtype).to(self._device)
-        self._loaded(held.nbytes)
-        return held
+        name, shape = self._names.token_types, (self._geometry.num_token_types, self._geometry.hidden_size)
+        return self._tensor(name, lambda: self._read_whole(name, shape))
 
 
 class PreNormEncoderAssembly(Assembly):

@@ -10,7 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.attention_options import alibi_slopes
 from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Head, Multipliers, NormKind, RopeScaling
+from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...pooling.head import LabelLayer
 
@@ -68,10 +68,13 @@ class WeightNames:
     positions: str = ""  # the table of learned positions
     first_position: int = 0  # the row of that table for position 0
     token_types: str = ""  # encoders: the table of token types
+    project_in: str = ""  # from a token's embedding to the layers; "": none
+    project_out: str = ""  # from the layers to the output head
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
     experts: ExpertNames = ExpertNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
+    relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
     unused_prefixes: tuple[str, ...] = ()  # beginnings of others
 
@@ -211,6 +214,7 @@ class Family:
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     caps: Callable[[HFConfig], Caps] = no_caps
     slopes: Callable[[HFConfig], tuple[float, ...]] | None = None  # ALiBi's, of all heads; None: no ALiBi
+    relative_positions: RelativePositions | None = None
     attention_chunks: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: none
     layer_types: tuple[str, ...] = (FULL, SLIDING)  # the values that `layer_types` in config.json may have
     qk_norm_kind: NormKind | None = None  # None: as `norm`
@@ -218,11 +222,12 @@ class Family:
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
     is_bidirectional: bool = False  # an encoder
-    is_post_norm: bool = False  # an encoder that normalises after each addition
+    is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
     reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry
     label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # from the pooled hidden state to the labels' scores
     token_label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # of …ForTokenClassification
     reward_layers: tuple[LabelLayer, ...] = ()  # of …ForRewardModel and …ForProcessRewardModel; empty: not served
+    projection: str = ""  # late interaction: the layer from a token's hidden state to its vector; "": none
     adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # the family, adapted to a config.json
 
     def layers_to_labels(self, head: Head) -> tuple[LabelLayer, ...]:
@@ -234,5 +239,7 @@ class Family:
                 return self.token_label_layers
             case "rewards" | "process_rewards":
                 return self.reward_layers
+            case "projection":
+                return (LabelLayer(self.projection),)
             case "tokens" | "none":
                 return ()

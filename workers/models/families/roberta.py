@@ -13,8 +13,13 @@ FIRST_POSITION = 2
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = bert.config({"pad_token_id": 1} | fields)
     need("RoBERTa", found, pad_token_id=FIRST_POSITION - 1)
+    return without_first_positions(found)
+
+
+def without_first_positions(found: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, with the number of positions that prompts can use."""
     if isinstance(count := found.get("max_position_embeddings"), int):
-        found["max_position_embeddings"] = count - FIRST_POSITION  # positions that prompts can use
+        found["max_position_embeddings"] = count - FIRST_POSITION
     return found
 
 

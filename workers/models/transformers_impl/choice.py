@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from ..families.family import Family
 from ..registry import families_with, find_family, not_supported
 
 INSTALL = "pip install 'paged-serve[hf]'"
+HEADS_OF_ENCODERS = re.compile(r"For(SequenceClassification|TokenClassification|MaskedLM)$")
 
 
 def is_for_transformers(architectures: list[str], config: ModelConfig) -> bool:
@@ -41,5 +43,6 @@ def _nearest(architectures: Sequence[str], families: Sequence[Family]) -> str:
     native = [name for family in families for name in family.architectures]
     if set(architectures) & set(native):
         return "; --model-impl native runs this architecture"
-    found = [name for given in architectures for name in difflib.get_close_matches(given, native, 1)]
+    models = [HEADS_OF_ENCODERS.sub("Model", given) for given in architectures]
+    found = [name for given in models for name in difflib.get_close_matches(given, native, 1)]
     return f"; the nearest architecture that runs natively is {found[0]}" if found else ""

@@ -1,4 +1,4 @@
-"""Scores pairs of texts: with a cross-encoder, or by the similarity of their embeddings."""
+"""Scores pairs of texts: with a cross-encoder, or by the similarity of their embeddings or those of their tokens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.pooling_params import PoolingParams
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 
-from ....pooling.similarity import cosine, numbers
+from ....pooling.similarity import ScoreType, cosine, max_sim, numbers, score_type
 from ....pooling.texts import Limit
 from ....text.off_loop import LONG
 from ...exchange.errors import HttpError
@@ -18,18 +18,17 @@ from .inputs import collected, limit_of, params_of, text_prompts
 from .schemas import PoolingFields, RerankRequest, ScoreRequest, Texts
 from .work import PoolingPrompt, PoolingWork
 
+PRODUCTS_PER_CHARACTER = 3  # of late interaction, for `off_loop`: they take as long as a character to tokenize
 
-def reads_pairs(service: Service) -> bool:
-    """Whether the model is a cross-encoder. Raises HttpError 400 if it can give no score at all."""
-    limits = service.engine.limits
-    if "embed" in limits.tasks:
-        return False
-    if "classify" in limits.tasks and limits.num_labels == 1:
-        return True
+
+def score_type_of(service: Service) -> ScoreType:
+    """Raises HttpError 400 if the model can give no score at all."""
+    if (found := score_type(service.engine.limits)) is not None:
+        return found
     raise HttpError(
         400,
-        f"{service.model_names[0]} has {limits.num_labels} classes; a score needs a model with one class or an "
-        "embedding model: use /classify.",
+        f"{service.model_names[0]} has {service.engine.limits.num_labels} classes; a score needs a model with one "
+        "class or an embedding model: use /classify.",
         "model",
     )
 
@@ -53,9 +52,11 @@ class Pairs:
                 self.first_field,
             )
         limit = limit_of(service, body)
-        if reads_pairs(service):
+        kind = score_type_of(service)
+        if kind == "cross-encoder":
             return await self._pair_prompts(service, body, limit)
-        params, prefix = params_of(body, "embed"), service.pooling.files.default_prompt
+        prefix = service.pooling.files.default_prompt
+        params = params_of(body, "embed" if kind == "bi-encoder" else "token_embed")
         params = msgspec.structs.replace(params, use_activation=True)  # a cosine ignores their lengths
         first = await text_prompts(service, self.first, limit, params, self.first_field, prefix)
         return first + await text_prompts(
@@ -84,15 +85,24 @@ class Pairs:
 
     async def scores(self, service: Service, work: PoolingWork) -> list[float]:
         """One score per pair, from the vectors of `prompts`."""
-        vectors, encoder = work.vectors(), VectorEncoder()
-        if reads_pairs(service):
+        vectors, encoder, kind = work.vectors(), VectorEncoder(), score_type_of(service)
+        if kind == "cross-encoder":
             return [numbers(pooled.values)[0] async for pooled in vectors]
-        first = [(await anext(vectors)).values for _ in self.first]
+        first = [await anext(vectors) for _ in self.first]
         scores = list[float]()
         async for pooled in vectors:
-            scores.append(cosine(first[len(scores) if len(first) > 1 else 0], pooled.values))
-            await encoder.turn(4 * pooled.columns)
+            query = first[len(scores) if len(first) > 1 else 0]
+            if kind == "bi-encoder":
+                scores.append(cosine(query.values, pooled.values))
+                await encoder.turn(4 * pooled.columns)
+            else:
+                scores.append(await _max_sim(service, query, pooled))
         return scores
+
+
+async def _max_sim(service: Service, query: Pooled, document: Pooled) -> float:
+    products = query.rows * document.rows * query.columns
+    return await service.off_loop(products // PRODUCTS_PER_CHARACTER, max_sim, query, document)
 
 
 def pairs_of(body: ScoreRequest | RerankRequest) -> Pairs:

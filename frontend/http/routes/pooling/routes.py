@@ -68,7 +68,7 @@ def _pooling(path: str, handler: Handler, summary: str, body: Kinds, answer: Kin
     )
 
 
-_SCORING: Tasks = ("embed", "classify")
+_SCORING: Tasks = ("embed", "token_embed", "classify")
 _SCORE, _RANKING = (schemas.ScoreRequest,), (schemas.RerankRequest,)
 _RANK = "Sort documents by how well they answer a query"
 
