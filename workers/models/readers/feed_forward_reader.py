@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checkpoint.experts import Experts
-from ..checkpoint.matrix_reader import FloatReader, MatrixPart
-from ..checkpoint.safetensors_files import StackedPart
-from ..checkpoint.stacked_experts import stacked_experts
-from ..checkpoint.weight_forms import Weight, joined
-from ..layers.feed_forward import DenseFeedForward, ExpertWeights, FeedForward
-from ..layers.linear import JoinedLinear, Linear
-from ..layers.ops import Ops
-from .matrix_rows import Rows, stacked_rows
+from ...checkpoint.experts import Experts
+from ...checkpoint.matrix_reader import FloatReader, MatrixPart
+from ...checkpoint.safetensors_files import StackedPart
+from ...checkpoint.stacked_experts import stacked_experts
+from ...checkpoint.weight_forms import Weight, joined
+from ...layers.feed_forward import DenseFeedForward, ExpertWeights, FeedForward
+from ...layers.linear import JoinedLinear, Linear
+from ...layers.ops import Ops
+from ..matrix_rows import Rows, stacked_rows
 from .weight_reader import NormReader
 
 
