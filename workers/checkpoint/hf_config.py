@@ -153,7 +153,9 @@ def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
     if (kind := ACTIVATIONS.get(config.hidden_act)) is None:
         supported = ", ".join(ACTIVATIONS)
         raise ConfigError(f"config.json: hidden_act {config.hidden_act!r} is not supported; supported are {supported}")
-    return Activation(kind, is_gated, config.swiglu_alpha, config.swiglu_limit)
+    if kind == "clamped":
+        return Activation(kind, is_gated, config.swiglu_alpha, config.swiglu_limit)
+    return Activation(kind, is_gated)
 
 
 def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:

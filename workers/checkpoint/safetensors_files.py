@@ -11,6 +11,8 @@ from torch import Tensor
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
+from .stacked_experts import StackedPart
+
 DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
 FLOATS = ("BF16", "F16", "F32", "F64")
 MAX_HEADER_BYTES = 100 << 20
@@ -22,21 +24,6 @@ class TensorEntry(msgspec.Struct, frozen=True):
     dtype: str
     shape: list[int]
     data_offsets: tuple[int, int]
-
-
-class StackedPart(msgspec.Struct, frozen=True):
-    """Some rows of one matrix, or elements of one vector, of a tensor with one for each expert."""
-
-    name: str
-    shape: tuple[int, ...]  # of the tensor: experts first
-    index: int  # of the expert
-    rows: tuple[int, int | None, int]  # start, stop, step
-    is_transposed: bool  # the tensor's matrices are [in, out]
-
-    def of(self, stored: Tensor) -> Tensor:
-        """The part of `stored`, the tensor's slice of length 1 for the expert."""
-        one = stored[0]
-        return (one.t() if self.is_transposed else one)[slice(*self.rows)]
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -117,8 +104,14 @@ class Checkpoint:
         self._use(name)
 
     def _read_part(self, part: StackedPart, shape: tuple[int, ...], dim: int, where: slice) -> Tensor:
-        one = self.read(part.name, part.shape, 0, part.index, part.index + 1)
-        matrix = part.of(one)
+        here = part.index, part.index + 1
+        if f"{part.name}_blocks" in self.entries:
+            blocks, scales = (
+                self.read(f"{part.name}_{kind}", size, 0, *here, ("U8",)) for kind, size in part.mxfp4_shapes()
+            )
+            matrix = part.of_mxfp4(blocks, scales)
+        else:
+            matrix = part.of(self.read(part.name, part.shape, 0, *here))
         assert tuple(matrix.shape) == shape, (part, shape)
         return matrix[where] if dim == 0 else matrix[:, where]
 

@@ -1,6 +1,11 @@
-"""The weights of a layer's experts as one matrix: their rows stacked, each expert's from a multiple of ROWS on."""
+"""Experts stacked: in tensors of a checkpoint, and as one matrix, each expert's rows from a multiple of ROWS on.
+
+MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 inputs with 4-bit floats (e2m1), two in a byte, the first in the low
+half, and one power of two, whose exponent is stored plus 127.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,6 +15,40 @@ from paged_serve.protocol.errors import ConfigError
 from .weight_forms import GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, joined, with_outputs
 
 ROWS = 64  # so that experts have whole panels in the layout of the CPU kernels
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of e2m1 without its sign, the highest bit
+MXFP4_BLOCK, MXFP4_BIAS, MAX_EXPONENT = 32, 127, 124  # above that, 6 * 2^exponent is not finite in bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class StackedPart:
+    """Some rows of one matrix, or elements of one vector, of a tensor with one for each expert."""
+
+    name: str
+    shape: tuple[int, ...]  # of the tensor: experts first
+    index: int  # of the expert
+    rows: tuple[int, int | None, int]  # start, stop, step
+    is_transposed: bool  # the tensor's matrices are [in, out]; those of MXFP4 never are
+
+    def of(self, stored: Tensor) -> Tensor:
+        """The part of `stored`, the tensor's slice of length 1 for the expert."""
+        one = stored[0]
+        return (one.t() if self.is_transposed else one)[slice(*self.rows)]
+
+    def mxfp4_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The endings and shapes of the two tensors of this one in MXFP4."""
+        experts, outputs, inputs = self.shape[0], *(self.shape[:0:-1] if self.is_transposed else self.shape[1:])
+        blocks = experts, outputs, inputs // MXFP4_BLOCK
+        return ("blocks", (*blocks, MXFP4_BLOCK // 2)), ("scales", blocks)
+
+    def of_mxfp4(self, blocks: Tensor, scales: Tensor) -> Tensor:
+        """The part as bfloat16, exactly; `blocks` and `scales` are slices of length 1. Raises ConfigError."""
+        rows = slice(*self.rows)
+        pairs, exponents = blocks[0, rows], scales[0, rows].int() - MXFP4_BIAS
+        if exponents.numel() and int(exponents.max()) > MAX_EXPONENT:
+            raise ConfigError(f"tensor {self.name}_scales holds a scale that is not finite; download the model again")
+        values = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)])
+        codes = torch.stack([pairs & 15, pairs >> 4], dim=3).flatten(2)
+        return torch.ldexp(values[codes.int()], exponents.unsqueeze(2)).flatten(1).bfloat16()
 
 
 def padded_outputs(outputs: int) -> int:

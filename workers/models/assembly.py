@@ -22,10 +22,10 @@ from ..layers.rotary import Rotary
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
-from .feed_forward_reader import FeedForwardReader
 from .matrix_rows import Rows, Span, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
+from .readers.feed_forward_reader import FeedForwardReader
 
 log = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from ..pooling.spec import Kind, read_spec
 from ..quantization.source import matrix_source
 from .assembly import Assembly
 from .encoders.assembly import EncoderAssembly, PreNormEncoderAssembly
-from .expert_checks import check_experts
 from .families.family import Family
 from .packed_cache import PackedStore, through_store
 from .packed_records import key_of
 from .post_norm_decoder import PostNormAssembly
+from .readers.expert_checks import check_experts
 from .registry import read_geometry
 from .transformers_impl.choice import is_for_transformers, refusals_named
 

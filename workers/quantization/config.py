@@ -72,6 +72,7 @@ class CompressedTensors(msgspec.Struct, frozen=True):
 
 QuantizationConfig = Gptq | Awq | CompressedTensors
 METHODS: dict[str, type[QuantizationConfig]] = {"compressed-tensors": CompressedTensors, "gptq": Gptq, "awq": Awq}
+DEQUANTIZED = "mxfp4"  # stacked experts in 4-bit floats become floats as they are read, see stacked_experts.py
 Method = Literal["compressed-tensors", "gptq", "awq"]
 
 
@@ -92,6 +93,8 @@ def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | N
     if found is None:
         return None
     name = str(found.get("quant_method", "unknown"))
+    if name == DEQUANTIZED:
+        return None
     if name not in METHODS:
         raise ConfigError(f"{path}: weights quantized by {name!r} are not supported; supported are {SUPPORTED}")
     try:

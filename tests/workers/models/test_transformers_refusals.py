@@ -71,7 +71,7 @@ def _own_modules(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("Mixtral", {}, "num_experts=8 means experts.*nearest architecture that runs natively is MistralForCausalLM"),
+        ("Ernie4_5_Moe", {}, "num_experts=64 means experts.*nearest architecture that runs natively is GraniteMoeFor"),
         ("Mamba", {}, "state_size=16 means recurrent layers"),
         ("MiniCPM3", {}, "kv_lora_rank=256 means latent attention"),
         ("XGLM", {}, "does not call the attention interface of transformers"),

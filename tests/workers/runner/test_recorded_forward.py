@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -247,6 +248,17 @@ def test_layers_of_other_forms_are_computed_by_kernels(variant, make_model, tmp_
     model, pool = make_model(tmp_path)
     assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 1]
     same_both_ways(lambda: make_model(tmp_path), plans)
+
+
+@pytest.mark.parametrize("variant", ["qwen2-moe", "glm4-moe", "gpt-oss"])
+def test_experts_are_computed_by_kernels_however_many_tokens_each_has(make_model, tmp_path, variant):
+    """Other tokens in each step, so other experts have rows than when the step was recorded."""
+    reference(variant, tmp_path, torch.bfloat16)
+    for quantization in ("auto", "int8"):
+        model, pool = make_model(tmp_path, quantization=quantization)
+        plans = [prefill(row, 9) for row in range(3)] + [join(0, 1, 2), STEADY, STEADY]
+        assert programs_run(new_runner(model), pool, plans)[-1] == 1
+        same_both_ways(partial(make_model, tmp_path, quantization=quantization), [*plans, *[STEADY] * 30])
 
 
 @pytest.mark.parametrize("variant", ["gemma2", "bloom-even"])

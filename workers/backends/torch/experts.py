@@ -1,6 +1,6 @@
 """A mixture of experts in plain torch: the reference for the kernels, and the fallback without them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def route(logits: Tensor, experts: Experts, correction: Tensor | None) -> tuple[
     if experts.score == "sparse_mixer":
         chosen, weights = _mixed(logits, experts)
     else:
-        scores = {"softmax": _softmax, "sigmoid": _sigmoid, "softmax_of_chosen": lambda x: x}[experts.score](logits)
+        scores = SCORES[experts.score](logits)
         choice = scores if correction is not None or experts.groups > 1 else logits
         choice = choice if correction is None else choice + correction
         chosen = _highest(_in_top_groups(choice, experts), experts.top_k)
@@ -122,10 +122,9 @@ def _sigmoid(x: Tensor) -> Tensor:
 
 def _sum(x: Tensor) -> Tensor:
     """The sum of each row, [rows, 1], in the order of its elements, so that it depends only on that row."""
-    first, *others = x.split(1, dim=1)
-    total = first.clone()
-    for other in others:
-        total += other
+    total = torch.zeros_like(x[:, :1])
+    for column in range(x.shape[1]):
+        total += x[:, column : column + 1]
     return total
 
 
@@ -135,3 +134,10 @@ def _added(parts: Sequence[Tensor]) -> Tensor:
         return parts[0]
     half = len(parts) // 2
     return _added(parts[:half]) + _added(parts[half:])
+
+
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": _softmax,
+    "softmax_of_chosen": lambda x: x,
+    "sigmoid": _sigmoid,
+}

@@ -25,7 +25,7 @@ from ...quantization.gptq import skip_zero_biases
 from ...quantization.source import MatrixSource
 from ..families.family import WeightNames
 from ..matrix_rows import Rows
-from ..weight_reader import WeightReader
+from ..readers.weight_reader import WeightReader
 from .attention_module import NORMS, PRODUCTS, AttentionModule, PlainAttention, plain_attention, rotates_whole_heads
 from .modules import (
     ActivationModule,

@@ -2,10 +2,10 @@
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoint.experts import Experts
-from ..checkpoint.geometry import Geometry
-from ..checkpoint.safetensors_files import Checkpoint
-from .families.family import WeightNames
+from ...checkpoint.experts import Experts
+from ...checkpoint.geometry import Geometry
+from ...checkpoint.safetensors_files import Checkpoint
+from ..families.family import WeightNames
 
 
 def check_experts(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry) -> None:
@@ -14,7 +14,8 @@ def check_experts(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry
     for layer, experts in enumerate(geometry.experts):
         if experts is not None:
             _check_router(checkpoint, names.experts.router.format(layer), experts, geometry.hidden_size)
-            if names.experts.stacked_gate_up.format(layer) not in checkpoint.entries:
+            stacked = names.experts.stacked_gate_up.format(layer)
+            if not checkpoint.entries.keys() & {stacked, f"{stacked}_blocks"}:
                 _check_each(checkpoint, names, projections, layer, experts)
 
 

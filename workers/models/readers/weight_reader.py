@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..checkpoint.conversion import check_finite, converted
-from ..checkpoint.geometry import Geometry, NormKind
-from ..checkpoint.matrix_reader import MatrixPart, MatrixReader
-from ..checkpoint.safetensors_files import Checkpoint
-from ..checkpoint.weight_forms import (
+from ...checkpoint.conversion import check_finite, converted
+from ...checkpoint.geometry import Geometry, NormKind
+from ...checkpoint.matrix_reader import MatrixPart, MatrixReader
+from ...checkpoint.safetensors_files import Checkpoint
+from ...checkpoint.weight_forms import (
     GroupedWeight,
     OutputScaledWeight,
     Weight,
@@ -17,13 +17,13 @@ from ..checkpoint.weight_forms import (
     on_device,
     with_rows,
 )
-from ..distributed.tensor_parallel import TensorParallelGroup
-from ..layers.backend import Backend, PackingBackend
-from ..layers.norm import LayerNorm, Norm, RMSNorm
-from ..quantization.source import MatrixSource
-from .families.family import WeightNames
-from .matrix_rows import Rows, Span, order_of_head
-from .packed_cache import PackedReader, PackedStore
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...layers.backend import Backend, PackingBackend
+from ...layers.norm import LayerNorm, Norm, RMSNorm
+from ...quantization.source import MatrixSource
+from ..families.family import WeightNames
+from ..matrix_rows import Rows, Span, order_of_head
+from ..packed_cache import PackedReader, PackedStore
 
 
 class WeightReader:
