@@ -33,17 +33,18 @@ def write_gguf(
     path: Path,
     type_of: Callable[[str, Tensor], Any] | None = None,
     tokenizer: Mapping[str, Any] | None = None,
+    tensors_per_part: int = 0,
     **more: Any,
 ) -> Path:
-    """Write the model in `folder` to `path`. `type_of(name, tensor)`: the type of a matrix; None: the folder's dtype.
+    """Write the model in `folder` to `path`, or with `tensors_per_part` in parts beside it.
 
-    `tokenizer`: keys without "tokenizer."; by default bytes alone. `more`: further keys of the architecture, with
-    "__" for dots; a value of None removes the key.
+    `type_of(name, tensor)`: the type of a matrix; None: the folder's dtype. `tokenizer`: keys without "tokenizer."; by
+    default a small one. `more`: further keys of the architecture, with "__" for dots; None removes a key.
     """
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["architectures"][0]]
     tensors = load_file(folder / "model.safetensors")
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_part)
     keys = metadata_of(config, architecture, tensors) | {name.replace("__", "."): value for name, value in more.items()}
     for key, value in keys.items():
         if value is not None:

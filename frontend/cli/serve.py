@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 @click.command("serve", cls=GroupedCommand)
 @config_options
 def command(**flags: Any) -> None:
-    """Serve MODEL over HTTP: a folder, a name on the Hugging Face hub, or nothing for the built-in demo model.
+    """Serve MODEL over HTTP: a folder, a GGUF file, a name on the Hugging Face hub, or nothing for the demo model.
 
     A flag wins over the environment (--max-num-seqs is PAGED_SERVE_MAX_NUM_SEQS there), which wins over --config FILE,
     which wins over the default in [brackets]. Numbers may be written like 4G, 512M or 16k; small letters count in

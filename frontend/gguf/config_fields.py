@@ -17,6 +17,7 @@ class Architecture:
     """One GGUF architecture."""
 
     name: str  # in config.json
+    model_type: str
     more: Callable[[GgufModel, int], dict[str, Any]]  # (model, head_dim) -> its own fields
     epsilon: str = "rms_norm_eps"
     is_partial: bool = False  # heads may be partially rotated
@@ -76,14 +77,14 @@ def _phi3(model: GgufModel, head_dim: int) -> dict[str, Any]:
 
 
 ARCHITECTURES = {
-    "llama": Architecture("LlamaForCausalLM", _llama),
-    "qwen2": Architecture("Qwen2ForCausalLM", _nothing_more),
-    "qwen3": Architecture("Qwen3ForCausalLM", _nothing_more),
-    "gemma": Architecture("GemmaForCausalLM", _gemma),
-    "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
-    "gemma3": Architecture("Gemma3ForCausalLM", _gemma3),
-    "phi2": Architecture("PhiForCausalLM", _phi2, epsilon="layer_norm_eps", is_partial=True),
-    "phi3": Architecture("Phi3ForCausalLM", _phi3, is_partial=True),
+    "llama": Architecture("LlamaForCausalLM", "llama", _llama),
+    "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", _nothing_more),
+    "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", _nothing_more),
+    "gemma": Architecture("GemmaForCausalLM", "gemma", _gemma),
+    "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", _gemma2),
+    "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", _gemma3),
+    "phi2": Architecture("PhiForCausalLM", "phi", _phi2, epsilon="layer_norm_eps", is_partial=True),
+    "phi3": Architecture("Phi3ForCausalLM", "phi3", _phi3, is_partial=True),
 }
 VISION = ("clip", "mmproj")
 
@@ -103,6 +104,7 @@ def config_fields(model: GgufModel) -> dict[str, Any]:
     norm = "layer_norm_epsilon" if architecture.epsilon == "layer_norm_eps" else "layer_norm_rms_epsilon"
     return {
         "architectures": [architecture.name],
+        "model_type": architecture.model_type,
         "hidden_size": hidden_size,
         "intermediate_size": model.whole("feed_forward_length"),
         "num_hidden_layers": model.whole("block_count"),

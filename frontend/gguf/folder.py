@@ -23,7 +23,7 @@ from .config_fields import config_fields
 from .model import GgufModel
 from .tokenizer_files import tokenizer_files
 
-CONVERSION = 1  # raised whenever the files of a folder change
+CONVERSION = 2  # raised whenever the files of a folder change
 
 
 def make_folder(path: Path, root: Path) -> Path:

@@ -87,7 +87,7 @@ def _read_header(cursor: Cursor) -> tuple[Metadata, dict[str, GgufTensor]]:
 def _read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for index in range(count):
-        key = cursor.text(f"the name of metadata key {index}", MAX_KEY_BYTES)
+        key = cursor.name(f"the name of metadata key {index}", MAX_KEY_BYTES)
         if key in values:
             raise cursor.refused(f"the metadata key {key} occurs twice")
         values[key] = cursor.value(cursor.whole("I", f"the type of {key}"), key)
@@ -96,7 +96,7 @@ def _read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
 
 def _read_info(cursor: Cursor) -> tuple[str, tuple[int, ...], BlockFormat, int]:
     """Name, shape, format, and offset in the data."""
-    name = cursor.text("the name of a tensor", MAX_NAME_BYTES)
+    name = cursor.name("the name of a tensor", MAX_NAME_BYTES)
     num_dimensions = cursor.whole("I", f"the number of dimensions of {name}")
     if not 1 <= num_dimensions <= MAX_DIMENSIONS:
         raise cursor.refused(f"tensor {name} has {num_dimensions} dimensions; 1 to {MAX_DIMENSIONS} are possible")

@@ -58,6 +58,13 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise self.refused(f"{what} is not UTF-8 at its byte {error.start}") from None
 
+    def name(self, what: str, most: int) -> str:
+        """A text of printable ASCII, as the names of keys and tensors are."""
+        name = self.text(what, most)
+        if not name or not name.isascii() or not name.isprintable():
+            raise self.refused(f"{what} is {name!a:.80}; a name is printable ASCII")
+        return name
+
     def value(self, kind: int, what: str) -> Value:
         """A metadata value of the type `kind`."""
         if kind == ARRAY:

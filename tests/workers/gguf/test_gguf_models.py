@@ -1,5 +1,6 @@
 """A model from a GGUF file has the bits of the same model from its Hugging Face folder."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,48 @@ def test_formats_may_differ_from_matrix_to_matrix(tmp_path):
     model = ours(make_folder(file, tmp_path / "made"))
     facts = model.quantization["quantization"]
     assert facts == "2 matrices Q6_K held as float, 7 matrices float, 6 matrices int4 g32"
+
+
+def test_a_model_in_parts_is_the_same_model(tmp_path):
+    folder = write_model("qwen3", tmp_path / "folder", torch.bfloat16)
+    write_gguf(folder, tmp_path / "model.gguf", tensors_per_part=9)
+    parts = sorted(tmp_path.glob("model-*.gguf"))
+    assert len(parts) > 2
+    made = make_folder(parts[0], tmp_path / "made")
+    assert torch.equal(logits(made), logits(folder))
+    parts[1].unlink()
+    with pytest.raises(ConfigError, match=r"model-00002-of-\d+\.gguf is not beside it"):
+        make_folder(parts[0], tmp_path / "made")
+
+
+def test_a_file_is_served_by_the_transformers_library_too(tmp_path):
+    folder = write_model("llama", tmp_path / "folder", torch.bfloat16)
+    made = converted(folder, tmp_path)
+    assert torch.equal(logits(made, model_impl="transformers"), logits(folder, model_impl="transformers"))
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(2_000, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+def test_a_file_that_is_mutated_after_its_conversion_loads_or_is_refused_in_one_line(count, tmp_path):
+    folder = write_model("llama", tmp_path / "folder", torch.bfloat16)
+    made = converted(folder, tmp_path, Type.Q4_0)
+    file, rng = tmp_path / "model.gguf", random.Random(count)
+    data = file.read_bytes()
+    starts = [0, min(tensor.start for tensor in read_gguf(file).tensors.values()), len(data)]
+    refusals, num_loaded = [], 0
+    for _ in range(count):
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 3)):
+            part = rng.choice((0, 0, 0, 1))
+            changed[rng.randrange(starts[part], starts[part + 1])] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))
+        file.write_bytes(changed)
+        try:
+            ours(made)
+        except ConfigError as refusal:
+            refusals.append(str(refusal))
+        else:
+            num_loaded += 1
+    assert not any("\n" in refusal for refusal in refusals)
+    assert min(len(refusals), num_loaded) > count / 20
 
 
 def test_blocks_that_are_not_finite_are_refused_by_name(tmp_path):
