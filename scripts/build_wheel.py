@@ -4,8 +4,8 @@
 
 The wheel contains the kernels for all instruction sets of setup.py, so that its installation needs no compiler. Its tag
 is the oldest manylinux whose libraries have every symbol version that ours require, according to `readelf`. The build
-fails if the wheel lacks a library, needs one that manylinux does not guarantee, or is larger than 10 MiB besides the demo
-model. Requires g++ 12, binutils and pip.
+fails if the wheel lacks a library, needs one that manylinux does not guarantee, or has more than 10 MiB besides the
+demo model. Requires g++ 12, binutils and pip.
 """
 
 import argparse
