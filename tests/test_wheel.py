@@ -41,6 +41,19 @@ def test_a_wheel_without_one_of_the_libraries_is_not_made(tmp_path):
         build_wheel.retagged(built, tmp_path)
 
 
+def test_a_wheel_that_is_too_large_besides_the_demo_model_is_not_made(tmp_path, monkeypatch):
+    built = tmp_path / "paged_serve-0.1.0-py3-none-linux_x86_64.whl"
+    isas = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")["FLAGS_BY_ISA"]
+    size = 5 * len(isas)
+    with zipfile.ZipFile(built, "w") as archive:
+        for isa in isas:
+            archive.writestr(f"paged_serve/csrc/_cpu_{isa}.so", b"12345")
+        archive.writestr("paged_serve/demo_model/model.safetensors", b"123456789")
+    monkeypatch.setattr(build_wheel, "MAX_BYTES", size - 1)
+    with pytest.raises(SystemExit, match=f"has {size} bytes besides the demo model, more than {size - 1}"):
+        build_wheel.retagged(built, tmp_path)
+
+
 def test_the_record_names_every_file_with_its_hash():
     record = build_wheel.record_of({"a.py": b"x", "RECORD": b"old"}, "RECORD").decode()
     digest = hashlib.sha256(b"x").digest()

@@ -38,7 +38,7 @@ class PostNormDecoder(Model):
             query = ops.rotate_and_cache(steps[group], index, layer.qkv(hidden), None, None)
             ops.add(hidden, layer.output(attention.attend(plans[group], index, query, layer.attention).flatten(1)))
             ops.norm(hidden, layer.attention_norm, out=hidden)
-            ops.add(hidden, layer.down(ops.activate(layer.gate_up(hidden), geometry.activation)))
+            ops.add(hidden, layer.feed_forward(hidden))
             ops.norm(hidden, layer.mlp_norm, out=hidden)
         return hidden if self.project_out is None else self.project_out(hidden)
 

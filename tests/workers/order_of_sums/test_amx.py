@@ -14,8 +14,9 @@ from paged_serve.workers.kernels.cpu import library as cpu
 
 from ..emulation.amx import DOTS, HERE, EmulatedAmx
 
+ORDERS = ("order_of_sums/test_tile_order.py", "order_of_sums/test_tile_attention.py")
 KERNELS = ("gemm", "quantized_gemm", "segments", "attention", "elementwise", "sampling", "program")
-MODELS = {
+SUBJECTS = {
     "orders": ["order_of_sums"],
     "kernels": [f"kernels/test_cpu_{name}.py" for name in KERNELS],
     "models": ["models", "layers"],
@@ -54,14 +55,14 @@ def amx(tmp_path_factory):
 
 
 def test_products_and_attention_in_tile_order_have_the_bits_of_their_definition(amx):
-    counts = amx.run_tests("tests/workers/order_of_sums/test_tile_order.py", "-m", "not nightly")
+    counts = amx.run_tests(*(f"tests/workers/{file}" for file in ORDERS), "-m", "not nightly")
     assert all(counts[name] > 1000 for name in DOTS), counts
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("subject", MODELS)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_the_tests_of_kernels_and_whole_models_pass(amx, subject):
-    counts = amx.run_tests(*(f"tests/workers/{place}" for place in MODELS[subject]), "-m", "not nightly")
+    counts = amx.run_tests(*(f"tests/workers/{place}" for place in SUBJECTS[subject]), "-m", "not nightly")
     assert counts["tdpbf16ps"] > 1000, counts
 
 
