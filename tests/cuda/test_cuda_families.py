@@ -8,7 +8,7 @@ from paged_serve.workers.backends.cuda.kernel_list import load_kernels
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.kv.kv_cache import KVCache
 
-from ..workers.checkpoints import reference
+from ..workers.checkpoints import write_checkpoint
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import load, logits_of
 from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps
@@ -19,7 +19,7 @@ from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_st
     ["olmo2", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("glm4", "exaone4", "phi3-longrope"))],
 )
 def test_layers_of_other_forms_are_as_accurate_as_those_of_plain_torch(variant, tmp_path):
-    reference(variant, tmp_path, torch.bfloat16)
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
     truth = logits_of(load(str(tmp_path), TorchBackend(), "float32"), [5, 70])
     by_torch = logits_of(load(str(tmp_path), TorchBackend()), [5, 70])
     model = load(str(tmp_path), CudaBackend(EmulatorLauncher(), "sm_90a", 2, device="cpu"))
@@ -29,7 +29,7 @@ def test_layers_of_other_forms_are_as_accurate_as_those_of_plain_torch(variant, 
 
 @pytest.mark.parametrize("variant", ["cohere", "olmo2"])
 def test_the_kernel_list_has_the_norms_of_layers_of_other_forms(variant, tmp_path):
-    reference(variant, tmp_path, torch.bfloat16)
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
     model = load(str(tmp_path), CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu"))
     load_kernels(model, torch.bfloat16, BLOCK_SIZE, lambda *progress: None)
     take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE))

@@ -16,6 +16,7 @@ from ..checkpoints import (
     reference_greedy,
     reference_logits,
     transformers_model,
+    write_checkpoint,
 )
 from ..paged_loop import PagedLoop
 
@@ -94,7 +95,7 @@ def test_half_precision_is_more_accurate_than_in_transformers(variant, dtype, tm
 
 @pytest.mark.parametrize("variant", ["gpt2-relu-untied", "phi3", "gpt-neox", "phi"])
 def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, pools):
-    reference(variant, tmp_path)
+    write_checkpoint(variant, tmp_path)
     for pool in pools:
         loops = [PagedLoop(ours(tmp_path, pool=pool, quantization=kind)) for kind in ("auto", "int8")]
         exact, found = (loop.prefill(loop.row(random_tokens(40))) for loop in loops)
@@ -108,8 +109,8 @@ def test_each_architecture_has_its_line_on_the_page_of_models():
 
 
 def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
-    reference("qwen2", tmp_path / "one")
-    reference("qwen2", tmp_path / "shards", max_shard_size="40KB")
+    write_checkpoint("qwen2", tmp_path / "one")
+    write_checkpoint("qwen2", tmp_path / "shards", max_shard_size="40KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
     logits = []
     for name in ("one", "shards"):
@@ -120,7 +121,7 @@ def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
 
 @pytest.mark.parametrize("variant", ["opt", "gpt2", "qwen3"])
 def test_names_of_a_checkpoint_saved_without_its_head_lack_the_prefix(variant, tmp_path):
-    reference(variant, tmp_path)
+    write_checkpoint(variant, tmp_path)
     loop = PagedLoop(ours(tmp_path))
     expected = loop.prefill(loop.row(random_tokens(40)))
     file = tmp_path / "model.safetensors"
@@ -131,7 +132,7 @@ def test_names_of_a_checkpoint_saved_without_its_head_lack_the_prefix(variant, t
 
 
 def test_a_wanted_dtype_overrides_the_checkpoints(tmp_path):
-    reference("llama", tmp_path, torch.bfloat16)
+    write_checkpoint("llama", tmp_path, torch.bfloat16)
     assert ours(tmp_path).dtype == torch.bfloat16
     assert ours(tmp_path, "float32").dtype == torch.float32
     assert ours(tmp_path, "float16").layers[0].qkv.weight.dtype == torch.float16
