@@ -4,15 +4,18 @@
 
 All tests run with the best CPU kernels that this machine supports. The tests of whole models run again with the
 portable kernels, each value of their parameters once. With `--isas`, only those tests run, all of them, on each
-instruction set except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Tests
-marked `alone` run last, in one process.
+instruction set except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Types
+are checked beside the tests, as tests of servers often wait. Tests marked `alone` run last, in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """
 
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LIMIT_S = 2400
@@ -20,44 +23,72 @@ ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 ISAS = "--isas"
 OPTIONS = [option for option in sys.argv[1:] if option != ISAS]
-PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal"]
-STEPS: list[list[str]] = [
+PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", *OPTIONS]
+FIRST = [
     [PYTHON, "-m", "ruff", "check", "."],
     [PYTHON, "-m", "ruff", "format", "--check", "."],
-    [PYTHON, "-m", "mypy", "-p", "paged_serve"],
     [PYTHON, "scripts/make_docs.py", "--check"],
-    [*PYTEST, "-m", "not nightly and not alone", *OPTIONS],
-    [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"],
 ]
+TYPES = [PYTHON, "-m", "mypy", "-p", "paged_serve"]
+TESTS = [*PYTEST, "-m", "not nightly and not alone", "--portable-too"]
+ALONE = [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"]
 
 
-def steps_of_other_isas(products: str) -> list[list[str]]:
-    """Tests of whole models on every instruction set except the best; `products`: --products of tests/conftest.py."""
+def isas() -> list[list[str]]:
+    """Tests of whole models on every instruction set except the best."""
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
-    others = ["tests/workers", "-m", "chosen_isa and not nightly", "--products", products, "--cpu-isa"]
-    return [[*PYTEST, *OPTIONS, *others, isa] for isa in runnable_isas()[1:]]
+    return [
+        [*PYTEST, "tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa", isa] for isa in runnable_isas()[1:]
+    ]
 
 
-def run(command: list[str]) -> int:
+def run(command: list[str]) -> None:
+    """Exits if the command fails."""
+    started = time.monotonic()
+    print("$", text_of(command), flush=True)
     try:
-        return subprocess.run(command, cwd=ROOT, check=False, timeout=LIMIT_S).returncode
+        code = subprocess.run(command, cwd=ROOT, check=False, timeout=LIMIT_S).returncode
     except subprocess.TimeoutExpired:
         print(f"  took longer than {LIMIT_S} s", flush=True)
-        return 1
+        code = 1
+    print(f"  {time.monotonic() - started:.1f} s, exit {code}", flush=True)
+    if code:
+        sys.exit(code)
 
 
-def main() -> int:
-    steps = steps_of_other_isas("pairs") if ISAS in sys.argv else [*STEPS, *steps_of_other_isas("values")[-1:]]
-    for command in steps:
-        started = time.monotonic()
-        print("$", " ".join(["python", *command[1:]]), flush=True)
-        code = run(command)
-        print(f"  {time.monotonic() - started:.1f} s, exit {code}", flush=True)
-        if code:
-            return code
-    return 0
+@contextmanager
+def beside(command: list[str]) -> Iterator[None]:
+    """Runs the command meanwhile; its output comes at the end, where a failure exits."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield
+            code = process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        print("$", text_of(command), "(meanwhile)", output.read(), sep="\n", end=f"  exit {code}\n", flush=True)
+    if code:
+        sys.exit(code)
+
+
+def text_of(command: list[str]) -> str:
+    return " ".join(["python", *command[1:]])
+
+
+def main() -> None:
+    if ISAS in sys.argv:
+        for command in isas():
+            run(command)
+        return
+    for command in FIRST:
+        run(command)
+    with beside(TYPES):
+        run(TESTS)
+    run(ALONE)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

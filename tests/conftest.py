@@ -48,6 +48,11 @@ def pytest_addoption(parser):
         help="of tests with several parameters, before nightly: all, each pair of values of those that are marked "
         "`pairs` and all others (the default), or each value of any",
     )
+    parser.addoption(
+        "--portable-too",
+        action="store_true",
+        help="tests of whole models run with the portable CPU kernels, too, with each value of their parameters",
+    )
 
 
 def pytest_configure(config):
@@ -62,10 +67,15 @@ def pytest_collection_modifyitems(config, items):
     products = config.getoption("products")
     if products == WHOLE:
         return
-    fast = [item for item in items if item.get_closest_marker("nightly") is None]
-    if products == PAIRS:
-        fast = [item for item in fast if item.get_closest_marker("pairs")]
-    for item in left_out(fast, strength=2 if products == PAIRS else 1):
+    pairs, values = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            continue
+        if products == VALUES or item.get_closest_marker("portable_too"):
+            values.append(item)
+        elif item.get_closest_marker("pairs"):
+            pairs.append(item)
+    for item in [*left_out(pairs, strength=2), *left_out(values, strength=1)]:
         item.add_marker("nightly")
 
 

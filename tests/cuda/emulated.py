@@ -1,6 +1,7 @@
 """A Launcher that runs kernels in the emulator, on CPU tensors."""
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import re
@@ -108,14 +109,20 @@ class EmulatorLauncher:
         path = CACHE / f"{kernel.function}-{key}.so"
         if not path.exists():
             CACHE.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(f".{os.getpid()}")
-            folders = [f"-I{EMULATOR}", f"-I{self._folder}"]
-            command = [COMPILER, *options, *folders, str(self._folder / kernel.file), "-o", str(temporary)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise EmulatorError(f"{kernel.file} does not compile: {done.stderr[:2000]}")
-            temporary.replace(path)
+            with path.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # processes of tests want the same kernels at the same time
+                if not path.exists():
+                    self._compile(kernel, options, path)
         return path
+
+    def _compile(self, kernel: Kernel, options: list[str], path: Path) -> None:
+        temporary = path.with_suffix(f".{os.getpid()}")
+        folders = [f"-I{EMULATOR}", f"-I{self._folder}"]
+        command = [COMPILER, *options, *folders, str(self._folder / kernel.file), "-o", str(temporary)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise EmulatorError(f"{kernel.file} does not compile: {done.stderr[:2000]}")
+        temporary.replace(path)
 
 
 def included(folder: Path, name: str) -> set[Path]:

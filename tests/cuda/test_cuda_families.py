@@ -12,7 +12,7 @@ from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
 
-from ..workers.checkpoints import SHAPE, reference
+from ..workers.checkpoints import SHAPE, write_checkpoint
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import load, logits_of
 from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps
@@ -23,7 +23,7 @@ from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_st
     ["olmo2", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("glm4", "exaone4", "phi3-longrope"))],
 )
 def test_layers_of_other_forms_are_as_accurate_as_those_of_plain_torch(variant, tmp_path):
-    reference(variant, tmp_path, torch.bfloat16)
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
     truth = logits_of(load(str(tmp_path), TorchBackend(), "float32"), [5, 70])
     by_torch = logits_of(load(str(tmp_path), TorchBackend()), [5, 70])
     model = load(str(tmp_path), CudaBackend(EmulatorLauncher(), "sm_90a", 2, device="cpu"))
@@ -42,7 +42,7 @@ def test_kernels_are_not_for_relative_positions(tmp_path):
 
 @pytest.mark.parametrize("variant", ["cohere", "olmo2", "opt-350m"])
 def test_the_kernel_list_has_the_norms_of_layers_of_other_forms(variant, tmp_path):
-    reference(variant, tmp_path, torch.bfloat16)
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
     model = load(str(tmp_path), CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu"))
     load_kernels(model, torch.bfloat16, BLOCK_SIZE, lambda *progress: None)
     take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE))

@@ -1,6 +1,9 @@
 """Tiny random models, written and run by transformers: the reference for our decoder."""
 
+import shutil
+import tempfile
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -335,8 +338,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **save: Any) -> Any:
+def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """Write the variant's checkpoint in `dtype` to `folder`, and return transformers' float32 model of it."""
+    write_checkpoint(variant, folder, dtype)
+    return transformers_model(folder, attention=_attention(variant))
+
+
+def write_checkpoint(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **save: Any) -> None:
+    """Write the variant's checkpoint in `dtype` to `folder`: a copy, as a process makes each only once."""
+    shutil.copytree(_made(variant, dtype, **save), folder, dirs_exist_ok=True)
+
+
+@cache
+def _home() -> tempfile.TemporaryDirectory[str]:
+    """Where the checkpoints of this process are, until it ends."""
+    return tempfile.TemporaryDirectory(prefix="paged-serve-checkpoints-")
+
+
+@cache
+def _made(variant: str, dtype: torch.dtype, **save: Any) -> Path:
+    folder = Path(tempfile.mkdtemp(dir=_home().name))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
@@ -361,7 +382,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
         model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
         randomise(model)
         model.to(dtype).save_pretrained(folder, **save)
-    return transformers_model(folder, attention=_attention(variant))
+    return folder
 
 
 def _attention(variant: str) -> str:

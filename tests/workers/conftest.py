@@ -13,6 +13,7 @@ from .emulation.emulated import load_emulated
 from .invariance.row_variant import row_variant_torch
 
 EMULATED = "emulated"
+WITHOUT_KERNELS = ("torch", "torch row by row", "numpy", "device")  # values of parameters
 
 if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/sanitize_kernels.py
     cpu.FOLDER = Path(folder)
@@ -39,21 +40,35 @@ def pytest_generate_tests(metafunc):
     if "cpu_library" in metafunc.fixturenames:
         isas = [EMULATED] if emulated else [asked] if asked in runnable else runnable or [None]
         metafunc.parametrize("cpu_library", isas, indirect=True, scope="module")
-    if "chosen_isa" in metafunc.fixturenames and asked is not None:
+    if "chosen_isa" not in metafunc.fixturenames:
+        return
+    if asked is not None:
         isas = [asked] if asked in runnable else runnable
         metafunc.parametrize("chosen_isa", isas, indirect=True, scope="session")
+    elif metafunc.config.getoption("portable_too") and "portable" in runnable[1:]:
+        portable = pytest.param("portable", marks=pytest.mark.portable_too)
+        best = pytest.param(None, id=pytest.HIDDEN_PARAM)
+        metafunc.parametrize("chosen_isa", [best, portable], indirect=True, scope="session")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark tests that depend on --cpu-isa, so that check.py need not repeat the others for every instruction set."""
     slow = {"portable"} - set(cpu.runnable_isas()[:1])  # its FMA is in software; test_isa_bits.py compares its bits
+    items[:] = [item for item in items if not (item.get_closest_marker("portable_too") and _without_kernels(item))]
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if parameters.get("cpu_library") in slow and item.get_closest_marker("long_in_software"):
             item.add_marker("nightly")
-        if "chosen_isa" in getattr(item, "fixturenames", ()) and parameters.get("pool") != "torch":
+        if "chosen_isa" in getattr(item, "fixturenames", ()) and not _without_kernels(item):
             item.add_marker("chosen_isa")
+
+
+def _without_kernels(item):
+    """Whether the test's parameters are of a way to compute that no instruction set changes."""
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    values = [value for param in params for value in (param if isinstance(param, tuple) else (param,))]
+    return any(isinstance(value, str) and value in WITHOUT_KERNELS for value in values)
 
 
 @pytest.fixture(scope="session")
@@ -113,15 +128,15 @@ def make_pool(chosen_isa, request):
 
 
 @pytest.fixture(scope="session")
-def pools(make_pool):
-    """None, which means plain torch, and a pool for the kernels if they are built."""
+def pools(chosen_isa, make_pool):
+    """None, which means plain torch, and a pool for the kernels if they are built; only the pool of a chosen ISA."""
     pool = make_pool()
-    return [None] if pool is None else [None, pool]
+    return [pool] if chosen_isa or pool is None else [None, pool]
 
 
 @pytest.fixture(scope="session", params=["torch", "kernels"])
 def pool(request, pools):
     """Each of `pools` in turn."""
-    if request.param == "kernels" and len(pools) == 1:
+    if request.param == "kernels" and pools[-1] is None:
         pytest.skip("the kernels are not built")
-    return pools[request.param == "kernels"]
+    return pools[-1] if request.param == "kernels" else None

@@ -10,7 +10,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..checkpoints import ours, random_tokens, reference
+from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 from ..tiny_model import write_tiny_model
@@ -53,7 +53,7 @@ def test_a_group_of_one_exchanges_nothing():
 @pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3", "gpt2"])
 def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
     """The vocabulary of 199 cannot be divided equally, and with four ranks each KV head is on two ranks."""
-    reference(variant, tmp_path)
+    write_checkpoint(variant, tmp_path)
     expected = PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(50), 40)
 
     def work(group):
@@ -139,7 +139,7 @@ def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path,
     pools = [make_pool() for _ in range(size)]
     if pools[0] is None:
         pytest.skip("the kernels are not built")
-    reference(variant, tmp_path, torch.bfloat16)
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
     expected = prompt_and_answer(ours(tmp_path, pool=pools[0]))
 
     def work(group):
@@ -150,7 +150,7 @@ def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path,
 
 
 def test_ranks_keep_a_rows_bits_as_one_rank_does(tmp_path, pool, row_variant):
-    reference("qwen3", tmp_path, torch.bfloat16)
+    write_checkpoint("qwen3", tmp_path, torch.bfloat16)
 
     def work(group):
         model, results = ours(tmp_path, group=group, pool=pool), []

@@ -18,7 +18,7 @@ from paged_serve.workers.layers.activation import activated, capped
 from paged_serve.workers.layers.norm import RMSNorm
 from paged_serve.workers.layers.rotary import rotate
 
-from ..checkpoints import ours, random_tokens, reference
+from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -161,7 +161,7 @@ def case(request):
 @pytest.fixture(scope="module")
 def home(case, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    reference(case[0], folder)
+    write_checkpoint(case[0], folder)
     return folder
 
 

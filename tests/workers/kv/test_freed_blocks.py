@@ -9,7 +9,7 @@ import torch
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.checkpoint.attention_options import AttentionMask
 
-from ..checkpoints import ours, random_tokens, reference, reference_greedy, reference_logits
+from ..checkpoints import ours, random_tokens, reference, reference_greedy, reference_logits, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 
@@ -47,7 +47,7 @@ def case(request):
 @pytest.fixture(scope="module")
 def home(case, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    reference(case[0], folder)
+    write_checkpoint(case[0], folder)
     return folder
 
 
@@ -101,7 +101,7 @@ def test_a_prefix_hit_needs_no_more_than_the_last_window_or_attention_chunk(new_
 @pytest.mark.parametrize("variant", [MIXED, SLIDING, CHUNKED])
 def test_plain_torch_reads_no_freed_block_either(variant, tmp_path):
     """Its bits depend on how a prompt is chunked, but not on other rows' blocks."""
-    reference(variant, tmp_path)
+    write_checkpoint(variant, tmp_path)
     model = ours(tmp_path, backend=TorchBackend())
     loops = PagedLoop(model), PagedLoop(model, max_model_len=MAX_LEN, on_freed=spoil)
     for chunk in (1, 40):
@@ -122,7 +122,7 @@ def test_text_of_many_windows_agrees_with_transformers(variant, tmp_path, pools)
 
 
 def test_ranks_together_have_the_bits_of_one(tmp_path, make_pool):
-    reference(MIXED, tmp_path)
+    write_checkpoint(MIXED, tmp_path)
 
     def work(group):
         loop = PagedLoop(ours(tmp_path, "bfloat16", group=group, pool=make_pool()), max_model_len=MAX_LEN)

@@ -9,7 +9,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
 from paged_serve.workers.kv.budget import cache_dtype
 
-from ..checkpoints import ours, random_tokens, reference
+from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
 
 LENGTH = 300
@@ -29,7 +29,7 @@ def dtype(case):
 @pytest.fixture(scope="module")
 def home(case, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    reference(case[0], folder)
+    write_checkpoint(case[0], folder)
     return folder
 
 

@@ -16,7 +16,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import COST_OF_GROUP, KVGroups
 from paged_serve.workers.process.rank import Rank
 
-from ..checkpoints import ours, reference
+from ..checkpoints import ours, write_checkpoint
 
 GEMMA_3_1B = [512, 512, 512, 512, 512, 0] * 4 + [512, 512]
 MISTRAL_7B = [4096] * 32
@@ -105,7 +105,7 @@ def test_a_long_sequence_holds_its_windows():
 
 @pytest.fixture
 def folder(tmp_path):
-    reference("gemma3-one-layer-fills-up-a-group", tmp_path)  # two full layers, three with windows of 24
+    write_checkpoint("gemma3-one-layer-fills-up-a-group", tmp_path)  # two full layers, three with windows of 24
     return tmp_path
 
 

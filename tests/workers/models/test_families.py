@@ -16,6 +16,7 @@ from ..checkpoints import (
     reference_greedy,
     reference_logits,
     transformers_model,
+    write_checkpoint,
 )
 from ..paged_loop import PagedLoop
 
@@ -108,7 +109,7 @@ def test_half_precision_of_post_norms_is_as_accurate_as_in_transformers(dtype, t
 
 @pytest.mark.parametrize("variant", ["gpt2-relu-untied", "phi3", "gpt-neox", "phi"])
 def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, pools):
-    reference(variant, tmp_path)
+    write_checkpoint(variant, tmp_path)
     for pool in pools:
         loops = [PagedLoop(ours(tmp_path, pool=pool, quantization=kind)) for kind in ("auto", "int8")]
         exact, found = (loop.prefill(loop.row(random_tokens(40))) for loop in loops)
@@ -122,8 +123,8 @@ def test_each_architecture_has_its_line_on_the_page_of_models():
 
 
 def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
-    reference("qwen2", tmp_path / "one")
-    reference("qwen2", tmp_path / "shards", max_shard_size="40KB")
+    write_checkpoint("qwen2", tmp_path / "one")
+    write_checkpoint("qwen2", tmp_path / "shards", max_shard_size="40KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
     logits = []
     for name in ("one", "shards"):
@@ -134,7 +135,7 @@ def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
 
 @pytest.mark.parametrize("variant", ["opt", "opt-350m", "gpt2", "qwen3"])
 def test_names_of_a_checkpoint_saved_without_its_head_lack_the_prefix(variant, tmp_path):
-    reference(variant, tmp_path)
+    write_checkpoint(variant, tmp_path)
     loop = PagedLoop(ours(tmp_path))
     expected = loop.prefill(loop.row(random_tokens(40)))
     file = tmp_path / "model.safetensors"
@@ -145,7 +146,7 @@ def test_names_of_a_checkpoint_saved_without_its_head_lack_the_prefix(variant, t
 
 
 def test_a_wanted_dtype_overrides_the_checkpoints(tmp_path):
-    reference("llama", tmp_path, torch.bfloat16)
+    write_checkpoint("llama", tmp_path, torch.bfloat16)
     assert ours(tmp_path).dtype == torch.bfloat16
     assert ours(tmp_path, "float32").dtype == torch.float32
     assert ours(tmp_path, "float16").layers[0].qkv.weight.dtype == torch.float16

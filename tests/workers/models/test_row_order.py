@@ -13,7 +13,7 @@ from paged_serve.workers.models.families.qwen3 import QWEN3
 from paged_serve.workers.models.matrix_rows import order_of_head, query_key_value_rows
 from paged_serve.workers.models.registry import read_geometry
 
-from ..checkpoints import ours, random_tokens, reference, reference_logits
+from ..checkpoints import ours, random_tokens, reference, reference_logits, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..quantized_checkpoints import FORMATS, W8A8, write_quantized
 from ..ranks import on_ranks
@@ -88,7 +88,7 @@ MARKED = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) 
 
 @pytest.mark.parametrize("name", MARKED)
 def test_quantized_rows_are_reordered_like_those_of_floats(name, tmp_path):
-    reference("glm", tmp_path / "source")
+    write_checkpoint("glm", tmp_path / "source")
     write_quantized(tmp_path / "source", tmp_path / "quantized", name)
     found, expected = (logits(tmp_path / each, dtype="float32") for each in ("quantized", "quantized-float"))
     if name in W8A8:  # activations are rounded, too; with a wrong order the difference would exceed the result
@@ -102,7 +102,7 @@ def test_quantized_rows_are_reordered_like_those_of_floats(name, tmp_path):
 def test_packed_weights_are_kept_in_our_order(variant, kind, tmp_path, make_pool, caplog):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")
-    reference(variant, tmp_path / "model")
+    write_checkpoint(variant, tmp_path / "model")
     expected = logits(tmp_path / "model", pool=pool, quantization=kind)
     for times_read in range(2):
         kept = {"packed_weights_dir": str(tmp_path / "kept")}
@@ -113,7 +113,7 @@ def test_packed_weights_are_kept_in_our_order(variant, kind, tmp_path, make_pool
 
 def test_norms_of_heads_follow_the_order_of_their_elements(tmp_path, monkeypatch, pools):
     """No published model has both: a Qwen3 file is rewritten as if its rotary pairs were adjacent elements."""
-    reference("qwen3", tmp_path)
+    write_checkpoint("qwen3", tmp_path)
     expected = [logits(tmp_path, pool=pool) for pool in pools]
     shape = replace(read_geometry(tmp_path)[1], interleaved=True)
     place = order_of_head(shape).argsort()
@@ -132,7 +132,7 @@ def test_ranks_share_quantized_rows_in_our_order(tmp_path, make_pool):
     pools = [make_pool() for _ in range(2)]
     if pools[0] is None:
         pytest.skip("the kernels are not built")
-    reference("falcon-two-norms", tmp_path)
+    write_checkpoint("falcon-two-norms", tmp_path)
     expected = logits(tmp_path, pool=pools[0], quantization="int8", dtype="bfloat16")
 
     def work(group):

@@ -7,14 +7,14 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoints import ours, reference
+from ..checkpoints import ours, write_checkpoint
 from ..quantized_checkpoints import edit, write_quantized
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
-    reference("qwen2", folder)
+    write_checkpoint("qwen2", folder)
     return folder
 
 

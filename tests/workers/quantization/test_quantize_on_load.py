@@ -19,7 +19,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.layers.embedding import TorchTable
 from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales
 
-from ..checkpoints import ours, random_tokens, reference
+from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..quantized_checkpoints import dequantized
 from ..ranks import on_ranks
@@ -38,7 +38,7 @@ def relative_error(found, exact):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
-    reference("qwen3", folder, torch.bfloat16)
+    write_checkpoint("qwen3", folder, torch.bfloat16)
     return folder
 
 
@@ -201,7 +201,7 @@ def test_the_output_head_stays_float_with_fp8_unless_requested(folder):
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
 def test_two_ranks_match_one_and_keep_a_rows_bits(kind, tmp_path, row_variant):
     """int8 on torch matches only approximately: each rank's share of a token's activations has its own scale."""
-    reference("llama-even", tmp_path / "model", torch.bfloat16)
+    write_checkpoint("llama-even", tmp_path / "model", torch.bfloat16)
     options = {"quantization": kind, "quantize_lm_head": kind == "int8"}
     loop = PagedLoop(ours(tmp_path / "model", "float32", **options))
     expected = loop.prefill(loop.row(PROMPT))

@@ -14,7 +14,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.layers.linear import JoinedLinear
 from paged_serve.workers.quantization.source import matrix_source
 
-from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
+from ..checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..quantized_checkpoints import FORMATS, W8A8, WEIGHT_ONLY, dequantized, edit, write_folder, write_quantized
 
@@ -26,7 +26,7 @@ def sources(tmp_path_factory):
     """Float models to quantize: with biases and an untied head, with a tied head, with a head_dim of their own."""
     folders = {name: tmp_path_factory.mktemp("source") for name in ("qwen2", "llama-3.1", "qwen3", "llama-even")}
     for name, folder in folders.items():
-        reference(name, folder)
+        write_checkpoint(name, folder)
     return folders
 
 

@@ -23,7 +23,7 @@ from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 from paged_serve.workers.runner.model_runner import ModelRunner
 
-from ..checkpoints import reference
+from ..checkpoints import write_checkpoint
 from ..host_runners import new_host_runner
 from ..invariance.planner import Odds, Planner, Request
 from ..tiny_model import write_tiny_model
@@ -201,7 +201,7 @@ def test_each_number_of_rows_goes_through_python_once(make_model):
 
 def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
     """Each group reads its own tables and writes to its own slots, whose addresses do not change."""
-    reference("gemma3-one-layer-fills-up-a-group", tmp_path)
+    write_checkpoint("gemma3-one-layer-fills-up-a-group", tmp_path)
     answers = []
     for grouped in (False, True):
         model, pool = make_model(tmp_path)
@@ -231,7 +231,7 @@ def test_a_first_step_that_allocates_the_buffers_does_not_disable_recording(make
 
 def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
     """These heads have 24 elements; the cache pads them with zeros."""
-    reference("llama-multi-query", tmp_path)
+    write_checkpoint("llama-multi-query", tmp_path)
     model, pool = make_model(tmp_path)
     assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 1, 1]
     assert model.geometry.cached_head_dim == 32
@@ -243,7 +243,7 @@ def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
     ["gpt-neox", "phi", "cohere2", "exaone4", "olmo2", "olmo-clipped", "llama4", "stablelm-qk-norm", "opt-350m"],
 )
 def test_layers_of_other_forms_are_computed_by_kernels(variant, make_model, tmp_path):
-    reference(variant, tmp_path, torch.bfloat16)
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
     plans = [prefill(0, 4), join(0), STEADY, STEADY]
     model, pool = make_model(tmp_path)
     assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 1]
@@ -263,7 +263,7 @@ def test_experts_are_computed_by_kernels_however_many_tokens_each_has(make_model
 
 @pytest.mark.parametrize("variant", ["gemma2", "bloom-even"])
 def test_caps_slopes_and_the_norm_of_the_embedding_are_computed_by_kernels(make_model, tmp_path, variant):
-    reference(variant, tmp_path)
+    write_checkpoint(variant, tmp_path)
     model, pool = make_model(tmp_path)
     assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 1, 1]
 
