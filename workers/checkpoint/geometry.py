@@ -12,8 +12,8 @@ from paged_serve.protocol.errors import ConfigError
 from .experts import NUM_SHARES, Experts
 
 Positive = Annotated[float, Meta(gt=0)]
-# The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none. Or a
-# projection of each token (late interaction).
+# The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
+# Or a projection of each token (late interaction).
 Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "projection", "none"]
 # …_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_…: without a weight.
 NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "unbiased_layer", "plain_layer"]

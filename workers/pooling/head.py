@@ -113,8 +113,8 @@ def label_layers(
 ) -> list[Dense]:
     """The layers from a hidden state to the labels' scores; all but the last have `hidden_size` outputs.
 
-    `num_labels` 0: the last has as many outputs as its tensor has rows. Raises ConfigError for a tensor that is missing,
-    not finite or of the wrong shape.
+    `num_labels` 0: the last has as many outputs as its tensor has rows. Raises ConfigError for a tensor that is
+    missing, not finite or of the wrong shape.
     """
     found = []
     for layer in layers:

@@ -180,7 +180,7 @@ def test_one_call_runs_the_layers_and_the_output_head(make_model, quantization, 
 
 
 def test_a_plain_decoder_of_transformers_runs_in_one_call(make_model, tmp_path):
-    reference("qwen3", tmp_path)
+    write_checkpoint("qwen3", tmp_path)
     model, pool = make_model(tmp_path, model_impl="transformers")
     runner = new_runner(model)
     for plan in (prefill(0, 9), join(0)):
@@ -253,7 +253,7 @@ def test_layers_of_other_forms_are_computed_by_kernels(variant, make_model, tmp_
 @pytest.mark.parametrize("variant", ["qwen2-moe", "glm4-moe", "gpt-oss"])
 def test_experts_are_computed_by_kernels_however_many_tokens_each_has(make_model, tmp_path, variant):
     """Other tokens in each step, so other experts have rows than when the step was recorded."""
-    reference(variant, tmp_path, torch.bfloat16)
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
     for quantization in ("auto", "int8"):
         model, pool = make_model(tmp_path, quantization=quantization)
         plans = [prefill(row, 9) for row in range(3)] + [join(0, 1, 2), STEADY, STEADY]
