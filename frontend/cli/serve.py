@@ -78,7 +78,7 @@ def with_local_model(config: Config) -> tuple[Config, bool]:
     if template and not os.path.isfile(template):
         raise ConfigError(f"there is no chat template {template}")
     asked = config.model
-    folder = find_model_folder(asked.model)
+    folder = find_model_folder(asked.model, has_tokenizer=not asked.tokenizer)
     model = msgspec.structs.replace(
         asked,
         model=folder,

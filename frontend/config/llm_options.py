@@ -59,7 +59,7 @@ def config_of(model: str, options: Mapping[str, Any]) -> Config:
             raise ConfigError(_unknown(name))
         layer, key = setting.key.split(".")
         layers.setdefault(layer, {})[key] = _converted(name, layer, key, value)
-    folder = find_model_folder(model)
+    folder = find_model_folder(model, has_tokenizer=not layers.get("model", {}).get("tokenizer"))
     names = (model,) if model else ("demo",)
     layers["model"] = {"served_model_names": names, "tokenizer": folder, **layers.get("model", {}), "model": folder}
     config = msgspec.convert(layers, Config)

@@ -26,10 +26,11 @@ def is_hub_name(model: str) -> bool:
     return _HUB_NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
-def find_model_folder(model: str) -> str:
+def find_model_folder(model: str, *, has_tokenizer: bool = True) -> str:
     """The absolute folder of `model`: "" (the built-in demo model), a folder, a GGUF file, or a name on the hub.
 
-    Downloads a hub model that is not in the local cache. Raises ConfigError that names the places that were tried.
+    Downloads a hub model that is not in the local cache. Without `has_tokenizer` the tokenizer of a GGUF file, which
+    may be unsupported, is not converted. Raises ConfigError that names the places that were tried.
     """
     folder = Path(model).expanduser() if model else demo_model_folder()
     if folder.is_dir():
@@ -37,7 +38,7 @@ def find_model_folder(model: str) -> str:
     if folder.suffix == GGUF:
         if not folder.is_file():
             raise ConfigError(f"there is no file {model} (looked at {folder.absolute()})")
-        return _made_of_gguf(folder)
+        return _made_of_gguf(folder, has_tokenizer=has_tokenizer)
     if folder.exists():
         raise ConfigError(
             f"model {model} is a file; give the folder that holds config.json and *.safetensors, or a {GGUF} file"
@@ -77,17 +78,18 @@ def _download(model: str) -> str:
     raise ConfigError(f"there is no folder {Path(model).absolute()}, and from the Hugging Face hub: {reason}")
 
 
-def _made_of_gguf(file: Path) -> str:
+def _made_of_gguf(file: Path, *, has_tokenizer: bool) -> str:
     """The folder of a GGUF file, made in a separate process: conversion takes much memory, the supervisor little."""
-    folder, reason = _answer("paged_serve.frontend.gguf.folder", str(file.absolute()))
+    options = () if has_tokenizer else ("without-tokenizer",)
+    folder, reason = _answer("paged_serve.frontend.gguf.folder", str(file.absolute()), *options)
     if folder:
         return folder
     raise ConfigError(reason)
 
 
-def _answer(module: str, argument: str) -> tuple[str, str]:
+def _answer(module: str, *arguments: str) -> tuple[str, str]:
     """The folder that a helper process prints, or else the reason why there is none."""
-    done = subprocess.run([sys.executable, "-m", module, argument], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True)
     answer = done.stdout.strip().splitlines()
     if done.returncode == 0 and answer:
         return answer[-1], ""

@@ -1,4 +1,4 @@
-"""`python -m paged_serve.frontend.gguf.folder FILE`: makes the model folder of a GGUF file.
+"""`python -m paged_serve.frontend.gguf.folder FILE [without-tokenizer]`: makes the model folder of a GGUF file.
 
 Last line on stdout: the folder, or (exit code 1) why not. A process of its own, because a vocabulary takes hundreds of
 megabytes while it is converted, and the supervisor stays small.
@@ -21,17 +21,18 @@ from paged_serve.protocol.errors import ConfigError
 
 from .config_fields import config_fields
 from .model import GgufModel
-from .tokenizer_files import tokenizer_files
+from .tokenizer_files import text_files
 
-CONVERSION = 2  # raised whenever the files of a folder change
+CONVERSION = 3  # raised whenever the files of a folder change
+WITHOUT_TOKENIZER = "without-tokenizer"  # another folder has it
 
 
-def make_folder(path: Path, root: Path) -> Path:
+def make_folder(path: Path, root: Path, *, has_tokenizer: bool = True) -> Path:
     """The folder of the model in `path`, in `root`; it is written once. Raises ConfigError."""
     model = GgufModel.read(path.resolve())
-    files = folder_files(model)
+    files = folder_files(model, has_tokenizer=has_tokenizer)
     paths = [str(file.path) for file in model.files]
-    fields = (__version__, CONVERSION, paths, [file.digest for file in model.files])
+    fields = (__version__, CONVERSION, has_tokenizer, paths, [file.digest for file in model.files])
     folder = root / f"{path.stem}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:16]}"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,10 +44,10 @@ def make_folder(path: Path, root: Path) -> Path:
     return folder
 
 
-def folder_files(model: GgufModel) -> dict[str, Any]:
+def folder_files(model: GgufModel, *, has_tokenizer: bool) -> dict[str, Any]:
     """File name -> its JSON or its text. Raises ConfigError for what is not supported."""
     config = config_fields(model)
-    return {"config.json": config, **tokenizer_files(model, config["vocab_size"])}
+    return {"config.json": config, **text_files(model, config["vocab_size"], has_tokenizer=has_tokenizer)}
 
 
 def _write(model: GgufModel, files: dict[str, Any], folder: Path) -> None:
@@ -79,7 +80,8 @@ def main() -> int:
     from huggingface_hub.constants import HF_HOME
 
     try:
-        print(make_folder(Path(sys.argv[1]), Path(HF_HOME) / "paged-serve" / "gguf"))
+        has_tokenizer = WITHOUT_TOKENIZER not in sys.argv[2:]
+        print(make_folder(Path(sys.argv[1]), Path(HF_HOME) / "paged-serve" / "gguf", has_tokenizer=has_tokenizer))
     except Exception as error:  # the main function of this process: its parent gets one line for any error
         named = "" if isinstance(error, ConfigError) else f"{sys.argv[1]} cannot be converted: {type(error).__name__}: "
         print(f"{named}{' '.join(str(error).splitlines())}")

@@ -22,9 +22,15 @@ ADDED = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
 NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other special tokens remove the spaces after them
 
 
-def tokenizer_files(model: GgufModel, num_rows: int) -> dict[str, Any]:
-    """File name -> its JSON or its text. Raises ConfigError."""
+def text_files(model: GgufModel, num_rows: int, *, has_tokenizer: bool) -> dict[str, Any]:
+    """File name -> its JSON or its text; `has_tokenizer`: with the tokenizer's own files. Raises ConfigError."""
     vocabulary = Vocabulary.read(model.metadata, num_rows)
+    generation = {"eos_token_id": vocabulary.end_ids(), **_sampling(model)}
+    files = {"generation_config.json": generation, **_templates(model)}
+    return files | _tokenizer_files(model, vocabulary) if has_tokenizer else files
+
+
+def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]:
     kind = model.metadata.text(f"{PREFIX}model")
     match kind:
         case "gpt2":
@@ -41,12 +47,10 @@ def tokenizer_files(model: GgufModel, num_rows: int) -> dict[str, Any]:
     added = _added_tokens(vocabulary, merges_spaces=kind == SENTENCE_PIECE, strips=model.architecture == "phi3")
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     named = {f"{name}_token": vocabulary.tokens[token] for name, token in special.items()}
-    files: dict[str, Any] = {
+    return {
         "tokenizer.json": {**whole, "post_processor": around},
         "tokenizer_config.json": {**named, "add_bos_token": _adds(vocabulary, "bos", adds_bos and "bos" in special)},
-        "generation_config.json": {"eos_token_id": vocabulary.end_ids(), **_sampling(model)},
     }
-    return files | _templates(model)
 
 
 def _adds(vocabulary: Vocabulary, name: str, default: bool) -> bool:

@@ -169,9 +169,9 @@ class TestModelFolder:
             find_model_folder(str(folder))
 
     def test_a_file_is_not_accepted_as_a_model(self, tmp_path):
-        (tmp_path / "model.gguf").write_text("")
+        (tmp_path / "model.bin").write_text("")
         with pytest.raises(ConfigError, match="is a file; give the folder"):
-            find_model_folder(str(tmp_path / "model.gguf"))
+            find_model_folder(str(tmp_path / "model.bin"))
 
 
 class TestBanner:

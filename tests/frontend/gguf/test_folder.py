@@ -143,6 +143,15 @@ def test_gemmas_of_27b_have_another_scale():
     assert (scalar("gemma3", 62), scalar("gemma3", 26)) == (16, 8)
 
 
+def test_a_file_whose_tokenizer_is_not_supported_is_served_with_another(tmp_path):
+    file = write(tmp_path / "model.gguf", tokenizer__ggml__pre="unheard-of", tokenizer__chat_template=TEMPLATE)
+    with pytest.raises(ConfigError, match="Give the model's own tokenizer with --tokenizer FOLDER"):
+        make_folder(file, tmp_path / "made")
+    folder = make_folder(file, tmp_path / "made", has_tokenizer=False)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"model.gguf", "config.json", "generation_config.json", "chat_template.jinja"}
+
+
 def test_a_missing_file_and_another_file_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no file"):
         find_model_folder(str(tmp_path / "nothing.gguf"))

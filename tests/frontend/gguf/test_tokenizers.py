@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from paged_serve.frontend.gguf.pre_tokenizers import PRE_TOKENIZERS
-from paged_serve.frontend.gguf.tokenizer_files import tokenizer_files
+from paged_serve.frontend.gguf.tokenizer_files import text_files
 from paged_serve.frontend.gguf.vocabulary import MAX_TOKEN_CHARS
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError
@@ -67,7 +67,7 @@ def keys_of(made: tokenizers.Tokenizer, **more: Any) -> dict[str, Any]:
 
 
 def loaded(keys: dict[str, Any], tmp_path: Path, architecture: str = "llama", num_rows: int = 1 << 20) -> Tokenizer:
-    for name, contents in tokenizer_files(model_of(keys, architecture), num_rows).items():
+    for name, contents in text_files(model_of(keys, architecture), num_rows, has_tokenizer=True).items():
         (tmp_path / name).write_text(contents if isinstance(contents, str) else json.dumps(contents))
     return Tokenizer(str(tmp_path))
 

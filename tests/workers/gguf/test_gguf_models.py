@@ -19,7 +19,9 @@ from .models import MODELS, dequantize_folder, write_model
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 FLOATS = [name for name in MODELS if name != "wide"]
 PROMPT = random_tokens(80)
-BLOCKS = [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K]
+OFTEN = [Type.Q4_0, Type.Q8_0, Type.Q4_K, Type.Q6_K]
+SELDOM = [Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q5_K]
+BLOCKS = [*OFTEN, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in SELDOM)]
 
 
 def logits(folder: Path, **options):
@@ -120,6 +122,17 @@ def test_a_model_in_parts_is_the_same_model(tmp_path):
         make_folder(parts[0], tmp_path / "made")
 
 
+def test_packed_weights_are_kept_and_read_like_those_of_a_folder(tmp_path, make_pool, caplog):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    made = converted(write_model("wide", tmp_path / "folder", torch.bfloat16), tmp_path, Type.Q4_0)
+    expected, kept = logits(made, pool=pool), {"packed_weights_dir": str(tmp_path)}
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert torch.equal(logits(made, pool=pool, **kept), expected)
+    assert "packed weights were read from" in caplog.text
+
+
 def test_a_file_is_served_by_the_transformers_library_too(tmp_path):
     folder = write_model("llama", tmp_path / "folder", torch.bfloat16)
     made = converted(folder, tmp_path)
@@ -160,3 +173,15 @@ def test_blocks_that_are_not_finite_are_refused_by_name(tmp_path):
     file.write_bytes(data)
     with pytest.raises(ConfigError, match=r"tensor model.layers.1.mlp.up_proj.weight holds NaN or infinity"):
         ours(made)
+
+
+def test_floats_that_are_not_finite_are_refused_by_name(tmp_path, pools):
+    made = converted(write_model("llama", tmp_path / "folder", torch.float16), tmp_path)
+    file = tmp_path / "model.gguf"
+    data = bytearray(file.read_bytes())
+    start = read_gguf(file).tensors["blk.1.attn_k.weight"].start
+    data[start : start + 2] = b"\x00\x7c"
+    file.write_bytes(data)
+    for pool in pools:
+        with pytest.raises(ConfigError, match=r"tensor model.layers.1.self_attn.\w+.weight holds NaN or infinity"):
+            ours(made, pool=pool)
