@@ -56,5 +56,5 @@ def max_sim(query: Pooled, document: Pooled) -> float:
 
 
 def _rows(pooled: Pooled) -> list[list[float]]:
-    given, columns = numbers(pooled.values), pooled.columns
-    return [list(given[start : start + columns]) for start in range(0, len(given), columns)]
+    given, columns = [*numbers(pooled.values)], pooled.columns
+    return [given[start : start + columns] for start in range(0, len(given), columns)]

@@ -40,7 +40,7 @@ def test_kernels_are_not_for_relative_positions(tmp_path):
     assert computes(replace(geometry, relative_positions=None))
 
 
-@pytest.mark.parametrize("variant", ["cohere", "olmo2", "opt-350m"])
+@pytest.mark.parametrize("variant", ["cohere", "olmo2", pytest.param("opt-350m", marks=pytest.mark.nightly)])
 def test_the_kernel_list_has_the_norms_of_layers_of_other_forms(variant, tmp_path):
     write_checkpoint(variant, tmp_path, torch.bfloat16)
     model = load(str(tmp_path), CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu"))

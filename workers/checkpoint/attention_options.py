@@ -84,7 +84,8 @@ def distance_buckets(num_buckets: int, max_distance: int) -> Tensor:
     def bucket(distance: int) -> int:
         if distance < exact:
             return distance
-        power: int = distance**growing
-        return exact + sum(int(max_distance**step * exact ** (growing - step)) <= power for step in range(1, growing))
+        power = distance**growing
+        steps: int = sum(max_distance**step * exact ** (growing - step) <= power for step in range(1, growing))
+        return exact + steps
 
     return torch.tensor([bucket(abs(d)) + (d > 0) * half for d in range(-max_distance, max_distance + 1)])

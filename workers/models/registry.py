@@ -229,7 +229,7 @@ def read_geometry(
         head=head,
         is_bidirectional=family.is_bidirectional,
         reaches=family.reaches(config),
-        usual_max_len=max_seq_length(folder) if head == "none" else None,
+        usual_max_len=max_seq_length(folder) if head in ("none", "projection") else None,
         experts=_checked(family.experts(config)),
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
