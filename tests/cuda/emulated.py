@@ -102,27 +102,44 @@ class EmulatorLauncher:
         return library
 
     def _build(self, kernel: Kernel) -> Path:
-        assert COMPILER, "the emulator needs g++"
         options = [*self._options, *kernel.options]
-        sources = {path.name: path.read_bytes() for path in included(self._folder, kernel.file)}
-        key = hashlib.sha256(repr((sorted(sources.items()), kernel.file, options)).encode()).hexdigest()[:24]
-        path = CACHE / f"{kernel.function}-{key}.so"
-        if not path.exists():
-            CACHE.mkdir(parents=True, exist_ok=True)
-            with path.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # processes of tests want the same kernels at the same time
-                if not path.exists():
-                    self._compile(kernel, options, path)
-        return path
+        key = key_of(included(self._folder, kernel.file), [kernel.file, *options])
+        command = [*options, "-include", str(precompiled_headers(self._options)), f"-I{EMULATOR}", f"-I{self._folder}"]
+        return built(CACHE / f"{kernel.function}-{key}.so", [*command, str(self._folder / kernel.file)])
 
-    def _compile(self, kernel: Kernel, options: list[str], path: Path) -> None:
-        temporary = path.with_suffix(f".{os.getpid()}")
-        folders = [f"-I{EMULATOR}", f"-I{self._folder}"]
-        command = [COMPILER, *options, *folders, str(self._folder / kernel.file), "-o", str(temporary)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise EmulatorError(f"{kernel.file} does not compile: {done.stderr[:2000]}")
+
+def precompiled_headers(options: tuple[str, ...]) -> Path:
+    """A header that includes the emulator's; what g++ makes of it lies beside it, and spares each kernel that."""
+    path = CACHE / f"emulator-{key_of(included(EMULATOR, 'cuda_emulator.h'), options)}.h"
+    if not path.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        temporary = Path(f"{path}.{os.getpid()}")
+        temporary.write_text('#include "cuda_emulator.h"\n')
         temporary.replace(path)
+    built(path.with_suffix(".h.gch"), [*options, f"-I{EMULATOR}", "-x", "c++-header", str(path)])
+    return path
+
+
+def key_of(sources: set[Path], options: Iterable[str]) -> str:
+    contents = sorted((path.name, path.read_bytes()) for path in sources)
+    return hashlib.sha256(repr((contents, list(options))).encode()).hexdigest()[:24]
+
+
+def built(path: Path, command: list[str]) -> Path:
+    """The file that g++ makes; of processes that want it at the same time one makes it."""
+    assert COMPILER, "the emulator needs g++"
+    if not path.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with Path(f"{path}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                temporary = Path(f"{path}.{os.getpid()}")
+                command = [COMPILER, *command, "-o", str(temporary)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise EmulatorError(f"{command[-3]} does not compile: {done.stderr[:2000]}")
+                temporary.replace(path)
+    return path
 
 
 def included(folder: Path, name: str) -> set[Path]:

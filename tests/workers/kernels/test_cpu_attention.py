@@ -203,9 +203,9 @@ def test_keys_outside_every_mask_may_hold_anything_and_have_no_block(cpu_pools, 
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-@pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
-def test_a_cap_bounds_the_scores(cpu_pools, cap, dtypes):
-    case = make_case([(5, 1), (200, 1), (100, 70)], dtypes, group=2, head_dim=64, cap=cap)
+@pytest.mark.parametrize("options", [{"cap": 0.5}, {"cap": 5.0, "window": 90}, {"cap": 50.0}], ids=str)
+def test_a_cap_bounds_the_scores(cpu_pools, options, dtypes):
+    case = make_case([(5, 1), (200, 1), (100, 70)], dtypes, group=2, head_dim=64, **options)
     case.options = replace(case.options, scale=8 * case.options.scale)
     assert_near(case.run(cpu_pools[0]), case)
 
