@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from .weight_forms import GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, joined, with_outputs
+from .weight_forms import GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, with_outputs
 
 ROWS = 64  # so that experts have whole panels in the layout of the CPU kernels
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of e2m1 without its sign, the highest bit
@@ -59,7 +59,7 @@ def padded_outputs(outputs: int) -> int:
 def stacked_experts(name: str, experts: Sequence[Weight]) -> Weight:
     """Stack the weights [outputs, inputs] of `experts`, padded with zeros. Raises ConfigError if their forms differ."""
     first, padded = experts[0], padded_outputs(experts[0].shape[0])
-    if any(len(joined([first, other])) > 1 for other in experts[1:] if not isinstance(other, Tensor)):
+    if len({_form(weight) for weight in experts}) > 1:
         raise ConfigError(f"{name}: the experts of a layer must be quantized in one way; quantize all of them or none")
     if isinstance(first, GroupedWeight) and first.order is not None:
         raise ConfigError(f"{name} is quantized in activation order, which experts do not support; use desc_act=false")
@@ -78,6 +78,17 @@ def of_expert(weight: Weight, index: int, outputs: int) -> Weight:
     """The weight [outputs, inputs] of one expert of a stacked one."""
     start = index * padded_outputs(outputs)
     return each_tensor(weight, lambda tensor: tensor[start : start + outputs])
+
+
+def _form(weight: Weight) -> tuple[object, ...]:
+    """What must be equal of weights that are stacked."""
+    match weight:
+        case StoredWeight():
+            return StoredWeight, weight.dtype
+        case GroupedWeight():
+            return GroupedWeight, weight.bits, weight.group_size, weight.zeros is None
+        case _:
+            return (type(weight),)
 
 
 def _stacked_codes(each: Sequence[Weight]) -> Weight:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.torch.experts import route
 from paged_serve.workers.checkpoint.experts import Experts
 from paged_serve.workers.checkpoint.geometry import Activation
@@ -145,6 +146,15 @@ def test_the_stacked_weight_of_one_expert_is_its_own():
     stacked = stacked_experts("experts", each)
     assert len(stacked) == 3 * 128
     assert all(torch.equal(of_expert(stacked, e, 70), one) for e, one in enumerate(each))
+
+
+@pytest.mark.parametrize("other", [*FORMS][:-1])
+def test_experts_of_different_forms_are_refused(other):
+    each = [FORMS[form][1](torch.randn(64, 32)) for form in ("int4 with zeros", other)]
+    with pytest.raises(ConfigError, match=r"layers.0.experts: the experts of a layer must be quantized in one way"):
+        stacked_experts("layers.0.experts", each)
+    with pytest.raises(ConfigError, match="in one way"):
+        stacked_experts("layers.0.experts", each[::-1])
 
 
 def test_activations_of_places_in_use_are_those_of_their_rows(cpu_pools):
