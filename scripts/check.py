@@ -23,14 +23,14 @@ ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 ISAS = "--isas"
 OPTIONS = [option for option in sys.argv[1:] if option != ISAS]
-PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", *OPTIONS]
+PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal"]
 FIRST = [
     [PYTHON, "-m", "ruff", "check", "."],
     [PYTHON, "-m", "ruff", "format", "--check", "."],
     [PYTHON, "scripts/make_docs.py", "--check"],
 ]
 TYPES = [PYTHON, "-m", "mypy", "-p", "paged_serve"]
-TESTS = [*PYTEST, "-m", "not nightly and not alone", "--portable-too"]
+TESTS = [*PYTEST, "-m", "not nightly and not alone", "--portable-too", *OPTIONS]
 ALONE = [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"]
 
 
@@ -38,9 +38,8 @@ def isas() -> list[list[str]]:
     """Tests of whole models on every instruction set except the best."""
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
-    return [
-        [*PYTEST, "tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa", isa] for isa in runnable_isas()[1:]
-    ]
+    others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]
+    return [[*PYTEST, *OPTIONS, *others, isa] for isa in runnable_isas()[1:]]
 
 
 def run(command: list[str]) -> None:
@@ -69,7 +68,7 @@ def beside(command: list[str]) -> Iterator[None]:
             process.kill()
             process.wait()
         output.seek(0)
-        print("$", text_of(command), "(meanwhile)", output.read(), sep="\n", end=f"  exit {code}\n", flush=True)
+        print(f"$ {text_of(command)}  (meanwhile)\n{output.read()}  exit {code}", flush=True)
     if code:
         sys.exit(code)
 

@@ -52,10 +52,13 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark tests that depend on --cpu-isa, so that check.py need not repeat the others for every instruction set."""
     slow = {"portable"} - set(cpu.runnable_isas()[:1])  # its FMA is in software; test_isa_bits.py compares its bits
-    items[:] = [item for item in items if not (item.get_closest_marker("portable_too") and _without_kernels(item))]
+    repeated = [item for item in items if item.get_closest_marker("portable_too") and _without_kernels(item)]
+    config.hook.pytest_deselected(items=repeated)
+    left_out = set(repeated)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if parameters.get("cpu_library") in slow and item.get_closest_marker("long_in_software"):

@@ -32,7 +32,7 @@ def assert_rows_keep_their_bits(operation, rows, thread_counts=(1, 2, 3)):
     """
     generator = torch.Generator().manual_seed(5)
     whole = operation(rows).clone()
-    for row in range(0, len(rows), 2):
+    for row in range(0, len(rows), 7):  # even ones and odd ones
         assert torch.equal(operation(rows[row : row + 1]), whole[row : row + 1]), f"row {row} alone"
     for threads in thread_counts:
         torch.set_num_threads(threads)
