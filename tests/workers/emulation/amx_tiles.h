@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 constexpr int TILES = 8, ROWS = 16, ROW_BYTES = 64, ROW_WORDS = ROW_BYTES / 4;
 
@@ -118,7 +119,8 @@ class TileState {
 
   void check(int sums, int a, int b) {
     if (sums == a || sums == b || a == b) fault("a dot product with one tile twice");
-    if (of(a), of(b), of(sums), rows(sums) != rows(a)) fault("a dot product whose sums have other rows than its first factor");
+    for (const int tile : {sums, a, b}) of(tile);
+    if (rows(sums) != rows(a)) fault("a dot product whose sums have other rows than its first factor");
     if (row_bytes(sums) != row_bytes(b)) fault("a dot product whose sums have other columns than its second factor");
     if (row_bytes(a) % 4 || row_bytes(b) % 4 || row_bytes(a) / 4 != rows(b)) fault("a dot product of other lengths");
   }

@@ -139,7 +139,7 @@ void on_illegal_instruction(int, siginfo_t*, void* context) {
   if (at[0] == REPLACED && at[1] == AS_CPUID) answer_cpuid(registers), at += CPUID_BYTES;
   else if (at[0] == REPLACED) answer_xgetbv(registers), at += XGETBV_BYTES;
   for (Instruction found; decode(registers, at, found); at += found.bytes) run(found);
-  if (at == first) real_sigaction(SIGILL, &others, nullptr);  // and again, for whom it concerns
+  if (at == first) real_sigaction(SIGILL, &others, nullptr);  // it is met again, by the process's own handler
   registers[REG_RIP] = (greg_t)at;
 }
 
@@ -166,7 +166,7 @@ void fault(const char* what) {
   abort();
 }
 
-// faulthandler wants SIGILL for itself, too: it gets what is no instruction of AMX.
+// faulthandler takes SIGILL, too: its handler gets what is no instruction of AMX.
 API int sigaction(int number, const struct sigaction* wanted, struct sigaction* before) {
   if (number != SIGILL) return real_sigaction(number, wanted, before);
   if (before) *before = others;

@@ -18,7 +18,8 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu import parameters
 
 NAN_CODE = 0x80  # on x86; codes of numbers are in -127..127
-NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}
+NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}  # of float32 and bfloat16
+FP16_NAN_MAGNITUDE = {**NAN_MAGNITUDE, np.uint16: (0x7FFF, 0x7C00)}
 
 
 class Driver:
@@ -117,12 +118,12 @@ class EmulatedLibrary(cpu.Library):
 
 
 def _compare(name: str, before: bytes, expected: bytes, found: bytes) -> None:
-    """Assert that bits are equal, or both values are NaN as bfloat16 or as float."""
+    """Assert that bits are equal, or both values are NaN: as float, or as the kernel's type of 16 bits."""
     if expected == found:
         return
     ours, theirs = (np.frombuffer(content, np.uint16) for content in (expected, found))
     differs = ours != theirs
-    for kind, (magnitude, infinity) in NAN_MAGNITUDE.items():
+    for kind, (magnitude, infinity) in (FP16_NAN_MAGNITUDE if "fp16" in name else NAN_MAGNITUDE).items():
         nan = [(np.frombuffer(content, kind) & magnitude) > infinity for content in (expected, found)]
         differs &= ~np.repeat(nan[0] & nan[1], np.dtype(kind).itemsize // 2)
     if name in (

@@ -17,7 +17,8 @@ from paged_serve.workers.kernels.cpu import library as cpu
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 EMULATION = HERE.parent / "emulation"
 CROSS, QEMU, ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
-TESTS = ("gemm", "quantized_gemm", "segments", "attention", "elementwise", "sampling", "program")
+KERNELS = ("gemm", "quantized_gemm", "segments", "attention", "elementwise", "sampling", "program")
+TESTS = (*(f"kernels/test_cpu_{name}.py" for name in KERNELS), "order_of_sums/test_tile_order.py")
 NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators or chosen or another_order"
 needed = (CROSS, QEMU, "aarch64-linux-gnu-objdump", "g++")
 pytestmark = [
@@ -69,7 +70,7 @@ def test_every_call_has_the_bits_of_this_machine(folder, library, subject):
         "PAGED_SERVE_TEST_EMULATED": str(library),
         "PYTHONMALLOC": "malloc",  # so that all memory of Python is in the heap
     }
-    tests = [str(HERE / f"test_cpu_{subject}.py"), "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
+    tests = [str(HERE.parent / subject), "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", "--products", "whole", *tests]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
