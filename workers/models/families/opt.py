@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, renamed
+from .family import Biases, Family, WeightNames, need, positive, renamed
 
 FIELDS = {"ffn_dim": "intermediate_size", "activation_function": "hidden_act"}
 NEEDED = {
@@ -20,6 +20,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("OPT", found, **NEEDED)
     if found.get("do_layer_norm_before", True):
         need("OPT with do_layer_norm_before=true", found, word_embed_proj_dim=found.get("hidden_size"))
+    elif "word_embed_proj_dim" in found:
+        positive(found, "word_embed_proj_dim")
     return found
 
 
