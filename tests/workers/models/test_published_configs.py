@@ -30,6 +30,8 @@ def cut(name: str) -> dict[str, Any]:
     config = CONFIGS[name]
     layers = next(field for field in ("n_layer", "n_layers", "num_hidden_layers") if field in config)
     config = config | {layers: 1 if config.get("hidden_size", 0) >= WIDE else 2}
+    if "layer_types" in config:
+        config |= {"layer_types": config["layer_types"][: config[layers]]}
     if name not in FAST:
         config |= {"vocab_size": min(VOCABULARY, config["vocab_size"]), "pad_token_id": None}
     if "layer_types" in config:
