@@ -45,7 +45,7 @@ def test_another_body_with_the_same_key_is_refused_each_time(server):
         for number in range(NUM_TIMES):
             with ask(server, "POST", COMPLETION, {**STORY, "max_tokens": 5 + number}, Idempotency_Key=key) as refused:
                 assert refused.status == 422
-                assert "Take a new key" in json.loads(refused.read())["error"]["message"]
+                assert "Use a new key" in json.loads(refused.read())["error"]["message"]
 
 
 def test_a_stream_is_found_through_every_frontend_and_deleted_for_all(server):
