@@ -218,7 +218,7 @@ async def test_callers_do_not_see_each_other_and_a_key_is_for_one_request():
     with pytest.raises(HttpError, match="There is no stream") as unknown:
         kept.of_id(b"other", answer.answer_id, 0)
     assert unknown.value.status == 404
-    with pytest.raises(HttpError, match="another request") as used:
+    with pytest.raises(HttpError, match="another recent request") as used:
         kept.of_request(KeyedRequest(b"", "k", "e"), None)
     assert used.value.status == 422
     assert kept.of_id(b"", answer.answer_id, 0) is answer
