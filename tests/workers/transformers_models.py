@@ -21,7 +21,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "HyperCLOVAX": {},  # multipliers, post-norms
     "Jais2": {},  # layer norms
     "Ministral": {"head_dim": 32, **WINDOWS},
-    "Ministral3": {"head_dim": 32, "rope_parameters": {"rope_type": "yarn", "factor": 8.0, **SCALED}},
+    # queries scaled by position
+    "Ministral3": {
+        "head_dim": 32,
+        "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "llama_4_scaling_beta": 0.1, **SCALED},
+    },
     "NanoChat": {},  # norms without weights
     "Nemotron": {},  # layer norms with weights stored minus 1, partial rotation
     # soft caps
