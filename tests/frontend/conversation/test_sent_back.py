@@ -250,6 +250,13 @@ def test_fields_that_would_change_the_answer_are_refused_with_the_reason(folder,
     assert reason in error["message"]
 
 
+def test_a_predicted_part_without_its_type_is_refused(folder):
+    body = {"messages": [USER], "prediction": {"type": "content", "content": [{"text": "hello"}]}}
+    error = Server(folder).ask("POST", CHAT, body).json()["error"]
+    assert error["code"] == 400
+    assert "type" in error["message"]
+
+
 def test_padding_of_a_stream_is_refused(folder):
     body = {"messages": [USER], "stream": True, "stream_options": {"include_obfuscation": True}}
     error = Server(folder).ask("POST", CHAT, body).json()["error"]

@@ -17,10 +17,10 @@ from ....conversation.messages import (
     Messages,
     ReasoningEffort,
     TemplateKwargs,
-    TextPart,
     Tools,
     Verbosity,
 )
+from ....conversation.sent_back import WithPart
 from . import fields
 
 Prompt = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
@@ -87,11 +87,16 @@ class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ttl: Label | None = None
 
 
+class PredictedPart(WithPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A prediction of the answer. It has no effect: it could make the answer faster, but never change it."""
 
     type: Literal["content"]
-    content: str | list[TextPart]
+    content: str | list[PredictedPart]
 
 
 class DryAndXtc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
