@@ -3,7 +3,7 @@
 Last line on stdout: the folder, or (exit code 1) why not. A process of its own, because a vocabulary takes hundreds of
 megabytes while it is converted, and the supervisor stays small.
 
-<HF_HOME>/paged-serve/gguf/<name>-<key>/   a key a content: of the header, the file's place and this version
+<HF_HOME>/paged-serve/gguf/<name>-<key>/   one key per content: of the header, the file's place and this version
     model.gguf -> the file                 …-00001-of-0000N.gguf for each part of a divided model
     config.json tokenizer.json tokenizer_config.json generation_config.json chat_template.jinja
 """

@@ -22,22 +22,11 @@ def _cased_words(after: str, digits: str) -> str:
     return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 
 
-_QWEN35 = (
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
-)
-_DEEPSEEK_V3 = (
-    r"\p{N}{1,3}",
-    "[一-龥\u3040-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
-    + _SPACES,
-)
-
-
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """`splits`: expressions applied in order; empty: GPT-2's own, which the library has."""
+    """`split`: the expression; empty: GPT-2's own, which the library has."""
 
-    splits: tuple[str, ...] = ()
+    split: str = ""
     single_digits: bool = False  # before GPT-2's expression
     composes: bool = False  # texts are composed first (Unicode's NFC)
     ignores_merges: bool = False  # a word that is a token is not merged from its parts
@@ -49,32 +38,27 @@ class PreTokenizer:
 
     def pre_tokenizer(self) -> dict[str, Any]:
         """As in tokenizer.json."""
-        steps: list[dict[str, Any]] = [
-            {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
-            for split in self.splits
-        ]
+        steps: list[dict[str, Any]] = []
+        if self.split:
+            steps.append({"type": "Split", "pattern": {"Regex": self.split}, "behavior": "Isolated", "invert": False})
         if self.single_digits:
             steps.append({"type": "Digits", "individual_digits": True})
         steps.append(
-            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": not self.splits}
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": not self.split}
         )
         return {"type": "Sequence", "pretokenizers": steps}
 
 
-_LLAMA3 = PreTokenizer((_words(r"\p{N}{1,3}"),), ignores_merges=True, adds_bos=True)
-_THREE_DIGITS = PreTokenizer((_words(r"\p{N}{1,3}"),))
+_LLAMA3 = PreTokenizer(_words(r"\p{N}{1,3}"), ignores_merges=True, adds_bos=True)
+_THREE_DIGITS = PreTokenizer(_words(r"\p{N}{1,3}"))
 _GPT2, _DIGITS = PreTokenizer(), PreTokenizer(single_digits=True)
-_QWEN2 = PreTokenizer((_words(r"\p{N}"),), composes=True)
-PRE_TOKENIZERS = {
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"), _LLAMA3),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _THREE_DIGITS),
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": PreTokenizer((_words(r"\p{N}"),)),
-    "qwen35": PreTokenizer((_QWEN35,), composes=True),
-    "tekken": PreTokenizer((_cased_words("", r"\p{N}"),), ignores_merges=True, adds_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), PreTokenizer((_cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}"),))),
-    **dict.fromkeys(("deepseek-v3", "deepseek3-llm"), PreTokenizer(_DEEPSEEK_V3)),
-    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "exaone4"), _GPT2),
-    **dict.fromkeys(("starcoder", "refact", "smollm", "codeshell", "exaone"), _DIGITS),
-    "command-r": PreTokenizer(single_digits=True, composes=True),
+PRE_TOKENIZERS = {  # those of models whose architectures are supported
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), _THREE_DIGITS),
+    "qwen2": PreTokenizer(_words(r"\p{N}"), composes=True),
+    "deepseek-r1-qwen": PreTokenizer(_words(r"\p{N}")),
+    "tekken": PreTokenizer(_cased_words("", r"\p{N}"), ignores_merges=True, adds_bos=True),
+    "gpt-4o": PreTokenizer(_cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")),
+    **dict.fromkeys(("gpt-2", "phi-2"), _GPT2),
+    **dict.fromkeys(("refact", "smollm"), _DIGITS),
 }

@@ -35,6 +35,8 @@ class Index(msgspec.Struct, frozen=True):
 class Checkpoint:
     """The tensors of a folder by name. Data is read only by `read`; files that contradict their headers are refused."""
 
+    floats: tuple[str, ...] = FLOATS  # the dtypes that `read` accepts if it is given none
+
     def __init__(self, folder: Path):
         self.folder = folder
         self.entries: dict[str, TensorEntry] = {}
@@ -75,17 +77,20 @@ class Checkpoint:
         dim: int = 0,
         start: int = 0,
         stop: int | None = None,
-        dtypes: tuple[str, ...] = FLOATS,
+        dtypes: tuple[str, ...] = (),
     ) -> Tensor:
         """Read [start, stop) along `dim` of tensor `name`, which must have this full `shape` and one of `dtypes`."""
         if name in self._parts:
             return self._read_part(self._parts[name], shape, dim, slice(start, stop))
-        self._check_and_count(name, shape, dtypes)
-        part = self._opened(self._file_of[name]).get_slice(name)
-        where: list[slice] = [slice(None)] * len(shape)
+        self._check_and_count(name, shape, dtypes or self.floats)
+        return self._values(name, shape, dim, slice(start, stop))
+
+    def _values(self, name: str, shape: tuple[int, ...], dim: int, span: slice) -> Tensor:
+        """The values of `span` along `dim`."""
+        where = [slice(None)] * len(shape)
         if shape:
-            where[dim] = slice(start, stop)
-        loaded: Tensor = part[tuple(where)]
+            where[dim] = span
+        loaded: Tensor = self._opened(self._file_of[name]).get_slice(name)[tuple(where)]
         return loaded
 
     def _check_and_count(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:

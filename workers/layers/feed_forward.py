@@ -21,7 +21,7 @@ class FeedForward(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseFeedForward:
-    """Every token takes the same way."""
+    """The same weights for every token."""
 
     gate_up: Linear  # gate, then up; without a gate, up alone
     activation: Activation

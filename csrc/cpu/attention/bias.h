@@ -12,7 +12,7 @@
 // Floats of a head's copy, of distances -(reach + TILE_KEYS) .. reach + TILE_KEYS - 1; 0: there are no tables.
 inline size_t bias_floats(const AttentionParams& p) { return p.bias ? 2 * ((size_t)p.bias_reach + TILE_KEYS) : 0; }
 
-// The copies of `head`'s queries, [group][bias_floats], in powers of two.
+// The copies of `head`'s queries, [group][bias_floats], in exponents of 2.
 inline void copy_biases(const AttentionParams& p, int head, float* to) {
   const int values = 2 * p.bias_reach + 1, count = (int)bias_floats(p);
   for (int m = 0; m < (count ? p.group : 0); m++) {

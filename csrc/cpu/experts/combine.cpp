@@ -5,7 +5,7 @@
 //            with one or two shares each, whose sums sum_parts adds, have the bits of one with all four.
 // Shapes     experts/parameters.h
 // Tile       one row by one thread
-// Floor      each array passes through level 2 once; beside the products it does not show
+// Floor      each array passes through level 2 once; negligible beside the products
 #include "api.h"
 #include "gemm/gemm.h"
 #include "rows.h"

@@ -1,7 +1,7 @@
 // Operations of api.h on the rows that were dispatched to experts. products.cpp.
 #pragma once
 
-// What the experts of a product have of its rows and weight.
+// How the experts divide the rows and the weight of a product.
 struct ExpertSlices {
   const int32_t* starts;  // [experts + 1], of the rows; an expert without rows reads nothing
   int64_t weight_stride;  // bytes from an expert's panels to the next one's

@@ -7,7 +7,7 @@
 //            at most 2 * jitter. Places by a counting sort over experts, tokens in their order.
 // Shapes     experts/parameters.h
 // Tile       one row by one thread; the counting sort by the caller
-// Floor      beside the products it does not show: 128 experts, 8 chosen: 1 us a row
+// Floor      negligible beside the products: 128 experts, 8 chosen: 1 us a row
 #include "api.h"
 #include "arena.h"
 #include "rows.h"
@@ -37,7 +37,7 @@ void softmax(float* out, const float* x, int size) {
   each_vector(size, [&](int at, int n) { put(out + at, get(out + at, n) / splat(total), n); });
 }
 
-// Takes the experts of all but the best groups out of the choice.
+// Removes the experts outside the best groups from the choice.
 void leave_top_groups(const RouteParams& p, float* choice, float* best, int32_t* chosen) {
   const int size = p.num_experts / p.groups;
   for (int g = 0; g < p.groups; g++) {

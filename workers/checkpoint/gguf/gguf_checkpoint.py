@@ -11,7 +11,7 @@ from paged_serve.protocol.gguf.block_formats import DEQUANTIZED_FORMATS, FLOAT_F
 from paged_serve.protocol.gguf.container import GgufFile, GgufTensor, check_parts, read_gguf
 
 from ..conversion import converted
-from ..safetensors_files import FLOATS, Checkpoint, TensorEntry
+from ..safetensors_files import Checkpoint, TensorEntry
 from .dequantize import DEQUANTIZERS
 from .names import ROPE_TENSORS, TensorLayout, tensor_layout
 
@@ -34,6 +34,8 @@ class GgufCheckpoint(Checkpoint):
 
     `read` returns floats in their stored dtype, and dequantizes blocks: in float32, then rounded to `dtype`.
     """
+
+    floats = SUPPORTED_FORMATS
 
     def __init__(self, folder: Path, dtype: torch.dtype):
         self._dtype = dtype
@@ -75,18 +77,8 @@ class GgufCheckpoint(Checkpoint):
         """The block format of tensor `name`; "" if there is none."""
         return self._stored[name].format.name if name in self._stored else ""
 
-    def read(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        dim: int = 0,
-        start: int = 0,
-        stop: int | None = None,
-        dtypes: tuple[str, ...] = FLOATS,
-    ) -> Tensor:
-        """Read [start, stop) along `dim` of tensor `name`, as in Checkpoint."""
-        self._check_and_count(name, shape, (*dtypes, *DEQUANTIZED_FORMATS) if dtypes == FLOATS else dtypes)
-        stop = shape[dim] if stop is None else min(stop, shape[dim])
+    def _values(self, name: str, shape: tuple[int, ...], dim: int, span: slice) -> Tensor:
+        start, stop, _ = span.indices(shape[dim])
         rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
         if self.format_of(name) in FLOAT_FORMATS:
             values = self._floats(name, shape)[rows]

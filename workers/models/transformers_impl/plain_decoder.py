@@ -35,7 +35,7 @@ class LibraryRotary(Rotary):
 
 
 def plain_decoder(model: TransformersModel, options: Sequence[AttentionOptions]) -> Model | None:
-    """None if `model` has other parts. That it computes the same is for its caller to find out."""
+    """None if `model` has other parts. The caller checks that it computes the same."""
     parts = _parts(model.base, PARTS_OF_BASE)
     layers = [] if parts is None else [_parts(layer, PARTS_OF_LAYER) for layer in parts[1]]
     if parts is None or None in layers or len(layers) != model.geometry.num_layers:
