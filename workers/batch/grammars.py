@@ -154,6 +154,13 @@ class Grammars:
         """Record the next output tokens of rows, which the next `start` takes into account."""
         self._new_tokens.extend(tokens)
 
+    def settle(self) -> None:
+        """Finish everything begun: after it, no mask changes before the next `start`."""
+        self.wait()
+        for row, token in self._new_tokens:
+            row.append(token)
+        self._new_tokens = []
+
     def start(self, rows: Sequence[RowGrammar]) -> None:
         """Compute the masks of `rows` until `wait` returns, in a thread unless they are few or it was late."""
         self.wait()

@@ -100,7 +100,7 @@ class SamplingColumns:
     def _reset_mask(self, row: int, params: SamplingParams, output: list[int]) -> None:
         """Set what the row's mask depends on."""
         if self._grammars is not None:
-            self._grammars.wait()  # it may still write the mask of the row's last request
+            self._grammars.settle()  # it may still write the mask of the row's last request
         self.reasonings[row] = reasoning = Reasoning.prepare(params.thinking, self.vocab_size, output)
         self._has_budget[row] = reasoning is not None
         self.grammars[row], self.allowed[row] = None, mask_of_allowed(params, self.vocab_size)

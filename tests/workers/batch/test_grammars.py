@@ -9,8 +9,10 @@ import pytest
 
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
 from paged_serve.workers.batch.grammars import MANY_BITS, MAX_COMPILED, STEPS_WITHOUT_THREAD, Grammars
+from paged_serve.workers.batch.sampling_columns import SamplingColumns
 from paged_serve.workers.process.rank import DEMO_MODEL
 
 VOCAB_SIZE, EOS = 1024, (2, 0)
@@ -255,3 +257,17 @@ def test_a_tokenizer_that_cannot_be_read_refuses_the_start(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
         Grammars(tmp_path / "tokenizer.json", VOCAB_SIZE, EOS)
+
+
+def test_a_token_of_a_row_that_has_ended_does_not_change_the_mask_of_the_next_request(grammars):
+    columns = SamplingColumns(1, VOCAB_SIZE, grammars)
+    row, opening = np.array([0]), 7
+    free_first = lark('start: "a"', after=(9,), opens=(opening,))
+    for params in (SamplingParams(grammar=free_first), SamplingParams(allowed_token_ids=(5,))):
+        columns.reset(0, params, 0, np.array([1], np.int32), 1, EOS)
+        columns.start_masks(row)
+        columns.await_masks(row)
+        columns.append(row, np.array([opening]))
+    columns.start_masks(row)
+    columns.await_masks(row)
+    assert allowed_by(columns.masks[0]) == [5]
