@@ -1,7 +1,5 @@
 """A model on our CUDA kernels with an e4m3 KV cache: the same bits in any batch, and close to a 16-bit cache."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -12,6 +10,7 @@ from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.kv.budget import cache_dtype
 
 from ..workers.checkpoints import random_tokens
+from ..workers.mixers import with_parts
 from ..workers.paged_loop import PagedLoop
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
@@ -81,7 +80,7 @@ def test_neighbours_and_blocks_change_no_bit(model, alone):
 def test_logits_are_near_those_of_a_full_precision_cache_of_e4m3_values(folder):
     """Keys are rounded once to codes, but twice in the reference, which rarely matters in float16."""
     model = on_emulator(folder, "float16")
-    rounding = replace(model, ops=RoundingOps(model.ops))
+    rounding = with_parts(model, ops=RoundingOps(model.ops))
     found, expected, whole = (
         loop.prefill(loop.row(random_tokens(LENGTH)))
         for loop in (loop_of(model), PagedLoop(rounding), PagedLoop(model))

@@ -14,11 +14,14 @@ from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import StoredWeight, Weight, with_outputs
 from ..distributed.allocator import release_freed_memory
+from ..layers.attention import AttentionBackend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import Linear
 from ..layers.norm import Norm
 from ..layers.ops import HeadLayout, Ops
 from ..layers.rotary import Rotary
+from ..mixers.attention import Attention
+from ..mixers.mixer import Mixer
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
@@ -43,7 +46,7 @@ class Assembly(FeedForwardReader):
         embedding, head = self._vocabulary()
         embedding_norm = self._norm_if_named(names.embedding_norm, 0)
         positions = self._positions() if geometry.learned_positions else None
-        layers = [self._layer(index, ops) for index in range(geometry.num_layers)]
+        layers = [self._layer(index, ops, attention) for index in range(geometry.num_layers)]
         final_norm = self._final_norm(layers)
         tied = (names.output_head,) if geometry.tie_word_embeddings or head is None else ()
         facts = self._finish((*names.unused, *tied))
@@ -128,25 +131,34 @@ class Assembly(FeedForwardReader):
         heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
         return HeadLayout(*heads, tuple(rotaries[rope] for rope in geometry.ropes))
 
-    def _layer(self, index: int, ops: Ops) -> DecoderLayer:
-        geometry, names = self._geometry, self._names
-        hidden, query_rows = geometry.hidden_size, geometry.num_heads * geometry.head_dim
-        query_norm, key_norm = self._head_norms(index)
+    def _layer(self, index: int, ops: Ops, attention: AttentionBackend) -> DecoderLayer:
+        names = self._names
         self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         release_freed_memory()
         return DecoderLayer(
             attention_norm=self._norm_if_named(
                 names.attention_norm if index or names.has_first_attention_norm else "", index
             ),
-            qkv=self._query_key_value(index, ops),
-            query_norm=query_norm,
-            key_norm=key_norm,
-            output=self._row_parallel(names.output.format(index), hidden, query_rows, geometry.output_bias),
+            mixer=self._mixer(index, ops, attention),
             attention_out_norm=self._norm_if_named(names.attention_out_norm, index),
             mlp_norm=self._norm_if_named(names.mlp_norm, index),
             feed_forward=self._feed_forward(index, ops),
             mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
-            attention=self._attention_options(index),
+        )
+
+    def _mixer(self, index: int, ops: Ops, attention: AttentionBackend) -> Mixer:
+        geometry, output = self._geometry, self._names.output.format(index)
+        query_norm, key_norm = self._head_norms(index)
+        query_rows = geometry.num_heads * geometry.head_dim
+        return Attention(
+            layer=index,
+            qkv=self._query_key_value(index, ops),
+            query_norm=query_norm,
+            key_norm=key_norm,
+            output=self._row_parallel(output, geometry.hidden_size, query_rows, geometry.output_bias),
+            options=self._attention_options(index),
+            ops=ops,
+            backend=attention,
         )
 
     def _query_key_value(self, index: int, ops: Ops) -> Linear:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ..batch.input_batch import InputBatch
-from ..checkpoint.attention_options import AttentionOptions
 from ..checkpoint.geometry import Geometry
 from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
@@ -14,9 +13,9 @@ from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.feed_forward import FeedForward
-from ..layers.linear import Linear
 from ..layers.norm import Norm
 from ..layers.ops import Ops
+from ..mixers.mixer import GroupStep, Mixer
 from ..pooling.head import PoolingHead
 
 
@@ -24,16 +23,12 @@ from ..pooling.head import PoolingHead
 class DecoderLayer:
     """One layer's weights, as this rank holds them."""
 
-    attention_norm: Norm | None  # None: attention reads the residual stream without a norm
-    qkv: Linear  # queries, then keys, then values
-    query_norm: Norm | None  # of each head
-    key_norm: Norm | None
-    output: Linear
-    attention_out_norm: Norm | None  # applied to attention's output before it is added
+    attention_norm: Norm | None  # None: the mixer reads the residual stream without a norm
+    mixer: Mixer
+    attention_out_norm: Norm | None  # applied to the mixer's output before it is added
     mlp_norm: Norm | None  # None: likewise; in a parallel layer the feed-forward then reads attention's input
     feed_forward: FeedForward
     mlp_out_norm: Norm | None
-    attention: AttentionOptions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +62,9 @@ class Model:
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
-        geometry, ops, attention = self.geometry, self.ops, self.attention
+        geometry, ops = self.geometry, self.ops
         residual = geometry.multipliers.residual
-        views = [CacheView.of(batch, cache, group) for group in range(len(cache.groups.windows))]
-        plans = attention.plan(views, geometry.heads_of_rank(self.tp_size))
-        steps = ops.start_step(views)
+        steps = self._steps(batch, cache)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
         if self.embedding_norm is not None:
@@ -81,10 +74,9 @@ class Model:
         else:
             normed = self._sum(hidden, self.positions.rows(batch.positions), norms[0])
         for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
-            query = ops.rotate_and_cache(steps[group], index, layer.qkv(normed), layer.query_norm, layer.key_norm)
+            mixed = layer.mixer(steps[group], normed)
             if geometry.is_parallel:
                 into_mlp = normed if layer.mlp_norm is None else ops.norm(hidden, layer.mlp_norm)
-            mixed = layer.output(attention.attend(plans[group], index, query, layer.attention).flatten(1))
             if layer.attention_out_norm is not None:
                 mixed = ops.norm(mixed, layer.attention_out_norm)
             if geometry.is_parallel:
@@ -96,6 +88,12 @@ class Model:
                 changed = ops.norm(changed, layer.mlp_out_norm)
             normed = self._sum(hidden, changed, norms[index + 1], residual)
         return normed
+
+    def _steps(self, batch: InputBatch, cache: KVCache) -> list[GroupStep]:
+        """The step of each KV group."""
+        views = [CacheView.of(batch, cache, group) for group in range(len(cache.groups.windows))]
+        plans = self.attention.plan(views, self.geometry.heads_of_rank(self.tp_size))
+        return list(map(GroupStep, views, plans, self.ops.start_step(views)))
 
     def _sum(self, hidden: Tensor, delta: Tensor, norm: Norm | None, multiplier: float = 1.0) -> Tensor:
         """Add `multiplier` times `delta` to `hidden` in place.

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..batch.input_batch import InputBatch
-from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
 from ..layers.linear import Linear
 from ..layers.norm import Norm
@@ -27,16 +26,12 @@ class PostNormDecoder(Model):
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Vectors for the output head, [tokens, vector_size]. Writes the tokens' K and V to `cache`."""
-        geometry, ops, attention = self.geometry, self.ops, self.attention
-        views = [CacheView.of(batch, cache, group) for group in range(len(cache.groups.windows))]
-        plans = attention.plan(views, geometry.heads_of_rank(self.tp_size))
-        steps = ops.start_step(views)
+        ops, steps = self.ops, self._steps(batch, cache)
         hidden = self._embedded(batch)
-        for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
+        for layer, group in zip(self.layers, cache.groups.of_layer, strict=True):
             assert layer.attention_norm is not None
             assert layer.mlp_norm is not None
-            query = ops.rotate_and_cache(steps[group], index, layer.qkv(hidden), None, None)
-            ops.add(hidden, layer.output(attention.attend(plans[group], index, query, layer.attention).flatten(1)))
+            ops.add(hidden, layer.mixer(steps[group], hidden))
             ops.norm(hidden, layer.attention_norm, out=hidden)
             ops.add(hidden, layer.feed_forward(hidden))
             ops.norm(hidden, layer.mlp_norm, out=hidden)

@@ -168,10 +168,12 @@ def test_each_rank_reads_only_its_share(tmp_path):
     whole = ours(tmp_path)
     ranks = on_ranks(2, tmp_path / "rendezvous", lambda group: ours(tmp_path, group=group))
     heads, kv_heads, head_dim = 4, 2, 16
-    query, key, value = whole.layers[0].qkv.weight.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
+    query, key, value = whole.layers[0].mixer.qkv.weight.split(
+        [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
+    )
     for rank, model in enumerate(ranks):
         expected = torch.cat([part.chunk(2)[rank] for part in (query, key, value)])
-        assert torch.equal(model.layers[0].qkv.weight, expected)
+        assert torch.equal(model.layers[0].mixer.qkv.weight, expected)
         assert model.layers[0].feed_forward.down.share.weight.shape == (64, 48)
         assert model.weights_bytes < 0.54 * whole.weights_bytes
 

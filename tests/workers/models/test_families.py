@@ -149,4 +149,4 @@ def test_a_wanted_dtype_overrides_the_checkpoints(tmp_path):
     write_checkpoint("llama", tmp_path, torch.bfloat16)
     assert ours(tmp_path).dtype == torch.bfloat16
     assert ours(tmp_path, "float32").dtype == torch.float32
-    assert ours(tmp_path, "float16").layers[0].qkv.weight.dtype == torch.float16
+    assert ours(tmp_path, "float16").layers[0].mixer.qkv.weight.dtype == torch.float16

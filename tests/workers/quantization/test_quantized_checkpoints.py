@@ -98,8 +98,8 @@ def test_projections_of_different_activation_order_stay_separate(sources, folder
     mixed |= {name: tensor for name, tensor in plain.items() if "k_proj" in name or "up_proj" in name}
     save_file(mixed, folder / "model.safetensors")
     model = ours(folder, "float32")
-    assert isinstance(model.layers[0].qkv, JoinedLinear)
-    assert len(model.layers[0].qkv.parts) == 3
+    assert isinstance(model.layers[0].mixer.qkv, JoinedLinear)
+    assert len(model.layers[0].mixer.qkv.parts) == 3
     assert len(model.layers[0].feed_forward.gate_up.parts) == 2
     floats = load_file(folder.with_name("quantized-float") / "model.safetensors")
     plain_floats = load_file(folder.with_name("plain-float") / "model.safetensors")
@@ -139,13 +139,13 @@ def test_two_ranks_hold_the_shares_of_one(name, sources, folder):
     write_quantized(sources["qwen3"], folder, name)
     whole = ours(folder, "float32").layers[0]
     ranks = [ours(folder, "float32", TensorParallelGroup(rank, 2)).layers[0] for rank in range(2)]
-    for find in (lambda layer: layer.feed_forward.down, lambda layer: layer.output):
+    for find in (lambda layer: layer.feed_forward.down, lambda layer: layer.mixer.output):
         shares = [dequantized(find(layer).share) for layer in ranks]
         assert torch.equal(torch.cat(shares, dim=1), dequantized(find(whole)))
-    query, key, value = dequantized(whole.qkv).split([128, 64, 64])
+    query, key, value = dequantized(whole.mixer.qkv).split([128, 64, 64])
     for rank, layer in enumerate(ranks):
         expected = torch.cat([part.chunk(2)[rank] for part in (query, key, value)])
-        assert torch.equal(dequantized(layer.qkv), expected)
+        assert torch.equal(dequantized(layer.mixer.qkv), expected)
 
 
 @pytest.mark.parametrize("name", ["gptq", "gptq-asymmetric", "awq", "ct-w4a16", "ct-w4a16-asymmetric"])

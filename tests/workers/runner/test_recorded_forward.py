@@ -2,7 +2,6 @@
 
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -26,6 +25,7 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 from ..checkpoints import write_checkpoint
 from ..host_runners import new_host_runner
 from ..invariance.planner import Odds, Planner, Request
+from ..mixers import with_parts
 from ..tiny_model import write_tiny_model
 
 NUM_ROWS, BLOCK_SIZE = 8, 16
@@ -270,7 +270,7 @@ def test_caps_slopes_and_the_norm_of_the_embedding_are_computed_by_kernels(make_
 
 def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
     model, pool = make_model()
-    runner = new_runner(replace(model, attention=TorchOracle()))
+    runner = new_runner(with_parts(model, attention=TorchOracle()))
     with caplog.at_level("DEBUG"):
         assert programs_run(runner, pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
     assert [record.message.split(" torch_computes=")[0] for record in caplog.records] == [

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ...batch.input_batch import InputBatch
-from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ..decoder import Model
 
@@ -20,16 +19,13 @@ class Encoder(Model):
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, [tokens, hidden]. The batch has whole prompts, each in one chunk."""
-        geometry, ops, attention = self.geometry, self.ops, self.attention
-        views = [CacheView.of(batch, cache)]
-        [plan] = attention.plan(views, geometry.heads_of_rank(self.tp_size))
-        [step] = ops.start_step(views)
+        ops = self.ops
+        [step] = self._steps(batch, cache)
         hidden = self._embedded(batch)
         assert self.embedding_norm is not None, "the encoder has no norm of its embeddings"
         normed = ops.norm(hidden, self.embedding_norm)
-        for index, layer in enumerate(self.layers):
-            query = ops.rotate_and_cache(step, index, layer.qkv(normed), None, None)
-            mixed = layer.output(attention.attend(plan, index, query, layer.attention).flatten(1))
+        for layer in self.layers:
+            mixed = layer.mixer(step, normed)
             hidden.copy_(normed)
             normed = self._sum(hidden, mixed, layer.attention_norm)
             changed = layer.feed_forward(normed)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ...batch.input_batch import InputBatch
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
+from ...mixers.attention import Attention
 from ..decoder import Model
 from .local_attention import LocalAttention
 
@@ -19,24 +20,22 @@ class LocalEncoder(Model):
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. The batch has whole prompts."""
-        geometry, ops, attention = self.geometry, self.ops, self.attention
-        view = CacheView.of(batch, cache)
-        [plan] = attention.plan([view], geometry.heads_of_rank(self.tp_size))
-        [step] = ops.start_step([view])
-        local = self._local(view)
+        geometry, ops = self.geometry, self.ops
+        [step] = self._steps(batch, cache)
+        local = self._local(step.view)
         hidden = self.embedding(batch.token_ids)
         assert self.embedding_norm is not None, "an encoder without a norm of its embeddings"
         ops.norm(hidden, self.embedding_norm, out=hidden)
         for index, layer in enumerate(self.layers):
             normed = hidden if layer.attention_norm is None else ops.norm(hidden, layer.attention_norm)
-            projected = layer.qkv(normed)
+            mixer = layer.mixer
+            assert isinstance(mixer, Attention), "a layer without attention"
             if local is not None and geometry.reaches[index]:
-                mixed = local.attend(index, projected)
+                mixed = mixer.output(local.attend(index, mixer.qkv(normed)).flatten(1))
             else:
-                query = ops.rotate_and_cache(step, index, projected, None, None)
-                mixed = attention.attend(plan, index, query, layer.attention)
+                mixed = mixer(step, normed)
             assert layer.mlp_norm is not None, "a layer without a norm of its feed-forward"
-            normed = ops.add_norm(hidden, layer.output(mixed.flatten(1)), layer.mlp_norm)
+            normed = ops.add_norm(hidden, mixed, layer.mlp_norm)
             ops.add(hidden, layer.feed_forward(normed))
         return ops.norm(hidden, self.final_norm)
 

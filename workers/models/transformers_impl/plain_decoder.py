@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from ...checkpoint.attention_options import AttentionOptions
 from ...checkpoint.geometry import RopeScaling
+from ...layers.attention import AttentionBackend
 from ...layers.feed_forward import DenseFeedForward
 from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
+from ...mixers.attention import Attention
 from ..decoder import DecoderLayer, Model
 from .attention_module import AttentionModule
 from .modules import EmbeddingModule, FeedForwardModule, NormModule, RotationModule
@@ -53,7 +55,11 @@ def plain_decoder(model: TransformersModel, options: Sequence[AttentionOptions])
         embedding=embedding.rows,
         embedding_norm=None,
         positions=None,
-        layers=[_layer(layer, each, ops) for layer, each in zip(layers, options, strict=True) if layer],
+        layers=[
+            _layer(index, layer, each, ops, model.attention)
+            for index, (layer, each) in enumerate(zip(layers, options, strict=True))
+            if layer
+        ],
         final_norm=norm.norm,
         output_head=None,
         ops=ops,
@@ -79,18 +85,16 @@ def _parts(module: Any, kinds: Sequence[type[nn.Module]]) -> list[Any] | None:
     return found
 
 
-def _layer(parts: list[Any], options: AttentionOptions, ops: Ops) -> DecoderLayer:
+def _layer(
+    index: int, parts: list[Any], options: AttentionOptions, ops: Ops, backend: AttentionBackend
+) -> DecoderLayer:
     attention, feed_forward, attention_norm, mlp_norm = parts
     query_norm, key_norm = attention.norms
     return DecoderLayer(
         attention_norm=attention_norm.norm,
-        qkv=attention.qkv,
-        query_norm=query_norm,
-        key_norm=key_norm,
-        output=attention.out,
+        mixer=Attention(index, attention.qkv, query_norm, key_norm, attention.out, options, ops, backend),
         attention_out_norm=None,
         mlp_norm=mlp_norm.norm,
         feed_forward=DenseFeedForward(feed_forward.gate_up, feed_forward.activation, feed_forward.down, ops),
         mlp_out_norm=None,
-        attention=options,
     )

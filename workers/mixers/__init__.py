@@ -1,0 +1,1 @@
+"""Token mixers of layers: attention. Open mixer.py first."""

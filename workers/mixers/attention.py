@@ -1,0 +1,34 @@
+"""Attention as a mixer: projections, norms of heads, rotation, the cache and the output projection."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..checkpoint.attention_options import AttentionOptions
+from ..layers.attention import AttentionBackend
+from ..layers.linear import Linear
+from ..layers.norm import Norm
+from ..layers.ops import Ops
+from .mixer import GroupStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """Attention over keys and values in the paged cache."""
+
+    layer: int
+    qkv: Linear  # queries, then keys, then values
+    query_norm: Norm | None  # of each head
+    key_norm: Norm | None
+    output: Linear
+    options: AttentionOptions
+    ops: Ops
+    backend: AttentionBackend
+
+    def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
+        return self.mix(step, self.qkv(normed))
+
+    def mix(self, step: GroupStep, projected: Tensor) -> Tensor:
+        """The same, of tokens that are projected already."""
+        query = self.ops.rotate_and_cache(step.ops, self.layer, projected, self.query_norm, self.key_norm)
+        return self.output(self.backend.attend(step.attention, self.layer, query, self.options).flatten(1))
