@@ -14,7 +14,8 @@ from paged_serve.protocol.errors import ConfigError
 
 DEMO_MODEL_NAME = "demo"
 GGUF = ".gguf"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_PART = r"[A-Za-z0-9][\w.-]*"
+_HUB_NAME = re.compile(rf"(?!.*\.gguf$){_PART}(/{_PART}(:{_PART})?)?|{_PART}/{_PART}(/{_PART})+\.gguf")
 
 
 def demo_model_folder() -> Path:
@@ -22,7 +23,8 @@ def demo_model_folder() -> Path:
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether `model` is a name on the hub: it has the form of one, and no folder has that name."""
+    """Whether `model` is a name on the hub, which no file or folder here has: `org/name`; of a model in a repository of
+    GGUF files `org/name:Q4_K_M`, or `org/name/file.gguf`."""
     return _HUB_NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
@@ -35,9 +37,7 @@ def find_model_folder(model: str, *, has_tokenizer: bool = True) -> str:
     folder = Path(model).expanduser() if model else demo_model_folder()
     if folder.is_dir():
         return _checked(folder.resolve())
-    if folder.suffix == GGUF:
-        if not folder.is_file():
-            raise ConfigError(f"there is no file {model} (looked at {folder.absolute()})")
+    if folder.suffix == GGUF and folder.is_file():
         return _made_of_gguf(folder, has_tokenizer=has_tokenizer)
     if folder.exists():
         raise ConfigError(
@@ -46,8 +46,10 @@ def find_model_folder(model: str, *, has_tokenizer: bool = True) -> str:
     if not model:
         raise ConfigError(f"this installation lacks the demo model ({folder}); give a model folder or a hub name")
     if not _HUB_NAME.fullmatch(model):
-        raise ConfigError(f"there is no model folder {model} (looked at {folder.absolute()}), nor is it a hub name")
-    return _checked(Path(_download(model)))
+        kind = "file" if folder.suffix == GGUF else "model folder"
+        raise ConfigError(f"there is no {kind} {model} (looked at {folder.absolute()}), nor is it a hub name")
+    found = Path(_download(model))
+    return _made_of_gguf(found, has_tokenizer=has_tokenizer) if found.suffix == GGUF else _checked(found)
 
 
 def _checked(folder: Path) -> str:
@@ -72,10 +74,11 @@ def _checked(folder: Path) -> str:
 
 def _download(model: str) -> str:
     """Download in a separate process: the hub's library is large, and the supervisor stays small."""
-    folder, reason = _answer("paged_serve.frontend.config.hub_download", model)
+    folder, reason = _answer("paged_serve.frontend.hub.download", model)
     if folder:
         return folder
-    raise ConfigError(f"there is no folder {Path(model).absolute()}, and from the Hugging Face hub: {reason}")
+    kind = "file" if model.endswith(GGUF) else "folder"
+    raise ConfigError(f"there is no {kind} {Path(model).absolute()}, and from the Hugging Face hub: {reason}")
 
 
 def _made_of_gguf(file: Path, *, has_tokenizer: bool) -> str:

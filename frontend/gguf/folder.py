@@ -29,7 +29,7 @@ WITHOUT_TOKENIZER = "without-tokenizer"  # another folder has it
 
 def make_folder(path: Path, root: Path, *, has_tokenizer: bool = True) -> Path:
     """The folder of the model in `path`, in `root`; it is written once. Raises ConfigError."""
-    model = GgufModel.read(path.resolve())
+    model = GgufModel.read(path.absolute())
     files = folder_files(model, has_tokenizer=has_tokenizer)
     paths = [str(file.path) for file in model.files]
     fields = (__version__, CONVERSION, has_tokenizer, paths, [file.digest for file in model.files])

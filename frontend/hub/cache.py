@@ -26,6 +26,8 @@ class CachedModel:
 
     @property
     def architecture(self) -> str:
+        if not any(self.folder.glob("*.safetensors")):
+            return "GGUF"
         try:
             config = json.loads((self.folder / "config.json").read_bytes())
             return str(config.get("architectures", ["?"])[0])
@@ -45,11 +47,15 @@ def cached_models() -> list[CachedModel]:
     models = []
     for repo in found:
         revisions = sorted(repo.revisions, key=lambda revision: revision.last_modified)
-        if repo.repo_type == "model" and revisions and any(Path(revisions[-1].snapshot_path).glob("*.safetensors")):
+        if repo.repo_type == "model" and revisions and _has_weights(Path(revisions[-1].snapshot_path)):
             hashes = tuple(revision.commit_hash for revision in revisions)
             folder = Path(revisions[-1].snapshot_path)
             models.append(CachedModel(repo.repo_id, folder, repo.size_on_disk, repo.last_accessed, hashes))
     return sorted(models, key=lambda model: model.name.lower())
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(folder.glob("*.safetensors")) or any(folder.rglob("*.gguf"))
 
 
 def find(models: Sequence[CachedModel], name: str) -> CachedModel:

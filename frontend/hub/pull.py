@@ -6,13 +6,15 @@ from paged_serve.protocol.errors import ConfigError
 
 from ..config.model_folder import find_model_folder, is_hub_name
 from .cache import cached_models, find, size_text
+from .gguf_files import split_name
 
 
 @click.command("pull")
 @click.argument("model")
 def command(*, model: str) -> None:
-    """Download MODEL, a name like org/model, or update it; `paged-serve MODEL` then starts from the disk."""
+    """Download MODEL, a name like org/model or org/model:Q4_K_M, or update it; `paged-serve MODEL` then starts from
+    the disk."""
     if not is_hub_name(model):
         raise ConfigError(f"{model} is not a name on the hub; give one like Qwen/Qwen3-0.6B")
     folder = find_model_folder(model)
-    click.echo(f"{size_text(find(cached_models(), model).num_bytes)} in {folder}")
+    click.echo(f"{size_text(find(cached_models(), split_name(model)[0]).num_bytes)} in {folder}")

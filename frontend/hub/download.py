@@ -1,7 +1,12 @@
-"""Downloads one model from the Hugging Face hub. Last line on stdout: the folder, or (exit code 1) why not."""
+"""Downloads one model from the Hugging Face hub. Last line on stdout: its folder or GGUF file, or (exit code 1) why
+not."""
 
 import sys
 from pathlib import Path
+
+from paged_serve.protocol.errors import ConfigError
+
+from .gguf_files import OTHERS, choose, patterns, split_name, tags
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer*"]
 NOT_IN_SUBFOLDERS = ["*/*"]  # these hold other formats and older copies
@@ -9,19 +14,44 @@ MODULES = ["[0-9]_*/config.json", "[0-9]_*/*.safetensors"]  # of sentence-transf
 
 
 def download(model: str) -> str:
-    """The local folder of `model`, from the cache when the hub has nothing newer or cannot be reached."""
+    """The local place of `model`, from the cache when the hub has nothing newer or cannot be reached."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
+    repository, tag, path = split_name(model)
+    if tag or path:
+        folder = snapshot_download(repository, allow_patterns=patterns(tag, path), ignore_patterns=OTHERS)
+        try:
+            return str(choose(model, Path(folder), tag, path))
+        except ConfigError as error:
+            raise ConfigError(f"{error}{_instead(repository)}") from None
     folder = snapshot_download(model, allow_patterns=FILES, ignore_patterns=NOT_IN_SUBFOLDERS)
-    return snapshot_download(model, allow_patterns=MODULES) if (Path(folder) / "modules.json").is_file() else folder
+    if (Path(folder) / "modules.json").is_file():
+        return snapshot_download(model, allow_patterns=MODULES)
+    if not any(Path(folder).glob("*.safetensors")) and (instead := _instead(repository)):
+        raise ConfigError(f"{model} has no *.safetensors{instead}")
+    return folder
+
+
+def _instead(repository: str) -> str:
+    """The GGUF models of the repository, as the end of an error message; "" if there is none or the hub is away."""
+    from huggingface_hub import list_repo_files
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        found = tags(list_repo_files(repository))
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError):
+        return ""
+    return f"; it has {', '.join(f'{repository}:{tag}' for tag in found)}" if found else ""
 
 
 def explain(model: str, error: Exception) -> str:
     """The reason of the failure, in one line."""
     match type(error).__name__:
+        case "ConfigError":
+            return str(error)
         case "RepositoryNotFoundError":
             return f"there is no model {model}, or it is private (set HF_TOKEN)"
         case "GatedRepoError":
