@@ -10,14 +10,13 @@ from ..buffers import Buffers
 from ..elementwise import activate_fields
 from ..gemm import CODES_MULTIPLE, ROW_DTYPES
 from ..library import Pool
-from ..parameters import (
-    DTYPE_CODES,
+from ..parameters import DTYPE_CODES, packer
+from ..structs.experts import (
     CountedActivateParams,
     CountedQuantizeParams,
     ExpertGemmInt4Params,
     ExpertGemmInt8Params,
     ExpertGemmParams,
-    packer,
 )
 from .routing import Routing
 
