@@ -51,8 +51,7 @@ def expert_gemm(
     assert x.is_contiguous()
     assert out.is_contiguous()
     assert bias is None or (bias.dtype == torch.float32 and bias.shape == (experts, outputs) and bias.is_contiguous())
-    panels = weight.data.nbytes // experts if experts else 0
-    slices = routing.starts.data_ptr(), panels, padded_outputs(outputs), experts
+    slices = routing.starts.data_ptr(), experts
     if weight.format == WeightFormat.INT8:
         codes, scales, sums = _quantized(pool, x, routing, buffers)
         assert weight.scales is not None
