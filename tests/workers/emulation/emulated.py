@@ -16,6 +16,7 @@ import numpy as np
 
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu import parameters
+from paged_serve.workers.kernels.cpu.structs.kernels import KERNELS
 
 NAN_CODE = 0x80  # on x86; codes of numbers are in -127..127
 NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}  # of float32 and bfloat16
@@ -56,11 +57,11 @@ class EmulatedLibrary(cpu.Library):
         self._heap = ctypes.CDLL(None)
         self._heap.shared_heap_block.restype = c_size_t
         self._heap.shared_heap_block.argtypes = [c_void_p, ctypes.POINTER(c_void_p)]
-        self._names = {self.address(name): name for name in parameters.KERNELS}
+        self._names = {self.address(name): name for name in KERNELS}
         self.isa = driver.ask("name")
-        for params in (parameters.PoolParams, *parameters.KERNELS.values()):
+        for params in (parameters.PoolParams, *KERNELS.values()):
             assert driver.ask("size", params.__name__) == str(ctypes.sizeof(params)), params
-        self.calls = dict.fromkeys(parameters.KERNELS, 0)  # number of compared calls
+        self.calls = dict.fromkeys(KERNELS, 0)  # number of compared calls
         here = self.functions
         self.functions = {name: self._both(name, kernel) for name, kernel in here.items()}
         self.functions["run_program"] = self._run_program
@@ -78,7 +79,7 @@ class EmulatedLibrary(cpu.Library):
         def call(handle: int, params: bytes | int) -> None:
             address = params if isinstance(params, int) else ctypes.cast(ctypes.c_char_p(params), c_void_p).value
             assert address
-            blocks = self._blocks(parameters.KERNELS[name].from_address(address))
+            blocks = self._blocks(KERNELS[name].from_address(address))
             before = [string_at(*block) for block in blocks]
             here(handle, address)
             expected = [string_at(*block) for block in blocks]

@@ -11,6 +11,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu import parameters
 from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.packing import pack
+from paged_serve.workers.kernels.cpu.structs.kernels import KERNELS
 
 pytestmark = pytest.mark.pairs
 
@@ -153,7 +154,7 @@ def test_a_library_with_other_structs_is_refused(cpu_library, monkeypatch):
     class GemmParams(parameters.GemmParams):
         _fields_ = (("forgotten", parameters.c_int64),)
 
-    monkeypatch.setitem(parameters.KERNELS, "gemm_bf16", GemmParams)
+    monkeypatch.setitem(KERNELS, "gemm_bf16", GemmParams)
     with pytest.raises(ConfigError, match="build_ext --inplace"):
         cpu.Library(cpu_library.path)
 

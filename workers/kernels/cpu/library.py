@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from paged_serve.protocol.errors import ConfigError
 
-from .parameters import KERNELS, PackPart, PoolParams
+from .parameters import PackPart, PoolParams
+from .structs.kernels import KERNELS
 
 FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")

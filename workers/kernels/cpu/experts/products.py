@@ -10,14 +10,13 @@ from ..buffers import Buffers
 from ..elementwise import activate_fields
 from ..gemm import CODES_MULTIPLE, ROW_DTYPES
 from ..library import Pool
-from ..parameters import (
-    DTYPE_CODES,
+from ..parameters import DTYPE_CODES, packer
+from ..structs.experts import (
     CountedActivateParams,
     CountedQuantizeParams,
     ExpertGemmInt4Params,
     ExpertGemmInt8Params,
     ExpertGemmParams,
-    packer,
 )
 from .routing import Routing
 
@@ -52,8 +51,7 @@ def expert_gemm(
     assert x.is_contiguous()
     assert out.is_contiguous()
     assert bias is None or (bias.dtype == torch.float32 and bias.shape == (experts, outputs) and bias.is_contiguous())
-    panels = weight.data.nbytes // experts if experts else 0
-    slices = routing.starts.data_ptr(), panels, padded_outputs(outputs), experts
+    slices = routing.starts.data_ptr(), experts
     if weight.format == WeightFormat.INT8:
         codes, scales, sums = _quantized(pool, x, routing, buffers)
         assert weight.scales is not None

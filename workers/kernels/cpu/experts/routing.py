@@ -11,7 +11,8 @@ from torch import Tensor
 from ....checkpoint.experts import NUM_SHARES, Experts
 from ..buffers import Buffers
 from ..library import Pool
-from ..parameters import DTYPE_CODES, AddSharedParams, CombineParams, DispatchParams, RouteParams, packer
+from ..parameters import DTYPE_CODES, packer
+from ..structs.experts import AddSharedParams, CombineParams, DispatchParams, RouteParams
 
 ROUTE, DISPATCH, COMBINE, ADD_SHARED = map(packer, (RouteParams, DispatchParams, CombineParams, AddSharedParams))
 SCORES = ("softmax", "softmax_of_chosen", "sigmoid", "sparse_mixer")  # RouteParams.score

@@ -1,0 +1,8 @@
+"""The parameters of every kernel, by its name."""
+
+import ctypes
+
+from ..parameters import API_KERNELS
+from .experts import EXPERT_KERNELS
+
+KERNELS: dict[str, type[ctypes.Structure]] = {**API_KERNELS, **EXPERT_KERNELS}
