@@ -70,6 +70,7 @@ class OneProcess:
         self.num_blocks = num_blocks * len(self.groups.windows)
         facts = ModelFacts(
             self.num_blocks,
+            config.cache.block_size,
             max_model_len,
             geometry.vocab_size,
             frozenset(geometry.eos_token_ids),
