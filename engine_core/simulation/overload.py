@@ -94,7 +94,9 @@ class Overload:
             ),
         )
         self._rng = random.Random(self.seed)
-        self.engine = EngineCore(config, ModelFacts(64 * self.max_num_seqs, 16, self.max_model_len, 1000, frozenset({EOS})))
+        self.engine = EngineCore(
+            config, ModelFacts(64 * self.max_num_seqs, 16, self.max_model_len, 1000, frozenset({EOS}))
+        )
         self.engine.add_client(CLIENT, 0.0)
         self._arrivals = [(source.begins_s, index) for index, source in enumerate(self.sources)]
 

@@ -85,9 +85,7 @@ def test_the_longest_sequence_that_fits_alone_equals_a_count(seed):
         assert blocks_of_alone(capacity, kv_groups, size, chunk) <= num_blocks
         longer = blocks_of_alone(capacity + 1, kv_groups, size, chunk)
         assert longer > num_blocks or capacity > 10**9, "a longer one fits"
-        assert groups.num_blocks_for(capacity) == blocks_of_alone(
-            min(capacity, 10**4), kv_groups, size, chunk
-        )
+        assert groups.num_blocks_for(capacity) == blocks_of_alone(min(capacity, 10**4), kv_groups, size, chunk)
 
 
 def test_a_mistral_holds_its_window_and_a_gemma_little_more_than_its_full_layers():

@@ -14,12 +14,14 @@ from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
+from ...layers.recurrence import Recurrences
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .attention import TorchOracle
 from .experts import TorchExperts
 from .ops import TorchOps
 from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
+from .recurrences import TorchRecurrences
 from .single_rows import aligned, linear_by_rows
 from .single_tokens import SingleTokenAttention
 
@@ -78,6 +80,9 @@ class TorchBackend:
             shared = weights.shared_gate_up, self.row_parallel(weights.shared_down, None, group)
         pairs = list(zip(gates, downs, strict=True))
         return TorchExperts(experts, activation, weights.router, weights.correction, pairs, shared, group)
+
+    def recurrences(self) -> Recurrences:
+        return TorchRecurrences()
 
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)
