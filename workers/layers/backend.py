@@ -17,7 +17,7 @@ from .embedding import Table, TiedTable
 from .feed_forward import ExpertWeights, FeedForward
 from .linear import Linear
 from .ops import HeadLayout, Ops
-from .recurrence import Recurrences
+from .recurrent.recurrences import Recurrences
 
 
 class Backend(Protocol):
@@ -61,7 +61,7 @@ class Backend(Protocol):
         ...
 
     def recurrences(self) -> Recurrences:
-        """The operations of recurrent layers. Raises ConfigError if this backend has no kernels for them."""
+        """The operations of recurrent layers. Raises ConfigError if this backend has none."""
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...

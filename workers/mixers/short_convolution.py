@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..layers.linear import Linear
-from ..layers.recurrence import CausalConv, Recurrences
+from ..layers.recurrent.recurrences import Recurrences
+from ..layers.recurrent.weights import CausalConv
 from .mixer import GroupStep
 
 

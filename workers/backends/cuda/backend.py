@@ -18,7 +18,7 @@ from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
-from ...layers.recurrence import Recurrences
+from ...layers.recurrent.recurrences import Recurrences
 from .attention import CudaPagedAttention
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
@@ -95,11 +95,11 @@ class CudaBackend:
     ) -> FeedForward:
         raise ConfigError(WITHOUT_EXPERTS)
 
-    def recurrences(self) -> Recurrences:
-        raise ConfigError(WITHOUT_RECURRENCES)
-
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)
+
+    def recurrences(self) -> Recurrences:
+        raise ConfigError(WITHOUT_RECURRENCES)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)

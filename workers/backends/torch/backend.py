@@ -14,7 +14,7 @@ from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
-from ...layers.recurrence import Recurrences
+from ...layers.recurrent.recurrences import Recurrences
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .attention import TorchOracle
@@ -81,11 +81,11 @@ class TorchBackend:
         pairs = list(zip(gates, downs, strict=True))
         return TorchExperts(experts, activation, weights.router, weights.correction, pairs, shared, group)
 
-    def recurrences(self) -> Recurrences:
-        return TorchRecurrences()
-
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)
+
+    def recurrences(self) -> Recurrences:
+        return TorchRecurrences()
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return TorchOracle()

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ...checkpoint.conversion import converted
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
-from ...layers.recurrence import CausalConv, Recurrences
+from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.weights import CausalConv
 from ...mixers.mixer import Mixer
 from ...mixers.short_convolution import ShortConvolutionMixer
 from ..matrix_rows import Rows, Span, stacked_rows

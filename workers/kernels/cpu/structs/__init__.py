@@ -1,0 +1,1 @@
+"""Mirrors of the structs of csrc/cpu that are not in parameters.py, by kind of layer."""
