@@ -1,10 +1,11 @@
-// The C ABI: every exported function and the struct of parameters that it takes; those of the sampler, of experts and of loading
-// weights are in separate headers. workers/kernels/cpu/parameters.py mirrors the structs; their sizes are checked against
-// struct_size() when a library is loaded.
+// The C ABI: every exported function and the struct of parameters that it takes; those of the sampler, of experts, of
+// recurrent layers and of loading weights are in separate headers. parameters.py and structs/ in workers/kernels/cpu mirror the
+// structs; their sizes are checked against struct_size() when a library is loaded.
 //
 // Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.
 #pragma once
 #include "experts/parameters.h"
+#include "recurrent/parameters.h"
 #include "sampling/parameters.h"
 #include "weights/parameters.h"
 

@@ -71,6 +71,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(ExpertGemmInt4Params)
   SIZE_OF(CountedQuantizeParams)
   SIZE_OF(CountedActivateParams)
+  SIZE_OF(CausalConvParams)
   SIZE_OF(ScanParams)
   SIZE_OF(MaskParams)
   SIZE_OF(DrawParams)

@@ -17,6 +17,7 @@ from .embedding import Table, TiedTable
 from .feed_forward import ExpertWeights, FeedForward
 from .linear import Linear
 from .ops import HeadLayout, Ops
+from .recurrent.recurrences import Recurrences
 
 
 class Backend(Protocol):
@@ -57,6 +58,10 @@ class Backend(Protocol):
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
     ) -> FeedForward:
         """Raises ConfigError if this backend has no kernels for it."""
+        ...
+
+    def recurrences(self) -> Recurrences:
+        """The operations of recurrent layers. Raises ConfigError if this backend has none."""
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...

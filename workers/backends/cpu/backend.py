@@ -25,6 +25,7 @@ from ...layers.embedding import Table, TiedTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear
 from ...layers.ops import HeadLayout, Ops
+from ...layers.recurrent.recurrences import Recurrences
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
 from .attention import CpuPagedAttention
@@ -32,6 +33,7 @@ from .ops import CpuOps
 from .packed_experts import PackedExperts
 from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
 from .recorded_forward import RecordedForward
+from .recurrences import CpuRecurrences
 from .sampling import CpuPasses
 from .segments import in_segments, segments_of_rank
 
@@ -98,6 +100,9 @@ class CpuBackend:
     def ops(self, heads: HeadLayout) -> Ops:
         self._rotaries = dict.fromkeys(heads.rotaries)
         return CpuOps(self._pool, self._buffers, heads)
+
+    def recurrences(self) -> Recurrences:
+        return CpuRecurrences(self._pool, self._buffers)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         if heads.head_dim > MAX_HEAD_DIM:

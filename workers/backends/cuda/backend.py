@@ -18,6 +18,7 @@ from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
+from ...layers.recurrent.recurrences import Recurrences
 from .attention import CudaPagedAttention
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
@@ -25,6 +26,7 @@ from .ops import CudaOps
 
 MAX_HEAD_DIM = 256
 WITHOUT_EXPERTS = "mixtures of experts have no CUDA kernels; use --device cpu"
+WITHOUT_RECURRENCES = "recurrent layers have no CUDA kernels; use --device cpu"
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
 
@@ -95,6 +97,9 @@ class CudaBackend:
 
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)
+
+    def recurrences(self) -> Recurrences:
+        raise ConfigError(WITHOUT_RECURRENCES)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)

@@ -14,12 +14,14 @@ from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
+from ...layers.recurrent.recurrences import Recurrences
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .attention import TorchOracle
 from .experts import TorchExperts
 from .ops import TorchOps
 from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
+from .recurrences import TorchRecurrences
 from .single_rows import aligned, linear_by_rows
 from .single_tokens import SingleTokenAttention
 
@@ -81,6 +83,9 @@ class TorchBackend:
 
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)
+
+    def recurrences(self) -> Recurrences:
+        return TorchRecurrences()
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return TorchOracle()

@@ -1,0 +1,1 @@
+"""What a backend computes for recurrent layers. Open recurrences.py first."""
