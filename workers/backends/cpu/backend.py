@@ -19,7 +19,7 @@ from ...kernels.cpu.gemm import ROW_DTYPES
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.loading import packed
 from ...kernels.cpu.packing import OCTET
-from ...layers.attention import AttentionBackend
+from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
@@ -106,6 +106,9 @@ class CpuBackend:
                 "use --cpu-isa torch, which is slow"
             )
         return CpuPagedAttention(self._pool, self._buffers)
+
+    def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
+        raise ConfigError("latent attention has no CPU kernels; use --cpu-isa torch")
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)
