@@ -28,6 +28,7 @@ from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
 from .attention import CpuPagedAttention
+from .latent import CpuLatentHeads
 from .ops import CpuOps
 from .packed_experts import PackedExperts
 from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
@@ -108,7 +109,8 @@ class CpuBackend:
         return CpuPagedAttention(self._pool, self._buffers)
 
     def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
-        raise ConfigError("latent attention has no CPU kernels; use --cpu-isa torch")
+        packed = replace(layer, keys=self.packed(layer.keys), values=self.packed(layer.values))
+        return CpuLatentHeads(self._pool, self._buffers, packed)
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)

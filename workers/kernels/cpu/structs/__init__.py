@@ -1,0 +1,1 @@
+"""Mirrors of the structs of single features, beside those of parameters.py."""
