@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
+from .attention_options import Latent
 from .experts import NUM_SHARES, Experts
 from .recurrent.recurrent import Recurrent
 
@@ -133,6 +134,7 @@ class Geometry:
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
+    latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
 
     def has_qk_norm(self, layer: int) -> bool:
         """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
@@ -182,10 +184,10 @@ class Geometry:
         self, block_size: int, tp_size: int, dtype: torch.dtype, num_layers: int | None = None
     ) -> int:
         """Bytes of one block of `block_size` tokens on one rank: K and V of all layers or of `num_layers`, with the
-        scales of an int8 cache."""
+        scales of an int8 cache. Values of latent attention are a part of its keys."""
         scales = self.kv_heads_of_rank(tp_size) * torch.float32.itemsize if dtype == torch.int8 else 0
-        per_token = self.area_bytes_per_token(tp_size, dtype) + scales
-        return 2 * (self.num_layers if num_layers is None else num_layers) * per_token * block_size
+        per_token = (self.area_bytes_per_token(tp_size, dtype) + scales) * (1 if self.latent else 2)
+        return (self.num_layers if num_layers is None else num_layers) * per_token * block_size
 
     def area_bytes_per_token(self, tp_size: int, dtype: torch.dtype) -> int:
         """Bytes of a token's keys, or values, in one layer on one rank, without scales."""

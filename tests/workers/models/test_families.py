@@ -57,6 +57,8 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "qwen2-moe",
         "lfm2",
         *nightly("lfm2-states-in-larger-blocks"),
+        "deepseek-v2",
+        *nightly("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe", "glm4-moe", "llama4-experts", "gpt-oss"),
         *nightly(
             "glm4", "helium", "seed-oss", "llama4-chunks-of-whole-blocks", "nemotron-biased", "arcee", "mpt-clipped"

@@ -35,6 +35,8 @@ TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/c
     "expert_gemm_int4": "expert_gemm_int4_tile",
     "attention_bf16": "attention_bf16_tile",
     "attention_int8": "attention_int8_tile",
+    "head_gemm_bf16": "head_gemm_bf16_tile",
+    "latent_attention_bf16": "latent_attention_bf16_tile",
 }
 SPIN_US = 50  # time that an idle thread spins, longer than Python takes between two kernels of a step
 Summation = Literal["auto", "dot", "tile"]

@@ -7,8 +7,6 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 import torch
 
-from .structs.recurrent import RECURRENT_KERNELS
-
 DTYPE_CODES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 2}  # dtypes of activations: Dtype of api.h
 
 
@@ -217,7 +215,6 @@ API_KERNELS: dict[str, type[ctypes.Structure]] = {
     "quantize_weights": QuantizeWeightsParams,
     "read_file": ReadFileParams,
     **dict.fromkeys(("attention_bf16_tile", "attention_int8_tile"), AttentionParams),
-    **RECURRENT_KERNELS,
     "run_program": ProgramParams,
 }
 

@@ -8,7 +8,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import alibi_slopes
+from ...checkpoint.attention_options import Latent, alibi_slopes
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
@@ -50,6 +50,18 @@ class ShortConvolutionNames:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentNames:
+    """Names of the projections and norms of latent attention; directly projected queries are WeightNames.query."""
+
+    query_down: str = "model.layers.{}.self_attn.q_a_proj"
+    query_norm: str = "model.layers.{}.self_attn.q_a_layernorm.weight"
+    query_up: str = "model.layers.{}.self_attn.q_b_proj"
+    down: str = "model.layers.{}.self_attn.kv_a_proj_with_mqa"  # the latent, then the key that all heads share
+    norm: str = "model.layers.{}.self_attn.kv_a_layernorm.weight"
+    up: str = "model.layers.{}.self_attn.kv_b_proj"  # of each head: its keys, then its values
+
+
+@dataclass(frozen=True, slots=True)
 class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are the names that most families use.
 
@@ -84,6 +96,7 @@ class WeightNames:
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
     experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
+    latent: LatentNames = LatentNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
@@ -96,7 +109,9 @@ class WeightNames:
             return self
         experts = replace(self.experts, **_without(prefix, asdict(self.experts)))
         convolution = replace(self.short_convolution, **_without(prefix, asdict(self.short_convolution)))
-        return replace(self, experts=experts, short_convolution=convolution, **_without(prefix, asdict(self)))
+        latent = replace(self.latent, **_without(prefix, asdict(self.latent)))
+        own = _without(prefix, asdict(self))
+        return replace(self, experts=experts, short_convolution=convolution, latent=latent, **own)
 
 
 def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,6 +203,10 @@ def no_recurrent_layers(_: HFConfig) -> tuple[Recurrent | None, ...]:
     return ()
 
 
+def no_latent(_: HFConfig) -> Latent | None:
+    return None
+
+
 def no_reaches(_: HFConfig) -> tuple[int, ...]:
     return ()
 
@@ -239,6 +258,7 @@ class Family:
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
     recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = no_recurrent_layers  # per layer; None: attention
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
+    latent: Callable[[HFConfig], Latent | None] = no_latent  # the sizes of latent attention; raises ConfigError
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
     reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry

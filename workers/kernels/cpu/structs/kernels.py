@@ -4,5 +4,12 @@ import ctypes
 
 from ..parameters import API_KERNELS
 from .experts import EXPERT_KERNELS
+from .latent import LATENT_KERNELS
+from .recurrent import RECURRENT_KERNELS
 
-KERNELS: dict[str, type[ctypes.Structure]] = {**API_KERNELS, **EXPERT_KERNELS}
+KERNELS: dict[str, type[ctypes.Structure]] = {
+    **API_KERNELS,
+    **EXPERT_KERNELS,
+    **LATENT_KERNELS,
+    **RECURRENT_KERNELS,
+}
