@@ -3,6 +3,7 @@
 import ctypes
 
 from ..parameters import API_KERNELS
+from .blocks import BLOCK_KERNELS
 from .experts import EXPERT_KERNELS
 
-KERNELS: dict[str, type[ctypes.Structure]] = {**API_KERNELS, **EXPERT_KERNELS}
+KERNELS: dict[str, type[ctypes.Structure]] = {**API_KERNELS, **BLOCK_KERNELS, **EXPERT_KERNELS}
