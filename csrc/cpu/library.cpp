@@ -58,6 +58,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(QuantizeParams)
   SIZE_OF(GemmInt8Params)
   SIZE_OF(GemmInt4Params)
+  SIZE_OF(GemmBlocksParams)
   SIZE_OF(SumPartsParams)
   SIZE_OF(EmbedParams)
   SIZE_OF(NormParams)

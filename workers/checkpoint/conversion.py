@@ -7,7 +7,7 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from .safetensors_files import FLOATS, Checkpoint
+from .safetensors_files import Checkpoint
 
 
 class NotFiniteError(ValueError):
@@ -47,5 +47,5 @@ def find_not_finite(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
     """Read all used tensors again, and raise ConfigError naming the first that is not finite in `dtype`."""
     for name in sorted(checkpoint.used):
         entry = checkpoint.entries[name]
-        if entry.dtype in FLOATS:
+        if entry.dtype in checkpoint.floats:
             converted(name, checkpoint.read(name, tuple(entry.shape)), dtype)

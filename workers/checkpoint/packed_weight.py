@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import torch
 from torch import Tensor
 
 
@@ -12,6 +13,13 @@ class WeightFormat(StrEnum):
     FP32 = "fp32"
     INT8 = "int8"  # weights and activations
     INT4 = "int4"  # weights only, in groups
+    Q8_0 = "q8_0"  # this and those below: blocks of GGUF files, and activations in int8
+    Q4_K = "q4_k"
+    Q5_K = "q5_k"
+    Q6_K = "q6_k"
+
+
+BLOCK_FORMATS = (WeightFormat.Q8_0, WeightFormat.Q4_K, WeightFormat.Q5_K, WeightFormat.Q6_K)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,10 +31,12 @@ class PackedWeight:
     outputs: int
     inputs: int
     scales: Tensor | None = None  # int8: [outputs] float32
-    group_size: int = 0  # int4: inputs per group
+    group_size: int = 0  # int4 and blocks: inputs per group
     scale_unit: float = 1.0  # int4: the unit of the scales in `data`
     has_zeros: bool = False  # int4: whether `data` holds zero points
     order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
+    skipped: int = 0  # blocks: inputs of the first block that the weight does not have
+    dtype: torch.dtype | None = None  # blocks: of a table's rows
 
     @property
     def shape(self) -> tuple[int, int]:

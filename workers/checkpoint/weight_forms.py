@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .blocks.block_weight import BlockWeight, stacked_blocks
 from .packed_weight import PackedWeight
 
 
@@ -109,7 +110,7 @@ class StoredWeight:
 
 
 # A Tensor is a float matrix [out, in], like a StoredWeight. A PackedWeight is for the CPU kernels only.
-Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | GroupedWeight | PackedWeight
+Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | GroupedWeight | BlockWeight | PackedWeight
 
 
 def float_values(weight: Weight) -> Tensor:
@@ -146,6 +147,8 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
     match weight:
         case StoredWeight():
             return replace(weight, parts=tuple(change(part) for part in weight.parts))
+        case BlockWeight():
+            return weight.changed(change)
         case Int8Weight():
             return Int8Weight(change(weight.codes), change(weight.scales))
         case Fp8Weight():
@@ -161,6 +164,8 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
 def with_outputs(weight: Weight, count: int) -> Weight:
     """Pad the weight with zeros to `count` outputs."""
     missing = count - weight.shape[0]
+    if missing and isinstance(weight, BlockWeight):
+        return weight.padded(missing)
     if missing and isinstance(weight, StoredWeight):
         zeros = torch.zeros(missing, weight.shape[1], dtype=weight.dtype)
         return replace(weight, parts=(*weight.parts, zeros))
@@ -188,6 +193,8 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
         case Tensor() | StoredWeight(), Tensor() | StoredWeight():
             (above, dtype), (below, other) = _float_parts(upper), _float_parts(lower)
             return StoredWeight(above + below, dtype) if dtype == other else None
+        case BlockWeight(), BlockWeight():
+            return stacked_blocks(upper, lower)
         case Int8Weight(), Int8Weight():
             return Int8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
         case Fp8Weight(), Fp8Weight():

@@ -226,8 +226,8 @@ class Assembly(LatentReader, RecurrentReader):
     def _vocabulary_table(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
         rows, (start, stop) = self._vocabulary_rows()
-        shape = self._geometry.vocab_size, self._geometry.vector_size
-        stored = StoredWeight((self._checkpoint.read(name, shape, 0, start, stop),), self._geometry.dtype)
+        part = MatrixPart((self._geometry.vocab_size, self._geometry.vector_size), 0, start, stop)
+        stored = self._source.tables.read(name.removesuffix(".weight"), part)
         self._loaded(stored.nbytes)
         _, held = self._held(name, with_outputs(stored, rows))
         return held

@@ -44,6 +44,8 @@ class StoredPacked(msgspec.Struct, frozen=True):
     group_size: Size
     scale_unit: float
     has_zeros: bool
+    skipped: Size = 0
+    rows_dtype: str = ""
 
     def weight(self, data: torch.Tensor, scales: torch.Tensor | None, order: torch.Tensor | None) -> PackedWeight:
         return PackedWeight(
@@ -56,6 +58,8 @@ class StoredPacked(msgspec.Struct, frozen=True):
             self.scale_unit,
             self.has_zeros,
             order,
+            self.skipped,
+            DTYPES.get(self.rows_dtype),
         )
 
 

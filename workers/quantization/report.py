@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from ..checkpoint.blocks.block_weight import BlockWeight
 from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 
 
@@ -52,6 +53,8 @@ class QuantizationReport:
 def form_of(weight: Weight) -> str:
     """The form of a weight as text, such as "int4 g32"."""
     match weight:
+        case BlockWeight():
+            return weight.format
         case Int8Weight():
             return "int8"
         case Fp8Weight():

@@ -17,7 +17,7 @@ from ..kernels.cpu.library import Pool
 from .awq import AwqReader
 from .compressed_tensors import CompressedTensorsReader
 from .config import Awq, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
-from .gguf import GgufReader
+from .gguf import GgufReader, GgufTableReader
 from .gptq import GptqReader
 from .on_load import EightBitsOnLoad, Int4OnLoad
 from .report import QuantizationReport
@@ -32,6 +32,7 @@ class MatrixSource:
     projections: MatrixReader
     stored: MatrixReader  # projections as the checkpoint has them, never quantized on load
     head: MatrixReader
+    tables: MatrixReader
     quantizes_head: bool  # if so, the head cannot share the embedding's matrix
     report: QuantizationReport
 
@@ -60,8 +61,10 @@ def matrix_source(
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
     reader: MatrixReader = floats if found is None else _reader(checkpoint, found[1], floats, pool)
     head: MatrixReader = plain if found is None else reader
+    tables: MatrixReader = plain
     if isinstance(checkpoint, GgufCheckpoint):
         reader = head = GgufReader(checkpoint, plain)
+        tables = GgufTableReader(checkpoint, plain)
     projections = stored = reader
     eight_bits = Fp8Weight if wanted == "fp8" else Int8Weight
     if wanted in ("int8", "fp8"):
@@ -71,7 +74,7 @@ def matrix_source(
     quantizes_head = wanted in ("int8", "int4") if config.quantize_lm_head is None else config.quantize_lm_head
     if quantizes_head:
         head = EightBitsOnLoad(plain, report, eight_bits, pool)
-    return MatrixSource(projections, stored, head, quantizes_head, report)
+    return MatrixSource(projections, stored, head, tables, quantizes_head, report)
 
 
 def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader, pool: Pool | None) -> MatrixReader:

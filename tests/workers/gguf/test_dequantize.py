@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS, DEQUANTIZED_FORMATS
-from paged_serve.workers.checkpoint.gguf.dequantize import DEQUANTIZERS
+from paged_serve.workers.checkpoint.blocks.dequantize import DEQUANTIZERS
 from paged_serve.workers.checkpoint.gguf.names import TENSOR_LAYOUTS
 
 

@@ -9,6 +9,7 @@ import torch
 from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.gguf.container import read_gguf
+from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS
 
 from ...gguf_files import Type, write_gguf
 from ..checkpoints import ours, random_tokens
@@ -57,7 +58,7 @@ def test_logits_of_blocks_are_those_of_the_values_that_the_package_dequantizes(k
         assert torch.equal(loop.prefill(loop.row(PROMPT)), logits(folder, dtype=dtype))
         held = "int4 g32" if kind == Type.Q4_0 else f"{kind.name} held as float"
         assert f"15 matrices {held}" in model.quantization["quantization"]
-    if (pool := pools[-1]) is not None and kind != Type.Q4_0:
+    if (pool := pools[-1]) is not None and kind != Type.Q4_0 and kind.name not in PRODUCT_FORMATS:
         assert torch.equal(logits(made, pool=pool), logits(folder, dtype="bfloat16", pool=pool))
 
 
@@ -75,7 +76,7 @@ def test_q4_0_is_multiplied_in_its_own_blocks_by_the_kernels(tmp_path, pools):
     assert (found - exact).norm() < (rounded - exact).norm() * 1.1  # whose weights are rounded to bfloat16 besides
 
 
-@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q6_K], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_K, Type.Q6_K], ids=lambda kind: kind.name)
 def test_two_ranks_have_the_bits_of_one_though_they_divide_blocks(kind, tmp_path, make_pool):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")

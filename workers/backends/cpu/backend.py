@@ -82,11 +82,11 @@ class CpuBackend:
 
     def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
         table = self.packed(weight)
-        return PackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0], multiplier, of)
+        return PackedTable(self._pool, self._buffers, table, table_dtype(table), multiplier, of)
 
     def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         table = self.packed(weight)
-        return TiedPackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0], multiplier)
+        return TiedPackedTable(self._pool, self._buffers, table, table_dtype(table), multiplier)
 
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
@@ -130,6 +130,11 @@ class CpuBackend:
         requests = batch.row_starts, batch.kv_lens, *batch.block_tables
         tables = [rotary.table(batch.longest) for rotary in self._rotaries]  # their scales grow with them
         return self._buffers.version, *(tensor.data_ptr() for tensor in (*tokens, *requests, *tables))
+
+
+def table_dtype(table: PackedWeight) -> torch.dtype:
+    """The dtype of a table's rows: the model's."""
+    return table.dtype or ROW_DTYPES[table.format][0]
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:

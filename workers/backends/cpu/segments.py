@@ -6,7 +6,8 @@ the number of ranks. A single rank holds all of them, each of two ranks holds ha
 
 from dataclasses import replace
 
-from ...checkpoint.packed_weight import PackedWeight
+from ...checkpoint.blocks.block_weight import GROUP_INPUTS, BlockWeight
+from ...checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight
 from ...checkpoint.weight_forms import GroupedWeight, Weight
 from ...kernels.cpu.packing import OCTET, WORD_INPUTS
 
@@ -33,6 +34,8 @@ def in_segments(share: Weight, count: int) -> Weight:
 
 def _is_whole(share: Weight, segment: int) -> bool:
     """Whether segments of this many inputs consist of whole words, and of whole groups or an even part of a group."""
+    if isinstance(share, BlockWeight) or (isinstance(share, PackedWeight) and share.format in BLOCK_FORMATS):
+        return segment % GROUP_INPUTS == 0
     if not isinstance(share, GroupedWeight | PackedWeight) or not share.group_size:
         return segment % WORD_INPUTS == 0
     group = share.group_size

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ...checkpoint.blocks.block_weight import BlockWeight
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Activation
 from ...checkpoint.stacked_experts import of_expert
@@ -35,7 +36,13 @@ class TorchBackend:
         self._product = product
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        return weight.tensor() if isinstance(weight, StoredWeight) else weight
+        match weight:
+            case StoredWeight():
+                return weight.tensor()
+            case BlockWeight():
+                return weight.dequantized().to(dtype)
+            case _:
+                return weight
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
         return ""

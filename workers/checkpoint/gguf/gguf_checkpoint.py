@@ -10,9 +10,9 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.gguf.block_formats import DEQUANTIZED_FORMATS, FLOAT_FORMATS, SUPPORTED_FORMATS
 from paged_serve.protocol.gguf.container import GgufFile, GgufTensor, check_parts, read_gguf
 
+from ..blocks.dequantize import DEQUANTIZERS
 from ..conversion import converted
 from ..safetensors_files import Checkpoint, TensorEntry
-from .dequantize import DEQUANTIZERS
 from .names import ROPE_TENSORS, TensorLayout, tensor_layout
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -89,13 +89,14 @@ class GgufCheckpoint(Checkpoint):
             values = values[order]
         return values.float() - 1.0 if self._layout.norms_plus_1 and name.endswith("norm.weight") else values
 
-    def blocks(self, name: str, shape: tuple[int, int], dim: int, start: int, stop: int) -> Tensor:
-        """The blocks of [start, stop) along `dim`, in which blocks are whole: [rows, blocks, bytes] uint8."""
+    def blocks(self, name: str, shape: tuple[int, int], dim: int, start: int, stop: int) -> tuple[Tensor, int]:
+        """The blocks of [start, stop) along `dim`: [rows, blocks, bytes] uint8; and the inputs before `start`."""
         self._check_and_count(name, shape, DEQUANTIZED_FORMATS)
         rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
         first, last = (0, shape[1]) if dim == 0 else (start, stop)
-        found = self._raw_blocks(name)[rows, self._block_span(name, first, last)]
-        return found if order is None else found[order]
+        span = self._block_span(name, first, last)
+        found = self._raw_blocks(name)[rows, span]
+        return found if order is None else found[order], first - span.start * self._stored[name].format.num_elements
 
     def _rows(self, name: str, start: int, stop: int) -> tuple[slice, Tensor | None]:
         """Where the rows [start, stop) are in the file: the rows to read, and their order among these.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.packed_weight import PackedWeight, WeightFormat
+from ...checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
 from .buffers import Buffers
 from .library import Pool
 from .packing import WORD_INPUTS
@@ -19,16 +19,19 @@ from .parameters import (
     SumPartsParams,
     packer,
 )
+from .structs.blocks import GemmBlocksParams
 
 ROW_DTYPES = {
     WeightFormat.BF16: (torch.bfloat16,),
     WeightFormat.FP16: (torch.float16,),
     WeightFormat.FP32: (torch.float32,),
     WeightFormat.INT4: (torch.bfloat16, torch.float16),
+    **dict.fromkeys(BLOCK_FORMATS, tuple(DTYPE_CODES)),
 }
 KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP16: "gemm_fp16", WeightFormat.FP32: "gemm_fp32"}
 CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
 GEMM, GEMM_INT8, GEMM_INT4 = packer(GemmParams), packer(GemmInt8Params), packer(GemmInt4Params)
+GEMM_BLOCKS = packer(GemmBlocksParams)
 QUANTIZE, EMBED, SUM_PARTS = packer(QuantizeParams), packer(EmbedParams), packer(SumPartsParams)
 
 
@@ -80,7 +83,8 @@ def gemm(
     `out_dtype` (by default that of x). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums are
     added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides of
     the output, and may be `out` itself. Rows may be strided, but must be contiguous. x is float32 for fp32 weights,
-    float16 for fp16, bfloat16 for bf16, either 16-bit dtype for int4, any of the three or `QuantizedRows` for int8.
+    float16 for fp16, bfloat16 for bf16, either 16-bit dtype for int4, any of the three for blocks of
+    GGUF files, and these or `QuantizedRows` for int8.
     Temporary memory comes from `buffers`, if given.
     """
     rows, inputs = x.shape
@@ -105,6 +109,11 @@ def gemm(
         rest_of_int4 = _pointer(sums), weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
         fields = GEMM_INT4(*_fields(x, weight, bias, residual, out, segments), *rest_of_int4)
         pool.functions["gemm_int4"](pool.handle, fields)
+        return out
+    if weight.format in BLOCK_FORMATS:
+        places = _fields(x, weight, bias, residual, out, segments)
+        fields = GEMM_BLOCKS(*places, weight.skipped, DTYPE_CODES[x.dtype])
+        pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
         return out
     pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*_fields(x, weight, bias, residual, out, segments)))
     return out
@@ -133,7 +142,7 @@ def embed_rows(
     out: Tensor | None = None,
     multiplier: float = 1.0,
 ) -> Tensor:
-    """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, times `multiplier`: [n, inputs].
+    """Rows `ids` [n] int64 of a packed table of any format but int4, times `multiplier`: [n, inputs].
 
     Rows for ids outside the table are zero. The result is written to `out` or to a new tensor of `out_dtype`.
     """

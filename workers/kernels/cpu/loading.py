@@ -1,10 +1,14 @@
 """Packs and quantizes weights of checkpoints on all threads of a pool; each weight is read once and written once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMATS
+
+from ...checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
 from ...checkpoint.conversion import NotFiniteError
 from ...checkpoint.packed_weight import PackedWeight, WeightFormat
 from ...checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight, Weight
@@ -35,6 +39,8 @@ def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> Packe
             return weight
         case StoredWeight():
             return packed_rows(pool, weight.parts, weight.dtype, must_be_finite=must_be_finite)
+        case BlockWeight():
+            return packed_blocks(pool, weight)
         case Int8Weight():
             return packed_rows(pool, [weight.codes], torch.int8, weight.scales.float().contiguous())
         case GroupedWeight():
@@ -89,6 +95,25 @@ def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
     pointers = data.data_ptr(), codes.data_ptr(), scales.data_ptr(), 0 if zeros is None else zeros.data_ptr()
     pool.functions["pack_int4"](pool.handle, PACK_INT4(*pointers, codes.stride(0), outputs, inputs, size))
     return PackedWeight(WeightFormat.INT4, data, outputs, inputs, None, size, unit, zeros is not None, weight.order)
+
+
+def packed_blocks(pool: Pool, weight: BlockWeight) -> PackedWeight:
+    """Pack blocks, all bits of which are kept. Raises NotFiniteError if a scale is not finite."""
+    outputs, inputs = weight.shape
+    parts = [part if part.stride()[1:] == (part.shape[2], 1) else part.contiguous() for part in weight.parts]
+    _, blocks, num_bytes = parts[0].shape
+    data = allocate((-(-outputs // PANEL), blocks, PANEL * num_bytes), torch.uint8)
+    table = b"".join(PART(part.data_ptr(), part.stride(0), len(part), 0) for part in parts)
+    lasting = torch.frombuffer(bytearray(table), dtype=torch.uint8)
+    not_finite = torch.zeros(1, dtype=torch.int32)
+    pointers = data.data_ptr(), lasting.data_ptr(), not_finite.data_ptr()
+    per_block = next(each.num_elements for each in FILE_FORMATS.values() if each.name == weight.format)
+    sizes = len(parts), outputs, blocks * per_block, PRODUCT_FORMATS.index(weight.format)
+    pool.functions["pack_blocks"](pool.handle, PACK(*pointers, *sizes))
+    if not_finite.item():
+        raise NotFiniteError(f"a matrix of {outputs} outputs and {inputs} inputs in {weight.format} is not finite")
+    packed = PackedWeight(WeightFormat(weight.format.lower()), data, outputs, inputs, group_size=GROUP_INPUTS)
+    return replace(packed, skipped=weight.skipped, dtype=weight.dtype)
 
 
 def int8_from_floats(pool: Pool, matrix: Tensor, columns: slice) -> tuple[Int8Weight, tuple[float, float]]:

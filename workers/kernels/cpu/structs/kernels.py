@@ -3,12 +3,14 @@
 import ctypes
 
 from ..parameters import API_KERNELS
+from .blocks import BLOCK_KERNELS
 from .experts import EXPERT_KERNELS
 from .latent import LATENT_KERNELS
 from .recurrent import RECURRENT_KERNELS
 
 KERNELS: dict[str, type[ctypes.Structure]] = {
     **API_KERNELS,
+    **BLOCK_KERNELS,
     **EXPERT_KERNELS,
     **LATENT_KERNELS,
     **RECURRENT_KERNELS,

@@ -1,0 +1,157 @@
+// gemm_q8_0, gemm_q4_k, gemm_q5_k, gemm_q6_k: y = x * weight^T with weights in the blocks of GGUF files and int8 activations.
+//
+// Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed
+//            in 32-bit integers, which is exact in any order; a dot begins with -centre * sum of x's codes. Then
+//            y = fma(sum, scale * x scale, y), and with minimums y = fma(least, -(x scale * sum of x's codes), y), group
+//            after group of a segment. So the bits are the same with every instruction set, AMX included.
+//            One block of rows multiplies codes that are unpacked in registers; several share them unpacked in the nearest
+//            cache. Slices of 256 inputs are multiplied by all rows, one after another, so that memory is read once.
+// Shapes     x [rows, inputs] bfloat16, float16 or float;  weight: panels as in formats.h
+// Tile       MOST_ROWS rows x 64 outputs, a group of inputs; the sums of SLAB_BLOCKS blocks of rows stay in a near cache
+// Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs operations of int8
+// Achieved   docs/benchmarks.md
+#include "blocks/formats.h"
+#include "blocks/rows.h"
+#include "gemm/segments.h"
+
+namespace {
+
+constexpr int BLOCK_SLAB = 20 * MOST_ROWS<Int8>;  // rows: at most 30 KB of sums
+
+// What a strip of a group's product needs besides its codes and its rows' codes.
+struct GroupScales {
+  const float *scale, *least;  // [PANEL]
+  const RowGroup* x;           // of the first row
+  int x_stride;
+};
+
+// One strip of sums[ROWS][PANEL] += rows * a group.
+template <class Format, class Codes, int ROWS>
+[[gnu::noipa]] void add_group(float* sums, const char* x, size_t x_stride, const char* codes, int strip, int half, const GroupScales& group) {
+  constexpr int N = STRIP<ROWS>, WORDS = Format::GROUP / 4;
+  const int output = strip * N * LANES;
+  const char* lanes = codes + strip * N * sizeof(I32);
+  I32 part[ROWS][N] = {};
+  if constexpr (Format::CENTRE != 0) EACH(m, ROWS) EACH(v, N) part[m][v] = splat(group.x[m * group.x_stride].start[half]);
+  EACH(m, ROWS) EACH(v, N) opaque(part[m][v]);
+  EACH(j, WORDS)
+    step<Int8, ROWS, N>(part, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
+  EACH(m, ROWS) EACH(v, N) opaque(part[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
+  EACH(m, ROWS) {
+    const RowGroup& row = group.x[m * group.x_stride];
+    const F32 x_scale = splat(row.scale), of_least = splat(row.of_least);
+    EACH(v, N) {
+      const int at = output + v * LANES;
+      F32 sum = fma(to_float(part[m][v]), x_scale * load(group.scale + at), load(sums + m * PANEL + at));
+      if constexpr (Format::HAS_LEAST) sum = fma(of_least, load(group.least + at), sum);
+      store(sums + m * PANEL + at, sum);
+    }
+  }
+}
+
+// The codes of a block as bytes, group after group.
+template <class Format> [[gnu::noipa]] void expand_slice(char* to, const char* codes) {
+  constexpr int WORDS = Format::GROUP / 4;
+  for (int g = 0; g < GROUPS_PER_BLOCK<Format>; g++, codes += Format::GROUP_BYTES, to += WORDS * STEP_BYTES) {
+    EACH(v, PANEL_VECTORS) EACH(j, WORDS) {
+      const size_t lane = v * sizeof(I32);
+      store_words(to + j * STEP_BYTES + lane, Format::bytes(codes + lane, j));
+    }
+  }
+}
+
+// Up to BLOCK_SLAB rows of `x` times a part of a panel. Inputs are numbered from the start of the panel's first block.
+template <class Format> class SlabProduct {
+ public:
+  SlabProduct(const BlockRows& x, int skipped, int first_row, int rows)
+      : x_(x), skipped_(skipped), first_row_(first_row), rows_(rows) {}
+
+  // sums[rows][PANEL] += the products of inputs [first, past) of a panel.
+  void add(float* sums, const char* panel, int first, int past) {
+    constexpr int LENGTH = SLICE_BLOCKS<Format> * Format::BLOCK;
+    for (int at = first, next; at < past; at = next) {
+      const int block = at / Format::BLOCK;
+      next = std::min(block * Format::BLOCK + LENGTH, past);
+      add_blocks(sums, panel + block * PANEL_BLOCK_BYTES<Format>, at, next);
+    }
+  }
+
+ private:
+  // `blocks`: those of the inputs [first, past).
+  void add_blocks(float* sums, const char* blocks, int first, int past) {
+    constexpr size_t BYTES = PANEL_BLOCK_BYTES<Format>;
+    const int from = first / Format::BLOCK, count = ceil_div(past, Format::BLOCK) - from;
+    for (int i = 0; i < count; i++) Format::scales(scales_, i * GROUPS_PER_BLOCK<Format>, blocks + i * BYTES);
+    next_ = blocks + count * BYTES;
+    const char* codes = blocks + Format::HEADER;
+    if (Format::IS_EXPANDED || rows_ <= MOST_ROWS<Int8>) return multiply<Format>(sums, codes, BYTES, first, past);
+    if constexpr (!Format::IS_EXPANDED) {
+      expand_slice<Format>(expanded_, codes);
+      multiply<Expanded<Format>>(sums, expanded_, 0, first, past);
+    }
+  }
+
+  template <class Codes> void multiply(float* sums, const char* codes, size_t block_bytes, int first, int past) {
+    constexpr int PER_BLOCK = GROUPS_PER_BLOCK<Format>;
+    const int begin = first % Format::BLOCK / Format::GROUP, end = begin + (past - first) / Format::GROUP;
+    for_blocks<Int8>(rows_, [&](auto rows, int from, int block, int) {
+      const int64_t row = first_row_ + from;
+      const char* x = x_.codes + row * x_.stride + (first - skipped_);
+      const RowGroup* of_x = x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP;
+      for (int g = begin; g < end; g++) {
+        const int at = (g - begin) * Format::GROUP;
+        const GroupScales group{scales_.scale[g], scales_.least[Format::HAS_LEAST ? g : 0], of_x + at / ROW_GROUP, x_.groups_per_row};
+        const char* here = codes + g / PER_BLOCK * block_bytes + g % PER_BLOCK * Codes::GROUP_BYTES;
+        if (block == 1) prefetch_group(g);
+        for (int strip = 0; strip < STRIPS<rows>; strip++)
+          add_group<Format, Codes, rows>(sums + from * PANEL, x + at, x_.stride, here, strip, Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
+      }
+    });
+  }
+
+  // One row is as fast with the processor's own prefetches.
+  void prefetch_group(int g) const {
+    constexpr size_t BYTES = PANEL_BLOCK_BYTES<Format> / GROUPS_PER_BLOCK<Format>;
+    for (size_t at = 0; at < BYTES; at += 64) prefetch<2>(next_ + g * BYTES + at);
+  }
+
+  const BlockRows& x_;
+  const char* next_ = nullptr;  // the blocks after those of the slice
+  int skipped_, first_row_, rows_;
+  SliceScales scales_;
+  alignas(64) char expanded_[Format::IS_EXPANDED ? 64 : SLICE_INPUTS * PANEL];
+};
+
+template <class Format>
+void multiply_panel(const GemmBlocksParams& params, const BlockRows& x, const PanelRows& of, int first_row, int rows) {
+  const GemmParams& p = params.gemm;
+  alignas(64) float sums[BLOCK_SLAB * PANEL];
+  SegmentSums<BLOCK_SLAB> segments;
+  SlabProduct<Format> slab(x, params.skipped, of.first_row + first_row, rows);
+  const int blocks = ceil_div(params.skipped + p.inputs, Format::BLOCK), length = p.inputs / p.segments;
+  const char* panel = (const char*)p.weight + (size_t)of.panel * blocks * PANEL_BLOCK_BYTES<Format>;
+  for (int s = 0; s < p.segments; s++) {
+    std::fill_n(sums, rows * PANEL, 0.0f);
+    slab.add(sums, panel, params.skipped + s * length, params.skipped + (s + 1) * length);
+    segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c); });
+  }
+  finish(p, of, first_row, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
+}
+
+template <class Format> void gemm_blocks(Pool* pool, const GemmBlocksParams& params) {
+  const GemmParams& p = params.gemm;
+  if (p.rows == 0) return;
+  BlockRows x;
+  with_element(params.x_dtype, [&](auto element) { x = quantize_blocks<Format, decltype(element)>(pool, p); });
+  for_panels<Int8>(pool, p, ProductRows(p.rows), [&](const PanelRows& of) {
+    for (int from = 0; from < of.rows; from += BLOCK_SLAB)
+      multiply_panel<Format>(params, x, of, from, std::min(BLOCK_SLAB, of.rows - from));
+  });
+}
+
+}  // namespace
+
+void gemm_q8_0(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q8_0>(pool, *p); }
+void gemm_q4_k(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q4_K>(pool, *p); }
+void gemm_q5_k(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q5_K>(pool, *p); }
+void gemm_q6_k(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q6_K>(pool, *p); }

@@ -1,0 +1,71 @@
+// Activations in int8, in groups of 32 inputs with a scale each: x = codes * scale, codes in -127..127.
+//
+// The scale is the group's highest magnitude / 127, so a row's error is at most that of ggml's Q8_0, and below that of its
+// Q8_K, which has a scale for 256 inputs. A group that contains a NaN or an infinity has such a scale.
+#pragma once
+#include <cstring>
+
+#include "gemm/gemm.h"
+
+constexpr int ROW_GROUP = 32;
+constexpr int FEWEST_ROW_INPUTS = 8192;  // to quantize, per additional thread
+
+// What the products need of a group besides its codes.
+struct RowGroup {
+  float scale;
+  float of_least;    // -scale * sum of codes, which minimums are multiplied by
+  int32_t start[2];  // -centre * sum of codes, of each half in formats with groups of 16, where dots begin
+};
+
+struct BlockRows {
+  const char* codes;  // [rows, stride]
+  const RowGroup* groups;
+  size_t stride;      // bytes
+  int groups_per_row;
+};
+
+template <class Format, class Element> inline void quantize_group(const Element* x, int8_t* codes, RowGroup& group) {
+  constexpr int VECTORS = ROW_GROUP / LANES, HALF = VECTORS / 2;
+  F32 value[VECTORS];
+  I32 top = splat(0);
+  EACH(v, VECTORS) {
+    value[v] = get(x + v * LANES, LANES);
+    const I32 magnitude = (I32)abs(value[v]);
+    top = magnitude > top ? magnitude : top;  // of bits, among which NaN is above infinity
+  }
+  int32_t bits = 0;
+  EACH(lane, LANES) bits = top[lane] > bits ? top[lane] : bits;
+  float peak;
+  std::memcpy(&peak, &bits, sizeof peak);
+  const F32 inverse = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
+  I32 sums[2] = {splat(0), splat(0)};
+  EACH(v, VECTORS) {
+    const I32 code = to_int(value[v] * inverse);
+    sums[v / HALF] += code;
+    store_s8(codes + v * LANES, code);
+  }
+  group.scale = peak / 127.0f;
+  const bool is_finite = group.scale < __builtin_inff();
+  const int32_t first = is_finite ? sum(sums[0]) : 0, second = is_finite ? sum(sums[1]) : 0;
+  group.of_least = -group.scale * (float)(first + second);
+  const bool are_halves = Format::GROUP < ROW_GROUP;
+  group.start[0] = -Format::CENTRE * (are_halves ? first : first + second);
+  group.start[1] = -Format::CENTRE * second;
+}
+
+// The rows of a product, in memory of the calling thread that is valid until its next product.
+template <class Format, class Element> BlockRows quantize_blocks(Pool* pool, const GemmParams& p) {
+  const int groups = p.inputs / ROW_GROUP;
+  const size_t stride = (size_t)p.inputs + 64;  // rows start in different sets of a cache
+  char* const codes = (char*)row_arena().reserve(p.rows * (stride + groups * sizeof(RowGroup)));
+  auto* const of_groups = (RowGroup*)(codes + p.rows * stride);
+  const int grain = std::max(ceil_div(FEWEST_ROW_INPUTS, p.inputs), p.rows / (4 * pool->size()));
+  pool->run(p.rows, grain, [&](int begin, int end) {
+    for (int m = begin; m < end; m++) {
+      const Element* x = (const Element*)p.x + m * p.x_stride;
+      for (int g = 0; g < groups; g++)
+        quantize_group<Format>(x + g * ROW_GROUP, (int8_t*)codes + m * stride + g * ROW_GROUP, of_groups[(int64_t)m * groups + g]);
+    }
+  });
+  return {codes, of_groups, stride, groups};
+}
