@@ -12,6 +12,7 @@ class WeightFormat(StrEnum):
     FP32 = "fp32"
     INT8 = "int8"  # weights and activations
     INT4 = "int4"  # weights only, in groups
+    MXFP4 = "mxfp4"  # the same with 4-bit floats, times 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,8 +24,8 @@ class PackedWeight:
     outputs: int
     inputs: int
     scales: Tensor | None = None  # int8: [outputs] float32
-    group_size: int = 0  # int4: inputs per group
-    scale_unit: float = 1.0  # int4: the unit of the scales in `data`
+    group_size: int = 0  # int4 and mxfp4: inputs per group
+    scale_unit: float = 1.0  # int4 and mxfp4: the unit of the scales in `data`
     has_zeros: bool = False  # int4: whether `data` holds zero points
     order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
 

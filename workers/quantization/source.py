@@ -20,6 +20,7 @@ from .compressed_tensors import CompressedTensorsReader
 from .config import Awq, BlockFp8, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
 from .gguf import GgufReader
 from .gptq import GptqReader
+from .mxfp4 import Mxfp4Reader
 from .on_load import EightBitsOnLoad, Int4OnLoad
 from .report import QuantizationReport
 
@@ -60,7 +61,9 @@ def matrix_source(
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
-    reader: MatrixReader = floats if found is None else _reader(checkpoint, found[1], floats, pool)
+    reader: MatrixReader = Mxfp4Reader(checkpoint, floats)
+    if found is not None:
+        reader = _reader(checkpoint, found[1], floats, pool)
     head: MatrixReader = plain if found is None else reader
     if isinstance(checkpoint, GgufCheckpoint):
         reader = head = GgufReader(checkpoint, plain)

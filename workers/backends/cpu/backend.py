@@ -123,4 +123,5 @@ class CpuBackend:
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:
-    return weight.bits == 4 and weight.group_size % OCTET == 0 and dtype.itemsize == 2
+    has_rows = dtype == torch.bfloat16 if weight.is_e2m1 else dtype.itemsize == 2
+    return weight.bits == 4 and weight.group_size % OCTET == 0 and has_rows

@@ -1,5 +1,7 @@
 """Packs weights in the order in which kernels read them: panels of 64 outputs, K innermost (csrc/cpu/tiles/tile.h)."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -14,7 +16,7 @@ WORD_INPUTS = 4  # the largest number of inputs of an output in a 32-bit word (i
 FP16_OUTPUTS = 16  # outputs whose float16 words are unpacked together
 OCTET = 8  # inputs of an output in a 32-bit word of int4 codes
 INT4_ZERO = 8  # the code of zero in weights without zero points
-LAYOUT = 2  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
+LAYOUT = 3  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
 PANELS_AT_ONCE = 16  # panels whose int4 codes are rearranged together: a few MB of temporaries
 
 
@@ -25,10 +27,16 @@ def pack(weight: Weight) -> PackedWeight:
             return pack_int8(weight.codes, weight.scales)
         case GroupedWeight():
             assert weight.bits == 4
-            return pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
+            packed = pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
+            return replace(packed, format=grouped_format(weight))
         case _:
             assert isinstance(weight, Tensor), f"no product supports {type(weight).__name__}"
             return pack_float(weight)
+
+
+def grouped_format(weight: GroupedWeight) -> WeightFormat:
+    """The format of a weight in groups of 4-bit codes."""
+    return WeightFormat.MXFP4 if weight.is_e2m1 else WeightFormat.INT4
 
 
 def pack_float(weight: Tensor) -> PackedWeight:
