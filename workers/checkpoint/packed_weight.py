@@ -13,6 +13,7 @@ class WeightFormat(StrEnum):
     FP32 = "fp32"
     INT8 = "int8"  # weights and activations
     INT4 = "int4"  # weights only, in groups
+    MXFP4 = "mxfp4"  # the same with 4-bit floats, times 2
     Q8_0 = "q8_0"  # this and those below: blocks of GGUF files, and activations in int8
     Q4_K = "q4_k"
     Q5_K = "q5_k"
@@ -31,8 +32,8 @@ class PackedWeight:
     outputs: int
     inputs: int
     scales: Tensor | None = None  # int8: [outputs] float32
-    group_size: int = 0  # int4 and blocks: inputs per group
-    scale_unit: float = 1.0  # int4: the unit of the scales in `data`
+    group_size: int = 0  # int4, mxfp4 and blocks: inputs per group
+    scale_unit: float = 1.0  # int4 and mxfp4: the unit of the scales in `data`
     has_zeros: bool = False  # int4: whether `data` holds zero points
     order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
     skipped: int = 0  # blocks: inputs of the first block that the weight does not have

@@ -108,13 +108,21 @@ class Checkpoint:
             )
         self._use(name)
 
+    def mxfp4_part(self, name: str) -> StackedPart | None:
+        """The part of a stacked tensor that `name` is, if the tensor is stored in MXFP4."""
+        part = self._parts.get(name)
+        return None if part is None or f"{part.name}_blocks" not in self.entries else part
+
+    def read_mxfp4(self, part: StackedPart, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """The blocks and the scales of the experts [start, stop) of the tensor that `part` is a part of."""
+        (kind, size), (other, other_size) = part.mxfp4_shapes()
+        blocks = self.read(f"{part.name}_{kind}", size, 0, start, stop, ("U8",))
+        return blocks, self.read(f"{part.name}_{other}", other_size, 0, start, stop, ("U8",))
+
     def _read_part(self, part: StackedPart, shape: tuple[int, ...], dim: int, where: slice) -> Tensor:
         here = part.index, part.index + 1
         if f"{part.name}_blocks" in self.entries:
-            blocks, scales = (
-                self.read(f"{part.name}_{kind}", size, 0, *here, ("U8",)) for kind, size in part.mxfp4_shapes()
-            )
-            matrix = part.of_mxfp4(blocks, scales)
+            matrix = part.of_mxfp4(*self.read_mxfp4(part, *here))
         else:
             matrix = part.of(self.read(part.name, part.shape, 0, *here))
         assert tuple(matrix.shape) == shape, (part, shape)

@@ -5,17 +5,16 @@ half, and one power of two, whose exponent is stored plus 127.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from .weight_forms import GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, with_outputs
+from .weight_forms import E2M1_TWICE, GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, with_outputs
 
 ROWS = 64  # so that experts have whole panels in the layout of the CPU kernels
-MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of e2m1 without its sign, the highest bit
 MXFP4_BLOCK, MXFP4_BIAS, MAX_EXPONENT = 32, 127, 124  # above that, 6 * 2^exponent is not finite in bfloat16
 
 
@@ -42,13 +41,17 @@ class StackedPart:
 
     def of_mxfp4(self, blocks: Tensor, scales: Tensor) -> Tensor:
         """The part as bfloat16, exactly; `blocks` and `scales` are slices of length 1. Raises ConfigError."""
+        codes, exponents = self.codes_of_mxfp4(blocks, scales)
+        values = torch.tensor(E2M1_TWICE)[codes.int()]
+        return torch.ldexp(values, exponents.unsqueeze(2) - 1).flatten(1).bfloat16()
+
+    def codes_of_mxfp4(self, blocks: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes [outputs, groups, MXFP4_BLOCK] uint8 and exponents [outputs, groups] of the same slices."""
         rows = slice(*self.rows)
         pairs, exponents = blocks[0, rows], scales[0, rows].int() - MXFP4_BIAS
         if exponents.numel() and int(exponents.max()) > MAX_EXPONENT:
             raise ConfigError(f"tensor {self.name}_scales holds a scale that is not finite; download the model again")
-        values = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)])
-        codes = torch.stack([pairs & 15, pairs >> 4], dim=3).flatten(2)
-        return torch.ldexp(values[codes.int()], exponents.unsqueeze(2)).flatten(1).bfloat16()
+        return torch.stack([pairs & 15, pairs >> 4], dim=3).flatten(2), exponents
 
 
 def padded_outputs(outputs: int) -> int:
@@ -86,7 +89,7 @@ def _form(weight: Weight) -> tuple[object, ...]:
         case StoredWeight():
             return StoredWeight, weight.dtype
         case GroupedWeight():
-            return GroupedWeight, weight.bits, weight.group_size, weight.zeros is None
+            return GroupedWeight, weight.bits, weight.group_size, weight.zeros is None, weight.is_e2m1
         case _:
             return (type(weight),)
 
@@ -101,6 +104,6 @@ def _stacked_codes(each: Sequence[Weight]) -> Weight:
             grouped = [weight for weight in each if isinstance(weight, GroupedWeight)]
             zeros = None if first.zeros is None else torch.cat([one.zeros for one in grouped if one.zeros is not None])
             codes, scales = torch.cat([one.codes for one in grouped]), torch.cat([one.scales for one in grouped])
-            return GroupedWeight(codes, scales, zeros, first.bits)
+            return replace(first, codes=codes, scales=scales, zeros=zeros)
         case other:
             raise AssertionError(f"experts are not stacked as {type(other).__name__}")

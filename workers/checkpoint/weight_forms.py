@@ -42,6 +42,9 @@ class Fp8Weight(OutputScaledWeight):
     """An OutputScaledWeight with float8_e4m3fn codes."""
 
 
+E2M1_TWICE = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)  # values times 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedWeight:
     """A matrix with a scale (and zero point) for each output and group of inputs; activations are float (weight-only).
@@ -50,10 +53,11 @@ class GroupedWeight:
     """
 
     codes: Tensor  # [out, in] uint8, 0 to 2^bits - 1
-    scales: Tensor  # [out, groups] float32; weight = (codes - zeros) * scales
+    scales: Tensor  # [out, groups] float32; weight = (codes - zeros) * scales, or E2M1_TWICE[codes] * scales
     zeros: Tensor | None  # [out, groups] uint8; None: 2^(bits - 1) everywhere
     bits: int  # 4 or 8
     order: Tensor | None = None  # [in] int64, a permutation; None: the order of the inputs
+    is_e2m1: bool = False  # codes are 4-bit floats, without zero points
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -77,6 +81,9 @@ class GroupedWeight:
     def dequantized(self) -> Tensor:
         """The values [out, in] float32, columns in the order of the inputs."""
         rows, groups = self.scales.shape
+        if self.is_e2m1:
+            values = torch.tensor(E2M1_TWICE, device=self.codes.device)[self.codes.int()]
+            return (values.view(rows, groups, -1) * self.scales.unsqueeze(2)).flatten(1)
         grouped = self.codes.view(rows, groups, -1).float()
         zeros = self.middle if self.zeros is None else self.zeros.float().unsqueeze(2)
         values = ((grouped - zeros) * self.scales.unsqueeze(2)).flatten(1)
@@ -92,7 +99,7 @@ class StoredWeight:
 
     parts: tuple[Tensor, ...]  # stacked, [rows, in] each
     dtype: torch.dtype
-    blocks: str = ""  # the block format of a GGUF file that the values were dequantized from
+    blocks: str = ""  # the block format that the values were dequantized from
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -155,7 +162,7 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
             return Fp8Weight(change(weight.codes), change(weight.scales))
         case GroupedWeight():
             zeros = None if weight.zeros is None else change(weight.zeros)
-            return GroupedWeight(change(weight.codes), change(weight.scales), zeros, weight.bits, weight.order)
+            return replace(weight, codes=change(weight.codes), scales=change(weight.scales), zeros=zeros)
         case _:
             assert isinstance(weight, Tensor), "packed"
             return change(weight)
@@ -204,7 +211,7 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
             if upper.zeros is not None or lower.zeros is not None:
                 zeros = torch.cat([_explicit_zeros(upper), _explicit_zeros(lower)])
             scales = torch.cat([upper.scales, lower.scales])
-            return GroupedWeight(torch.cat([upper.codes, lower.codes]), scales, zeros, upper.bits, upper.order)
+            return replace(upper, codes=torch.cat([upper.codes, lower.codes]), scales=scales, zeros=zeros)
         case _:
             return None
 
@@ -214,7 +221,7 @@ def _float_parts(weight: Tensor | StoredWeight) -> tuple[tuple[Tensor, ...], tor
 
 
 def _have_same_layout(one: GroupedWeight, other: GroupedWeight) -> bool:
-    if one.bits != other.bits or one.group_size != other.group_size:
+    if (one.bits, one.group_size, one.is_e2m1) != (other.bits, other.group_size, other.is_e2m1):
         return False
     if one.order is None or other.order is None:
         return one.order is other.order

@@ -59,6 +59,8 @@ def form_of(weight: Weight) -> str:
             return "int8"
         case Fp8Weight():
             return "fp8"
+        case GroupedWeight() if weight.is_e2m1:
+            return "mxfp4"
         case GroupedWeight():
             zeros = "" if weight.zeros is None else " with zero points"
             order = "" if weight.order is None else " in activation order"

@@ -16,6 +16,7 @@
 // Floor      one row: weight bytes / read bandwidth; from about four rows on 2 * rows * outputs * inputs flop
 // Achieved   one core of Zen 4: 1 row 0.78 of reading; 4 rows 0.72 of the bfloat16 peak, 16 rows 0.87, 512 rows 0.91
 #include "gemm/int4_slabs.h"
+#include "gemm/mxfp4.h"
 
 namespace {
 
@@ -26,9 +27,9 @@ constexpr int SLAB_BLOCKS = 20;  // of rows that are multiplied by an expanded g
 template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && REGISTERS == 32) ? 4 : 2;
 
 // Expand eight inputs of 32 bits for products with words of bfloat16, and with float16 widened to float.
-struct Bf16Rows {
+template <class Codes> struct Bf16Rows {
   using F = Bf16;
-  Int4Codes codes;
+  Codes codes;
   Bf16::Weights word(I32 packed, int j, int) const { return codes.word(packed, j); }
 };
 struct Fp16Rows {
@@ -116,12 +117,11 @@ template <class F, int ROWS>
 }
 
 // y of any number of rows.
-template <class F, class Element>
-void multiply_many(const Int4Product& product, const GemmParams& p, const PanelRows& of, int offset) {
+template <class F, class Element, class Codes>
+void multiply_many(const Int4Product& product, const GemmParams& p, const PanelRows& of, int offset, const Codes& codes) {
   constexpr int SLAB_ROWS = SLAB_BLOCKS * MOST_ROWS<F>;
   thread_local Arena arena;
   const Int4Layout& layout = product.layout;
-  const Int4Codes codes(product.zero);
   const size_t x_stride = p.x_stride * sizeof(Element), group_bytes = layout.octets * OCTET * sizeof(Element);
   char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
   multiply_slabs<SLAB_ROWS>(product.params, p, layout, of, [&](float* sums, int first, int rows, const char* group, int g) {
@@ -137,19 +137,20 @@ void multiply_many(const Int4Product& product, const GemmParams& p, const PanelR
 }
 
 // Rows of bfloat16 that are few for their weight are multiplied as they are given.
-void int4_bf16(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows) {
-  const Bf16Rows codes{Int4Codes(product.zero)};
+template <class Codes>
+void int4_bf16(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows, const Codes& codes) {
+  const Bf16Rows<Codes> few{codes};
   if (!WIDENS_BF16 || rows.most() <= FEW_ROWS)
     return for_panels<Bf16>(pool, p, rows, [&](const PanelRows& of) {
-      if (of.rows <= FEW_ROWS) multiply_few<Bfloat16>(product, p, of, 0, codes);
-      else if constexpr (!WIDENS_BF16) multiply_many<Bf16, Bfloat16>(product, p, of, 0);
+      if (of.rows <= FEW_ROWS) multiply_few<Bfloat16>(product, p, of, 0, few);
+      else if constexpr (!WIDENS_BF16) multiply_many<Bf16, Bfloat16>(product, p, of, 0, codes);
     });
   for_widened<Bfloat16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int first) {
     for_panels<WideBf16>(pool, wide, slab, [&](const PanelRows& of) {
-      if (of.rows > FEW_ROWS) return multiply_many<WideBf16, float>(product, wide, of, first);
+      if (of.rows > FEW_ROWS) return multiply_many<WideBf16, float>(product, wide, of, first, codes);
       PanelRows as_given = of;
       as_given.first_row += first;
-      multiply_few<Bfloat16>(product, p, as_given, 0, codes);
+      multiply_few<Bfloat16>(product, p, as_given, 0, few);
     });
   });
 }
@@ -159,7 +160,7 @@ void int4_fp16(Pool* pool, const Int4Product& product, const GemmParams& p, cons
   for_widened<Float16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int first) {
     for_panels<WideBf16>(pool, wide, slab, [&](const PanelRows& of) {
       if (of.rows <= FEW_ROWS) multiply_few<float>(product, wide, of, first, codes);
-      else multiply_many<WideBf16, float>(product, wide, of, first);
+      else multiply_many<WideBf16, float>(product, wide, of, first, Int4Codes(product.zero));
     });
   });
 }
@@ -170,10 +171,17 @@ void int4(Pool* pool, const GemmInt4Params& params, const ProductRows& rows) {
   with_element(params.x_dtype, [&](auto x) {
     if (params.group_sums) sum_groups<decltype(x)>(pool, p, rows.total(), product.layout, params.group_size, params.group_sums);
   });
-  params.x_dtype == DTYPE_FP16 ? int4_fp16(pool, product, p, rows) : int4_bf16(pool, product, p, rows);
+  if (params.x_dtype == DTYPE_FP16) int4_fp16(pool, product, p, rows);
+  else int4_bf16(pool, product, p, rows, Int4Codes(product.zero));
+}
+
+void mxfp4(Pool* pool, const GemmInt4Params& params, const ProductRows& rows) {
+  int4_bf16(pool, Int4Product(params), params.gemm, rows, mxfp4_codes());
 }
 
 }  // namespace
 
 void gemm_int4(Pool* pool, const GemmInt4Params* p) { int4(pool, *p, ProductRows(p->gemm.rows)); }
 void expert_gemm_int4(Pool* pool, const ExpertGemmInt4Params* p) { int4(pool, p->product, ProductRows(p->slices)); }
+void gemm_mxfp4(Pool* pool, const GemmInt4Params* p) { mxfp4(pool, *p, ProductRows(p->gemm.rows)); }
+void expert_gemm_mxfp4(Pool* pool, const ExpertGemmInt4Params* p) { mxfp4(pool, p->product, ProductRows(p->slices)); }

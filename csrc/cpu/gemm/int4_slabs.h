@@ -4,7 +4,7 @@
 #include "gemm/int4_groups.h"
 
 // `octets` octets of codes -> panel[octets * OCTET_WORDS][PANEL] words of bfloat16.
-[[gnu::noipa]] inline void expand_codes(char* panel, const char* codes, int octets, const Int4Codes& table) {
+template <class Codes> [[gnu::noipa]] void expand_codes(char* panel, const char* codes, int octets, const Codes& table) {
   const auto whole = [](auto w) {  // joins the word that Int4Codes returns split on some instruction sets
     if constexpr (requires { w.even; }) return ((w.even >> 16) & 0xffff) | w.odd;
     else return w;

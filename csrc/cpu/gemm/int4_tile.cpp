@@ -7,16 +7,17 @@
 // Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
 // Achieved   not measured with AMX
 #include "gemm/int4_slabs.h"
+#include "gemm/mxfp4.h"
 #include "gemm/tile_product.h"
 
 namespace {
 
 constexpr int CHUNK_OCTETS = CHUNK_PIECES * PIECE_WORDS / OCTET_WORDS;
 
-class Int4Tiles {
+template <class Codes> class Int4Tiles {
  public:
-  Int4Tiles(const GemmInt4Params& params, const Int4Layout& layout, const PackedRows& x)
-      : group_sums_(params.group_sums), layout_(layout), x_(x), codes_(params.group_sums ? 0 : 8) {}
+  Int4Tiles(const float* group_sums, const Int4Layout& layout, const PackedRows& x, const Codes& codes)
+      : group_sums_(group_sums), layout_(layout), x_(x), codes_(codes) {}
 
   void operator()(float* sums, int first_row, int rows, const char* group, int index) {
     multiply(first_row, rows, group, index);
@@ -43,13 +44,13 @@ class Int4Tiles {
   const float* group_sums_;
   const Int4Layout& layout_;
   const PackedRows& x_;
-  const Int4Codes codes_;
+  const Codes codes_;
   TileRegisters<Bf16Tiles> registers_;
   alignas(64) char words_[CHUNK_PIECES * PIECE_BYTES];
   alignas(64) float product_[SLAB_ROWS * PANEL];
 };
 
-void int4_tile(Pool* pool, const GemmInt4Params& params, const ProductRows& rows) {
+template <class Codes> void int4_tile(Pool* pool, const GemmInt4Params& params, const ProductRows& rows, const Codes& codes) {
   const GemmParams& p = params.gemm;
   if (!rows.count()) return;
   const Int4Layout layout = layout_of(params);
@@ -58,7 +59,7 @@ void int4_tile(Pool* pool, const GemmInt4Params& params, const ProductRows& rows
   PackedRows x(rows, layout.groups, group_bytes);
   x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, p.x_stride * sizeof(uint16_t), group_bytes);
   for_tile_panels(pool, p, rows, [&](const PanelRows& of) {
-    Int4Tiles tiles(params, layout, x);
+    Int4Tiles tiles(params.group_sums, layout, x, codes);
     multiply_slabs<SLAB_ROWS>(params, p, layout, of, [&](auto... each) { tiles(each...); });
   });
 }
@@ -67,8 +68,14 @@ void int4_tile(Pool* pool, const GemmInt4Params& params, const ProductRows& rows
 
 // Rows of float16 have one order.
 void gemm_int4_tile(Pool* pool, const GemmInt4Params* p) {
-  p->x_dtype == DTYPE_FP16 ? gemm_int4(pool, p) : int4_tile(pool, *p, ProductRows(p->gemm.rows));
+  if (p->x_dtype == DTYPE_FP16) gemm_int4(pool, p);
+  else int4_tile(pool, *p, ProductRows(p->gemm.rows), Int4Codes(p->group_sums ? 0 : 8));
 }
 void expert_gemm_int4_tile(Pool* pool, const ExpertGemmInt4Params* p) {
-  p->product.x_dtype == DTYPE_FP16 ? expert_gemm_int4(pool, p) : int4_tile(pool, p->product, ProductRows(p->slices));
+  if (p->product.x_dtype == DTYPE_FP16) expert_gemm_int4(pool, p);
+  else int4_tile(pool, p->product, ProductRows(p->slices), Int4Codes(p->product.group_sums ? 0 : 8));
+}
+void gemm_mxfp4_tile(Pool* pool, const GemmInt4Params* p) { int4_tile(pool, *p, ProductRows(p->gemm.rows), mxfp4_codes()); }
+void expert_gemm_mxfp4_tile(Pool* pool, const ExpertGemmInt4Params* p) {
+  int4_tile(pool, p->product, ProductRows(p->slices), mxfp4_codes());
 }

@@ -135,31 +135,6 @@ def test_stacked_tensors_are_the_same_model(folder, changed, pools):
             assert torch.equal(one, other)
 
 
-def test_experts_in_mxfp4_are_dequantized_as_by_transformers(tmp_path, pools):
-    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-
-    reference("gpt-oss", tmp_path, torch.bfloat16)
-    path, generator = tmp_path / "model.safetensors", torch.Generator().manual_seed(0)
-    tensors = load_file(path)
-    config = json.loads((tmp_path / "config.json").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
-    dequantized, packed = dict(tensors), dict(tensors)
-    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
-        experts, inputs, outputs = packed.pop(name).shape
-        blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8, generator=generator)
-        scales = torch.randint(121, 127, blocks.shape[:3], dtype=torch.uint8, generator=generator)
-        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        dequantized[name] = convert_moe_packed_tensors(blocks, scales).contiguous()
-        assert dequantized[name].shape == (experts, inputs, outputs)
-    found = {}
-    for kind, content in (("packed", packed), ("dequantized", dequantized)):
-        save_file(content, path)
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        for number, pool in enumerate(pools):
-            found[kind, number] = whole_prompt(ours(tmp_path, pool=pool, quantization="auto"))
-    for number in range(len(pools)):
-        assert torch.equal(found["packed", number], found["dequantized", number])
-
-
 def test_layers_mix_and_an_expert_without_tokens_is_not_read(folder, changed, pools):
     model = ours(folder, pool=pools[-1])
     assert [isinstance(layer.feed_forward, DenseFeedForward) for layer in model.layers] == [True, False, False]

@@ -138,4 +138,5 @@ def table_dtype(table: PackedWeight) -> torch.dtype:
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:
-    return weight.bits == 4 and weight.group_size % OCTET == 0 and dtype.itemsize == 2
+    has_rows = dtype == torch.bfloat16 if weight.is_e2m1 else dtype.itemsize == 2
+    return weight.bits == 4 and weight.group_size % OCTET == 0 and has_rows

@@ -27,6 +27,7 @@ ROW_DTYPES = {
     WeightFormat.FP32: (torch.float32,),
     WeightFormat.INT4: (torch.bfloat16, torch.float16),
     **dict.fromkeys(BLOCK_FORMATS, tuple(DTYPE_CODES)),
+    WeightFormat.MXFP4: (torch.bfloat16,),
 }
 KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP16: "gemm_fp16", WeightFormat.FP32: "gemm_fp32"}
 CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
@@ -83,8 +84,8 @@ def gemm(
     `out_dtype` (by default that of x). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums are
     added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides of
     the output, and may be `out` itself. Rows may be strided, but must be contiguous. x is float32 for fp32 weights,
-    float16 for fp16, bfloat16 for bf16, either 16-bit dtype for int4, any of the three for blocks of
-    GGUF files, and these or `QuantizedRows` for int8.
+    float16 for fp16, bfloat16 for bf16 and mxfp4, either 16-bit dtype for int4, any of the three for blocks of GGUF
+    files, and these or `QuantizedRows` for int8.
     Temporary memory comes from `buffers`, if given.
     """
     rows, inputs = x.shape
@@ -103,12 +104,12 @@ def gemm(
     if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
         known = " or ".join(map(str, ROW_DTYPES[weight.format]))
         raise TypeError(f"{weight.format} weights need {known} rows, not {x.dtype}")
-    if weight.format == WeightFormat.INT4:
+    if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
         x = x if weight.order is None else x[:, weight.order]
         sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
         rest_of_int4 = _pointer(sums), weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
         fields = GEMM_INT4(*_fields(x, weight, bias, residual, out, segments), *rest_of_int4)
-        pool.functions["gemm_int4"](pool.handle, fields)
+        pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
         return out
     if weight.format in BLOCK_FORMATS:
         places = _fields(x, weight, bias, residual, out, segments)

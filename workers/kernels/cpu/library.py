@@ -31,8 +31,10 @@ PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
 TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/cpu/tiles/tiles.h
     "gemm_bf16": "gemm_bf16_tile",
     "gemm_int4": "gemm_int4_tile",
+    "gemm_mxfp4": "gemm_mxfp4_tile",
     "expert_gemm_bf16": "expert_gemm_bf16_tile",
     "expert_gemm_int4": "expert_gemm_int4_tile",
+    "expert_gemm_mxfp4": "expert_gemm_mxfp4_tile",
     "attention_bf16": "attention_bf16_tile",
     "attention_int8": "attention_int8_tile",
     "head_gemm_bf16": "head_gemm_bf16_tile",

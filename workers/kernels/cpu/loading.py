@@ -14,7 +14,7 @@ from ...checkpoint.packed_weight import PackedWeight, WeightFormat
 from ...checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight, Weight
 from ...distributed.huge_pages import allocate
 from .library import Pool
-from .packing import OCTET, PANEL, scale_unit
+from .packing import OCTET, PANEL, grouped_format, scale_unit
 from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer
 
 ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # see weights/stored_elements.h
@@ -94,7 +94,8 @@ def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
     data = allocate((-(-outputs // PANEL), groups, header + PANEL * size // 2), torch.uint8)
     pointers = data.data_ptr(), codes.data_ptr(), scales.data_ptr(), 0 if zeros is None else zeros.data_ptr()
     pool.functions["pack_int4"](pool.handle, PACK_INT4(*pointers, codes.stride(0), outputs, inputs, size))
-    return PackedWeight(WeightFormat.INT4, data, outputs, inputs, None, size, unit, zeros is not None, weight.order)
+    rest = size, unit, zeros is not None, weight.order
+    return PackedWeight(grouped_format(weight), data, outputs, inputs, None, *rest)
 
 
 def packed_blocks(pool: Pool, weight: BlockWeight) -> PackedWeight:

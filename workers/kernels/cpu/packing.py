@@ -1,5 +1,7 @@
 """Packs weights in the order in which kernels read them: panels of 64 outputs, K innermost (csrc/cpu/tiles/tile.h)."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -25,10 +27,16 @@ def pack(weight: Weight) -> PackedWeight:
             return pack_int8(weight.codes, weight.scales)
         case GroupedWeight():
             assert weight.bits == 4
-            return pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
+            packed = pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
+            return replace(packed, format=grouped_format(weight))
         case _:
             assert isinstance(weight, Tensor), f"no product supports {type(weight).__name__}"
             return pack_float(weight)
+
+
+def grouped_format(weight: GroupedWeight) -> WeightFormat:
+    """The format of a weight in groups of 4-bit codes."""
+    return WeightFormat.MXFP4 if weight.is_e2m1 else WeightFormat.INT4
 
 
 def pack_float(weight: Tensor) -> PackedWeight:

@@ -1,6 +1,5 @@
 """Reads projections and feed-forwards: dense ones, and the experts that this rank holds."""
 
-import logging
 from collections.abc import Sequence
 
 import torch
@@ -15,8 +14,6 @@ from ...layers.linear import JoinedLinear, Linear
 from ...layers.ops import Ops
 from ..matrix_rows import Rows, stacked_rows
 from .weight_reader import NormReader
-
-log = logging.getLogger(__name__)
 
 
 class ProjectionReader(NormReader):
@@ -128,11 +125,7 @@ class FeedForwardReader(ProjectionReader):
         """Give the parts of tensors with one matrix for each expert the names of each expert's projections."""
         names, hidden, size = self._names.experts, self._geometry.hidden_size, experts.intermediate_size
         both, down = names.stacked_gate_up.format(index), names.stacked_down.format(index)
-        if f"{both}_blocks" in self._checkpoint.entries:
-            log.info(
-                "experts of layer %d are stored in MXFP4 and dequantized; quantization=int4 makes them small", index
-            )
-        elif both not in self._checkpoint.entries:
+        if not self._checkpoint.entries.keys() & {both, f"{both}_blocks"}:
             return
         halves = ((0, None, 2), (1, None, 2)) if names.are_interleaved else ((0, size, 1), (size, 2 * size, 1))
         projections = [(names.gate, both, 2 * size, hidden, halves[0]), (names.up, both, 2 * size, hidden, halves[1])]

@@ -60,11 +60,11 @@ def expert_gemm(
         return out
     assert x.dtype in ROW_DTYPES[weight.format], (weight.format, x.dtype)
     product = _product(x, weight, bias, out)
-    if weight.format == WeightFormat.INT4:
+    if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
         groups = weight.inputs // weight.group_size
         sums_of = buffers.take("group sums", places, groups, torch.float32).data_ptr() if weight.has_zeros else 0
         rest_of_int4 = sums_of, weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
-        pool.functions["expert_gemm_int4"](pool.handle, GEMM_INT4(*product, *rest_of_int4, *slices))
+        pool.functions[f"expert_gemm_{weight.format}"](pool.handle, GEMM_INT4(*product, *rest_of_int4, *slices))
     else:
         pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*product, *slices))
     return out

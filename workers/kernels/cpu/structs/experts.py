@@ -73,6 +73,8 @@ EXPERT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "expert_gemm_bf16_tile": ExpertGemmParams,
     "expert_gemm_int8": ExpertGemmInt8Params,
     **dict.fromkeys(("expert_gemm_int4", "expert_gemm_int4_tile"), ExpertGemmInt4Params),
+    **dict.fromkeys(("gemm_mxfp4", "gemm_mxfp4_tile"), GemmInt4Params),
+    **dict.fromkeys(("expert_gemm_mxfp4", "expert_gemm_mxfp4_tile"), ExpertGemmInt4Params),
     "quantize_counted": CountedQuantizeParams,
     "activate_counted": CountedActivateParams,
 }
