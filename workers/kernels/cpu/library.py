@@ -18,7 +18,7 @@ from typing import Any, Literal
 from paged_serve.protocol.errors import ConfigError
 
 from .parameters import KERNELS, PackPart, PoolParams
-from .structs import latent
+from .structs.latent import LATENT_KERNELS
 
 FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -60,7 +60,7 @@ class Library:
         self._dll.peak_operations.restype = self._dll.product_operations.restype = c_int64
         self.isa: str = self._dll.isa_name().decode()
         self.machine_isa: str = self._dll.machine_isa().decode()
-        kernels = KERNELS | latent.KERNELS
+        kernels = KERNELS | LATENT_KERNELS
         structs: set[type[ctypes.Structure]] = {PoolParams, PackPart, *kernels.values()}
         for params in structs:
             size = self._dll.struct_size(params.__name__.encode())

@@ -1,1 +1,1 @@
-"""Mirrors of the structs of single features, beside those of parameters.py."""
+"""Mirrors of the kernels' structs that one area uses alone, and the table of all kernels: kernels.py."""

@@ -37,7 +37,7 @@ class LatentAttentionParams(ctypes.Structure):
 
 
 DTYPES = ("bf16", "bf16_tile", "fp16", "fp32")
-KERNELS: dict[str, type[ctypes.Structure]] = {
+LATENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     **{f"head_gemm_{dtype}": HeadGemmParams for dtype in DTYPES},
     **{f"latent_attention_{dtype}": LatentAttentionParams for dtype in DTYPES},
     "cache_latents": CacheLatentsParams,
