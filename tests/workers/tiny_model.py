@@ -22,7 +22,8 @@ def write_tiny_model(
     """Write config.json and model.safetensors; the weights are large enough that logits differ clearly.
 
     `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs,
-    one of "llama4_text" its names, one of "glm4_moe" experts in all layers but the first.
+    one of "llama4_text" its names, one of "glm4_moe" experts in all layers but the first; a `kv_lora_rank` and its
+    companions give latent attention.
     `draw(shape)` replaces torch's normal numbers, which depend on the processor.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -50,6 +51,10 @@ def write_tiny_model(
         for each, size in _expert_sizes(changes) if has_experts else [(feed_forward, FFN)]:
             shapes |= {f"{each}.gate_proj": (size, HIDDEN), f"{each}.up_proj": (size, HIDDEN)}
             shapes[f"{each}.down_proj"] = (HIDDEN, size)
+        if "kv_lora_rank" in changes:
+            shapes = {part: shape for part, shape in shapes.items() if "attn" not in part} | _latent_shapes(changes)
+            for part, size in (("q_a", changes["q_lora_rank"]), ("kv_a", changes["kv_lora_rank"])):
+                tensors[f"{name}.self_attn.{part}_layernorm.weight"] = 1 + weight(size, scale=0.3)
         tensors |= {f"{name}.{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
         if has_experts:
             count = changes["n_routed_experts"]
@@ -87,3 +92,16 @@ def _expert_sizes(changes: dict[str, Any]) -> list[tuple[str, int]]:
     """The names and intermediate sizes of a layer's experts and of its shared one."""
     names = [f"mlp.experts.{expert}" for expert in range(changes["n_routed_experts"])]
     return [(name, changes["moe_intermediate_size"]) for name in (*names, "mlp.shared_experts")]
+
+
+def _latent_shapes(changes: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """The projections of latent attention."""
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    query_rank, kv_rank, nope, rope, value = (changes[name] for name in names)
+    return {
+        "self_attn.q_a_proj": (query_rank, HIDDEN),
+        "self_attn.q_b_proj": (HEADS * (nope + rope), query_rank),
+        "self_attn.kv_a_proj_with_mqa": (kv_rank + rope, HIDDEN),
+        "self_attn.kv_b_proj": (HEADS * (nope + value), kv_rank),
+        "self_attn.o_proj": (HIDDEN, HEADS * value),
+    }

@@ -64,6 +64,16 @@ EXPERTS: dict[str, Any] = {  # a dense layer and two of 10 experts in groups, wi
     "partial_rotary_factor": 1.0,
     "routed_scaling_factor": 1.5,
 }
+LATENT: dict[str, Any] = {  # latent attention in two dense layers; likewise
+    "model_type": "deepseek_v3",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "first_k_dense_replace": 2,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 36,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,16 @@ def draw_state_workload(seed: int) -> Workload:
     if workload.config.cache.block_size == 16 and workload.choice.ranks == 1:  # the states take blocks of 32
         num_blocks = num_blocks // 2 + 1
     return replace(workload, choice=replace(workload.choice, checkpoint="states"), num_blocks=num_blocks)
+
+
+def draw_latent_workload(seed: int) -> Workload:
+    """A workload of a model with latent attention, on 1, 2 and 4 ranks in turn, unless `seed` draws the demo model."""
+    workload = draw_workload(seed)
+    if workload.choice.checkpoint == "demo":
+        return workload
+    quantization: str = "auto" if workload.choice.quantization == "int4" else workload.choice.quantization
+    choice = replace(workload.choice, checkpoint="latent", quantization=quantization)
+    return replace(workload, choice=replace(choice, ranks=(1, 2, 4)[seed % 3] if choice.threads == 1 else 1))
 
 
 def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:

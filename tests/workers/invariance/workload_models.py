@@ -13,7 +13,7 @@ from paged_serve.workers.process.rank import DEMO_MODEL
 from ..ranks import Ranks, SharedModel
 from ..tiny_lfm2 import write_tiny_lfm2
 from ..tiny_model import write_tiny_model
-from .random_workload import CHECKPOINTS, EXPERTS, GROUPED, MAX_MODEL_LEN, ModelChoice
+from .random_workload import CHECKPOINTS, EXPERTS, GROUPED, LATENT, MAX_MODEL_LEN, ModelChoice
 
 
 class Models:
@@ -52,7 +52,7 @@ class Models:
         home.mkdir()
         if checkpoint == "states":
             return write_tiny_lfm2(home, max_position_embeddings=MAX_MODEL_LEN)
-        options = {**CHECKPOINTS, "grouped": GROUPED, "experts": EXPERTS}[checkpoint]
+        options = {**CHECKPOINTS, "grouped": GROUPED, "experts": EXPERTS, "latent": LATENT}[checkpoint]
         return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **options)
 
     def _group(self, size: int) -> Ranks:
