@@ -30,6 +30,7 @@ class ModelFacts:
     """Properties of the model that the workers reported once its weights were loaded."""
 
     num_blocks: int
+    block_size: int  # tokens
     max_model_len: int  # tokens, prompt and output
     vocab_size: int
     eos_token_ids: frozenset[int]
@@ -39,10 +40,10 @@ class ModelFacts:
 
 
 def fitting_model_len(
-    config: Config, num_blocks: int, max_model_len: int, kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
+    config: Config, num_blocks: int, block_size: int, max_model_len: int, kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
 ) -> int:
     """The longest context that the cache holds for one sequence. Raises ConfigError when a longer one is configured."""
-    block_size, max_chunk = config.cache.block_size, config.scheduler.max_num_batched_tokens
+    max_chunk = config.scheduler.max_num_batched_tokens
     groups = KVGroups.of(kv_groups, block_size, max_chunk)
     capacity = groups.capacity_tokens(num_blocks)
     if config.model.max_model_len is not None and max_model_len > capacity:

@@ -165,7 +165,8 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         ],
         "blocks": {"total": pool.num_blocks, "free": pool.num_free, "cached": pool.num_cached},
         "kv_groups": [
-            {"window": group.window, "attention_chunk": group.attention_chunk} for group in engine.facts.kv_groups
+            {"window": group.window, "attention_chunk": group.attention_chunk, "is_state": group.is_state}
+            for group in engine.facts.kv_groups
         ],
         "tenants": [
             {"tenant": t.name, "weight": t.weight, "lead": t.service - now, "live": t.num_live, "queued": t.num_queued}

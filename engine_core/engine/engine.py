@@ -59,7 +59,7 @@ class EngineCore:
         self.num_poison_requests = 0  # requests that were found to kill workers
         cache = config.cache
         rows, max_chunk = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
-        groups = KVGroups.of(facts.kv_groups, cache.block_size, max_chunk)
+        groups = KVGroups.of(facts.kv_groups, facts.block_size, max_chunk)
         is_causal = not facts.pooling.is_bidirectional
         self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal)
         self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal)

@@ -1,7 +1,11 @@
-"""KV groups, the sets of layers with the same attention window or attention chunk, and the blocks that each needs.
+"""KV groups, the sets of layers with the same attention window or attention chunk, or with states, and their blocks.
 
 Each row has one block table per group. Blocks of all groups have the same number of tokens and of bytes, so one pool
 serves all groups. Blocks behind a group's window, or before its attention chunk, return to the pool while the row runs.
+
+The layers of a state group are recurrent. Block i holds the state after the last computed token in it, and a token
+reads the block of the token before it: the block math is that of a window of two tokens. No token is ever written to
+a full block, so a full block is a checkpoint from which other rows start, without a copy.
 """
 
 from bisect import bisect_right
@@ -15,6 +19,7 @@ from paged_serve.protocol.messages.worker import KVGroup
 
 RELEASED = -1  # entry of a block table: no later token sees the block, and it is released
 LONGEST = 2**31 - 1  # tokens; the protocol counts no further
+STATE_WINDOW = 2  # tokens: a token starts from the state that the token before it left
 
 
 class BlockMath(Protocol):
@@ -85,7 +90,7 @@ class KVGroups:
     math: tuple[BlockMath, ...]
     block_size: int  # tokens
     full: tuple[int, ...]  # indices of the groups that keep all blocks
-    windows: tuple[int, ...]  # indices of the groups that do not: those with a window or an attention chunk
+    windows: tuple[int, ...]  # indices of the groups that do not: those with a window, an attention chunk or a state
     by_kind: tuple[tuple[BlockMath, tuple[int, ...]], ...]  # for each such kind, the indices of its groups
 
     @classmethod
@@ -120,6 +125,8 @@ class KVGroups:
 
 
 def _math(group: KVGroup, block_size: int, max_chunk: int) -> BlockMath:
+    if group.is_state:
+        return WindowGroup(STATE_WINDOW, block_size, max_chunk)
     if group.window:
         return WindowGroup(group.window, block_size, max_chunk)
     if group.attention_chunk:

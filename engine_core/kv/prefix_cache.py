@@ -1,7 +1,7 @@
 """The prefix cache finds full blocks by a chain of hashes over their tokens and all tokens before them.
 
-A prefix can be shared if each group has the blocks that the next token reads: all of them, those of its window, or
-those of its attention chunk.
+A prefix can be shared if each group has the blocks that the next token reads: all of them, those of its window,
+those of its attention chunk, or the last one, which holds the state at the prefix's end.
 """
 
 from collections.abc import Callable, Iterable

@@ -144,11 +144,12 @@ class EngineProcess:
         """The first worker group is ready: make the engine and welcome the clients that wait."""
         facts = self._link.group.facts
         assert self._link.num_blocks is not None
+        sizes = self._link.num_blocks, facts.block_size
         engine = self._engine = EngineCore(
             self._child.config,
             ModelFacts(
-                self._link.num_blocks,
-                fitting_model_len(self._child.config, self._link.num_blocks, facts.max_model_len, facts.kv_groups),
+                *sizes,
+                fitting_model_len(self._child.config, *sizes, facts.max_model_len, facts.kv_groups),
                 facts.vocab_size,
                 frozenset(facts.eos_token_ids),
                 facts.arithmetic,

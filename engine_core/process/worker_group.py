@@ -93,6 +93,10 @@ class WorkerGroup:
             message.kv_groups != other.kv_groups for other in self.loaded.values()
         ):
             return f"its KV groups are not those of the other ranks: {message.kv_groups}"
+        if isinstance(message, WorkerReady) and any(
+            message.block_size != other.block_size for other in self.loaded.values()
+        ):
+            return f"its blocks of {message.block_size} tokens are not those of the other ranks"
         if isinstance(message, KVCacheReady) and (self.state is not GroupState.ALLOCATING or rank in self.allocated):
             return f"it reports its KV cache while the group is {self.state.name}"
         return self._answer_error(rank, message) if isinstance(message, ModelRunnerOutput) else ""

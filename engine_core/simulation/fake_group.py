@@ -31,10 +31,10 @@ class FakeGroup:
         """`link`: the core's link to its workers; without one, the caller passes steps and answers itself."""
         self._link = link
         self._peer = b"" if link is None else link.bring_up(epoch, now)
-        facts, block_size = scenario.facts, scenario.config.cache.block_size
+        facts = scenario.facts
         self._worker = FakeWorker(
             facts.num_blocks,
-            block_size,
+            facts.block_size,
             facts.vocab_size,
             epoch,
             is_nan,

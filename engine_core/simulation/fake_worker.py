@@ -1,8 +1,9 @@
 """A worker without a model, for simulations: it tracks rows, blocks and slots exactly and checks every read.
 
 A KV slot holds a hash of all tokens up to its own; a block records the salt and the KV group for which it was written.
-Reading a slot that another sequence wrote, or that was never written, raises AssertionError; each group reads as far
-back as its window or attention chunk. The next token is a function of (all tokens, seed, position), so any mistake
+A block of a state group has one slot, which each of its tokens overwrites. Reading a slot that another sequence wrote,
+or that was never written, raises AssertionError; each group reads as far back as its window or attention chunk, or the
+state before the token. A block that a row writes is read by no other row of the step. The next token is a function of (all tokens, seed, position), so any mistake
 changes the output. A slot can also be poisoned: results computed from it are not finite and poison the slots that they
 write. Once a step has reported this and the engine has applied that step, no new row may read the slot.
 """
@@ -108,13 +109,15 @@ class FakeWorker:
         self._slots = [[0] * block_size for _ in range(num_blocks)]
         self._written_for = [("", 0)] * num_blocks  # salt and group
         self._groups = groups
+        self._states = frozenset(index for index, group in enumerate(groups) if group.is_state)
         self._poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
         self._rows: dict[int, FakeRow] = {}
         self._decode_set: list[int] = []
 
     def spoil(self, block: int, offset: int) -> None:
-        """Make a value in this slot not finite."""
-        self._poisoned[block, offset] = NOT_REPORTED
+        """Make a value in this slot not finite; a state has one slot."""
+        _, group = self._written_for[block]
+        self._poisoned[block, 0 if self._groups[group].is_state else offset] = NOT_REPORTED
 
     def reported(self, step: int) -> set[int]:
         """Blocks with a poisoned slot that steps until `step` have reported."""
@@ -131,12 +134,15 @@ class FakeWorker:
             if self._is_deadly(self._rows[row], num_tokens):
                 raise WorkerDied
             self._check_reads(self._rows[row], num_tokens)
+        states = [(row, block) for row, _ in work for block in self._states_read(self._rows[row])]
         ill = {row for row, _ in work if self._poisoned and self._poison_of(self._rows[row])}
-        written: set[tuple[int, int]] = set()
+        writer: dict[tuple[int, int], int] = {}  # the row that writes each slot
         for row, num_tokens in work:
-            self._write(self._rows[row], num_tokens, written)
+            self._write(row, num_tokens, writer)
             if row in ill:
                 self._spoil_last(self._rows[row], num_tokens)
+        for row, block in states:
+            assert writer.get((block, 0), row) == row, "a row reads a state that another row overwrites"
         return self._sample(plan, work, ill)
 
     def _is_deadly(self, row: FakeRow, num_tokens: int) -> bool:
@@ -178,6 +184,10 @@ class FakeWorker:
             seen = table[first : -(-end // size)]
             is_own = all(self._written_for[block] == (row.salt, group) for block in seen)
             assert is_own, "a row reads a block of another salt or KV group"
+            if self._groups[group].is_state:
+                is_own = all(slots[block][0] == row.prefixes[end - 1] for block in seen)
+                assert is_own, "a row starts from another state than that of its last token"
+                continue
             for index in range(first, end // size):
                 block_prefixes = row.prefixes[index * size : index * size + size]
                 assert slots[table[index]] == block_prefixes, "a row reads a block with other tokens"
@@ -188,17 +198,30 @@ class FakeWorker:
     def _first_seen(self, row: FakeRow, group: int) -> int:
         """The first position that the row's next token attends to."""
         position, kind = row.num_computed, self._groups[group]
+        if kind.is_state:
+            return max(0, position - 1)
         if kind.attention_chunk:
             return position - position % kind.attention_chunk
         return max(0, position - kind.window + 1) if kind.window else 0
 
-    def _write(self, row: FakeRow, num_tokens: int, written: set[tuple[int, int]]) -> None:
+    def _states_read(self, row: FakeRow) -> list[int]:
+        """The blocks of the states from which the row's next token starts."""
+        last = row.num_computed - 1
+        if last < 0:
+            return []
+        return [row.block_tables[group][last // self.block_size] for group in self._states]
+
+    def _write(self, index: int, num_tokens: int, writer: dict[tuple[int, int], int]) -> None:
+        row = self._rows[index]
         for position in range(row.num_computed, row.num_computed + num_tokens):
             for group, table in enumerate(row.block_tables):
                 block, offset = table[position // self.block_size], position % self.block_size
+                if group in self._states:
+                    for other in range(self.block_size):  # they may be left from another group's use of the block
+                        self._poisoned.pop((block, other), None)
+                    offset = 0
                 assert block >= 0, "a row writes to a block that it does not have"
-                assert (block, offset) not in written, "two rows write one slot in one step"
-                written.add((block, offset))
+                assert writer.setdefault((block, offset), index) == index, "two rows write one slot in one step"
                 self._slots[block][offset] = row.prefixes[position]
                 self._written_for[block] = (row.salt, group)
                 self._poisoned.pop((block, offset), None)
@@ -209,6 +232,8 @@ class FakeWorker:
         used: dict[int, tuple[int, int]] = {}  # block -> position of its first slot, first position that is seen
         for group, table in enumerate(row.block_tables):
             seen = self._first_seen(row, group)
+            if group in self._states:
+                seen -= seen % self.block_size  # the state is at the beginning of its block
             for index in range(seen // self.block_size, len(table)):
                 used[table[index]] = (index * self.block_size, seen)
         return [
@@ -280,7 +305,10 @@ class FakeWorker:
         for group, table in enumerate(row.block_tables):
             numbers = {block: index for index, block in enumerate(table)}
             for block, offset in self._poisoned:
-                position = numbers.get(block, row.num_computed) * self.block_size + offset
+                first = numbers.get(block, row.num_computed) * self.block_size
+                position = first + offset
+                if group in self._states and first < row.num_computed:  # of the state in the block
+                    position = min(row.num_computed, first + self.block_size) - 1
                 if position >= row.num_computed or self._written_for[block] != (row.salt, group):
                     continue
                 if self._slots[block][offset] == row.prefixes[position]:

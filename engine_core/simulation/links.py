@@ -110,7 +110,7 @@ class SimulatedWorkerLink:
         self.channel = SimulatedChannel()
         self.reports: list[control.FromChild] = []
         self.link = WorkerLink(self.channel, ParallelConfig(), self._report, lambda line: None, TickingClock())
-        self.ready = worker.WorkerReady(0, num_blocks, 1, 1 << 20, vocab_size, (), "float32", "cpu", 0, 0.0)
+        self.ready = worker.WorkerReady(0, num_blocks, 1, 1, 1 << 20, vocab_size, (), "float32", "cpu", 0, 0.0)
 
     def bring_up(self, epoch: int, now: float) -> bytes:
         """Let the worker of `epoch` start and become ready; returns its name."""

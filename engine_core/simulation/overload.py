@@ -8,7 +8,7 @@ import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.config import Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -87,7 +87,6 @@ class Overload:
 
     def __post_init__(self) -> None:
         config = Config(
-            cache=CacheConfig(block_size=16),
             scheduler=SchedulerConfig(
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=1024,
@@ -95,7 +94,9 @@ class Overload:
             ),
         )
         self._rng = random.Random(self.seed)
-        self.engine = EngineCore(config, ModelFacts(64 * self.max_num_seqs, self.max_model_len, 1000, frozenset({EOS})))
+        self.engine = EngineCore(
+            config, ModelFacts(64 * self.max_num_seqs, 16, self.max_model_len, 1000, frozenset({EOS}))
+        )
         self.engine.add_client(CLIENT, 0.0)
         self._arrivals = [(source.begins_s, index) for index, source in enumerate(self.sources)]
 

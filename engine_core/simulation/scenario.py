@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import dataclass, replace
-from typing import Any
 
 from msgspec.structs import replace as replace_struct
 
@@ -56,13 +55,16 @@ def happens(rng: random.Random, chance: float) -> bool:
     return chance > 0.0 and rng.random() < chance
 
 
-def blocks_of_alone(length: int, groups: tuple[KVGroup, ...], config: Config) -> int:
-    """The most blocks that a sequence of `length` tokens holds at once when it runs alone, counted one by one."""
-    size, chunk, count = config.cache.block_size, config.scheduler.max_num_batched_tokens, 0
+def blocks_of_alone(length: int, groups: tuple[KVGroup, ...], size: int, chunk: int) -> int:
+    """The most blocks that a sequence of `length` tokens holds at once when it runs alone, counted one by one.
+
+    `size`: tokens of a block; `chunk`: the most tokens of a step.
+    """
+    count = 0
     for group in groups:
         touched = -(-length // size)
-        if group.window:
-            seen = group.window - 1 + chunk  # tokens that a chunk attends to
+        if window := 2 if group.is_state else group.window:
+            seen = window - 1 + chunk  # tokens that a chunk attends to
             touched = min(touched, max(len({p // size for p in range(at, at + seen)}) for at in range(size)))
         if group.attention_chunk:
             seen, starts = group.attention_chunk - 1 + chunk, [group.attention_chunk * n for n in range(size)]
@@ -73,19 +75,20 @@ def blocks_of_alone(length: int, groups: tuple[KVGroup, ...], config: Config) ->
 
 def capacity_tokens(scenario: Scenario) -> int:
     """The longest sequence that fits alone, rounded up to whole blocks, up to the model's maximum length."""
-    facts, size = scenario.facts, scenario.config.cache.block_size
+    facts, size = scenario.facts, scenario.facts.block_size
+    chunk = scenario.config.scheduler.max_num_batched_tokens
     lengths = range(0, facts.max_model_len + size, size)
-    return max(n for n in lengths if blocks_of_alone(n, facts.kv_groups, scenario.config) <= facts.num_blocks)
+    return max(n for n in lengths if blocks_of_alone(n, facts.kv_groups, size, chunk) <= facts.num_blocks)
 
 
 def draw_scenario(seed: int) -> Scenario:
     """Small pools, small blocks and short contexts, so that shortages and faults coincide often."""
     rng = random.Random(seed)
-    block_size: Any = rng.choice((1, 2, 4, 8))
+    block_size = rng.choice((1, 2, 4, 8))
     max_model_len = rng.randint(8, 64)
     blocks_of_longest = max_model_len // block_size + 1
     config = Config(
-        cache=CacheConfig(block_size=block_size, enable_prefix_caching=rng.random() < 0.7),
+        cache=CacheConfig(enable_prefix_caching=rng.random() < 0.7),
         scheduler=SchedulerConfig(
             max_num_seqs=rng.randint(1, 8),
             max_num_batched_tokens=rng.randint(2, 40),
@@ -97,11 +100,14 @@ def draw_scenario(seed: int) -> Scenario:
     )
     facts = ModelFacts(
         num_blocks=blocks_of_longest + rng.choice((-1, 0, 2, blocks_of_longest, 3 * blocks_of_longest)),
+        block_size=block_size,
         max_model_len=max_model_len,
         vocab_size=rng.choice((8, 40, 500)),
         eos_token_ids=frozenset({EOS}),
     )
-    facts = with_groups(facts, config, random.Random(f"KV groups of {seed}"))
+    max_chunk = config.scheduler.max_num_batched_tokens
+    facts = with_groups(facts, max_chunk, random.Random(f"KV groups of {seed}"))
+    facts = with_states(facts, max_chunk, random.Random(f"state groups of {seed}"))
     pooling_rng = random.Random(f"kinds {seed}")  # separate, so that the other draws of a seed do not depend on it
     pooling = pooling_rng.choice((0.0, 0.0, 0.3, 1.0))
     is_bidirectional = pooling == 1.0 and pooling_rng.random() < 0.5
@@ -140,7 +146,7 @@ def draw_scenario(seed: int) -> Scenario:
     )
 
 
-def with_groups(facts: ModelFacts, config: Config, rng: random.Random) -> ModelFacts:
+def with_groups(facts: ModelFacts, max_chunk: int, rng: random.Random) -> ModelFacts:
     """Half of the models have one full group; the others have windows in all layers or in some of them.
 
     Some of the windows become attention chunks of the same size.
@@ -156,7 +162,22 @@ def with_groups(facts: ModelFacts, config: Config, rng: random.Random) -> ModelF
         rng.shuffle(windows)
     chunked = {window for window in dict.fromkeys(windows) if window and rng.random() < 0.4}
     groups = tuple(KVGroup(attention_chunk=n) if n in chunked else KVGroup(n) for n in windows)
-    longest = blocks_of_alone(facts.max_model_len, groups, config)
+    return fitted(facts, groups, max_chunk, rng)
+
+
+def with_states(facts: ModelFacts, max_chunk: int, rng: random.Random) -> ModelFacts:
+    """A third of the models have one or two state groups, beside the others or in place of them."""
+    states = (KVGroup(is_state=True),) * rng.choice((0, 0, 0, 0, 1, 2))
+    if not states:
+        return facts
+    others = facts.kv_groups if rng.random() < 0.8 else ()
+    groups = (*states, *others) if rng.random() < 0.5 else (*others, *states)
+    return fitted(facts, groups, max_chunk, rng)
+
+
+def fitted(facts: ModelFacts, groups: tuple[KVGroup, ...], max_chunk: int, rng: random.Random) -> ModelFacts:
+    """`facts` with these groups, and a pool in which a sequence of full length just fits, or does not, or with ease."""
+    longest = blocks_of_alone(facts.max_model_len, groups, facts.block_size, max_chunk)
     num_blocks = longest + rng.choice((-1, 0, 2, longest, 3 * longest))
     return replace(facts, num_blocks=max(num_blocks, len(groups)), kv_groups=groups)
 
@@ -199,7 +220,7 @@ def for_pooling(request: EngineCoreRequest, rng: random.Random, scenario: Scenar
 def longest_prompt(scenario: Scenario) -> int:
     """The longest prompt of a pooling request; the context, the cache and, without causality, one step bound it."""
     facts, config = scenario.facts, scenario.config
-    longest = min(facts.max_model_len, facts.num_blocks * config.cache.block_size)
+    longest = min(facts.max_model_len, facts.num_blocks * facts.block_size)
     return min(longest, config.scheduler.max_num_batched_tokens) if facts.pooling.is_bidirectional else longest
 
 

@@ -188,7 +188,7 @@ class Simulation:
             self._silence(max(clients, key=lambda client: client.num_tokens_unfinished))
         if happens(self._rng, scenario.spoil):
             facts = scenario.facts
-            self._core.group.spoil(rng.randrange(facts.num_blocks), rng.randrange(scenario.config.cache.block_size))
+            self._core.group.spoil(rng.randrange(facts.num_blocks), rng.randrange(facts.block_size))
             self.outcomes.spoiled += 1
         if happens(self._rng, scenario.slow_step):
             self._core.stalled_ticks = rng.randint(1, 60)

@@ -22,6 +22,12 @@ WorkerReady's order: the table of a row in a group has index row * groups + grou
 pool; a block holds `block_size` tokens of one group's layers. In the table of a group with a window, blocks wholly
 behind the window of the first uncomputed token, or before its attention chunk, are never read and may belong to other
 rows; a NewRow has -1 in their place.
+
+The layers of a *state group* are recurrent: instead of keys and values they keep a state. Block i of a row holds the
+state after the last computed token among positions [i * block_size, (i + 1) * block_size). The token at position p
+starts from the state in block (p - 1) // block_size, or from zero if p = 0, and leaves its own in block
+p // block_size; so a worker leaves the state at each border of blocks that a chunk crosses. A full block is never
+written again: the prefix cache shares it like any other block.
 """
 
 from typing import Annotated, Literal
@@ -122,19 +128,24 @@ ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
 
 
 class KVGroup(Record, frozen=True):
-    """Layers with the same attention window or attention chunk; they share a block table per row."""
+    """Layers with the same attention window or attention chunk, or recurrent layers; they share a block table per row."""
 
     window: Count = 0  # positions that a token attends to, itself included; 0: all
     attention_chunk: Count = 0  # a token attends to positions from the last multiple of this on; 0: no limit
+    is_state: bool = False  # the layers are recurrent: a block holds a state
 
     def __post_init__(self) -> None:
+        if self.is_state and (self.window or self.attention_chunk):
+            raise ValueError(
+                f"a state group with window={self.window} and attention_chunk={self.attention_chunk}: it has neither"
+            )
         if self.window and self.attention_chunk:
             raise ValueError(f"a KV group with window={self.window} and attention_chunk={self.attention_chunk}")
 
     @property
     def is_full(self) -> bool:
         """Whether every token attends to all tokens before it."""
-        return not self.window and not self.attention_chunk
+        return not (self.window or self.attention_chunk or self.is_state)
 
 
 class WorkerReady(Message, frozen=True):
@@ -142,6 +153,7 @@ class WorkerReady(Message, frozen=True):
 
     rank: Count
     num_blocks: Count
+    block_size: Count  # tokens; at least the configured number
     kv_bytes_per_block: Count
     max_model_len: Count  # the model's own limit, cut by the configuration
     vocab_size: Count

@@ -44,13 +44,13 @@ class Driver:
         **scheduler,
     ):
         self.config = Config(
-            cache=CacheConfig(block_size=block_size, enable_prefix_caching=prefix_caching),
+            cache=CacheConfig(enable_prefix_caching=prefix_caching),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
         )
         pooling = PoolingFacts() if pooling is None else pooling
         groups = tuple(each if isinstance(each, KVGroup) else KVGroup(each) for each in windows)
         self.facts = ModelFacts(
-            num_blocks, max_model_len, vocab_size, frozenset(eos), pooling=pooling, kv_groups=groups
+            num_blocks, block_size, max_model_len, vocab_size, frozenset(eos), pooling=pooling, kv_groups=groups
         )
         self.engine = EngineCore(self.config, self.facts, epoch)
         whole = pooling.needs_whole_prompt

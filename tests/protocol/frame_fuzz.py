@@ -29,7 +29,9 @@ BATCH_FRAMES = 1 << 14
 SAMPLES_OF_EACH = 20
 CLIENT = b"client:0"
 CONFIG = Config(scheduler=SchedulerConfig(policy="priority"))
-EVERY_TOKEN = ModelFacts(num_blocks=64, max_model_len=64, vocab_size=2**31 - 1, eos_token_ids=frozenset({0}))
+EVERY_TOKEN = ModelFacts(
+    num_blocks=64, block_size=16, max_model_len=64, vocab_size=2**31 - 1, eos_token_ids=frozenset({0})
+)
 
 
 @dataclass(slots=True)

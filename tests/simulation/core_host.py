@@ -147,9 +147,7 @@ class CoreHost:
 
     def spoil_a_slot(self) -> None:
         facts = self.scenario.facts
-        self._group.spoil(
-            self._rng.randrange(facts.num_blocks), self._rng.randrange(self.scenario.config.cache.block_size)
-        )
+        self._group.spoil(self._rng.randrange(facts.num_blocks), self._rng.randrange(facts.block_size))
 
     def replace_workers(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
         """Replace the workers, which are dead or are killed now."""

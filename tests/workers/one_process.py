@@ -16,8 +16,8 @@ from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
-from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.layers.decode_step import DecodeStep, EagerDecodeStep
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.runner.host_steps import host_runner
@@ -66,10 +66,12 @@ class OneProcess:
         """`num_blocks` is per KV group."""
         self.model, self.config, self.max_model_len = model, config, max_model_len
         geometry = model.geometry
-        self.groups = KVGroups.of_model(geometry, max_model_len)
+        layout = CacheLayout.of(geometry, max_model_len, config.cache.block_size, model.tp_size, self.cache_dtype)
+        self.groups, self.block_size = layout.groups, layout.block_size
         self.num_blocks = num_blocks * len(self.groups.windows)
         facts = ModelFacts(
             self.num_blocks,
+            self.block_size,
             max_model_len,
             geometry.vocab_size,
             frozenset(geometry.eos_token_ids),
@@ -94,11 +96,12 @@ class OneProcess:
 
     def new_cache(self, model: Model, group: TensorParallelGroup) -> KVCache:
         """A cache filled with values that a failed request may have left behind."""
-        block_size, dtype = self.config.cache.block_size, self.cache_dtype
-        shape = model.geometry, self.num_blocks, block_size, group.size
-        cache = KVCache.allocate(*shape, dtype=dtype, groups=self.groups)
+        shape = model.geometry, self.num_blocks, self.block_size, group.size
+        cache = KVCache.allocate(*shape, dtype=self.cache_dtype, groups=self.groups)
         for tensor in (*cache.keys, *cache.values):
             tensor.fill_(float("nan"))
+        for states in cache.states:
+            states.fill_(0xFF)  # NaN in every float dtype
         return cache
 
     @property

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from paged_serve.workers.batch.input_batch import InputBatch
 from paged_serve.workers.checkpoint.attention_options import AttentionMask
+from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
-from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.models.decoder import Model
 
 NOWHERE = 2**30  # the id of a block that no cache has
@@ -41,8 +41,11 @@ class PagedLoop:
         on_freed: Callable[[KVCache, int], None] = lambda cache, block: None,
     ):
         self.model = model
+        groups = None
+        if max_model_len or model.geometry.recurrent:
+            layout = CacheLayout.of(model.geometry, max_model_len or 1 << 20, block_size, model.tp_size, dtype)
+            groups, block_size = layout.groups, layout.block_size
         self.block_size = block_size
-        groups = KVGroups.of_model(model.geometry, max_model_len) if max_model_len else None
         self.cache = KVCache.allocate(model.geometry, num_blocks, block_size, model.tp_size, dtype=dtype, groups=groups)
         self.kinds = self.cache.groups.kinds
         self.free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -73,7 +76,8 @@ class PagedLoop:
 
     def _free_behind_windows(self, row: LoopRow) -> None:
         for table, kind in zip(row.tables, self.kinds, strict=True):
-            first = AttentionMask(kind.window, kind.attention_chunk).first_seen(row.num_computed)
+            window = 2 if kind.is_state else kind.window
+            first = AttentionMask(window, kind.attention_chunk).first_seen(row.num_computed)
             for index in range(first // self.block_size):
                 if table[index] != NOWHERE:
                     self._on_freed(self.cache, table[index])

@@ -10,6 +10,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 
 from .experts import NUM_SHARES, Experts
+from .recurrent.recurrent import Recurrent
 
 Positive = Annotated[float, Meta(gt=0)]
 # The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
@@ -131,6 +132,7 @@ class Geometry:
     qk_norm_per_head: bool = False  # each head has its own weights
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
+    recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
 
     def has_qk_norm(self, layer: int) -> bool:
         """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
@@ -138,6 +140,17 @@ class Geometry:
 
     def experts_of(self, layer: int) -> Experts | None:
         return self.experts[layer] if self.experts else None
+
+    def recurrent_of(self, layer: int) -> Recurrent | None:
+        return self.recurrent[layer] if self.recurrent else None
+
+    @property
+    def num_attention_layers(self) -> int:
+        return self.num_layers - sum(kind is not None for kind in self.recurrent)
+
+    def state_bytes(self, tp_size: int) -> list[int]:
+        """Bytes of the state of each recurrent layer on one rank."""
+        return [kind.state_bytes(tp_size, self.dtype) for kind in self.recurrent if kind is not None]
 
     @property
     def has_experts(self) -> bool:
@@ -170,8 +183,13 @@ class Geometry:
     ) -> int:
         """Bytes of one block of `block_size` tokens on one rank: K and V of all layers or of `num_layers`, with the
         scales of an int8 cache."""
-        per_head = self.cached_head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
-        return 2 * (num_layers or self.num_layers) * self.kv_heads_of_rank(tp_size) * per_head * block_size
+        scales = self.kv_heads_of_rank(tp_size) * torch.float32.itemsize if dtype == torch.int8 else 0
+        per_token = self.area_bytes_per_token(tp_size, dtype) + scales
+        return 2 * (self.num_layers if num_layers is None else num_layers) * per_token * block_size
+
+    def area_bytes_per_token(self, tp_size: int, dtype: torch.dtype) -> int:
+        """Bytes of a token's keys, or values, in one layer on one rank, without scales."""
+        return self.kv_heads_of_rank(tp_size) * self.cached_head_dim * dtype.itemsize
 
     def check_tensor_parallel(self, tp_size: int) -> None:
         """Raises ConfigError if the model cannot be divided evenly among `tp_size` ranks."""
@@ -185,6 +203,9 @@ class Geometry:
         parts = [("attention heads", self.num_heads)]
         if not self.experts or None in self.experts:
             parts.append(("intermediate size", self.intermediate_size))
+        for kind in filter(None, dict.fromkeys(self.recurrent)):
+            if problem := kind.uneven(tp_size):
+                return f"does not divide {problem}"
         for experts in filter(None, self.experts):
             if NUM_SHARES % tp_size or experts.count < tp_size:
                 return f"cannot share the model's {experts.count} experts, which are divided in {NUM_SHARES}"

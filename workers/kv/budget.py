@@ -8,7 +8,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
 from ..checkpoint.geometry import Geometry
-from .kv_groups import KVGroups
+from .cache_layout import CacheLayout
 
 SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the other processes and the page cache
 
@@ -72,9 +72,9 @@ def max_model_len(config: Config, geometry: Geometry) -> int:
     return wanted or min(own, geometry.usual_max_len or own)
 
 
-def groups_of(config: Config, geometry: Geometry) -> KVGroups:
-    """The KV groups of the model's layers under this configuration."""
-    return KVGroups.of_model(geometry, max_model_len(config, geometry))
+def layout_of(config: Config, geometry: Geometry, tp_size: int, dtype: torch.dtype) -> CacheLayout:
+    """The KV groups of the model's layers, and the blocks of one rank, under this configuration."""
+    return CacheLayout.of(geometry, max_model_len(config, geometry), config.cache.block_size, tp_size, dtype)
 
 
 def host_budget(free_bytes: int, tp_size: int) -> int:
@@ -88,10 +88,9 @@ def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: in
     kv_cache_memory_bytes, if configured, replaces `budget`. Otherwise there are at most as many blocks as the largest
     batch can use. Raises ConfigError when one sequence of full length does not fit.
     """
-    block_size = config.cache.block_size
-    groups, length = groups_of(config, geometry), max_model_len(config, geometry)
-    bytes_per_block = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
-    blocks_of_one = groups.blocks_of_sequence(length, block_size, config.scheduler.max_num_batched_tokens)
+    layout, length = layout_of(config, geometry, tp_size, dtype), max_model_len(config, geometry)
+    groups, bytes_per_block = layout.groups, layout.bytes_per_block
+    blocks_of_one = groups.blocks_of_sequence(length, layout.block_size, config.scheduler.max_num_batched_tokens)
     if config.cache.kv_cache_memory_bytes is not None:
         budget = config.cache.kv_cache_memory_bytes
         num_blocks = budget // bytes_per_block

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..batch.input_batch import InputBatch
 from .kv_cache import KVCache
+from .state_rows import StateRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +26,11 @@ class CacheView:
     slots: Tensor  # [tokens] i64 = block_id * block_size + offset of a token's K and V; negative: not written
     longest: int  # an upper bound of kv_lens
     num_decode_rows: int  # the first rows; each has exactly one token
+
+    @property
+    def state_rows(self) -> StateRows:
+        """The rows of a group of states, which has no slots."""
+        return StateRows(self.block_tables, self.row_starts, self.kv_lens, self.cache.block_size)
 
     @classmethod
     def of(cls, batch: InputBatch, cache: KVCache, group: int = 0) -> "CacheView":

@@ -19,7 +19,8 @@ ONE_LAYER = KVGroups.whole(1)
 class KVCache:
     """K and V of every layer, in tensors [num_blocks, kv_heads of this rank, block_size, cached_head_dim].
 
-    Layers of different groups may share a tensor: a block belongs to one group at a time. In int8 each head of a token
+    Layers of different groups may share a tensor: a block belongs to one group at a time. A recurrent layer has no K and
+    V (tensors of 0 blocks) but a state in each block, in the bytes of one of these tensors. In int8 each head of a token
     has a scale for its key and one for its value. In fp8 (e4m3) there are no scales: values are rounded to nearest
     even and saturate at 448.
     """
@@ -31,6 +32,9 @@ class KVCache:
         tuple[Tensor, Tensor]
     ] = ()  # int8: of keys and of values, [num_blocks, kv_heads, block_size] float32
     groups: KVGroups = ONE_LAYER
+    states: Sequence[
+        Tensor
+    ] = ()  # by layer: [num_blocks, bytes of a state] uint8, or 0 blocks; empty: no layer has one
 
     @classmethod
     def allocate(
@@ -45,29 +49,56 @@ class KVCache:
     ) -> "KVCache":
         """A cache in the model's dtype, e4m3, or int8 with scales. Raises ConfigError if memory is short.
 
-        Without `groups` there is one group, which keeps all positions. The tensors are not initialised: backends read
-        only slots that were written, and untouched pages cost nothing.
+        Without `groups` there is one group, which keeps all positions. `groups` and `block_size` of a model with states
+        are those of its CacheLayout. The tensors are not initialised: backends read only slots that were written, and
+        untouched pages cost nothing.
         """
         dtype = dtype or geometry.dtype
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)
         groups = groups or KVGroups.whole(geometry.num_layers)
         tensors = range(groups.layers_per_group)
+        sizes = [0 if kind is None else kind.state_bytes(tp_size, geometry.dtype) for kind in geometry.recurrent]
         try:
             keys, values = ([_empty(shape, dtype, device) for _ in tensors] for _ in "kv")
             coded = tensors if dtype == torch.int8 else ()
             key_scales, value_scales = ([_empty(shape[:3], torch.float32, device) for _ in coded] for _ in "kv")
+            states = _states(groups, sizes, keys, values, (num_blocks, device))
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
             needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
             raise ConfigError(
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
                 "lower kv_cache_memory_bytes"
             ) from error
-        scales = list(zip(key_scales, value_scales, strict=True))
-        keys, values = ([held[tensor] for tensor in groups.tensor_of_layer] for held in (keys, values))
-        return cls(keys, values, block_size, [scales[tensor] for tensor in groups.tensor_of_layer if coded], groups)
+        scales, none = list(zip(key_scales, value_scales, strict=True)), torch.empty((0, *shape[1:]), dtype=dtype)
+        of_layer = groups.tensor_of_layer
+        keys, values = ([none if index < 0 else held[index] for index in of_layer] for held in (keys, values))
+        scales_of = [scales[max(0, index)] for index in of_layer if coded]
+        return cls(keys, values, block_size, scales_of, groups, states)
 
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None
+
+
+def _states(
+    groups: KVGroups, sizes: Sequence[int], keys: Sequence[Tensor], values: Sequence[Tensor], place: tuple[int, str]
+) -> list[Tensor]:
+    """Each layer's states, of `sizes` bytes, as views of the tensors of keys and values: one area of a block each.
+
+    `place`: the number of blocks, and the device.
+    """
+    if not groups.places:
+        return []
+    num_blocks, device = place
+    areas = [
+        tensor.view(num_blocks, -1).view(torch.uint8) for pair in zip(keys, values, strict=True) for tensor in pair
+    ]
+    if not areas:
+        size = max(at.offset + size for at, size in zip(groups.places, sizes, strict=True) if at is not None)
+        areas = [_empty((num_blocks, size), torch.uint8, device)]
+    return [
+        areas[0][:0] if at is None else areas[at.area][:, at.offset : at.offset + size]
+        for at, size in zip(groups.places, sizes, strict=True)
+    ]
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:

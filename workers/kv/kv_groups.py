@@ -1,18 +1,22 @@
 """KV groups: layers with the same window or attention chunk share a block table, so that blocks that no later token
 attends to can be released.
 
-All groups take blocks of equal size in bytes from one pool, so all have the same number of layers. The cache has this
-number of tensors for keys and for values; layers of different groups share a tensor, with different blocks.
+All groups take blocks of equal size in bytes from one pool, so all have the same number of attention layers. The cache
+has this number of tensors for keys and for values; layers of different groups share a tensor, with different blocks.
+Recurrent layers are in groups of their own, the last ones, and keep their states in the same tensors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, KVGroup
 
 from ..checkpoint.geometry import Geometry
+from .state_places import StatePlace
 
+STATE_SPAN = 2  # tokens: a token needs its own state and that of the token before it
 COST_OF_GROUP = 0.02  # the cost of a group's tables and views, in units of the bytes of a sequence of full length
 
 
@@ -22,18 +26,55 @@ class KVGroups:
 
     windows: tuple[int, ...]  # per group: positions that a token attends to, itself included; 0: all
     of_layer: tuple[int, ...]  # the group of each layer
-    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor that holds each layer's blocks
-    layers_per_group: int  # a group with fewer layers takes the same memory
+    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor that holds each layer's blocks; -1: a state does
+    layers_per_group: int  # a group with fewer layers takes the same memory; 0: the model has no attention
     attention_chunks: tuple[int, ...] = ()  # of each group, see AttentionMask; 0: none. Empty: no group has one
+    places: tuple[StatePlace | None, ...] = ()  # of each layer's state; None: it has attention. Empty: all have
+    num_state_groups: int = 0  # the last ones
 
     @property
     def kinds(self) -> tuple[KVGroup, ...]:
         chunks = self.attention_chunks or (0,) * len(self.windows)
-        return tuple(map(KVGroup, self.windows, chunks))
+        first_state = len(self.windows) - self.num_state_groups
+        return tuple(
+            KVGroup(window, chunk, index >= first_state)
+            for index, (window, chunk) in enumerate(zip(self.windows, chunks, strict=True))
+        )
 
     @classmethod
     def of_model(cls, geometry: Geometry, max_model_len: int) -> "KVGroups":
-        return cls.of(geometry.sliding_windows, max_model_len, geometry.attention_chunks)
+        """The groups of the model's attention layers, see CacheLayout for those of its states."""
+        here = [layer for layer in range(geometry.num_layers) if geometry.recurrent_of(layer) is None]
+        if not here:
+            return cls((), (), (), 0)
+        chunks = geometry.attention_chunks and [geometry.attention_chunks[layer] for layer in here]
+        return cls.of([geometry.sliding_windows[layer] for layer in here], max_model_len, chunks)
+
+    def with_states(self, geometry: Geometry, places: Sequence[StatePlace]) -> "KVGroups":
+        """These groups of a model's attention layers, and after them those of its recurrent layers at `places`."""
+        attention, states = iter(zip(self.of_layer, self.tensor_of_layer, strict=True)), iter(places)
+        of_layer, tensors, place_of_layer = [], [], []
+        for layer in range(geometry.num_layers):
+            place = None if geometry.recurrent_of(layer) is None else next(states)
+            group, tensor = next(attention) if place is None else (len(self.windows) + place.group, -1)
+            of_layer.append(group)
+            tensors.append(tensor)
+            place_of_layer.append(place)
+        count = places[-1].group + 1
+        if len(self.windows) + count > MAX_KV_GROUPS:
+            raise ConfigError(
+                f"the states of the model's recurrent layers take {count} KV groups, more than {MAX_KV_GROUPS} in all; "
+                "raise block_size"
+            )
+        return replace(
+            self,
+            windows=(*self.windows, *[0] * count),
+            of_layer=tuple(of_layer),
+            tensor_of_layer=tuple(tensors),
+            attention_chunks=(*self.attention_chunks, *[0] * count) if self.attention_chunks else (),
+            places=tuple(place_of_layer),
+            num_state_groups=count,
+        )
 
     @classmethod
     def whole(cls, num_layers: int) -> "KVGroups":
@@ -76,7 +117,8 @@ class KVGroups:
             anywhere in a block, an attention chunk at a multiple of its size."""
             if kind.is_full:
                 return whole
-            spanned = (kind.window or kind.attention_chunk) - 1 + min(most_at_once, length)
+            seen = STATE_SPAN if kind.is_state else kind.window or kind.attention_chunk
+            spanned = seen - 1 + min(most_at_once, length)
             offset = block_size - (gcd(kind.attention_chunk, block_size) if kind.attention_chunk else 1)
             return min(whole, (offset + spanned - 1) // block_size + 1)
 

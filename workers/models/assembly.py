@@ -28,14 +28,14 @@ from .decoder import DecoderLayer, Model
 from .matrix_rows import Rows, Span, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
-from .readers.feed_forward_reader import FeedForwardReader
+from .readers.recurrent_reader import RecurrentReader
 
 log = logging.getLogger(__name__)
 
 VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
-class Assembly(FeedForwardReader):
+class Assembly(RecurrentReader):
     """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
@@ -147,6 +147,8 @@ class Assembly(FeedForwardReader):
         )
 
     def _mixer(self, index: int, ops: Ops, attention: AttentionBackend) -> Mixer:
+        if self._geometry.recurrent_of(index) is not None:
+            return self._recurrent(index)
         geometry, output = self._geometry, self._names.output.format(index)
         query_norm, key_norm = self._head_norms(index)
         query_rows = geometry.num_heads * geometry.head_dim

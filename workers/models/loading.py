@@ -134,8 +134,10 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return CpuBackend(pool)
     if device_of(config) == "cpu":
         return SingleRowsBackend()
-    from ..backends.cuda.backend import WITHOUT_EXPERTS, CudaBackend, computes
+    from ..backends.cuda.backend import WITHOUT_EXPERTS, WITHOUT_RECURRENCES, CudaBackend, computes
 
     if geometry.has_experts:
         raise ConfigError(WITHOUT_EXPERTS)
+    if geometry.recurrent:
+        raise ConfigError(WITHOUT_RECURRENCES)
     return CudaBackend.for_current_device(config) if computes(geometry) else TorchBackend("cuda")

@@ -45,6 +45,7 @@ from .families.granitemoe import GRANITE_MOE
 from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
+from .families.lfm2 import LFM2
 from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
 from .families.minicpm import MINICPM
@@ -124,6 +125,7 @@ FAMILIES = (
     GRANITE_MOE,
     GLM4_MOE,
     GPT_OSS,
+    LFM2,
 )
 
 
@@ -229,8 +231,9 @@ def read_geometry(
         head=head,
         is_bidirectional=family.is_bidirectional,
         reaches=family.reaches(config),
-        usual_max_len=max_seq_length(folder) if head in ("none", "projection") else None,
+        usual_max_len=max_seq_length(folder) if head in ("none", "projection") else family.usual_max_len,
         experts=_checked(family.experts(config)),
+        recurrent=family.recurrent(config),
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )

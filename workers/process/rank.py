@@ -21,7 +21,7 @@ from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
-from ..kv.budget import blocks_that_fit, cache_dtype, groups_of, host_budget, max_model_len
+from ..kv.budget import blocks_that_fit, cache_dtype, host_budget, layout_of, max_model_len
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from ..models.loading import device_of, load_model
@@ -101,13 +101,14 @@ class Rank:
     def ready(self) -> WorkerReady:
         """The facts of this rank, and the number of blocks that its memory holds."""
         geometry, size, pooling = self._model.geometry, self._group.size, self._model.pooling
-        block_size, kv_dtype = self._config.cache.block_size, cache_dtype(self._config, self._model)
-        groups = groups_of(self._config, geometry)
+        kv_dtype = cache_dtype(self._config, self._model)
+        layout = layout_of(self._config, geometry, size, kv_dtype)
         return WorkerReady(
             rank=self._group.rank,
             num_blocks=self._config.cache.num_blocks
             or blocks_that_fit(self._config, geometry, size, self._budget(), kv_dtype),
-            kv_bytes_per_block=geometry.kv_bytes_per_block(block_size, size, kv_dtype, groups.layers_per_group),
+            block_size=layout.block_size,
+            kv_bytes_per_block=layout.bytes_per_block,
             max_model_len=max_model_len(self._config, geometry),
             vocab_size=geometry.vocab_size,
             eos_token_ids=geometry.eos_token_ids,
@@ -116,7 +117,7 @@ class Rank:
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
             arithmetic=arithmetic(self._model, size, self._pool),
-            kv_groups=groups.kinds,
+            kv_groups=layout.groups.kinds,
             tasks=pooling.spec.tasks,
             embedding_size=pooling.embedding_size,
             num_labels=pooling.spec.num_labels,
@@ -148,10 +149,12 @@ class Rank:
         Collectives that belong to no plan run here, in the same order on all ranks, and nowhere later.
         `on_progress(prepared, of)` is called after each graph.
         """
-        model, block_size = self._model, self._config.cache.block_size
-        longest, groups = max_model_len(self._config, model.geometry), groups_of(self._config, model.geometry)
-        shape = model.geometry, num_blocks, block_size, self._group.size, model.device
-        cache = KVCache.allocate(*shape, cache_dtype(self._config, model), groups)
+        model, kv_dtype = self._model, cache_dtype(self._config, self._model)
+        longest, size = max_model_len(self._config, model.geometry), self._group.size
+        layout = layout_of(self._config, model.geometry, size, kv_dtype)
+        groups = layout.groups
+        shape = model.geometry, num_blocks, layout.block_size, size, model.device
+        cache = KVCache.allocate(*shape, kv_dtype, groups)
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
         self.steps.prepare(on_progress)

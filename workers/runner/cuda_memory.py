@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.config import Config
 from ..backends.cuda.backend import CudaBackend
 from ..batch.input_batch import InputBatch
 from ..distributed.tensor_parallel import TensorParallelGroup
-from ..kv.budget import cache_dtype, groups_of, max_model_len
+from ..kv.budget import cache_dtype, layout_of, max_model_len
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from .cuda_device import CudaDevice
@@ -89,5 +89,7 @@ def _largest_step(model: Model, config: Config) -> None:
 
 
 def _cache(model: Model, config: Config, num_blocks: int) -> KVCache:
-    shape = model.geometry, num_blocks, config.cache.block_size, model.tp_size, model.device
-    return KVCache.allocate(*shape, cache_dtype(config, model), groups_of(config, model.geometry))
+    dtype = cache_dtype(config, model)
+    layout = layout_of(config, model.geometry, model.tp_size, dtype)
+    shape = model.geometry, num_blocks, layout.block_size, model.tp_size, model.device
+    return KVCache.allocate(*shape, dtype, layout.groups)

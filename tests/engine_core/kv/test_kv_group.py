@@ -11,17 +11,16 @@ from paged_serve.engine_core.kv.kv_group import RELEASED, AttentionChunkGroup, K
 from paged_serve.engine_core.kv.prefix_cache import PrefixCache
 from paged_serve.engine_core.simulation.scenario import blocks_of_alone
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.config import Config, ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.worker import KVGroup
 
 MISTRAL = (KVGroup(4096),)
 GEMMA_3 = (KVGroup(1024),) * 5 + (KVGroup(),)
 
 
-def config_of(block_size: int, max_chunk: int, max_model_len: int | None = None) -> Config:
+def config_of(max_chunk: int, max_model_len: int | None = None) -> Config:
     return Config(
         model=ModelConfig(model="m", max_model_len=max_model_len),
-        cache=CacheConfig(block_size=block_size),
         scheduler=SchedulerConfig(max_num_batched_tokens=max_chunk),
     )
 
@@ -68,9 +67,10 @@ def test_a_llama_4_holds_attention_chunks_and_its_full_layers():
 
 
 def random_groups(rng: random.Random, sizes: tuple[int, ...]) -> tuple[KVGroup, ...]:
-    """Full groups (of size 0), windows and attention chunks."""
+    """Full groups (of size 0), windows, attention chunks and states."""
     kinds = [(rng.choice(sizes), rng.random() < 0.4) for _ in range(rng.randint(1, 4))]
-    return tuple(KVGroup(attention_chunk=size) if is_chunk else KVGroup(size) for size, is_chunk in kinds)
+    groups = [KVGroup(attention_chunk=size) if is_chunk else KVGroup(size) for size, is_chunk in kinds]
+    return tuple(KVGroup(is_state=True) if rng.random() < 0.2 else group for group in groups)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -82,34 +82,34 @@ def test_the_longest_sequence_that_fits_alone_equals_a_count(seed):
     for num_blocks in range(40):
         capacity = groups.capacity_tokens(num_blocks)
         assert capacity % size == 0
-        assert blocks_of_alone(capacity, kv_groups, config_of(size, chunk)) <= num_blocks
-        longer = blocks_of_alone(capacity + 1, kv_groups, config_of(size, chunk))
+        assert blocks_of_alone(capacity, kv_groups, size, chunk) <= num_blocks
+        longer = blocks_of_alone(capacity + 1, kv_groups, size, chunk)
         assert longer > num_blocks or capacity > 10**9, "a longer one fits"
-        assert groups.num_blocks_for(capacity) == blocks_of_alone(
-            min(capacity, 10**4), kv_groups, config_of(size, chunk)
-        )
+        assert groups.num_blocks_for(capacity) == blocks_of_alone(min(capacity, 10**4), kv_groups, size, chunk)
 
 
 def test_a_mistral_holds_its_window_and_a_gemma_little_more_than_its_full_layers():
-    config = config_of(block_size=16, max_chunk=2048)
+    config = config_of(max_chunk=2048)
     mistral, gemma = (KVGroups.of(groups, 16, 2048) for groups in (MISTRAL, GEMMA_3))
     assert mistral.num_blocks_for(1_000_000) == (4096 + 2048) // 16 + 1
     assert gemma.num_blocks_for(131_072) == 131_072 // 16 + 5 * ((1024 + 2048) // 16 + 1)
     assert gemma.num_blocks_for(131_072) / (6 * 131_072 / 16) < 0.19, "of what six full groups would hold"
-    assert fitting_model_len(config, 400, 1_000_000, MISTRAL) == 1_000_000
-    assert fitting_model_len(config, 1000, 131_072, GEMMA_3) == 1000 // 6 * 16, "it ends within window and chunk"
-    assert fitting_model_len(config, 8192 + 965, 200_000, GEMMA_3) == 131_072
+    assert fitting_model_len(config, 400, 16, 1_000_000, MISTRAL) == 1_000_000
+    assert fitting_model_len(config, 1000, 16, 131_072, GEMMA_3) == 1000 // 6 * 16, "it ends within window and chunk"
+    assert fitting_model_len(config, 8192 + 965, 16, 200_000, GEMMA_3) == 131_072
 
 
 def test_a_context_that_does_not_fit_is_refused_with_the_blocks_of_all_groups():
-    config = config_of(block_size=16, max_chunk=2048, max_model_len=131_072)
+    config = config_of(max_chunk=2048, max_model_len=131_072)
     with pytest.raises(ConfigError, match=r"needs 9157 KV blocks of 16 tokens; there are 9156.*to 131056.*batched"):
-        fitting_model_len(config, 9156, 131_072, GEMMA_3)
-    assert fitting_model_len(config, 9157, 131_072, GEMMA_3) == 131_072
+        fitting_model_len(config, 9156, 16, 131_072, GEMMA_3)
+    assert fitting_model_len(config, 9157, 16, 131_072, GEMMA_3) == 131_072
 
 
 def first_seen(group: KVGroup, position: int) -> int:
-    """The first position that the token at `position` attends to, found by counting."""
+    """The first position that the token at `position` attends to, or whose state it starts from, found by counting."""
+    if group.is_state:
+        return max(0, position - 1)
     if group.attention_chunk:
         return max(start for start in range(0, position + 1, group.attention_chunk))
     return max(0, position - group.window + 1) if group.window else 0

@@ -116,7 +116,7 @@ class FakeRank(threading.Thread):
                 case worker.Welcome():
                     link.send(worker.LoadProgress(self.rank, 5, 10))
                     groups, limit = tuple(map(worker.KVGroup, self.windows)), self.max_model_len
-                    size = (self.num_blocks, 1024, limit, VOCAB_SIZE)
+                    size = (self.num_blocks, self.block_size, 1024, limit, VOCAB_SIZE)
                     link.send(
                         worker.WorkerReady(self.rank, *size, (EOS,), "float32", "cpu", 10**7, 0.5, kv_groups=groups)
                     )

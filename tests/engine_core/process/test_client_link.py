@@ -42,7 +42,9 @@ class LinkUnderTest:
         self.ports = SimulatedSockets(self._deliver)
         self.client_link = ClientLink(self.ports, failures, Clock())
         self.engine = EngineCore(
-            Config(scheduler=SchedulerConfig(**scheduler)), ModelFacts(100, 1000, 1000, frozenset({0})), len(failures)
+            Config(scheduler=SchedulerConfig(**scheduler)),
+            ModelFacts(100, 16, 1000, 1000, frozenset({0})),
+            len(failures),
         )
         self.client_link.open(self.engine, 0.0)
         self.say(handshake_hello("client", 0, 0))

@@ -17,7 +17,7 @@ from paged_serve.protocol.state_machine import IllegalTransition
 
 
 def ready(rank, num_blocks):
-    return WorkerReady(rank, num_blocks, 1024, 256, 1000, (0,), "float32", "cpu", 10, 0.5)
+    return WorkerReady(rank, num_blocks, 16, 1024, 256, 1000, (0,), "float32", "cpu", 10, 0.5)
 
 
 def hello(rank, epoch=0):

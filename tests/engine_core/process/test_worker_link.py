@@ -50,7 +50,7 @@ class LinkHarness:
 
 
 def ready(rank):
-    return worker.WorkerReady(rank, 10, 1, 100, 100, (1,), "float32", "cpu", 1, 0.1)
+    return worker.WorkerReady(rank, 10, 16, 1, 100, 100, (1,), "float32", "cpu", 1, 0.1)
 
 
 def answer(step, epoch=0):

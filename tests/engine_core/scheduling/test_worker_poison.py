@@ -14,7 +14,7 @@ def replace_workers(driver, poison=None, *, from_outside=False):
     driver.plans.clear()
     driver.answers.clear()
     epoch = driver.engine.worker_epoch + 1
-    facts, block_size = driver.facts, driver.config.cache.block_size
+    facts, block_size = driver.facts, driver.facts.block_size
     driver.worker = FakeWorker(facts.num_blocks, block_size, facts.vocab_size, epoch, poison=poison)
     driver.take(driver.engine.workers_replaced(epoch, driver.now, from_outside=from_outside))
 

@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, Chunk, KVGroup, NewRow, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.kv.budget import blocks_that_fit, groups_of
+from paged_serve.workers.kv.budget import blocks_that_fit, layout_of
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import COST_OF_GROUP, KVGroups
 from paged_serve.workers.process.rank import Rank
@@ -143,7 +143,7 @@ def test_a_rank_executes_steps_of_rows_with_a_table_for_each_group(folder):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
 def test_a_cache_has_as_many_tensors_as_a_group_has_layers(folder, dtype):
     geometry = ours(folder).geometry
-    groups = groups_of(config(folder), geometry)
+    groups = layout_of(config(folder), geometry, 1, dtype).groups
     cache = KVCache.allocate(geometry, 7, 16, dtype=dtype, groups=groups)
     places = [tensor.data_ptr() for tensor in cache.keys]
     assert [places.index(place) for place in places] == [0, 0, 2, 2, 0]  # layer 4 shares the tensors of layer 0

@@ -41,7 +41,8 @@ class TorchOracle:
         if len(started):
             # A masked key adds 0 times its value, which must not be an infinity from the block's previous use.
             for values in dict.fromkeys(cache.values):
-                values[started] = 0
+                if len(values):  # else of a recurrent layer
+                    values[started] = 0
         return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
 
     def attend(self, plan: StepPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:

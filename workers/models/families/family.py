@@ -12,6 +12,7 @@ from ...checkpoint.attention_options import alibi_slopes
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
@@ -37,6 +38,15 @@ class ExpertNames:
     shared_up: str = "model.layers.{}.mlp.shared_expert.up_proj"
     shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
     shared_expert_gate: str = "model.layers.{}.mlp.shared_expert_gate"
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolutionNames:
+    """Names of layers with a short convolution, like the projections below."""
+
+    into: str = "model.layers.{}.conv.in_proj"  # B, C and x
+    convolution: str = "model.layers.{}.conv.conv"  # its weight is [channels, 1, width]
+    output: str = "model.layers.{}.conv.out_proj"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,7 @@ class WeightNames:
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
     experts: ExpertNames = ExpertNames()
+    short_convolution: ShortConvolutionNames = ShortConvolutionNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
@@ -84,7 +95,8 @@ class WeightNames:
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
         experts = replace(self.experts, **_without(prefix, asdict(self.experts)))
-        return replace(self, experts=experts, **_without(prefix, asdict(self)))
+        convolution = replace(self.short_convolution, **_without(prefix, asdict(self.short_convolution)))
+        return replace(self, experts=experts, short_convolution=convolution, **_without(prefix, asdict(self)))
 
 
 def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +184,10 @@ def no_experts(_: HFConfig) -> tuple[Experts | None, ...]:
     return ()
 
 
+def no_recurrent_layers(_: HFConfig) -> tuple[Recurrent | None, ...]:
+    return ()
+
+
 def no_reaches(_: HFConfig) -> tuple[int, ...]:
     return ()
 
@@ -221,6 +237,8 @@ class Family:
     qk_norm_per_head: bool = False  # each head has its own weights
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
+    recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = no_recurrent_layers  # per layer; None: attention
+    usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
     reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry
