@@ -29,27 +29,17 @@ class CpuRecurrences:
         return causal_conv(self._pool, rows, states, *weights, x, out, x_factors, y_factors, activates=conv.activates)
 
     def mamba2(self, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor) -> Tensor:
-        tokens, inner, of_groups = len(x), weights.heads * weights.head_dim, weights.groups * weights.state_size
-        groups = tokens, weights.groups, weights.state_size
-        heads = x[:, :inner].view(tokens, weights.heads, weights.head_dim)
-        b, c = x[:, inner : inner + of_groups].view(groups), x[:, inner + of_groups :].view(groups)
+        out = self._buffers.take("scanned", len(x), weights.heads * weights.head_dim, x.dtype)
         per_head = weights.a, weights.d, weights.dt_bias
-        out = self._buffers.take("scanned", tokens, inner, x.dtype)
-        mamba2_scan(self._pool, rows, states, heads, b, c, dt, per_head, weights.dt_limits, out.view(heads.shape))
-        return out
+        sizes = weights.head_dim, weights.groups, weights.state_size
+        return mamba2_scan(self._pool, rows, states, x, dt, per_head, sizes, weights.dt_limits, out)
 
     def gated_delta(
         self, rows: StateRows, states: Tensor, weights: GatedDelta, x: Tensor, b: Tensor, alpha: Tensor
     ) -> Tensor:
-        tokens, of_keys = len(x), weights.key_heads * weights.key_dim
-        keys = tokens, weights.key_heads, weights.key_dim
-        query, key = x[:, :of_keys].view(keys), x[:, of_keys : 2 * of_keys].view(keys)
-        value = x[:, 2 * of_keys :].view(tokens, weights.heads, weights.value_dim)
-        per_head = weights.a, weights.dt_bias
-        out = self._buffers.take("scanned", tokens, weights.heads * weights.value_dim, x.dtype)
-        into = out.view(value.shape)
-        gated_delta(self._pool, rows, states, query, key, value, (b, alpha), per_head, weights.eps, into)
-        return out
+        out = self._buffers.take("scanned", len(x), weights.heads * weights.value_dim, x.dtype)
+        per_head, sizes = (weights.a, weights.dt_bias), (weights.key_heads, weights.key_dim, weights.value_dim)
+        return gated_delta(self._pool, rows, states, x, (b, alpha), per_head, sizes, weights.eps, out)
 
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)

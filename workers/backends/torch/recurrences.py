@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu, softplus
 
+from ...checkpoint.recurrent.columns import LANES
 from ...kv.state_rows import StateRows
-from ...layers.recurrent.weights import LANES, CausalConv, GatedDelta, GatedNorm, Mamba2
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
 
 
 class TorchRecurrences:

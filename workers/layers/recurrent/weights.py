@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-LANES = 16  # outputs whose states lie side by side; the last ones of a head are padding
+from ...checkpoint.recurrent.columns import state_shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +72,3 @@ class GatedNorm:
     group_size: int
     eps: float
     gates_last: bool = False
-
-
-def state_shape(heads: int, outputs: int, depth: int) -> tuple[int, int, int, int]:
-    """The shape of a layer's state, float32: a head's outputs in columns of LANES, `depth` numbers for each output."""
-    return heads, -(-outputs // LANES), depth, LANES

@@ -1,8 +1,11 @@
 """Recurrences with a state of float32 numbers for each output. A token's bits depend only on its request's tokens."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from ....checkpoint.recurrent.columns import state_shape
 from ....kv.state_rows import StateRows
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
@@ -18,35 +21,29 @@ def mamba2_scan(
     rows: StateRows,
     states: Tensor,
     x: Tensor,
-    b: Tensor,
-    c: Tensor,
     dt: Tensor,
     per_head: tuple[Tensor, Tensor, Tensor],
+    sizes: tuple[int, int, int],
     dt_limits: tuple[float, float],
     out: Tensor,
 ) -> Tensor:
-    """Set `out` as Recurrences.mamba2 has it. `per_head` are a, d and dt_bias, each [heads] float32.
+    """Set `out` [tokens, heads * head_dim] as Recurrences.mamba2 has it.
 
-    `x` and `out` are [tokens, heads, head_dim], `b` and `c` [tokens, groups, state_size], `dt` [tokens, heads]; tokens
-    may be strided, those of `x`, `b` and `c` alike.
+    `per_head` are a, d and dt_bias, each [heads] float32; `sizes` are head_dim, groups and state_size. Rows of `x`,
+    `dt` and `out` may be strided.
     """
-    _, heads, head_dim = x.shape
-    groups, state_size = b.shape[1:]
+    heads, (head_dim, groups, state_size) = dt.shape[1], sizes
+    inner, of_groups = heads * head_dim, groups * state_size
     assert state_size % STATE_MULTIPLE == 0, state_size
     assert heads % groups == 0, (heads, groups)
-    assert x.stride(0) == b.stride(0) == c.stride(0)
-    assert b.shape == c.shape
-    assert dt.shape == x.shape[:2]
-    assert out.shape == x.shape
-    assert x.dtype == b.dtype == c.dtype == dt.dtype == out.dtype
-    _check_tokens(x, b, c, dt, out)
-    _check_heads(heads, *per_head)
-    _check_states(states, heads, head_dim, state_size)
-    tensors = (tensor.data_ptr() for tensor in (out, x, b, c, dt, *per_head))
-    strides = out.stride(0), x.stride(0), dt.stride(0)
-    sizes = heads, head_dim, groups, state_size
-    fields = MAMBA2(*state_fields(rows, states), *tensors, *strides, *sizes, *dt_limits, DTYPE_CODES[x.dtype])
-    pool.functions["mamba2_scan"](pool.handle, fields)
+    assert x.shape[1] == inner + 2 * of_groups, x.shape
+    assert out.shape[1] == inner, out.shape
+    _check(rows, states, (heads, head_dim, state_size), (x, dt, out), per_head)
+    b = x.data_ptr() + inner * x.itemsize
+    tensors = out.data_ptr(), x.data_ptr(), b, b + of_groups * x.itemsize, dt.data_ptr()
+    weights, strides = (each.data_ptr() for each in per_head), (out.stride(0), x.stride(0), dt.stride(0))
+    rest = *strides, heads, *sizes, *dt_limits, DTYPE_CODES[x.dtype]
+    pool.functions["mamba2_scan"](pool.handle, MAMBA2(*state_fields(rows, states), *tensors, *weights, *rest))
     return out
 
 
@@ -54,38 +51,32 @@ def gated_delta(
     pool: Pool,
     rows: StateRows,
     states: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    x: Tensor,
     gates: tuple[Tensor, Tensor],
     per_head: tuple[Tensor, Tensor],
+    sizes: tuple[int, int, int],
     eps: float,
     out: Tensor,
 ) -> Tensor:
-    """Set `out` as Recurrences.gated_delta has it. `gates` are b and alpha, `per_head` a and dt_bias, [heads] float32.
+    """Set `out` [tokens, heads * value_dim] as Recurrences.gated_delta has it.
 
-    `query` and `key` are [tokens, key_heads, key_dim], `value` and `out` [tokens, heads, value_dim], gates
-    [tokens, heads]; tokens may be strided, those of `query`, `key` and `value` alike.
+    `gates` are b and alpha, [tokens, heads], `per_head` a and dt_bias, [heads] float32; `sizes` are key_heads, key_dim
+    and value_dim. Rows of `x`, gates and `out` may be strided.
     """
-    _, heads, value_dim = value.shape
-    key_heads, key_dim = key.shape[1:]
+    heads, (key_heads, key_dim, value_dim) = gates[0].shape[1], sizes
+    of_keys = key_heads * key_dim
     assert key_dim % KEY_MULTIPLE == 0, key_dim
     assert heads % key_heads == 0, (heads, key_heads)
-    assert query.stride(0) == key.stride(0) == value.stride(0)
+    assert x.shape[1] == 2 * of_keys + heads * value_dim, x.shape
+    assert out.shape[1] == heads * value_dim, out.shape
+    assert gates[0].shape == gates[1].shape
     assert gates[0].stride(0) == gates[1].stride(0)
-    assert query.shape == key.shape
-    assert gates[0].shape == gates[1].shape == value.shape[:2]
-    assert out.shape == value.shape
-    assert {each.dtype for each in (query, key, *gates, out)} == {value.dtype}
-    _check_tokens(query, key, value, *gates, out)
-    _check_heads(heads, *per_head)
-    _check_states(states, heads, value_dim, key_dim)
-    tensors = (tensor.data_ptr() for tensor in (out, query, key, value, *gates, *per_head))
-    strides = out.stride(0), value.stride(0), gates[0].stride(0)
-    sizes = heads, key_heads, key_dim, value_dim
-    of_norms = key_dim**-0.5, eps
-    fields = GATED_DELTA(*state_fields(rows, states), *tensors, *strides, *sizes, *of_norms, DTYPE_CODES[value.dtype])
-    pool.functions["gated_delta"](pool.handle, fields)
+    _check(rows, states, (heads, value_dim, key_dim), (x, *gates, out), per_head)
+    key = x.data_ptr() + of_keys * x.itemsize
+    tensors = out.data_ptr(), x.data_ptr(), key, key + of_keys * x.itemsize
+    weights, strides = (each.data_ptr() for each in (*gates, *per_head)), (out.stride(0), x.stride(0))
+    rest = *strides, gates[0].stride(0), heads, *sizes, key_dim**-0.5, eps, DTYPE_CODES[x.dtype]
+    pool.functions["gated_delta"](pool.handle, GATED_DELTA(*state_fields(rows, states), *tensors, *weights, *rest))
     return out
 
 
@@ -107,20 +98,22 @@ def gated_norm(
     return out
 
 
-def _check_tokens(*tensors: Tensor) -> None:
-    """Each token's elements are contiguous."""
-    for tensor in tensors:
-        assert tensor[0].is_contiguous(), tensor.stride()
-
-
-def _check_heads(heads: int, *per_head: Tensor) -> None:
+def _check(
+    rows: StateRows,
+    states: Tensor,
+    sizes: tuple[int, int, int],
+    of_tokens: Sequence[Tensor],
+    per_head: Sequence[Tensor],
+) -> None:
+    """`sizes`: heads, outputs of each, and state numbers of each output."""
+    heads, outputs, depth = sizes
+    assert states.dtype == torch.float32, states.dtype
+    assert states.shape[1:] == state_shape(heads, outputs, depth), states.shape
+    for tensor in of_tokens:
+        assert tensor.dtype == of_tokens[0].dtype, tensor.dtype
+        assert len(tensor) == len(of_tokens[0]), tensor.shape
+        assert tensor.stride(1) == 1, tensor.stride()
     for tensor in per_head:
         assert tensor.dtype == torch.float32, tensor.dtype
         assert tensor.shape == (heads,), tensor.shape
         assert tensor.is_contiguous()
-
-
-def _check_states(states: Tensor, heads: int, outputs: int, depth: int) -> None:
-    lanes = states.shape[4]
-    assert states.dtype == torch.float32, states.dtype
-    assert states.shape[1:] == (heads, -(-outputs // lanes), depth, lanes), states.shape
