@@ -3,9 +3,10 @@
 A KV slot holds a hash of all tokens up to its own; a block records the salt and the KV group for which it was written.
 A block of a state group has one slot, which each of its tokens overwrites. Reading a slot that another sequence wrote,
 or that was never written, raises AssertionError; each group reads as far back as its window or attention chunk, or the
-state before the token. A block that a row writes is read by no other row of the step. The next token is a function of (all tokens, seed, position), so any mistake
-changes the output. A slot can also be poisoned: results computed from it are not finite and poison the slots that they
-write. Once a step has reported this and the engine has applied that step, no new row may read the slot.
+state before the token. No other row of a step reads a state that a row overwrites. The next token is a function of
+(all tokens, seed, position), so any mistake changes the output. A slot can also be poisoned: results computed from it
+are not finite and poison the slots that they write. Once a step has reported this and the engine has applied that step,
+no new row may read the slot.
 """
 
 from array import array

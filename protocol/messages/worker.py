@@ -128,7 +128,7 @@ ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
 
 
 class KVGroup(Record, frozen=True):
-    """Layers with the same attention window or attention chunk, or recurrent layers; they share a block table per row."""
+    """Layers with the same attention window or attention chunk, or with states; they share a block table per row."""
 
     window: Count = 0  # positions that a token attends to, itself included; 0: all
     attention_chunk: Count = 0  # a token attends to positions from the last multiple of this on; 0: no limit

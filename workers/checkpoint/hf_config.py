@@ -112,7 +112,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     interleave_moe_layer_step: Annotated[int, Meta(ge=1)] = 1  # without that list, every n-th layer
     swiglu_alpha: float = 1.702  # gpt-oss
     swiglu_limit: Annotated[float, Meta(gt=0)] = 7.0
-    conv_L_cache: Annotated[int, Meta(ge=2, le=8)] = 3  # LFM2: tokens that a convolution reads
+    conv_width: Annotated[int, Meta(ge=2, le=8)] = 3  # tokens that a short convolution reads
     conv_bias: bool = False
     head_bias: bool = False  # of the output head, in families with a field for it
     router_jitter_noise: Annotated[float, Meta(ge=0)] = 0.0

@@ -19,10 +19,10 @@ ONE_LAYER = KVGroups.whole(1)
 class KVCache:
     """K and V of every layer, in tensors [num_blocks, kv_heads of this rank, block_size, cached_head_dim].
 
-    Layers of different groups may share a tensor: a block belongs to one group at a time. A recurrent layer has no K and
-    V (tensors of 0 blocks) but a state in each block, in the bytes of one of these tensors. In int8 each head of a token
-    has a scale for its key and one for its value. In fp8 (e4m3) there are no scales: values are rounded to nearest
-    even and saturate at 448.
+    Layers of different groups may share a tensor: a block belongs to one group at a time. A recurrent layer has
+    no K and V (tensors of 0 blocks) but a state in each block, in the bytes of one of these tensors. In int8 each head
+    of a token has a scale for its key and one for its value. In fp8 (e4m3) there are no scales: values are rounded to
+    nearest even and saturate at 448.
     """
 
     keys: Sequence[Tensor]  # by layer

@@ -1,7 +1,7 @@
 """Places of recurrent layers' states in the blocks of the KV cache.
 
-A block is a number of areas of equal size: an attention layer's keys are one, its values another. Each state lies within
-one area, and several small ones share an area. A model without attention has one area, for all its states.
+A block is a number of areas of equal size: an attention layer's keys are one, its values another. Each state lies
+within one area, and several small ones share an area. A model without attention has one area, for all its states.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def places_of(sizes: Sequence[int], num_areas: int, area_bytes: int) -> list[Sta
 
 
 def block_size_for(sizes: Sequence[int], num_areas: int, bytes_per_token: int, multiple: int) -> int:
-    """The tokens of a block: the least multiple of `multiple` with which states of `sizes` bytes take the fewest groups.
+    """The tokens of a block: the least multiple of `multiple` with which states of `sizes` bytes take fewest groups.
 
     It is at most LARGEST_BLOCK, unless one state needs a larger area. `bytes_per_token`: of one area.
     """

@@ -23,9 +23,10 @@ NAMES = WeightNames(
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    names = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
-    defaults = {"tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 1e6}
-    found = renamed(fields, names, **defaults, intermediate_size=12288)
+    defaults = {"tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "intermediate_size": 12288}
+    found = renamed(fields, {"norm_eps": "rms_norm_eps", "conv_L_cache": "conv_width"}, **defaults)
+    for older, name in (("tie_embedding", "tie_word_embeddings"), ("block_ff_dim", "intermediate_size")):
+        found[name] = found.get(older, found[name])
     if found.get("layer_types") is None and isinstance(layers := found.get("num_hidden_layers"), int):
         attention = found.get("full_attn_idxs", range(layers))
         found["layer_types"] = [FULL if layer in attention else CONVOLUTION for layer in range(layers)]
@@ -44,7 +45,7 @@ def _adjusted(size: int, fields: dict[str, Any]) -> int:
 
 
 def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
-    kind = ShortConvolution(config.hidden_size, config.conv_L_cache, config.conv_bias)
+    kind = ShortConvolution(config.hidden_size, config.conv_width, config.conv_bias)
     return tuple(kind if layer == CONVOLUTION else None for layer in config.layer_types or ())
 
 
