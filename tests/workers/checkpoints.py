@@ -327,6 +327,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "olmoe": {"family": "Olmoe", "num_experts": 12, "num_experts_per_tok": 5},
     "gpt2": {"family": "GPT2", "n_positions": 512},
+    "lfm2": {"family": "Lfm2", "num_hidden_layers": 5, "full_attn_idxs": [1, 4], "block_multiple_of": 32},
+    "lfm2-states-in-larger-blocks": {
+        "family": "Lfm2",
+        "num_hidden_layers": 7,
+        "num_key_value_heads": 1,
+        "full_attn_idxs": [2],
+        "conv_L_cache": 5,
+        "conv_bias": True,
+        "block_auto_adjust_ff_dim": False,
+        "tie_word_embeddings": False,
+    },
     "gpt2-relu-untied": {
         "family": "GPT2",
         "n_positions": 400,
