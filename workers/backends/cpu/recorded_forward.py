@@ -29,6 +29,7 @@ VIEWS = {
     ATEN.to.dtype,
     ATEN.unsqueeze.default,
     ATEN.view.default,
+    ATEN.view.dtype,
 }
 
 Places = tuple[int, ...]
