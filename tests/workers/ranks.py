@@ -55,6 +55,10 @@ class SharedModel:
         return self.of_rank[0].geometry
 
     @property
+    def tp_size(self):
+        return self.of_rank[0].tp_size
+
+    @property
     def pooling(self):
         return self.of_rank[0].pooling
 

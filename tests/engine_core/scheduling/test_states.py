@@ -86,7 +86,7 @@ def test_a_new_row_lists_one_state_and_the_blocks_that_it_writes(drive):
 @pytest.mark.parametrize("chunk", [5, 8, 64])
 def test_every_turn_of_a_chat_starts_from_the_last_full_block_of_the_turn_before(drive, chunk):
     driver = drive(windows=(0, STATE), block_size=4, num_blocks=256, max_model_len=200, max_num_batched_tokens=chunk)
-    text = list(PROMPT)
+    text, num_computed = list(PROMPT), 0
     for turn in range(4):
         stream = driver.add(text, max_tokens=13)
         driver.run()

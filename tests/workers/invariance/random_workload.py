@@ -127,6 +127,17 @@ def draw_grouped_workload(seed: int) -> Workload:
     return workload if workload.choice.checkpoint == "demo" else replace(workload, choice=choice)
 
 
+def draw_state_workload(seed: int) -> Workload:
+    """A workload of a model with states, unless `seed` draws the demo model, whose vocabulary differs."""
+    workload = draw_workload(seed)
+    if workload.choice.checkpoint == "demo":
+        return workload
+    num_blocks = workload.num_blocks
+    if workload.config.cache.block_size == 16 and workload.choice.ranks == 1:  # the states take blocks of 32
+        num_blocks = num_blocks // 2 + 1
+    return replace(workload, choice=replace(workload.choice, checkpoint="states"), num_blocks=num_blocks)
+
+
 def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:
     quantization = form if form in ("int8", "int4") else "auto"
     if form == "fp32":

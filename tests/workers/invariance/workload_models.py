@@ -11,6 +11,7 @@ from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
 from ..ranks import Ranks, SharedModel
+from ..tiny_lfm2 import write_tiny_lfm2
 from ..tiny_model import write_tiny_model
 from .random_workload import CHECKPOINTS, GROUPED, MAX_MODEL_LEN, ModelChoice
 
@@ -49,6 +50,8 @@ class Models:
             return str(DEMO_MODEL)
         home = self._home / checkpoint
         home.mkdir()
+        if checkpoint == "states":
+            return write_tiny_lfm2(home, max_position_embeddings=MAX_MODEL_LEN)
         options = GROUPED if checkpoint == "grouped" else CHECKPOINTS[checkpoint]
         return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **options)
 

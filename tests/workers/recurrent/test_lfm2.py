@@ -1,0 +1,135 @@
+"""A model with short convolutions: its bits do not depend on chunks, siblings, cached prefixes or instruction sets."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paged_serve.engine_core.engine.debug import check_invariants
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.models.loading import load_model, read_model
+
+from ..checkpoints import ours, random_tokens, write_checkpoint
+from ..one_process import OneProcess
+from ..paged_loop import PagedLoop
+from ..tiny_lfm2 import write_tiny_lfm2
+
+SERVER = Config(cache=CacheConfig(), scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64))
+
+
+@pytest.mark.parametrize(
+    ("variant", "dtype"), [("lfm2", torch.float32), ("lfm2-states-in-larger-blocks", torch.bfloat16)], ids=str
+)
+def test_chunks_of_any_size_and_decode_steps_have_the_same_bits(variant, dtype, tmp_path, pools):
+    write_checkpoint(variant, tmp_path, dtype)
+    prompt = random_tokens(110)
+    for pool in pools:
+        model = ours(tmp_path, pool=pool)
+        whole = PagedLoop(model)
+        expected = whole.prefill(whole.row(prompt))
+        for chunk in (1, 33):
+            loop = PagedLoop(model, seed=chunk)
+            assert torch.equal(loop.prefill(loop.row(prompt), chunk), expected), f"chunks of {chunk}"
+
+
+@pytest.fixture
+def model(tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    return ours(write_tiny_lfm2(tmp_path), pool=pool)
+
+
+def request(prompt: list[int], number: int = 1, **params) -> EngineCoreRequest:
+    sampling = SamplingParams(**{"max_tokens": 12, "seed": 7, "logprobs": 3, "ignore_eos": True} | params)
+    return EngineCoreRequest(1000 * number, pack_ids(prompt), sampling)
+
+
+def run(process: OneProcess) -> int:
+    """Run to the end; returns how many prompt tokens were computed."""
+    computed = 0
+    while not process.is_idle:
+        process.plan()
+        computed += sum(chunk.num_tokens for chunk in process.plans[-1].chunks) if process.plans else 0
+        for act in (process.execute, process.apply, process.read):
+            act()
+    check_invariants(process.engine)
+    return computed
+
+
+def alone(model, one: EngineCoreRequest):
+    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
+    process.add(one)
+    run(process)
+    return process.received
+
+
+def test_a_prefix_hit_starts_from_a_checkpoint_and_gives_the_bits_of_no_hit(model):
+    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
+    assert process.block_size == 32, "the states do not fit into blocks of 16"
+    prompt = random_tokens(110)
+    first, second = request(prompt), request([*prompt[:90], *random_tokens(20, seed=1)], 2)
+    process.add(first)
+    assert run(process) == 110
+    process.add(second)
+    assert run(process) == 110 - 64, "two blocks are cached"
+    text = [*prompt, *process.received[1000].token_ids, 5, 6, 7]
+    third = request(text, 3)
+    process.add(third)
+    assert run(process) == len(text) - 96, "the next turn starts from the last checkpoint"
+    for one in (first, second, third):
+        assert process.received[one.request_id] == alone(model, one)[one.request_id]
+
+
+def test_siblings_start_from_one_checkpoint(model):
+    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
+    several = request(random_tokens(80), n=3, temperature=1.0, seed=11)
+    process.add(several)
+    assert run(process) == 80 + 2 * (80 - 64)
+    tokens = [process.received[1000 + index].token_ids for index in range(3)]
+    assert len(set(map(tuple, tokens))) == 3
+    for index in range(3):
+        assert process.received[1000 + index] == alone(model, several)[1000 + index]
+
+
+def test_a_worker_that_died_computes_the_states_again(model):
+    expected = alone(model, request(random_tokens(80)))
+    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
+    process.add(request(random_tokens(80)))
+    for _ in range(6):
+        for act in (process.plan, process.execute, process.apply, process.read):
+            act()
+    assert 1 < len(process.received[1000].token_ids) < 12
+    process.replace_workers()
+    run(process)
+    assert process.received == expected
+
+
+def test_all_instruction_sets_have_the_same_bits(tmp_path):
+    if len(isas := cpu.runnable_isas()) < 2:
+        pytest.skip("at most one instruction set is built")
+    folder, found = write_tiny_lfm2(tmp_path), []
+    for isa in isas:
+        pool = cpu.Pool(cpu.load_library(isa), [-1], summation="dot")
+        loop = PagedLoop(ours(folder, pool=pool))
+        found.append(loop.prefill(loop.row(random_tokens(70))))
+        pool.close()
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_cuda_devices_are_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match=r"^recurrent layers have no CUDA kernels; use --device cpu$"):
+        load_model(write_tiny_lfm2(tmp_path), ModelConfig(device="cuda"), TensorParallelGroup(), lambda done, of: None)
+
+
+def test_channels_must_be_divisible_among_the_ranks(tmp_path):
+    _, geometry = read_model(Path(write_tiny_lfm2(tmp_path)), ModelConfig())
+    with pytest.raises(ConfigError, match="tensor_parallel_size=3 does not divide"):
+        geometry.check_tensor_parallel(3)
+    assert geometry.recurrent[0].uneven(3) == "the 64 channels of its convolutions"
