@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 ATEN = torch.ops.aten
 VIEWS = {
     ATEN.alias.default,
+    ATEN.detach.default,
     ATEN.flatten.using_ints,
     ATEN.select.int,
     ATEN.slice.Tensor,
