@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from .family import FULL, Family, WeightNames, need, partial_rope_everywhere, renamed
+from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.recurrent.recurrent import Recurrent
+from .family import Family, WeightNames, need, partial_rope_everywhere, renamed
 from .llama import biases
-from .mamba2_layers import LINEAR, by_layer_type, time_steps
+from .mamba2_layers import mamba2_layer, time_steps
 
 LAYER = "model.layers.{}."
 NAMES = WeightNames(
@@ -18,10 +20,13 @@ NAMES = WeightNames(
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Bamba", fields, hidden_act="silu")
-    found = renamed(time_steps(fields), {}, rms_norm_eps=1e-5, partial_rotary_factor=0.5, num_key_value_heads=8)
-    attention = found.get("attn_layer_indices", [])
-    layers = range(found.get("num_hidden_layers", 0))
-    return found | {"layer_types": [FULL if layer in attention else LINEAR for layer in layers]}
+    found = renamed(time_steps(fields), {}, rms_norm_eps=1e-5, num_key_value_heads=8)
+    return found | {"partial_rotary_factor": 0.5, "layer_types": None}
+
+
+def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
+    layer, attention = mamba2_layer(config), config.attn_layer_indices or ()
+    return tuple(None if index in attention else layer for index in range(config.num_hidden_layers))
 
 
 BAMBA = Family(
@@ -30,7 +35,6 @@ BAMBA = Family(
     weight_names=NAMES,
     biases=biases,
     ropes=partial_rope_everywhere,
-    layer_types=(FULL, LINEAR),
     config=config,
-    recurrent=by_layer_type,
+    recurrent=recurrent,
 )

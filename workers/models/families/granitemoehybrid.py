@@ -26,8 +26,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Granite 4", fields, hidden_act="silu", normalization_function="rmsnorm")
     defaults = {"num_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024}
     found = renamed(time_steps(fields), {"num_local_experts": "num_experts"}, **defaults)
-    kinds = found.get("layer_types", [LINEAR] * found.get("num_hidden_layers", 0))
-    found["layer_types"] = [OLDER.get(kind, kind) for kind in kinds]
+    if isinstance(kinds := found.get("layer_types"), list):
+        found["layer_types"] = [OLDER.get(kind, kind) if isinstance(kind, str) else kind for kind in kinds]
     # A dense feed-forward has the shared expert's names and size.
     found["moe_intermediate_size"] = found.get("intermediate_size", 0)
     found["intermediate_size"] = found["shared_expert_intermediate_size"] = found["shared_intermediate_size"]

@@ -5,7 +5,7 @@ from typing import Any
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from .family import Family, WeightNames, need, no_ropes, renamed
-from .mamba2_layers import LINEAR, mamba2_layer, time_steps
+from .mamba2_layers import mamba2_layer, time_steps
 from .recurrent_names import Mamba2Names
 
 MIXER = "backbone.layers.{}.mixer."
@@ -42,8 +42,14 @@ DEFAULTS = {"mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 8, "mamb
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Mamba 2", fields, hidden_act="silu")
     found = renamed(time_steps(fields), FIELDS, **DEFAULTS, max_position_embeddings=1 << 20)
-    found |= {"num_attention_heads": found["mamba_n_heads"], "head_dim": 64, "intermediate_size": found["hidden_size"]}
-    return found | {"layer_types": [LINEAR] * found.get("num_hidden_layers", 0)}
+    # No layer has attention or a feed-forward: these sizes are not read.
+    heads, size = found["mamba_n_heads"], found.get("hidden_size")
+    return found | {
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": 64,
+        "intermediate_size": size,
+    }
 
 
 def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
@@ -55,7 +61,7 @@ MAMBA2 = Family(
     architectures=("Mamba2ForCausalLM",),
     weight_names=NAMES,
     ropes=no_ropes,
-    layer_types=(LINEAR,),
+    layer_types=(),
     config=config,
     recurrent=recurrent,
     usual_max_len=8192,

@@ -30,8 +30,8 @@ def mamba2_layer(config: HFConfig) -> Mamba2Layer:
 
 
 def by_layer_type(config: HFConfig) -> tuple[Recurrent | None, ...]:
-    layer = mamba2_layer(config)
-    return tuple(layer if kind == LINEAR else None for kind in config.layer_types or ())
+    layer, kinds = mamba2_layer(config), config.layer_types or [LINEAR] * config.num_hidden_layers
+    return tuple(layer if kind == LINEAR else None for kind in kinds)
 
 
 def time_steps(fields: dict[str, Any]) -> dict[str, Any]:
