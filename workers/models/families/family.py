@@ -14,6 +14,7 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePosition
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
+from .recurrent_names import MAMBA2_NAMES, Mamba2Names
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
@@ -84,6 +85,7 @@ class WeightNames:
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
     experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
+    mamba2: Mamba2Names = MAMBA2_NAMES
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
@@ -96,7 +98,9 @@ class WeightNames:
             return self
         experts = replace(self.experts, **_without(prefix, asdict(self.experts)))
         convolution = replace(self.short_convolution, **_without(prefix, asdict(self.short_convolution)))
-        return replace(self, experts=experts, short_convolution=convolution, **_without(prefix, asdict(self)))
+        mamba2 = replace(self.mamba2, **_without(prefix, asdict(self.mamba2)))
+        own = _without(prefix, asdict(self))
+        return replace(self, experts=experts, short_convolution=convolution, mamba2=mamba2, **own)
 
 
 def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
