@@ -329,6 +329,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "olmoe": {"family": "Olmoe", "num_experts": 12, "num_experts_per_tok": 5},
     "gpt2": {"family": "GPT2", "n_positions": 512},
     "lfm2": {"family": "Lfm2", "num_hidden_layers": 5, "full_attn_idxs": [1, 4], "block_multiple_of": 32},
+    "lfm2-moe": {
+        "family": "Lfm2Moe",
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "num_dense_layers": 1,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "routed_scaling_factor": 1.5,
+    },
     "lfm2-states-in-larger-blocks": {
         "family": "Lfm2",
         "num_hidden_layers": 7,
@@ -467,7 +477,7 @@ def randomise(model: Any) -> None:
             else:
                 parameter.copy_(noise * (0.3 if parameter.dim() == 1 else 1.6 / parameter.shape[1] ** 0.5))
         for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
+            if name.endswith(("correction_bias", "expert_bias")):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
 
 
