@@ -1,5 +1,6 @@
 """Reads the JSON files of a model folder as a given type; an error names the file."""
 
+import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +15,13 @@ def read_json_file(path: Path, expected: type[T]) -> T:
     """Decode `path` as `expected`. Raises ConfigError, naming the file, when it is unreadable, not JSON, nested too
     deeply, or of another shape."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=expected)
+        data = path.read_bytes()
+        if b"Infinity" in data:  # Python writes it, although JSON has no such number
+            return msgspec.convert(json.loads(data), expected)
+        return msgspec.json.decode(data, type=expected)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error

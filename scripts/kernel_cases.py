@@ -13,6 +13,7 @@ from itertools import cycle
 import numpy as np
 import torch
 from cache_views import reading_view, writing_view
+from recurrent_cases import recurrent_cases
 from torch import Tensor
 
 from paged_serve.workers.checkpoint.attention_options import AttentionOptions
@@ -84,6 +85,8 @@ def all_cases(pool: Pool, cache: Tensor) -> Iterator[Case]:
                 yield attention_case(pool, cache, kind, rows, context, dtype)
     for rows in REST_ROWS:
         yield from elementwise_cases(pool, cache, rows)
+    for case in recurrent_cases(pool):
+        yield Case(*case)
     for rows in (1, 32):
         yield from sampling_cases(pool, rows)
 

@@ -3,6 +3,7 @@
 #include "isa/isa.h"
 #include "latent/latent.h"
 #include "machine.h"
+#include "recurrent/scans.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
@@ -74,6 +75,9 @@ int32_t struct_size(const char* name) {
   SIZE_OF(CountedQuantizeParams)
   SIZE_OF(CountedActivateParams)
   SIZE_OF(CausalConvParams)
+  SIZE_OF(Mamba2ScanParams)
+  SIZE_OF(GatedDeltaParams)
+  SIZE_OF(GatedNormParams)
   SIZE_OF(ScanParams)
   SIZE_OF(MaskParams)
   SIZE_OF(DrawParams)

@@ -1,5 +1,6 @@
 """Reads the fields of config.json and generation_config.json that the decoder needs."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,17 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     swiglu_limit: Annotated[float, Meta(gt=0)] = 7.0
     conv_width: Annotated[int, Meta(ge=2, le=8)] = 3  # tokens that a short convolution reads
     conv_bias: bool = False
+    use_expert_bias: bool = True  # LFM2: routers correct the scores by which experts are chosen
+    attn_layer_indices: list[int] | None = None  # Bamba: the layers that are not recurrent
+    mamba_n_heads: Size = 128
+    mamba_d_head: Size | Literal["auto"] = "auto"
+    mamba_n_groups: Size = 1
+    mamba_d_state: Size = 256
+    mamba_d_conv: Size = 4
+    mamba_expand: Size = 2
+    mamba_conv_bias: bool = True
+    mamba_proj_bias: bool = False
+    time_step_limit: tuple[float, float] = (0.0, math.inf)
     head_bias: bool = False  # of the output head, in families with a field for it
     router_jitter_noise: Annotated[float, Meta(ge=0)] = 0.0
     q_lora_rank: Size | None = None  # latent attention; None: queries are projected directly

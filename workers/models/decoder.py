@@ -27,7 +27,7 @@ class DecoderLayer:
     mixer: Mixer
     attention_out_norm: Norm | None  # applied to the mixer's output before it is added
     mlp_norm: Norm | None  # None: likewise; in a parallel layer the feed-forward then reads attention's input
-    feed_forward: FeedForward
+    feed_forward: FeedForward | None  # None: the layer ends with the mixer
     mlp_out_norm: Norm | None
 
 
@@ -75,6 +75,9 @@ class Model:
             normed = self._sum(hidden, self.positions.rows(batch.positions), norms[0])
         for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
             mixed = layer.mixer(steps[group], normed)
+            if layer.feed_forward is None:
+                normed = self._sum(hidden, mixed, norms[index + 1], residual)
+                continue
             if geometry.is_parallel:
                 into_mlp = normed if layer.mlp_norm is None else ops.norm(hidden, layer.mlp_norm)
             if layer.attention_out_norm is not None:

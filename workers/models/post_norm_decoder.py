@@ -33,6 +33,7 @@ class PostNormDecoder(Model):
             assert layer.mlp_norm is not None
             ops.add(hidden, layer.mixer(steps[group], hidden))
             ops.norm(hidden, layer.attention_norm, out=hidden)
+            assert layer.feed_forward is not None
             ops.add(hidden, layer.feed_forward(hidden))
             ops.norm(hidden, layer.mlp_norm, out=hidden)
         return hidden if self.project_out is None else self.project_out(hidden)

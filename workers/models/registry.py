@@ -21,6 +21,7 @@ from ..checkpoint.hf_config import (
 )
 from ..pooling.spec import max_seq_length
 from .families.arcee import ARCEE
+from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
@@ -43,12 +44,15 @@ from .families.gpt_oss import GPT_OSS
 from .families.gptj import GPTJ
 from .families.granite import GRANITE
 from .families.granitemoe import GRANITE_MOE
+from .families.granitemoehybrid import GRANITE_MOE_HYBRID
 from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.lfm2 import LFM2
+from .families.lfm2_moe import LFM2_MOE
 from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
+from .families.mamba2 import MAMBA2
 from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
 from .families.mixtral import MIXTRAL
@@ -129,6 +133,10 @@ FAMILIES = (
     LFM2,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    LFM2_MOE,
+    MAMBA2,
+    GRANITE_MOE_HYBRID,
+    BAMBA,
 )
 
 

@@ -5,6 +5,7 @@
 // Shapes     recurrent/parameters.h
 // Tile       CHANNELS channels of one row by one thread
 // Floor      inputs, results and states pass through level 2 once: 20 us for 32 rows of 8448 channels
+// Achieved   one core of Zen 4, 2304 channels: 145 us for 32 rows, 1.6 us a token in a prompt; silu is most of it
 #include "api.h"
 #include "recurrent/state_rows.h"
 

@@ -56,9 +56,11 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "nemotron",
         "qwen2-moe",
         "lfm2",
-        *nightly("lfm2-states-in-larger-blocks"),
         "deepseek-v2",
         *nightly("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves"),
+        "mamba2",
+        "granite4",
+        *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe", "glm4-moe", "llama4-experts", "gpt-oss"),
         *nightly(
             "glm4", "helium", "seed-oss", "llama4-chunks-of-whole-blocks", "nemotron-biased", "arcee", "mpt-clipped"
@@ -80,7 +82,8 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
     "variant",
     [
         *("llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"),
-        *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2", "lfm2"),
+        *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2", "lfm2", "granite4"),
+        *nightly("bamba", "granite4-dense"),
         *nightly("gpt-neox-in-turn", "gptj", "falcon", "falcon-two-norms", "falcon-in-turn", "phi", "stablelm"),
         *nightly("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
         *nightly("llama4", "nemotron", "arcee", "stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "mpt"),

@@ -15,6 +15,7 @@ from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRo
 from paged_serve.workers.backends.cpu.recorded_forward import TorchWatch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.layers import rotary
@@ -213,6 +214,24 @@ def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
         assert programs_run(runner, pool, [STEADY]) == [1]
     assert answers[0] == answers[1]
     assert tables == 3
+
+
+@pytest.mark.parametrize("variant", ["lfm2", "mamba2", "granite4"])
+def test_recurrent_layers_run_in_one_call(make_model, tmp_path, variant):
+    write_checkpoint(variant, tmp_path)
+    answers = []
+    for plain in (False, True):
+        model, pool = make_model(tmp_path)
+        layout = CacheLayout.of(model.geometry, 512, BLOCK_SIZE)
+        tables = len(layout.groups.windows)
+        cache = KVCache.allocate(model.geometry, 32 * tables, layout.block_size, groups=layout.groups)
+        runner = new_host_runner(model, cache, NUM_ROWS, 512)
+        of_row = {"max_len": -(-512 // layout.block_size) * BLOCK_SIZE, "num_groups": tables}
+        starts = [prefill(0, 4, **of_row), join(0), prefill(1, 90, **of_row), join(1)]
+        with kernel_by_kernel(pool) if plain else counting(pool) as calls:
+            answers.append([contents(runner.execute(plan)) for plan in [*starts, *[STEADY] * 60]])
+        assert plain or calls["run_program"] >= 60
+    assert answers[0] == answers[1]
 
 
 def test_memory_that_has_moved_is_not_used_again(make_model):

@@ -23,12 +23,14 @@ log = logging.getLogger(__name__)
 ATEN = torch.ops.aten
 VIEWS = {
     ATEN.alias.default,
+    ATEN.detach.default,
     ATEN.flatten.using_ints,
     ATEN.select.int,
     ATEN.slice.Tensor,
     ATEN.to.dtype,
     ATEN.unsqueeze.default,
     ATEN.view.default,
+    ATEN.view.dtype,
 }
 
 Places = tuple[int, ...]

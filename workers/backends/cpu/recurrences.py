@@ -5,8 +5,9 @@ from torch import Tensor
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.recurrent.causal_conv import causal_conv
+from ...kernels.cpu.recurrent.scans import gated_delta, gated_norm, mamba2_scan
 from ...kv.state_rows import StateRows
-from ...layers.recurrent.weights import CausalConv
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
 
 
 class CpuRecurrences:
@@ -26,3 +27,21 @@ class CpuRecurrences:
         out = self._buffers.take("convolved", len(x), x.shape[1], x.dtype)
         weights = conv.weight, conv.bias
         return causal_conv(self._pool, rows, states, *weights, x, out, x_factors, y_factors, activates=conv.activates)
+
+    def mamba2(self, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor) -> Tensor:
+        out = self._buffers.take("scanned", len(x), weights.heads * weights.head_dim, x.dtype)
+        per_head = weights.a, weights.d, weights.dt_bias
+        sizes = weights.head_dim, weights.groups, weights.state_size
+        return mamba2_scan(self._pool, rows, states, x, dt, per_head, sizes, weights.dt_limits, out)
+
+    def gated_delta(
+        self, rows: StateRows, states: Tensor, weights: GatedDelta, x: Tensor, b: Tensor, alpha: Tensor
+    ) -> Tensor:
+        out = self._buffers.take("scanned", len(x), weights.heads * weights.value_dim, x.dtype)
+        per_head, sizes = (weights.a, weights.dt_bias), (weights.key_heads, weights.key_dim, weights.value_dim)
+        return gated_delta(self._pool, rows, states, x, (b, alpha), per_head, sizes, weights.eps, out)
+
+    def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
+        out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
+        last = norm.gates_last
+        return gated_norm(self._pool, x, gate, norm.weight, norm.group_size, norm.eps, out, gates_last=last)

@@ -3,11 +3,15 @@
 Every token is computed alone, by operations whose shapes depend only on the model, so its bits depend on nothing else.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, silu, softplus
 
+from ...checkpoint.recurrent.columns import LANES
 from ...kv.state_rows import StateRows
-from ...layers.recurrent.weights import CausalConv
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
 
 
 class TorchRecurrences:
@@ -28,8 +32,66 @@ class TorchRecurrences:
                 total = (window.float() * conv.weight).sum(0)
                 if conv.bias is not None:
                     total = total + conv.bias
-                activated = torch.nn.functional.silu(total) if conv.activates else total
+                activated = silu(total) if conv.activates else total
                 out[token] = activated if y_factors is None else activated * y_factors[token].float()
                 last = window[1:]
             states[target] = last
         return out
+
+    def mamba2(self, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor) -> Tensor:
+        inner, sharing = weights.heads * weights.head_dim, weights.heads // weights.groups
+        out = x.new_zeros(len(x), inner)
+
+        def step(state: Tensor, token: int) -> Tensor:
+            wide = x[token].float()
+            head, both = wide[:inner].view(weights.heads, -1), wide[inner:].view(2, weights.groups, 1, -1)
+            b, c = both.expand(2, -1, sharing, -1).reshape(2, weights.heads, 1, -1)
+            size = softplus(dt[token].float() + weights.dt_bias).clamp(*weights.dt_limits).view(-1, 1, 1)
+            state = (size * weights.a.view(-1, 1, 1)).exp() * state + size * head.unsqueeze(2) * b
+            out[token] = ((state * c).sum(2) + weights.d.unsqueeze(1) * head).flatten()
+            return state
+
+        _scan(rows, states, weights.head_dim, step)
+        return out
+
+    def gated_delta(
+        self, rows: StateRows, states: Tensor, weights: GatedDelta, x: Tensor, b: Tensor, alpha: Tensor
+    ) -> Tensor:
+        of_keys, sharing = weights.key_heads * weights.key_dim, weights.heads // weights.key_heads
+        out = x.new_zeros(len(x), weights.heads * weights.value_dim)
+
+        def step(state: Tensor, token: int) -> Tensor:
+            wide = x[token].float()
+            both = wide[: 2 * of_keys].view(2, weights.key_heads, 1, -1)
+            both = both * torch.rsqrt(both.square().sum(-1, keepdim=True) + weights.eps)
+            query, key = both.expand(-1, -1, sharing, -1).reshape(2, weights.heads, 1, -1)
+            value = wide[2 * of_keys :].view(weights.heads, -1)
+            decay = (softplus(alpha[token].float() + weights.dt_bias) * weights.a).exp().view(-1, 1, 1)
+            state = decay * state
+            change = (value - (state * key).sum(2)) * b[token].float().sigmoid().unsqueeze(1)
+            state = state + change.unsqueeze(2) * key
+            out[token] = ((state * query).sum(2) * weights.key_dim**-0.5).flatten()
+            return state
+
+        _scan(rows, states, weights.value_dim, step)
+        return out
+
+    def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
+        wide, gates = x.float(), silu(gate.float())
+        grouped = (wide if norm.gates_last else wide * gates).view(len(x), -1, norm.group_size)
+        normed = grouped * torch.rsqrt(grouped.square().mean(-1, keepdim=True) + norm.eps)
+        scaled = normed.view(x.shape) * norm.weight
+        return (scaled * gates if norm.gates_last else scaled).to(x.dtype)
+
+
+def _scan(rows: StateRows, states: Tensor, outputs: int, step: Callable[[Tensor, int], Tensor]) -> None:
+    """Let `step` change the state, [heads, outputs, depth], for each token."""
+    heads, columns, depth, _ = states.shape[1:]
+    for source, target, tokens in rows.pieces():
+        state = states.new_zeros(heads, outputs, depth)
+        if source is not None:
+            state = states[source].transpose(2, 3).reshape(heads, -1, depth)[:, :outputs]
+        for token in range(tokens.start, tokens.stop):
+            state = step(state, token)
+        padded = pad(state, (0, 0, 0, columns * LANES - outputs))
+        states[target] = padded.view(heads, columns, LANES, depth).transpose(2, 3)

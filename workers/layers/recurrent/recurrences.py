@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ...kv.state_rows import StateRows
-from .weights import CausalConv
+from .weights import CausalConv, GatedDelta, GatedNorm, Mamba2
 
 
 class Recurrences(Protocol):
@@ -29,4 +29,26 @@ class Recurrences(Protocol):
         All three are of one dtype and stride; rows may be strided. `states` [blocks, width - 1, channels] of the same
         dtype are the last inputs, products with `x_factors` being rounded.
         """
+        ...
+
+    def mamba2(self, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor) -> Tensor:
+        """The outputs of all heads, [tokens, heads * head_dim], for steps `dt` [tokens, heads].
+
+        `x` [tokens, heads * head_dim + 2 * groups * state_size] are the inputs of heads, then b, then c of groups; rows
+        of both may be strided. `states` [blocks, *weights.state_shape] float32.
+        """
+        ...
+
+    def gated_delta(
+        self, rows: StateRows, states: Tensor, weights: GatedDelta, x: Tensor, b: Tensor, alpha: Tensor
+    ) -> Tensor:
+        """The outputs of all heads, [tokens, heads * value_dim]; beta is the sigmoid of `b` [tokens, heads].
+
+        `x` [tokens, 2 * key_heads * key_dim + heads * value_dim] are queries, then keys, then values. `alpha` [tokens,
+        heads], with the strides of `b`. `states` [blocks, *weights.state_shape] float32.
+        """
+        ...
+
+    def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
+        """`x` [tokens, size] normalised and gated, rounded once; rows of `gate` may be strided."""
         ...

@@ -28,6 +28,7 @@ class Encoder(Model):
             mixed = layer.mixer(step, normed)
             hidden.copy_(normed)
             normed = self._sum(hidden, mixed, layer.attention_norm)
+            assert layer.feed_forward is not None
             changed = layer.feed_forward(normed)
             hidden.copy_(normed)
             normed = self._sum(hidden, changed, layer.mlp_norm)

@@ -36,6 +36,7 @@ class LocalEncoder(Model):
                 mixed = mixer(step, normed)
             assert layer.mlp_norm is not None, "a layer without a norm of its feed-forward"
             normed = ops.add_norm(hidden, mixed, layer.mlp_norm)
+            assert layer.feed_forward is not None
             ops.add(hidden, layer.feed_forward(normed))
         return ops.norm(hidden, self.final_norm)
 

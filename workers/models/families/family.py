@@ -14,6 +14,7 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePosition
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
+from .recurrent_names import MAMBA2_NAMES, Mamba2Names
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
@@ -97,6 +98,7 @@ class WeightNames:
     experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
     latent: LatentNames = LatentNames()
+    mamba2: Mamba2Names = MAMBA2_NAMES
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
@@ -107,11 +109,9 @@ class WeightNames:
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
-        experts = replace(self.experts, **_without(prefix, asdict(self.experts)))
-        convolution = replace(self.short_convolution, **_without(prefix, asdict(self.short_convolution)))
-        latent = replace(self.latent, **_without(prefix, asdict(self.latent)))
-        own = _without(prefix, asdict(self))
-        return replace(self, experts=experts, short_convolution=convolution, latent=latent, **own)
+        parts = {name: getattr(self, name) for name in ("experts", "short_convolution", "latent", "mamba2")}
+        parts = {name: replace(part, **_without(prefix, asdict(part))) for name, part in parts.items()}
+        return replace(self, **parts, **_without(prefix, asdict(self)))
 
 
 def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:

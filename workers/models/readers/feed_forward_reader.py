@@ -52,8 +52,10 @@ class ProjectionReader(NormReader):
 class FeedForwardReader(ProjectionReader):
     """Reads the feed-forward of a layer."""
 
-    def _feed_forward(self, index: int, ops: Ops) -> FeedForward:
+    def _feed_forward(self, index: int, ops: Ops) -> FeedForward | None:
         geometry, names = self._geometry, self._names
+        if not names.down:
+            return None
         if (experts := geometry.experts_of(index)) is not None:
             return self._experts(index, experts)
         gate_up = self._gate_up((names.gate, names.up), index, geometry.intermediate_size, geometry.mlp_bias)

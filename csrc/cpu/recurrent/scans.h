@@ -1,0 +1,54 @@
+// The part of the C ABI that recurrent layers need beside causal_conv: scans and their gated norm. States are as in
+// recurrent/parameters.h, in float, in columns of LANES_OF_COLUMN elements, zero-padded. A step's tensors are of `dtype`.
+#pragma once
+#include "api.h"
+
+constexpr int LANES_OF_COLUMN = 16;  // outputs whose states lie side by side, whatever the size of a vector
+
+// Mamba 2: state[n] = exp(dt * a) * state[n] + dt * x * b[n]; y = sum over n of state[n] * c[n] + d * x, for each element of a
+// head, where dt = softplus(dt + dt_bias), limited. State: [heads, columns of head_dim, state_size, 16]. mamba2_scan.cpp.
+struct Mamba2ScanParams {
+  StateRows rows;
+  void* y;                           // [tokens, heads, head_dim], tokens y_stride apart
+  const void* x;                     // [tokens, heads, head_dim], tokens x_stride apart
+  const void *b, *c;                 // [tokens, groups, state_size], likewise; head h reads group h / (heads / groups)
+  const void* dt;                    // [tokens, heads], tokens dt_stride apart
+  const float *a, *d, *dt_bias;      // [heads]
+  int64_t y_stride, x_stride, dt_stride;
+  int32_t heads, head_dim, groups;
+  int32_t state_size;                // a multiple of 8
+  float least_dt, greatest_dt;
+  int32_t dtype;
+};
+API void mamba2_scan(Pool*, const Mamba2ScanParams*);
+
+// Gated delta net: state = g * state; state[k] += key[k] * beta * (value - sum over k of key[k] * state[k]); y = sum over k of
+// query[k] * state[k], for each element of a value; g = exp(a * softplus(alpha + dt_bias)), beta = sigmoid(b); queries and keys
+// are normalised, queries scaled. State: [heads, columns of value_dim, key_dim, 16]. gated_delta.cpp.
+struct GatedDeltaParams {
+  StateRows rows;
+  void* y;                           // [tokens, heads, value_dim], tokens y_stride apart
+  const void *query, *key;           // [tokens, key_heads, key_dim], tokens x_stride apart
+  const void* value;                 // [tokens, heads, value_dim], likewise; head h reads key head h / (heads / key_heads)
+  const void *b, *alpha;             // [tokens, heads], tokens gate_stride apart
+  const float *a, *dt_bias;          // [heads]
+  int64_t y_stride, x_stride, gate_stride;
+  int32_t heads, key_heads;
+  int32_t key_dim, value_dim;        // key_dim: a multiple of 4
+  float scale, eps;                  // of queries; of the norms: x / sqrt(sum of squares + eps)
+  int32_t dtype;
+};
+API void gated_delta(Pool*, const GatedDeltaParams*);
+
+// y = norm(x * silu(gate)) * weight, or norm(x) * weight * silu(gate); each group of a row is normalised alone. gated_norm.cpp.
+struct GatedNormParams {
+  void* y;                           // [rows, size], rows y_stride apart
+  const void *x, *gate;              // likewise, x_stride and gate_stride
+  const float* weight;               // [size]
+  int64_t y_stride, x_stride, gate_stride;
+  int32_t rows, size, group_size;
+  int32_t gates_last;                // after the norm
+  float eps;
+  int32_t dtype;
+};
+API void gated_norm(Pool*, const GatedNormParams*);

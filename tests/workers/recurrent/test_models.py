@@ -1,0 +1,69 @@
+"""Models with recurrent layers: a row's bits depend on no other row, and on no division into steps."""
+
+import pytest
+import torch
+
+from ..checkpoints import ours, random_tokens, write_checkpoint
+from ..paged_loop import PagedLoop
+
+VARIANTS = ["mamba2", "granite4", pytest.param("bamba", marks=pytest.mark.nightly)]
+LENGTH = 1100  # several blocks of every model
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def model(request, tmp_path_factory, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    folder = tmp_path_factory.mktemp("model")
+    write_checkpoint(request.param, folder)
+    return ours(folder, "bfloat16", pool=pool)
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """Each prompt's logits, computed alone in one chunk."""
+    results = []
+    for seed in range(4):
+        loop = PagedLoop(model)
+        results.append(loop.prefill(loop.row(random_tokens(LENGTH, seed))))
+    return results
+
+
+@pytest.mark.parametrize("chunk", [7, 64, 513])
+def test_chunks_of_any_size_give_the_same_bits(model, alone, chunk):
+    loop = PagedLoop(model, seed=chunk)
+    assert loop.block_size < LENGTH / 2
+    assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk), alone[0])
+
+
+def test_decode_steps_beside_chunks_of_other_rows_give_the_same_bits(model, alone):
+    loop = PagedLoop(model, num_blocks=80)
+    rows = [loop.row(random_tokens(LENGTH, seed)) for seed in range(4)]
+    found = [loop.step([(row, LENGTH - 40 * index - 20)]) for index, row in enumerate(rows)]
+    while work := [(row, 1) for row in rows if row.num_computed < LENGTH]:
+        if len(work) > 1 and work[-1][0].num_computed + 9 < LENGTH:
+            work[-1] = work[-1][0], 9
+        for (row, _), logits in zip(work, loop.step(work).split([count for _, count in work]), strict=True):
+            index = next(at for at, each in enumerate(rows) if each is row)
+            found[index] = torch.cat([found[index], logits])
+    for own, expected in zip(found, alone, strict=True):
+        assert torch.equal(own, expected)
+
+
+def test_a_row_that_starts_from_a_checkpoint_has_the_same_bits(model, alone):
+    loop = PagedLoop(model)
+    num_blocks = LENGTH // loop.block_size
+    num_shared = num_blocks * loop.block_size
+    first = loop.row(random_tokens(LENGTH)[:num_shared])
+    loop.prefill(first, chunk=100)
+    last = loop.row(random_tokens(LENGTH), shared=first, shared_blocks=num_blocks)
+    assert torch.equal(loop.prefill(last, chunk=50), alone[0][num_shared:])
+
+
+def test_previous_contents_of_a_block_change_no_bit(model, alone):
+    loop = PagedLoop(model)
+    for tensor in (*loop.cache.keys, *loop.cache.values):
+        tensor.fill_(torch.nan)
+    for tensor in loop.cache.states:
+        tensor.fill_(255)
+    assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk=300), alone[0])

@@ -1,0 +1,98 @@
+"""Reads the mixers of Mamba 2."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...checkpoint.conversion import converted
+from ...checkpoint.recurrent.mamba2 import Mamba2Layer
+from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.weights import CausalConv, GatedNorm, Mamba2
+from ...mixers.mamba2 import Mamba2Mixer
+from ...mixers.mixer import Mixer
+from ..matrix_rows import Rows, Span
+from .feed_forward_reader import FeedForwardReader
+
+
+class Mamba2Reader(FeedForwardReader):
+    """Heads are divided among the ranks, each with its group's inputs and outputs of the state."""
+
+    @cached_property
+    def _recurrences(self) -> Recurrences:
+        return self._backend.recurrences()
+
+    def _mamba2(self, index: int, kind: Mamba2Layer) -> Mixer:
+        names, hidden, group = self._names.mamba2, self._geometry.hidden_size, self._group
+        share, inner = kind.of_rank(group.size), kind.inner_size
+        into, convolution = names.into.format(index), names.convolution.format(index)
+        gates, *of_conv, steps = _spans(kind, group.rank, group.size)
+        total = inner + kind.channels + kind.heads
+        rows = [Rows(into, total, span) for span in _joined((gates, *of_conv, steps))]
+        here = slice(*kind.heads_of(group.rank, group.size))
+        vectors = (name.format(index) for name in (names.a_log, names.d, names.dt_bias))
+        a_log, d, dt_bias = (self._per_head(name, kind.heads)[here] for name in vectors)
+        return Mamba2Mixer(
+            layer=index,
+            sizes=share,
+            into=self._column_parallel(rows, hidden, kind.has_bias),
+            convolution=self._convolution(convolution, kind, [(a - inner, b - inner) for a, b in of_conv]),
+            scan=Mamba2(-a_log.exp(), d, dt_bias, kind.head_dim, share.groups, kind.state_size, kind.dt_limits),
+            norm=self._gated_norm(names.norm.format(index), kind),
+            output=self._row_parallel(names.output.format(index), hidden, inner, kind.has_bias),
+            recurrences=self._recurrences,
+            group=group,
+        )
+
+    def _convolution(self, name: str, kind: Mamba2Layer, spans: Sequence[Span]) -> CausalConv:
+        bias = self._bias([Rows(name, kind.channels, span) for span in spans]).float() if kind.has_conv_bias else None
+        weight = self._tensor(name, lambda: self._channels(name, kind.channels, kind.width, spans))
+        return CausalConv(weight.float(), bias, activates=True)
+
+    def _channels(self, name: str, channels: int, width: int, spans: Sequence[Span]) -> Tensor:
+        """The filters of this rank's channels, [width, channels] in the model's dtype."""
+        name = f"{name}.weight"
+        found = torch.cat([self._checkpoint.read(name, (channels, 1, width), 0, *span) for span in spans])
+        held = converted(name, found, self._geometry.dtype).to(self._device).squeeze(1).T.contiguous()
+        self._loaded(held.nbytes)
+        return held
+
+    def _gated_norm(self, name: str, kind: Mamba2Layer) -> GatedNorm:
+        """Of this rank's elements, if these are whole groups; else of all."""
+        weight, (first, last) = self._vector(name, kind.inner_size).float(), self._even_span(kind.inner_size)
+        if (last - first) % kind.norm_size == 0:
+            weight = weight[first:last].contiguous()
+        return GatedNorm(weight, kind.norm_size, self._geometry.norm_eps)
+
+    def _per_head(self, name: str, heads: int) -> Tensor:
+        """A vector of all heads in float32, not rounded to the model's dtype: decays are powers of it."""
+
+        def read() -> Tensor:
+            held = converted(name, self._checkpoint.read(name, (heads,)), torch.float32).to(self._device)
+            self._loaded(held.nbytes)
+            return held
+
+        return self._tensor(name, read)
+
+
+def _spans(kind: Mamba2Layer, rank: int, tp_size: int) -> list[Span]:
+    """The rows of the first projection that a rank holds: gates, x, b, c and steps."""
+    heads, groups = kind.heads_of(rank, tp_size), kind.groups_of(rank, tp_size)
+    inner, of_groups, spans, at = kind.inner_size, kind.groups * kind.state_size, list[Span](), 0
+    parts = [(heads, kind.head_dim, inner)] * 2 + [(groups, kind.state_size, of_groups)] * 2 + [(heads, 1, kind.heads)]
+    for (first, last), size, total in parts:
+        spans.append((at + first * size, at + last * size))
+        at += total
+    return spans
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """The same rows, adjacent spans as one."""
+    found = [spans[0]]
+    for first, last in spans[1:]:
+        if found[-1][1] == first:
+            found[-1] = found[-1][0], last
+        else:
+            found.append((first, last))
+    return found
