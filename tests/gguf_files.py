@@ -162,6 +162,7 @@ def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
 
 # The places of the float16 scales in a block, and a size that makes weights of about 0.1.
 SCALES_AT = {
+    "Q8_0": (0,),
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q4_K": (0, 2),
@@ -169,6 +170,7 @@ SCALES_AT = {
     "Q6_K": (208,),
 }
 SCALE_SIZES = {
+    "Q8_0": 0.001,
     "Q2_K": 0.01,
     "Q3_K": 0.003,
     "Q4_K": 0.0005,

@@ -1,6 +1,7 @@
 """Small random models of each family that GGUF files have, as folders and as files."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,13 @@ def write_model(name: str, folder: Path, dtype: torch.dtype) -> Path:
     return folder
 
 
-def dequantize_folder(folder: Path, kind: Any) -> None:
-    """Replace the matrices in a Llama `folder` by what the gguf package makes of their blocks of `kind`, as float32."""
+def dequantize_folder(folder: Path, kind_of: Callable[[str], Any]) -> None:
+    """Replace the matrices in a Llama `folder` by what the gguf package makes of their blocks, as float32."""
     tensors = load_file(folder / "model.safetensors")
     shape = SHAPE | WIDE
     for name, tensor in tensors.items():
         if tensor.dim() == 2:
+            kind = kind_of(name)
             stored = as_stored(name, tensor, "llama", shape).float()
             is_k = kind.name.endswith("_K")
             blocks = random_blocks(kind, tuple(stored.shape)) if is_k else gguf.quantize(stored.numpy(), kind)
