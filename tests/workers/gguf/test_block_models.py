@@ -1,11 +1,13 @@
 """Models of GGUF blocks that the CPU kernels multiply as they are: accuracy, and the same bits however they compute."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from paged_serve.frontend.gguf.folder import make_folder
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu
 
 from ...gguf_files import Type, write_gguf
@@ -94,3 +96,38 @@ def test_packed_blocks_are_kept_and_read(made, make_pool, tmp_path, caplog):
         for _ in range(2):
             assert torch.equal(logits(made, pool=make_pool(), **kept), expected)
     assert "packed weights were read from" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q8_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "qwen3-moe", "olmoe"])
+def test_experts_in_blocks_are_served_and_it_is_said_how(name, kind, tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    folder = write_model(name, tmp_path / "folder", torch.bfloat16)
+    file = write_gguf(folder, tmp_path / "model.gguf", lambda name, tensor: kind)
+    model_folder = make_folder(file, tmp_path / "made")
+    model = ours(model_folder, pool=pool)
+    held = model.quantization["quantization"]
+    assert ("int4 g32" if kind == Type.Q4_0 else "Q8_0 held as float") in held
+    loop, exact = PagedLoop(model), logits(folder, pool=pool)
+    found = loop.prefill(loop.row(PROMPT))
+    assert kind == Type.Q4_0 or (found - exact).norm() < 0.2 * exact.norm()  # fewer bits choose other experts
+    for chunk in (1, 9):
+        assert torch.equal(logits(model_folder, chunk, pool=pool), found)
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q8_0], ids=lambda kind: kind.name)
+def test_experts_have_the_values_that_the_package_dequantizes(kind, tmp_path):
+    folder = write_model("mixtral", tmp_path / "folder", torch.bfloat16)
+    made = make_folder(write_gguf(folder, tmp_path / "model.gguf", lambda name, tensor: kind), tmp_path / "made")
+    dequantize_folder(folder, lambda name: None if ".gate." in name else kind)
+    assert torch.equal(logits(made, dtype="float32"), logits(folder, dtype="float32"))
+
+
+def test_a_tensor_of_experts_needs_a_matrix_for_each(tmp_path):
+    folder, file = write_model("olmoe", tmp_path / "folder", torch.bfloat16), tmp_path / "model.gguf"
+    made = make_folder(write_gguf(folder, file), tmp_path / "made")
+    config = json.loads((made / "config.json").read_text())
+    (made / "config.json").write_text(json.dumps(config | {"num_experts": 7}))
+    with pytest.raises(ConfigError, match=r"router model.layers.0.mlp.gate.weight has shape \[6, 64\]"):
+        ours(made)
