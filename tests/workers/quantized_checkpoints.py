@@ -159,6 +159,22 @@ def float_quantized(strategy: str = "channel") -> Format:
     return Format(pack, compressed_tensors_config("float-quantized", weights, inputs), ignored=("o_proj",))
 
 
+def block_fp8(*block: int) -> Format:
+    """e4m3 with a scale per block of rows and columns, as DeepSeek-V3 and Qwen3 are published."""
+
+    def pack(weight: Tensor) -> Packed:
+        rows, columns = (torch.arange(size) // step for size, step in zip(weight.shape, block, strict=True))
+        scales = torch.zeros(int(rows[-1]) + 1, int(columns[-1]) + 1)
+        for row, column in np.ndindex(*scales.shape):
+            scales[row, column] = weight[rows == row][:, columns == column].abs().max() / 448
+        whole = scales[rows][:, columns]
+        codes = (weight / whole).to(torch.float8_e4m3fn)
+        return {"weight": codes, "weight_scale_inv": scales}, codes.float() * whole
+
+    config = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": list(block)}
+    return Format(pack, config, ignored=("o_proj",))
+
+
 def compressed_tensors_config(name: str, weights: dict[str, Any], inputs: dict[str, Any] | None) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
     ignore = ["lm_head"] if name == "pack-quantized" else ["lm_head", "re:.*o_proj$"]
@@ -197,11 +213,12 @@ WEIGHT_ONLY: dict[str, Format] = {
     "awq": awq(),
 }
 FORMATS = W8A8 | WEIGHT_ONLY
+BLOCKS: dict[str, Format] = {"fp8-128": block_fp8(128, 128), "fp8-16": block_fp8(16, 32)}
 
 
 def write_quantized(source: Path, folder: Path, name: str) -> None:
     """Write the model of `source`, quantized as `name`, to `folder`, and its dequantized values to `folder`-float."""
-    how, tensors = FORMATS[name], load_file(source / "model.safetensors")
+    how, tensors = (FORMATS | BLOCKS)[name], load_file(source / "model.safetensors")
     quantized, floats = {}, {}
     for tensor_name, tensor in tensors.items():
         module, _, kind = tensor_name.rpartition(".")

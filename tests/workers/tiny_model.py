@@ -22,7 +22,7 @@ def write_tiny_model(
     """Write config.json and model.safetensors; the weights are large enough that logits differ clearly.
 
     `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs,
-    one of "llama4_text" its names.
+    one of "llama4_text" its names, one of "glm4_moe" experts in all layers but the first.
     `draw(shape)` replaces torch's normal numbers, which depend on the processor.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -31,10 +31,11 @@ def write_tiny_model(
         plain = draw(shape) if draw else torch.randn(shape, generator=generator)
         return (plain * scale).to(dtype)
 
+    vocab_size = changes.get("vocab_size", VOCAB_SIZE)
     tensors = {
-        "model.embed_tokens.weight": weight(VOCAB_SIZE, HIDDEN, scale=1.0),
+        "model.embed_tokens.weight": weight(vocab_size, HIDDEN, scale=1.0),
         "model.norm.weight": torch.ones(HIDDEN, dtype=dtype),
-        "lm_head.weight": weight(VOCAB_SIZE, HIDDEN, scale=0.4),
+        "lm_head.weight": weight(vocab_size, HIDDEN, scale=0.4),
     }
     feed_forward = "feed_forward" if changes.get("model_type") == "llama4_text" else "mlp"
     for layer in range(changes.get("num_hidden_layers", LAYERS)):
@@ -44,11 +45,16 @@ def write_tiny_model(
             "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
             "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
             "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
-            f"{feed_forward}.gate_proj": (FFN, HIDDEN),
-            f"{feed_forward}.up_proj": (FFN, HIDDEN),
-            f"{feed_forward}.down_proj": (HIDDEN, FFN),
         }
+        has_experts = changes.get("model_type") == "glm4_moe" and layer > 0
+        for each, size in _expert_sizes(changes) if has_experts else [(feed_forward, FFN)]:
+            shapes |= {f"{each}.gate_proj": (size, HIDDEN), f"{each}.up_proj": (size, HIDDEN)}
+            shapes[f"{each}.down_proj"] = (HIDDEN, size)
         tensors |= {f"{name}.{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
+        if has_experts:
+            count = changes["n_routed_experts"]
+            tensors[f"{name}.mlp.gate.weight"] = weight(count, HIDDEN, scale=0.4)
+            tensors[f"{name}.mlp.gate.e_score_correction_bias"] = weight(count, scale=0.1).float()
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{name}.{norm}.weight"] = torch.ones(HIDDEN, dtype=dtype)
         if changes.get("model_type") == "qwen3":
@@ -75,3 +81,9 @@ def write_tiny_model(
     }
     (folder / "config.json").write_text(json.dumps(config | changes))
     return str(folder)
+
+
+def _expert_sizes(changes: dict[str, Any]) -> list[tuple[str, int]]:
+    """The names and intermediate sizes of a layer's experts and of its shared one."""
+    names = [f"mlp.experts.{expert}" for expert in range(changes["n_routed_experts"])]
+    return [(name, changes["moe_intermediate_size"]) for name in (*names, "mlp.shared_experts")]

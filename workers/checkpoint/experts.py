@@ -48,6 +48,14 @@ class Experts:
                 f"num_experts_per_tok={self.top_k} experts of a token"
             )
 
+    def bytes_per_place(self, hidden_size: int, element_bytes: int) -> int:
+        """Bytes of row buffers for one of a token's experts, in one layer.
+
+        They are the row, its codes and its copy in the layout of tiles; gate and up, their product and its codes; and
+        the output in float32. No format needs all of them.
+        """
+        return hidden_size * (2 * element_bytes + 1 + 4) + self.intermediate_size * (3 * element_bytes + 1)
+
     def held_by(self, rank: int, num_ranks: int) -> range:
         """The experts of one of 1, 2 or 4 ranks: those of its shares."""
         shares = NUM_SHARES // num_ranks

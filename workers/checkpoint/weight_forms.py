@@ -92,7 +92,7 @@ class StoredWeight:
 
     parts: tuple[Tensor, ...]  # stacked, [rows, in] each
     dtype: torch.dtype
-    blocks: str = ""  # the block format of a GGUF file that the values were dequantized from
+    blocks: str = ""  # the block format that the values were dequantized from
 
     @property
     def shape(self) -> tuple[int, int]:

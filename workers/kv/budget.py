@@ -77,9 +77,33 @@ def groups_of(config: Config, geometry: Geometry) -> KVGroups:
     return KVGroups.of_model(geometry, max_model_len(config, geometry))
 
 
-def host_budget(free_bytes: int, tp_size: int) -> int:
-    """Bytes for one rank's KV cache; `free_bytes` are shared by all ranks of this machine."""
-    return int(free_bytes * SHARE_OF_FREE_MEMORY) // tp_size
+def expert_rows_bytes(geometry: Geometry, max_num_batched_tokens: int) -> int:
+    """Bytes of one rank's row buffers for experts in the largest step; layers use them in turn.
+
+    A rank may have to compute every expert of every token. Buffers grow to powers of two rows.
+    """
+    return max(
+        (
+            experts.bytes_per_place(geometry.hidden_size, geometry.dtype.itemsize)
+            * (1 << (max_num_batched_tokens * experts.top_k - 1).bit_length())
+            for experts in filter(None, geometry.experts)
+        ),
+        default=0,
+    )
+
+
+def host_budget(free_bytes: int, tp_size: int, reserved_bytes: int = 0) -> int:
+    """Bytes for one rank's KV cache; `free_bytes` are shared by all ranks of this machine, each reserves some first.
+
+    Raises ConfigError if what is reserved does not fit.
+    """
+    free = free_bytes // tp_size - reserved_bytes
+    if free <= 0:
+        raise ConfigError(
+            f"the experts' rows of a step take {reserved_bytes} bytes per rank, but {free_bytes // tp_size} are free; "
+            "lower max_num_batched_tokens"
+        )
+    return int(free * SHARE_OF_FREE_MEMORY)
 
 
 def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: int, dtype: torch.dtype) -> int:

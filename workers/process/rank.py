@@ -21,7 +21,7 @@ from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
-from ..kv.budget import blocks_that_fit, cache_dtype, groups_of, host_budget, max_model_len
+from ..kv.budget import blocks_that_fit, cache_dtype, expert_rows_bytes, groups_of, host_budget, max_model_len
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from ..models.loading import device_of, load_model
@@ -140,7 +140,9 @@ class Rank:
                 f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, but this "
                 "model runs on the CPU; set kv_cache_memory_bytes instead"
             )
-        return host_budget(free_host_bytes(), self._group.size)
+        tokens = self._config.scheduler.max_num_batched_tokens
+        reserved = expert_rows_bytes(self._model.geometry, tokens)
+        return host_budget(free_host_bytes(), self._group.size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
         """Allocate the cache and run the first steps; afterwards `steps` can be used.

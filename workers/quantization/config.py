@@ -10,7 +10,7 @@ from paged_serve.protocol.json_file import read_json_file
 
 SUPPORTED = (
     "compressed-tensors (W8A8 int8 or fp8 with dynamic activations per token; 4 or 8 bits, weight-only), gptq (4 or 8 "
-    "bits) and awq (4 bits)"
+    "bits), awq (4 bits) and fp8 (a scale per block of weights, dynamic activations)"
 )
 
 
@@ -70,8 +70,21 @@ class CompressedTensors(msgspec.Struct, frozen=True):
     transform_config: dict[str, Any] | None = None
 
 
-QuantizationConfig = Gptq | Awq | CompressedTensors
-METHODS: dict[str, type[QuantizationConfig]] = {"compressed-tensors": CompressedTensors, "gptq": Gptq, "awq": Awq}
+class BlockFp8(msgspec.Struct, frozen=True):
+    """Settings of DeepSeek-V3 and Qwen3. Modules that are not quantized are those without scales."""
+
+    activation_scheme: str = "dynamic"
+    fmt: str = "e4m3"
+    weight_block_size: tuple[int, int] | None = None
+
+
+QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8
+METHODS: dict[str, type[QuantizationConfig]] = {
+    "compressed-tensors": CompressedTensors,
+    "gptq": Gptq,
+    "awq": Awq,
+    "fp8": BlockFp8,
+}
 DEQUANTIZED = "mxfp4"  # stacked experts in 4-bit floats become floats as they are read, see stacked_experts.py
 Method = Literal["compressed-tensors", "gptq", "awq"]
 
@@ -115,6 +128,8 @@ def problem_of(config: QuantizationConfig) -> str:
             return _awq_problem(config)
         case CompressedTensors():
             return _compressed_tensors_problem(config)
+        case BlockFp8():
+            return _block_fp8_problem(config)
 
 
 def _gptq_problem(config: Gptq) -> str:
@@ -135,6 +150,14 @@ def _awq_problem(config: Awq) -> str:
     if config.version.lower() != "gemm":
         return f"version={config.version!r}"
     return "" if config.zero_point else "zero_point=false"
+
+
+def _block_fp8_problem(config: BlockFp8) -> str:
+    if config.weight_block_size is None or min(config.weight_block_size) < 1:
+        return f"weight_block_size={config.weight_block_size}"
+    if config.activation_scheme != "dynamic":
+        return f"activation_scheme={config.activation_scheme!r}"
+    return "" if config.fmt.startswith("e4m3") else f"fmt={config.fmt!r}"
 
 
 def _compressed_tensors_problem(config: CompressedTensors) -> str:

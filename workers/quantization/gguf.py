@@ -12,7 +12,6 @@ from ..checkpoint.weight_forms import GroupedWeight, StoredWeight
 
 Q4_0 = "Q4_0"
 GROUP_SIZE = 32  # inputs of a block of Q4_0
-EXPERT = ".experts."  # in the names of experts' projections, whose products take no blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,8 @@ class GgufReader:
     floats: FloatReader
 
     def read(self, name: str, part: MatrixPart) -> GroupedWeight | BlockWeight | StoredWeight:
-        found = self.checkpoint.format_of(f"{name}.weight")
-        if found == Q4_0:
+        if self.checkpoint.format_of(f"{name}.weight") == Q4_0:
             return self._q4_0(name, part)
-        if EXPERT in name and found not in FLOAT_FORMATS:
-            return replace(self.floats.read(name, part), blocks=found)
         return GgufTableReader(self.checkpoint, self.floats).read(name, part)
 
     def _q4_0(self, name: str, part: MatrixPart) -> GroupedWeight:

@@ -15,8 +15,9 @@ from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.weight_forms import Fp8Weight, Int8Weight
 from ..kernels.cpu.library import Pool
 from .awq import AwqReader
+from .block_fp8 import BlockFp8Reader
 from .compressed_tensors import CompressedTensorsReader
-from .config import Awq, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
+from .config import Awq, BlockFp8, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
 from .gguf import GgufReader, GgufTableReader
 from .gptq import GptqReader
 from .on_load import EightBitsOnLoad, Int4OnLoad
@@ -52,8 +53,10 @@ def matrix_source(
     """
     report = QuantizationReport(dtype.itemsize)
     plain, floats = FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)
-    found = read_quantization_config(folder)
-    wanted = config.quantization
+    found, wanted = read_quantization_config(folder), config.quantization
+    if found is not None and isinstance(found[1], BlockFp8):
+        plain = floats = _block_fp8(checkpoint, dtype, found[1])
+        found = None  # to all others its matrices are floats
     if found is None and wanted not in ("auto", *ON_LOAD):
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
@@ -76,6 +79,11 @@ def matrix_source(
     return MatrixSource(projections, head, tables, quantizes_head, report)
 
 
+def _block_fp8(checkpoint: Checkpoint, dtype: torch.dtype, config: BlockFp8) -> BlockFp8Reader:
+    assert config.weight_block_size is not None  # checked when the configuration was read
+    return BlockFp8Reader(checkpoint, dtype, block=config.weight_block_size)
+
+
 def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader, pool: Pool | None) -> MatrixReader:
     match config:
         case CompressedTensors():
@@ -84,5 +92,7 @@ def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatRea
             return GptqReader(checkpoint, config, floats, pool)
         case Awq():
             return AwqReader(checkpoint, config, floats, pool)
+        case BlockFp8():
+            return floats
         case _:
             assert_never(config)

@@ -1,16 +1,15 @@
-// Operations of api.h on the rows that were dispatched to experts. products.cpp.
+// Operations of api.h on the rows that were dispatched to experts.
 #pragma once
 
-// How the experts divide the rows and the weight of a product.
+// How the experts divide the rows of a product.
 struct ExpertSlices {
-  const int32_t* starts;  // [experts + 1], of the rows; an expert without rows reads nothing
-  int64_t weight_stride;  // bytes from an expert's panels to the next one's
-  int64_t scale_stride;   // int8: likewise of weight_scales, in elements
+  const int32_t* starts;  // [experts + 1]; the weight of an expert without rows is not read
   int32_t experts;
 };
 
-// Each expert's rows times its own weight: x, y, scales and sums have the rows of all experts, `weight`, weight_scales and
-// bias [experts, outputs] are the first expert's. No residual, one segment; the number of rows is not read.
+// Each expert's rows times its own weight: x, y, scales and sums have the rows of all experts, the panels of experts follow
+// one another in `weight`, and weight_scales have 64 for each. `outputs` are those of one expert, bias is
+// [experts, outputs]. No residual, one segment; the number of rows is not read. gemm/.
 struct ExpertGemmParams {
   GemmParams product;
   ExpertSlices slices;
@@ -33,7 +32,7 @@ struct ExpertGemmInt4Params {
 API void expert_gemm_int4(Pool*, const ExpertGemmInt4Params*);
 API void expert_gemm_int4_tile(Pool*, const ExpertGemmInt4Params*);
 
-// quantize_rows and activate of as many rows as `count` points to.
+// quantize_rows and activate of as many rows as `count` points to. counted.cpp.
 struct CountedQuantizeParams {
   QuantizeParams quantize;
   const int32_t* count;

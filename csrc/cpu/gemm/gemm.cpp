@@ -22,40 +22,54 @@ template <int ROWS> void add_last_input(float* tile, const Bfloat16* x, int64_t 
   product<Bf16, ROWS, true>(tile, PANEL, (const char*)last, WORD_BYTES, panel + (size_t)(inputs / 2) * STEP_BYTES, 1);
 }
 
-template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
+template <class F, class Element> void gemm(Pool* pool, const GemmParams& p, const ProductRows& rows) {
   constexpr int PER_WORD = WordLayout<F>::X_BYTES / (int)sizeof(Element);
   const int words = p.inputs / PER_WORD;
   const size_t panel_bytes = (size_t)ceil_div(p.inputs, PER_WORD) * STEP_BYTES;
   const SegmentPlan plan{p.x_stride * sizeof(Element), p.inputs / p.segments * sizeof(Element), words / p.segments};
-  for_panels<F>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
-    const char* panel = (const char*)p.weight + index * panel_bytes;
-    const Element* x = (const Element*)p.x + first_row * p.x_stride;
+  for_panels<F>(pool, p, rows, [&](const PanelRows& of) {
+    const char* panel = (const char*)p.weight + of.panel * panel_bytes;
+    const Element* x = (const Element*)p.x + of.first_row * p.x_stride;
     if (p.segments > 1)
-      return segmented_product<F, float>(p, plan, (const char*)x, first_row, count, index * PANEL, panel,
+      return segmented_product<F, float>(p, plan, (const char*)x, of, panel,
                                          [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); });
-    panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), count, panel, words, [&](auto rows, int row, float* out) {
+    panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), of.rows, panel, words, [&](auto count, int row, float* out) {
       if constexpr (std::is_same_v<F, Bf16>)
-        if (p.inputs % 2) add_last_input<rows>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);
-      finish(p, rows, first_row + row, index * PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c); });
+        if (p.inputs % 2) add_last_input<count>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);
+      finish(p, of, row, count, [&](int m, int c, int) { return load(out + m * PANEL + c); });
     });
+  });
+}
+
+void bf16(Pool* pool, const GemmParams& p, const ProductRows& rows) {
+  if (!WIDENS_BF16 || rows.most() == 1) return gemm<Bf16, Bfloat16>(pool, p, rows);
+  for_widened<Bfloat16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int) {
+    gemm<WideBf16, float>(pool, wide, slab);
+  });
+}
+
+void fp16(Pool* pool, const GemmParams& p, const ProductRows& rows) {
+  for_widened<Float16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int) {
+    gemm<Fp16, float>(pool, wide, slab);
+  });
+}
+
+void bf16_tile(Pool* pool, const GemmParams& p, const ProductRows& rows) {
+  const size_t x_bytes = p.inputs / p.segments * sizeof(uint16_t);
+  const int words = ceil_div(p.inputs, 2) / p.segments;
+  tile_gemm<Bf16Tiles>(pool, p, rows, words, p.x_stride * sizeof(uint16_t), x_bytes, x_bytes, [](int) {
+    return [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); };
   });
 }
 
 }  // namespace
 
-void gemm_bf16(Pool* pool, const GemmParams* p) {
-  if (!WIDENS_BF16 || p->rows == 1) return gemm<Bf16, Bfloat16>(pool, *p);
-  for_widened<Bfloat16>(pool, *p, [&](const GemmParams& wide, int) { gemm<WideBf16, float>(pool, wide); });
-}
-void gemm_fp32(Pool* pool, const GemmParams* p) { gemm<Fp32, float>(pool, *p); }
-void gemm_fp16(Pool* pool, const GemmParams* p) {
-  for_widened<Float16>(pool, *p, [&](const GemmParams& wide, int) { gemm<Fp16, float>(pool, wide); });
-}
+void gemm_bf16(Pool* pool, const GemmParams* p) { bf16(pool, *p, ProductRows(p->rows)); }
+void gemm_bf16_tile(Pool* pool, const GemmParams* p) { bf16_tile(pool, *p, ProductRows(p->rows)); }
+void gemm_fp32(Pool* pool, const GemmParams* p) { gemm<Fp32, float>(pool, *p, ProductRows(p->rows)); }
+void gemm_fp16(Pool* pool, const GemmParams* p) { fp16(pool, *p, ProductRows(p->rows)); }
 
-void gemm_bf16_tile(Pool* pool, const GemmParams* p) {
-  const size_t x_bytes = p->inputs / p->segments * sizeof(uint16_t);
-  const int words = ceil_div(p->inputs, 2) / p->segments;
-  tile_gemm<Bf16Tiles>(pool, *p, words, p->x_stride * sizeof(uint16_t), x_bytes, x_bytes, [](int) {
-    return [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); };
-  });
-}
+void expert_gemm_bf16(Pool* pool, const ExpertGemmParams* p) { bf16(pool, p->product, ProductRows(p->slices)); }
+void expert_gemm_bf16_tile(Pool* pool, const ExpertGemmParams* p) { bf16_tile(pool, p->product, ProductRows(p->slices)); }
+void expert_gemm_fp32(Pool* pool, const ExpertGemmParams* p) { gemm<Fp32, float>(pool, p->product, ProductRows(p->slices)); }
+void expert_gemm_fp16(Pool* pool, const ExpertGemmParams* p) { fp16(pool, p->product, ProductRows(p->slices)); }

@@ -4,12 +4,8 @@
 // that it takes next; a panel is multiplied by all rows while it is in the cache. K is never divided. Rows are divided if
 // there are too few panels to keep every thread busy, and at the end, when a thread that has finished helps another.
 #pragma once
-#include <algorithm>
-
-#include "arena.h"
 #include "elements.h"
-#include "pool.h"
-#include "tiles/tile.h"
+#include "gemm/product_rows.h"
 
 constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is read once
 constexpr int CHUNK_WORDS = 256;    // of K, for a panel that is read a few times: 64 KB per chunk
@@ -17,29 +13,6 @@ constexpr int MAX_CHUNKED_BLOCKS = 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
 constexpr size_t WIDENED_BYTES = 32 << 20;  // of widened rows; the weights are read once for that many rows
 constexpr int FEWEST_SLAB_ROWS = 64;
-
-inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
-inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
-
-// Calls body(panel, first_row, count) for every panel and every share of the rows. A thread takes whole panels from its own
-// span; if there are fewer panels than ITEMS_PER_THREAD per thread, shares of panels, at most `most_cuts` of each. A thread
-// that helps another takes shares.
-template <class Body> void for_panels(Pool* pool, int rows, int outputs, int most_cuts, bool divisible, Body body) {
-  const int panels = ceil_div(outputs, PANEL), wanted = ITEMS_PER_THREAD * pool->size();
-  const int cuts = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, most_cuts);
-  const int shares = pool->size() > 1 && cuts == 1 && divisible ? 2 : cuts;
-  pool->run_spans(panels * shares, shares / cuts, [&](int begin, int end) {
-    for (int item = begin, past; item < end; item = past) {
-      past = item % shares || cuts > 1 ? item + 1 : std::min(item + shares, end);
-      const int first = share(rows, item % shares, shares), last = share(rows, (past - 1) % shares + 1, shares);
-      body(item / shares, first, last - first);
-    }
-  });
-}
-
-template <class F, class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
-  for_panels(pool, rows, outputs, ceil_div(rows, 4 * MOST_ROWS<F>), rows > MOST_ROWS<F>, body);
-}
 
 // Calls body(integral_constant<rows>, first_row, block, blocks) for blocks of at most MOST_ROWS rows, as even as can be.
 template <class F, class Body> void for_blocks(int rows, Body body) {
@@ -107,27 +80,27 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
 }
 
 template <bool WHOLE, class Y, class Value>
-inline void finish_as(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
-  const int width = WHOLE ? PANEL : std::min(PANEL, p.outputs - first_output);
+inline void finish_as(const GemmParams& p, const PanelRows& of, int first_row, int rows, Value value) {
+  const int width = WHOLE ? PANEL : std::min(PANEL, p.outputs - of.first_output);
   for (int m = 0; m < rows; m++) {
-    const int64_t at = (first_row + m) * p.y_stride + first_output;
+    const int64_t at = (of.first_row + first_row + m) * p.y_stride + of.first_output;
     for (int c = 0; c < width; c += LANES) {
       const int n = WHOLE ? LANES : std::min(LANES, width - c);
       F32 y = value(m, c, n);
-      if (p.bias) y += get(p.bias + first_output + c, n);
+      if (of.bias) y += get(of.bias + c, n);
       if (p.residual) y += get((const Y*)p.residual + at + c, n);
       put((Y*)p.y + at + c, y, n);
     }
   }
 }
 
-// Adds bias and residual to a tile and rounds it into y. `value(m, c, n)` returns its row m from column c on; n lanes of it
-// are used.
-template <class Value> void finish(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
-  const bool whole = first_output + PANEL <= p.outputs;
+// Adds bias and residual to a tile and rounds it into y: `rows` rows of `of`, from its row `first_row` on. `value(m, c, n)`
+// returns row m of the tile from column c on; n lanes of it are used.
+template <class Value> void finish(const GemmParams& p, const PanelRows& of, int first_row, int rows, Value value) {
+  const bool whole = of.first_output + PANEL <= p.outputs;
   with_element(p.y_dtype, [&](auto y) {
-    whole ? finish_as<true, decltype(y)>(p, rows, first_row, first_output, value)
-          : finish_as<false, decltype(y)>(p, rows, first_row, first_output, value);
+    whole ? finish_as<true, decltype(y)>(p, of, first_row, rows, value)
+          : finish_as<false, decltype(y)>(p, of, first_row, rows, value);
   });
 }
 
@@ -137,14 +110,14 @@ inline Arena& row_arena() {
   return arena;
 }
 
-// Calls body(product, first_row) for one slab of rows after another, widened to float as for Fp16 and WideBf16 in tile.h,
-// with a zero after an odd number of inputs. A slab has as many rows as fit into WIDENED_BYTES.
-template <class Element, class Body> void for_widened(Pool* pool, const GemmParams& p, Body body) {
+// Calls body(product, rows, first_row) for one slab of rows after another, widened to float as for Fp16 and WideBf16 in
+// tile.h, with a zero after an odd number of inputs. A slab has as many rows as fit into WIDENED_BYTES.
+template <class Element, class Body> void for_widened(Pool* pool, const GemmParams& p, const ProductRows& all, Body body) {
   const int inputs = (p.inputs + 1) / 2 * 2, stride = inputs + (int)(64 / sizeof(float));  // rows start in different sets of a cache
   const int most = std::max(FEWEST_SLAB_ROWS, (int)(WIDENED_BYTES / (stride * sizeof(float))));
-  const int slabs = ceil_div(p.rows, most);
+  const int slabs = ceil_div(all.total(), most);
   for (int slab = 0; slab < slabs; slab++) {
-    const int first = share(p.rows, slab, slabs), rows = share(p.rows, slab + 1, slabs) - first;
+    const int first = share(all.total(), slab, slabs), rows = share(all.total(), slab + 1, slabs) - first;
     float* wide = (float*)row_arena().reserve((size_t)rows * stride * sizeof(float));
     pool->run(rows, std::max(1, std::max(FEWEST_WIDENED / inputs, rows / (4 * pool->size()))), [&](int begin, int end) {
       for (int m = begin; m < end; m++) {
@@ -155,8 +128,8 @@ template <class Element, class Body> void for_widened(Pool* pool, const GemmPara
     });
     const int64_t y_bytes = first * p.y_stride * (p.y_dtype == DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t));
     GemmParams part = p;
-    part.x = wide, part.x_stride = stride, part.inputs = inputs, part.rows = rows;
+    part.x = wide, part.x_stride = stride, part.inputs = inputs;
     part.y = (char*)p.y + y_bytes, part.residual = p.residual ? (const char*)p.residual + y_bytes : nullptr;
-    body(part, first);
+    body(part, all.slab(first, rows), first);
   }
 }

@@ -74,25 +74,33 @@ void few_rows(float* out, int first, int past, const char* x, size_t x_stride, c
     }
 }
 
-// y of up to FEW_ROWS rows. `p` is params.gemm, or the same with widened rows.
+// What all rows of a product have in common.
+struct Int4Product {
+  const GemmInt4Params& params;
+  Int4Layout layout;
+  int zero;  // the code of zero, unless there are zero points
+
+  explicit Int4Product(const GemmInt4Params& p) : params(p), layout(layout_of(p)), zero(p.group_sums ? 0 : 8) {}
+  const float* sums_of(int row) const { return params.group_sums ? params.group_sums + (int64_t)row * layout.groups : nullptr; }
+};
+
+// y of up to FEW_ROWS rows. `p` is params.gemm, or the same with widened rows, of which the first is row `offset`.
 template <class Element, class Codes>
-void gemm_few(Pool* pool, const GemmInt4Params& params, const GemmParams& p, const Codes& codes) {
-  const Int4Layout layout = layout_of(params);
-  for_panels<Bf16>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
-    const char* panel = (const char*)p.weight + index * layout.panel_bytes;
-    const char* x = (const char*)((const Element*)p.x + first_row * p.x_stride);
-    const float* sums = params.group_sums ? params.group_sums + (int64_t)first_row * layout.groups : nullptr;
-    const F32 unit = splat(params.scale_unit);
-    with_rows<FEW_ROWS>(count, [&](auto rows) {
-      alignas(64) float out[rows * PANEL];
-      SegmentSums<rows> segments;
-      for (int s = 0; s < p.segments; s++) {
-        const int first = layout.groups / p.segments * s, past = first + layout.groups / p.segments;
-        few_rows<Codes, rows>(out, first, past, x, p.x_stride * sizeof(Element), panel, layout, codes, sums);
-        segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
-      }
-      finish(p, rows, first_row, index * PANEL, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
-    });
+void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRows& of, int offset, const Codes& codes) {
+  const Int4Layout& layout = product.layout;
+  const char* panel = (const char*)p.weight + of.panel * layout.panel_bytes;
+  const char* x = (const char*)((const Element*)p.x + of.first_row * p.x_stride);
+  const float* sums = product.sums_of(offset + of.first_row);
+  const F32 unit = splat(product.params.scale_unit);
+  with_rows<FEW_ROWS>(of.rows, [&](auto rows) {
+    alignas(64) float out[rows * PANEL];
+    SegmentSums<rows> segments;
+    for (int s = 0; s < p.segments; s++) {
+      const int first = layout.groups / p.segments * s, past = first + layout.groups / p.segments;
+      few_rows<Codes, rows>(out, first, past, x, p.x_stride * sizeof(Element), panel, layout, codes, sums);
+      segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
+    }
+    finish(p, of, 0, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
   });
 }
 
@@ -107,45 +115,65 @@ template <class F, int ROWS>
   add_scaled(sums, product, group, strip * N * LANES, layout, of_x);
 }
 
-// y of any number of rows, the first of which is row `offset` of y.
+// y of any number of rows.
 template <class F, class Element>
-void gemm_many(Pool* pool, const GemmInt4Params& params, const GemmParams& p, int offset) {
+void multiply_many(const Int4Product& product, const GemmParams& p, const PanelRows& of, int offset) {
   constexpr int SLAB_ROWS = SLAB_BLOCKS * MOST_ROWS<F>;
-  const Int4Layout layout = layout_of(params);
-  const Int4Codes codes(params.group_sums ? 0 : 8);
+  thread_local Arena arena;
+  const Int4Layout& layout = product.layout;
+  const Int4Codes codes(product.zero);
   const size_t x_stride = p.x_stride * sizeof(Element), group_bytes = layout.octets * OCTET * sizeof(Element);
-  for_panels<F>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
-    thread_local Arena arena;
-    char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
-    multiply_slabs<SLAB_ROWS>(params, p, layout, index, first_row, count, [&](float* sums, int first, int rows, const char* group, int g) {
-      const char* x = (const char*)p.x + first * x_stride + g * group_bytes;
-      const float* of_x = params.group_sums ? params.group_sums + (int64_t)(offset + first) * layout.groups + g : nullptr;
-      expand_codes(words, group + layout.codes_at, layout.octets, codes);
-      for_blocks<F>(rows, [&](auto n, int row, int, int) {
-        const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
-        for (int strip = 0; strip < STRIPS<n>; strip++)
-          add_expanded<F, n>(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
-      });
+  char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
+  multiply_slabs<SLAB_ROWS>(product.params, p, layout, of, [&](float* sums, int first, int rows, const char* group, int g) {
+    const char* x = (const char*)p.x + first * x_stride + g * group_bytes;
+    const float* of_x = product.params.group_sums ? product.sums_of(offset + first) + g : nullptr;
+    expand_codes(words, group + layout.codes_at, layout.octets, codes);
+    for_blocks<F>(rows, [&](auto n, int row, int, int) {
+      const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
+      for (int strip = 0; strip < STRIPS<n>; strip++)
+        add_expanded<F, n>(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
     });
   });
 }
 
+// Rows of bfloat16 that are few for their weight are multiplied as they are given.
+void int4_bf16(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows) {
+  const Bf16Rows codes{Int4Codes(product.zero)};
+  if (!WIDENS_BF16 || rows.most() <= FEW_ROWS)
+    return for_panels<Bf16>(pool, p, rows, [&](const PanelRows& of) {
+      if (of.rows <= FEW_ROWS) multiply_few<Bfloat16>(product, p, of, 0, codes);
+      else if constexpr (!WIDENS_BF16) multiply_many<Bf16, Bfloat16>(product, p, of, 0);
+    });
+  for_widened<Bfloat16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int first) {
+    for_panels<WideBf16>(pool, wide, slab, [&](const PanelRows& of) {
+      if (of.rows > FEW_ROWS) return multiply_many<WideBf16, float>(product, wide, of, first);
+      PanelRows as_given = of;
+      as_given.first_row += first;
+      multiply_few<Bfloat16>(product, p, as_given, 0, codes);
+    });
+  });
+}
+
+void int4_fp16(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows) {
+  const Fp16Rows codes(product.zero);
+  for_widened<Float16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int first) {
+    for_panels<WideBf16>(pool, wide, slab, [&](const PanelRows& of) {
+      if (of.rows <= FEW_ROWS) multiply_few<float>(product, wide, of, first, codes);
+      else multiply_many<WideBf16, float>(product, wide, of, first);
+    });
+  });
+}
+
+void int4(Pool* pool, const GemmInt4Params& params, const ProductRows& rows) {
+  const GemmParams& p = params.gemm;
+  const Int4Product product(params);
+  with_element(params.x_dtype, [&](auto x) {
+    if (params.group_sums) sum_groups<decltype(x)>(pool, p, rows.total(), product.layout, params.group_size, params.group_sums);
+  });
+  params.x_dtype == DTYPE_FP16 ? int4_fp16(pool, product, p, rows) : int4_bf16(pool, product, p, rows);
+}
+
 }  // namespace
 
-void gemm_int4(Pool* pool, const GemmInt4Params* params) {
-  const GemmParams& p = params->gemm;
-  const bool is_fp16 = params->x_dtype == DTYPE_FP16, are_few = p.rows <= FEW_ROWS;
-  const int zero = params->group_sums ? 0 : 8;
-  if (params->group_sums) {
-    const Int4Layout layout = layout_of(*params);
-    if (is_fp16) sum_groups<Float16>(pool, p, layout, params->group_size, params->group_sums);
-    else sum_groups<Bfloat16>(pool, p, layout, params->group_size, params->group_sums);
-  }
-  const auto many = [&](const GemmParams& wide, int first) { gemm_many<WideBf16, float>(pool, *params, wide, first); };
-  if (are_few && is_fp16)
-    for_widened<Float16>(pool, p, [&](const GemmParams& wide, int) { gemm_few<float>(pool, *params, wide, Fp16Rows(zero)); });
-  else if (are_few) gemm_few<Bfloat16>(pool, *params, p, Bf16Rows{Int4Codes(zero)});
-  else if (is_fp16) for_widened<Float16>(pool, p, many);
-  else if (WIDENS_BF16) for_widened<Bfloat16>(pool, p, many);
-  else gemm_many<Bf16, Bfloat16>(pool, *params, p, 0);
-}
+void gemm_int4(Pool* pool, const GemmInt4Params* p) { int4(pool, *p, ProductRows(p->gemm.rows)); }
+void expert_gemm_int4(Pool* pool, const ExpertGemmInt4Params* p) { int4(pool, p->product, ProductRows(p->slices)); }

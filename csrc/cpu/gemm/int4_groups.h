@@ -37,8 +37,8 @@ inline void add_scaled(float* sums, const F32 (&product)[ROWS][N], const char* g
 
 // group_sums[row][group] = sum of x over the group, in 16 lanes.
 template <class Element>
-void sum_groups(Pool* pool, const GemmParams& p, const Int4Layout& layout, int group_size, float* sums) {
-  pool->run(p.rows, std::max(1, p.rows / (2 * pool->size())), [&](int begin, int end) {
+void sum_groups(Pool* pool, const GemmParams& p, int rows, const Int4Layout& layout, int group_size, float* sums) {
+  pool->run(rows, std::max(1, rows / (2 * pool->size())), [&](int begin, int end) {
     for (int m = begin; m < end; m++)
       for (int g = 0; g < layout.groups; g++) {
         const Element* x = (const Element*)p.x + m * p.x_stride + (int64_t)g * group_size;

@@ -18,23 +18,22 @@
   }
 }
 
-// Rows [first_row, first_row + count) times panel `index` into y, up to ROWS at a time. `add(sums, row, rows, group, g)` adds
-// to sums[rows][PANEL] the products of the rows from `row` on and group g.
+// Rows times a panel into y, up to ROWS at a time. `add(sums, row, rows, group, g)` adds to sums[rows][PANEL] the products of
+// the rows from `row` on and group g.
 template <int ROWS, class Add>
-void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int4Layout& layout, int index, int first_row,
-                    int count, Add add) {
+void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int4Layout& layout, const PanelRows& of, Add add) {
   alignas(64) float sums[ROWS * PANEL];
   SegmentSums<ROWS> segments;
-  const char* panel = (const char*)p.weight + index * layout.panel_bytes;
+  const char* panel = (const char*)p.weight + of.panel * layout.panel_bytes;
   const F32 unit = splat(params.scale_unit);
   const int groups = layout.groups / p.segments;  // of a segment
-  for (int from = 0; from < count; from += ROWS) {
-    const int row = first_row + from, rows = std::min(ROWS, count - from);
+  for (int from = 0; from < of.rows; from += ROWS) {
+    const int row = of.first_row + from, rows = std::min(ROWS, of.rows - from);
     for (int s = 0; s < p.segments; s++) {
       std::fill_n(sums, rows * PANEL, 0.0f);
       for (int g = s * groups; g < (s + 1) * groups; g++) add(sums, row, rows, panel + g * layout.group_bytes, g);
       segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c) * unit; });
     }
-    finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
+    finish(p, of, from, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
   }
 }

@@ -49,19 +49,26 @@ class Int4Tiles {
   alignas(64) float product_[SLAB_ROWS * PANEL];
 };
 
+void int4_tile(Pool* pool, const GemmInt4Params& params, const ProductRows& rows) {
+  const GemmParams& p = params.gemm;
+  if (!rows.count()) return;
+  const Int4Layout layout = layout_of(params);
+  if (params.group_sums) sum_groups<Bfloat16>(pool, p, rows.total(), layout, params.group_size, params.group_sums);
+  const size_t group_bytes = params.group_size * sizeof(uint16_t);
+  PackedRows x(rows, layout.groups, group_bytes);
+  x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, p.x_stride * sizeof(uint16_t), group_bytes);
+  for_tile_panels(pool, p, rows, [&](const PanelRows& of) {
+    Int4Tiles tiles(params, layout, x);
+    multiply_slabs<SLAB_ROWS>(params, p, layout, of, [&](auto... each) { tiles(each...); });
+  });
+}
+
 }  // namespace
 
-void gemm_int4_tile(Pool* pool, const GemmInt4Params* params) {
-  const GemmParams& p = params->gemm;
-  if (params->x_dtype == DTYPE_FP16) return gemm_int4(pool, params);  // rows of float16 have one order
-  if (p.rows == 0) return;
-  const Int4Layout layout = layout_of(*params);
-  if (params->group_sums) sum_groups<Bfloat16>(pool, p, layout, params->group_size, params->group_sums);
-  const size_t group_bytes = params->group_size * sizeof(uint16_t);
-  PackedRows x(p.rows, layout.groups, group_bytes);
-  x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, p.x_stride * sizeof(uint16_t), group_bytes);
-  for_tile_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
-    Int4Tiles tiles(*params, layout, x);
-    multiply_slabs<SLAB_ROWS>(*params, p, layout, index, first_row, count, [&](auto... of) { tiles(of...); });
-  });
+// Rows of float16 have one order.
+void gemm_int4_tile(Pool* pool, const GemmInt4Params* p) {
+  p->x_dtype == DTYPE_FP16 ? gemm_int4(pool, p) : int4_tile(pool, *p, ProductRows(p->gemm.rows));
+}
+void expert_gemm_int4_tile(Pool* pool, const ExpertGemmInt4Params* p) {
+  p->product.x_dtype == DTYPE_FP16 ? expert_gemm_int4(pool, p) : int4_tile(pool, p->product, ProductRows(p->slices));
 }

@@ -31,31 +31,40 @@ template <class Element> void quantize(Pool* pool, const QuantizeParams& p) {
 // The values of a tile of sums, and of segments of it.
 struct Scaled {
   const GemmInt8Params& params;
-  int index;  // of the panel
+  int panel;
 
   F32 operator()(const int32_t* sums, int row, int segment, int m, int c, int n) const {
     const int64_t part = (int64_t)(row + m) * params.gemm.segments + segment;
     const I32 exact = load_words(sums + m * PANEL + c) - splat(Int8::OFFSET * params.x_sums[part]);
-    return to_float(exact) * (splat(params.x_scales[part]) * get(params.weight_scales + index * PANEL + c, n));
+    return to_float(exact) * (splat(params.x_scales[part]) * get(params.weight_scales + panel * PANEL + c, n));
   }
 };
 
-void gemm_int8_dot(Pool* pool, const GemmInt8Params* params) {
-  const GemmParams& p = params->gemm;
+void int8_dot(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {
+  const GemmParams& p = params.gemm;
   const int words = ceil_div(p.inputs, WORD_BYTES);
   const size_t panel_bytes = words * STEP_BYTES;
   const SegmentPlan plan{(size_t)p.x_stride, (size_t)p.x_stride / p.segments, words / p.segments};
-  for_panels<Int8>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
-    const char* panel = (const char*)p.weight + index * panel_bytes;
-    const char* x = (const char*)p.x + first_row * p.x_stride;
-    const Scaled scaled{*params, index};
-    if (p.segments > 1)
-      return segmented_product<Int8, int32_t>(p, plan, x, first_row, count, index * PANEL, panel, scaled);
-    panel_product<Int8, int32_t>(x, p.x_stride, count, panel, words, [&](auto rows, int row, const int32_t* sums) {
-      finish(p, rows, first_row + row, index * PANEL,
-             [&](int m, int c, int n) { return scaled(sums, first_row + row, 0, m, c, n); });
+  for_panels<Int8>(pool, p, rows, [&](const PanelRows& of) {
+    const char* panel = (const char*)p.weight + of.panel * panel_bytes;
+    const char* x = (const char*)p.x + of.first_row * p.x_stride;
+    const Scaled scaled{params, of.panel};
+    if (p.segments > 1) return segmented_product<Int8, int32_t>(p, plan, x, of, panel, scaled);
+    panel_product<Int8, int32_t>(x, p.x_stride, of.rows, panel, words, [&](auto count, int row, const int32_t* sums) {
+      finish(p, of, row, count, [&](int m, int c, int n) { return scaled(sums, of.first_row + row, 0, m, c, n); });
     });
   });
+}
+
+void int8_tile(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {
+  const GemmParams& p = params.gemm;
+  const int words = ceil_div(p.inputs, WORD_BYTES) / p.segments;
+  const size_t x_bytes = p.inputs / p.segments, x_step = p.x_stride / p.segments;
+  tile_gemm<Int8Tiles>(pool, p, rows, words, p.x_stride, x_bytes, x_step, [&](int panel) { return Scaled{params, panel}; });
+}
+
+void int8(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {
+  TILES_ARE_INSTRUCTIONS ? int8_tile(pool, params, rows) : int8_dot(pool, params, rows);
 }
 
 }  // namespace
@@ -64,13 +73,6 @@ void quantize_rows(Pool* pool, const QuantizeParams* p) {
   with_element(p->x_dtype, [&](auto x) { quantize<decltype(x)>(pool, *p); });
 }
 
-void gemm_int8_tile(Pool* pool, const GemmInt8Params* params) {
-  const GemmParams& p = params->gemm;
-  const int words = ceil_div(p.inputs, WORD_BYTES) / p.segments;
-  const size_t x_bytes = p.inputs / p.segments, x_step = p.x_stride / p.segments;
-  tile_gemm<Int8Tiles>(pool, p, words, p.x_stride, x_bytes, x_step, [&](int index) { return Scaled{*params, index}; });
-}
-
-void gemm_int8(Pool* pool, const GemmInt8Params* params) {
-  TILES_ARE_INSTRUCTIONS ? gemm_int8_tile(pool, params) : gemm_int8_dot(pool, params);
-}
+void gemm_int8_tile(Pool* pool, const GemmInt8Params* p) { int8_tile(pool, *p, ProductRows(p->gemm.rows)); }
+void gemm_int8(Pool* pool, const GemmInt8Params* p) { int8(pool, *p, ProductRows(p->gemm.rows)); }
+void expert_gemm_int8(Pool* pool, const ExpertGemmInt8Params* p) { int8(pool, p->product, ProductRows(p->slices)); }

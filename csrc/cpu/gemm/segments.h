@@ -38,18 +38,17 @@ struct SegmentPlan {
 // x [rows] times one panel into y. value(out, row, segment, m, c, n) turns `out`, the products of a segment, into numbers of
 // row + m.
 template <class F, class Out, class Value>
-void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char* x, int first_row, int rows,
-                       int first_output, const char* panel, Value value) {
+void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char* x, const PanelRows& of, const char* panel, Value value) {
   SegmentSums<SLAB_BLOCKS * MOST_ROWS<F>> sums;
-  const int blocks = ceil_div(rows, MOST_ROWS<F>), slabs = ceil_div(blocks, SLAB_BLOCKS), width = std::min(PANEL, p.outputs - first_output);
+  const int blocks = ceil_div(of.rows, MOST_ROWS<F>), slabs = ceil_div(blocks, SLAB_BLOCKS), width = std::min(PANEL, p.outputs - of.first_output);
   for (int slab = 0; slab < slabs; slab++) {
-    const int from = share(rows, share(blocks, slab, slabs), blocks);
-    const int count = share(rows, share(blocks, slab + 1, slabs), blocks) - from;
+    const int from = share(of.rows, share(blocks, slab, slabs), blocks);
+    const int count = share(of.rows, share(blocks, slab + 1, slabs), blocks) - from;
     for (int s = 0; s < p.segments; s++)
       panel_product<F, Out>(x + from * plan.x_stride + s * plan.x_step, plan.x_stride, count, panel + s * plan.words * STEP_BYTES,
                             plan.words, [&](auto n, int row, const Out* out) {
-        sums.take(s, row, n, width, [&](int m, int c, int lanes) { return value(out, first_row + from + row, s, m, c, lanes); });
+        sums.take(s, row, n, width, [&](int m, int c, int lanes) { return value(out, of.first_row + from + row, s, m, c, lanes); });
       });
-    finish(p, count, first_row + from, first_output, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
+    finish(p, of, from, count, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
   }
 }

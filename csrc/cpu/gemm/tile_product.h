@@ -50,36 +50,39 @@ inline PanelPart panel_part(const char* panel, int words, char (&copy)[PIECE_BYT
   return {panel, whole, copy};
 }
 
-// Rows of x in blocks of 16; a block has the pieces of one part of K after another.
+// Rows of x in blocks of 16 rows of one expert; a block has the pieces of one part of K after another.
 class PackedRows {
  public:
-  PackedRows(int rows, int parts, size_t part_bytes)
+  PackedRows(const ProductRows& rows, int parts, size_t part_bytes)
       : rows_(rows), parts_(parts), pieces_((int)((part_bytes + PIECE_ROW_BYTES - 1) / PIECE_ROW_BYTES)), part_bytes_(part_bytes) {}
 
-  size_t bytes() const { return (size_t)rows_ * parts_ * pieces_ * PIECE_ROW_BYTES; }
+  size_t bytes() const { return (size_t)rows_.total() * parts_ * pieces_ * PIECE_ROW_BYTES; }
 
   // x: rows are `stride` bytes apart, parts of a row `step` bytes.
   void pack(Pool* pool, char* to, const char* x, size_t stride, size_t step) {
     data_ = to;
-    const int blocks = ceil_div(rows_, TILE_ROWS);
+    const int most = ceil_div(rows_.most(), TILE_ROWS), blocks = rows_.count() * most;  // some experts have fewer
     pool->run(blocks, std::max(1, (int)(PACK_BYTES * (size_t)blocks / bytes())), [&](int begin, int end) {
-      for (int b = begin; b < end; b++) pack_block(b, to, x + (size_t)b * TILE_ROWS * stride, stride, step);
+      for (int i = begin; i < end; i++) {
+        const ExpertRows of = rows_[i / most];
+        const int first = i % most * TILE_ROWS, row = of.first_row + first;
+        if (first < of.rows) pack_block(row, std::min(TILE_ROWS, of.rows - first), to, x + row * stride, stride, step);
+      }
     });
   }
 
-  TileRows block(int block, int part) const {
-    const int rows = std::min(TILE_ROWS, rows_ - block * TILE_ROWS);
-    return {data_ + offset(block, part, rows), PIECE_ROW_BYTES, rows * PIECE_ROW_BYTES, rows};
+  // A block of `rows` rows from `row` on.
+  TileRows block(int row, int rows, int part) const {
+    return {data_ + offset(row, part, rows), PIECE_ROW_BYTES, rows * PIECE_ROW_BYTES, rows};
   }
 
  private:
-  size_t offset(int block, int part, int rows) const {
-    return (size_t)(block * TILE_ROWS * parts_ + rows * part) * pieces_ * PIECE_ROW_BYTES;
+  size_t offset(int row, int part, int rows) const {
+    return ((size_t)row * parts_ + rows * part) * pieces_ * PIECE_ROW_BYTES;
   }
 
-  void pack_block(int block, char* data, const char* x, size_t stride, size_t step) const {
-    const int rows = std::min(TILE_ROWS, rows_ - block * TILE_ROWS);
-    char* to = data + offset(block, 0, rows);
+  void pack_block(int row, int rows, char* data, const char* x, size_t stride, size_t step) const {
+    char* to = data + offset(row, 0, rows);
     for (int part = 0; part < parts_; part++)
       for (int i = 0; i < pieces_; i++)
         for (int m = 0; m < rows; m++, to += PIECE_ROW_BYTES) {
@@ -90,7 +93,8 @@ class PackedRows {
         }
   }
 
-  int rows_, parts_, pieces_;
+  const ProductRows& rows_;
+  int parts_, pieces_;
   size_t part_bytes_;
   const char* data_ = nullptr;
 };
@@ -191,7 +195,7 @@ void multiply_pair(TileRegisters<T>& t, typename T::Sum* out, size_t stride, boo
 // Some rows of a product, in one part of K, from piece `first_piece` on.
 struct Slab {
   const PackedRows& x;
-  int part, first_row, rows;  // first_row is a multiple of 32
+  int part, first_row, rows;  // first_row is a multiple of 32 rows after the first of its expert
   int first_piece = 0;
 
   TilePair pair(int i) const {
@@ -201,7 +205,7 @@ struct Slab {
 
  private:
   TileRows block(int i) const {
-    TileRows found = x.block(first_row / TILE_ROWS + i, part);
+    TileRows found = x.block(first_row + i * TILE_ROWS, std::min(TILE_ROWS, rows - i * TILE_ROWS), part);
     found.at += first_piece * found.piece_bytes;
     return found;
   }
@@ -223,39 +227,38 @@ template <class T> void multiply_slab(TileRegisters<T>& t, typename T::Sum* out,
     multiply_chunk(t, out, first > 0, slab, panel, first, std::min(first + CHUNK_PIECES, panel.pieces()), cold);
 }
 
-// Calls body(panel, first_row, count) like for_panels; rows are divided at multiples of 32.
-template <class Body> void for_tile_panels(Pool* pool, int rows, int outputs, Body body) {
-  const int pairs = ceil_div(rows, PAIR_ROWS);
-  for_panels(pool, pairs, outputs, pairs, pairs > 1, [&](int panel, int first, int count) {
-    body(panel, first * PAIR_ROWS, std::min(count * PAIR_ROWS, rows - first * PAIR_ROWS));
-  });
+// Like for_panels; rows of an expert are divided at multiples of 32.
+template <class Body> void for_tile_panels(Pool* pool, const GemmParams& p, const ProductRows& rows, Body body) {
+  const int pairs = ceil_div(rows.most(), PAIR_ROWS);
+  for_panels(pool, p, rows, PAIR_ROWS, pairs, pairs > 1, body);
 }
 
 // y = x * weight^T. A segment has `words` of K and `x_bytes` of a row; segments of a row are `x_step` bytes apart.
 // values(panel)(out, row, segment, m, c, n) as in segmented_product.
 template <class T, class Values>
-void tile_gemm(Pool* pool, const GemmParams& p, int words, size_t x_stride, size_t x_bytes, size_t x_step, Values values) {
-  if (p.rows == 0) return;
-  PackedRows x(p.rows, p.segments, x_bytes);
+void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int words, size_t x_stride, size_t x_bytes, size_t x_step,
+               Values values) {
+  if (!all.count()) return;
+  PackedRows x(all, p.segments, x_bytes);
   x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, x_stride, x_step);
-  for_tile_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+  for_tile_panels(pool, p, all, [&](const PanelRows& of) {
     TileRegisters<T> registers;
     alignas(64) typename T::Sum out[SLAB_ROWS * PANEL];
     alignas(64) char tail[PIECE_BYTES];
     SegmentSums<SLAB_ROWS> sums;
-    const auto value = values(index);
-    const char* panel = (const char*)p.weight + (size_t)index * p.segments * words * STEP_BYTES;
-    for (int from = 0; from < count; from += SLAB_ROWS) {
-      const int row = first_row + from, rows = std::min(SLAB_ROWS, count - from);
+    const auto value = values(of.panel);
+    const char* panel = (const char*)p.weight + (size_t)of.panel * p.segments * words * STEP_BYTES;
+    for (int from = 0; from < of.rows; from += SLAB_ROWS) {
+      const int row = of.first_row + from, rows = std::min(SLAB_ROWS, of.rows - from);
       for (int s = 0; s < p.segments; s++) {
         const PanelPart part = panel_part(panel + (size_t)s * words * STEP_BYTES, words, tail);
         multiply_slab(registers, out, {x, s, row, rows}, part, from == 0);
         const auto segment = [&](int m, int c, int n) { return value(out, row, s, m, c, n); };
-        if (p.segments == 1) finish(p, rows, row, index * PANEL, segment);
-        else sums.take(s, 0, rows, std::min(PANEL, p.outputs - index * PANEL), segment);
+        if (p.segments == 1) finish(p, of, from, rows, segment);
+        else sums.take(s, 0, rows, std::min(PANEL, p.outputs - of.first_output), segment);
       }
       if (p.segments > 1)
-        finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
+        finish(p, of, from, rows, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
     }
   });
 }

@@ -52,6 +52,18 @@ GROUPED: dict[str, Any] = {  # three KV groups: two layers with full attention, 
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
 }
+EXPERTS: dict[str, Any] = {  # a dense layer and two of 10 experts in groups, with a shared expert; likewise
+    "model_type": "glm4_moe",
+    "architectures": ["Glm4MoeForCausalLM"],
+    "num_hidden_layers": 3,
+    "n_routed_experts": 10,
+    "num_experts_per_tok": 3,
+    "n_group": 5,
+    "topk_group": 3,
+    "moe_intermediate_size": 64,
+    "partial_rotary_factor": 1.0,
+    "routed_scaling_factor": 1.5,
+}
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,16 @@ def draw_grouped_workload(seed: int) -> Workload:
     workload = draw_workload(seed)
     choice = replace(workload.choice, checkpoint="grouped", quantization="auto")
     return workload if workload.choice.checkpoint == "demo" else replace(workload, choice=choice)
+
+
+def draw_expert_workload(seed: int) -> Workload:
+    """A workload of a model with experts, on 1, 2 and 4 ranks in turn, unless `seed` draws the demo model."""
+    workload = draw_workload(seed)
+    if workload.choice.checkpoint == "demo":
+        return workload
+    choice = replace(workload.choice, checkpoint="experts")
+    ranks = (1, 2, 4)[seed % 3] if choice.threads == 1 and _is_divisible(choice) else 1
+    return replace(workload, choice=replace(choice, ranks=ranks))
 
 
 def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:

@@ -141,6 +141,21 @@ def test_a_row_has_the_bits_of_the_product_with_its_own_expert(form, pools_of_ea
         assert bool(out.isfinite().all())
 
 
+@pytest.mark.parametrize("form", ["fp16", "int4 with zeros"])
+def test_rows_that_are_widened_in_several_slabs_have_the_bits_of_their_own_products(form, make_pool):
+    """64 rows of 128 K floats fill a slab; the rows of one expert are in two of them."""
+    pool, experts, inputs, outputs = make_pool(2), Experts(3, 2, 40), 1 << 17, 16
+    dtype, make = FORMS[form]
+    each = [make(torch.randn(outputs, inputs, generator=random(e))) for e in range(3)]
+    weight, buffers = pack(stacked_experts("experts", each)), Buffers()
+    routing = route_experts(pool, logits_of(experts, 50), experts, range(3), None, buffers)
+    rows = dispatch_rows(pool, torch.randn(50, inputs, generator=random(7)).to(dtype), routing, buffers)
+    out = expert_gemm(pool, rows, weight, None, routing, torch.empty(100, outputs), buffers)
+    for expert, one in enumerate(each):
+        own = slice(*routing.starts[expert : expert + 2].tolist())
+        assert torch.equal(out[own], gemm(pool, rows[own], pack(one), out_dtype=torch.float32)), expert
+
+
 def test_the_stacked_weight_of_one_expert_is_its_own():
     each = [torch.randn(70, 8, generator=random(e)) for e in range(3)]
     stacked = stacked_experts("experts", each)

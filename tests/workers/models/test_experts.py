@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backends.cuda.backend import WITHOUT_EXPERTS, CudaBackend
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kv.budget import SHARE_OF_FREE_MEMORY, expert_rows_bytes, host_budget
 from paged_serve.workers.layers.feed_forward import DenseFeedForward
 from paged_serve.workers.models import loading
 
@@ -91,6 +92,19 @@ def test_a_rank_holds_its_own_experts_only(folder, tmp_path, make_pool):
     whole = ours(folder, pool=pool).weights_bytes
     held = on_ranks(4, tmp_path / "rendezvous", lambda group: ours(folder, group=group, pool=make_pool()).weights_bytes)
     assert all(size < 0.5 * whole for size in held)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
+def test_memory_is_reserved_for_the_rows_of_experts_in_the_largest_step(options, folder, make_pool):
+    model = ours(folder, pool=make_pool() or pytest.skip("the kernels are not built"), **options)
+    whole_prompt(model)
+    places = len(PROMPT) * model.geometry.experts[1].top_k
+    used = sum(piece.nbytes for piece in model.backend._buffers._pieces.values() if len(piece) >= places)
+    reserved = expert_rows_bytes(model.geometry, max_num_batched_tokens=len(PROMPT))
+    assert 0.7 * reserved < used <= reserved
+    assert host_budget(100 + 2 * reserved, 2, reserved) == int(50 * SHARE_OF_FREE_MEMORY)
+    with pytest.raises(ConfigError, match=rf"take {reserved} bytes per rank, but 5 are free; lower max_num_batched"):
+        host_budget(10, 2, reserved)
 
 
 def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):

@@ -41,7 +41,7 @@ class AddSharedParams(ctypes.Structure):
 
 
 class ExpertSlices(ctypes.Structure):
-    _fields_ = (("starts", c_void_p), ("weight_stride", c_int64), ("scale_stride", c_int64), ("experts", c_int32))
+    _fields_ = (("starts", c_void_p), ("experts", c_int32))
 
 
 class ExpertGemmParams(ctypes.Structure):

@@ -1,0 +1,97 @@
+"""Checkpoints in fp8 with a scale per block, or per output, dense and with experts, are held as floats."""
+
+import pytest
+import torch
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.checkpoint.matrix_reader import FloatReader, MatrixPart
+from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
+from paged_serve.workers.quantization.block_fp8 import BlockFp8Reader
+
+from ..checkpoints import ours, random_tokens, write_checkpoint
+from ..paged_loop import PagedLoop
+from ..quantized_checkpoints import block_fp8, edit, write_folder, write_quantized
+from ..ranks import on_ranks
+
+PROMPT = random_tokens(40)
+MODELS = {"qwen3-moe": "fp8-16", "glm4-moe-wide": "fp8-128", "qwen3": "fp8-128"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Each model in each format, and in bfloat16 with the dequantized weights."""
+    home, found = tmp_path_factory.mktemp("fp8"), {}
+    for model in MODELS:
+        write_checkpoint(model, home / model, torch.bfloat16)
+        for name in (MODELS[model], "ct-fp8"):
+            found[model, name] = home / f"{model}-{name}"
+            write_quantized(home / model, found[model, name], name)
+    return found
+
+
+def logits(folder, **options):
+    loop = PagedLoop(ours(folder, "bfloat16", **options))
+    return loop.prefill(loop.row(PROMPT))
+
+
+@pytest.mark.parametrize(("model", "name"), MODELS.items())
+def test_a_scale_per_block_is_the_float_model_of_its_codes(model, name, folders, pools):
+    folder = folders[model, name]
+    for pool in pools:
+        for options in ({}, {"quantization": "int8"}):
+            expected = logits(rounded(folder), pool=pool, **options)
+            assert torch.equal(logits(folder, pool=pool, **options), expected)
+        blocks = "128x128" if name == "fp8-128" else "16x32"
+        facts = ours(folder, "bfloat16", pool=pool).quantization["quantization"]
+        assert f"matrices fp8 in blocks of {blocks} held as float" in facts
+
+
+def rounded(folder):
+    """The folder of dequantized weights: their values in float32, which are rounded to bfloat16 when they are read."""
+    return folder.with_name(f"{folder.name}-float")
+
+
+def test_experts_with_a_scale_per_output_are_held_as_floats(folders, make_pool):
+    pool, folder = make_pool() or pytest.skip("the kernels are not built"), folders["glm4-moe-wide", "ct-fp8"]
+    assert torch.equal(logits(folder, pool=pool), logits(rounded(folder), pool=pool))
+    assert "fp8 held as float" in ours(folder, "bfloat16", pool=pool).quantization["quantization"]
+
+
+def test_ranks_read_their_parts_of_blocks(folders, make_pool, tmp_path):
+    folder = folders["glm4-moe-wide", "fp8-128"]
+    expected = logits(folder, pool=make_pool() or pytest.skip("the kernels are not built"))
+    for found in on_ranks(4, tmp_path / "rendezvous", lambda group: logits(folder, group=group, pool=make_pool())):
+        assert torch.equal(found, expected)
+
+
+def test_values_are_those_of_transformers_and_any_part_is_a_part_of_them(tmp_path):
+    weight = torch.randn(256, 384, generator=torch.Generator().manual_seed(0))
+    packed, values = block_fp8(128, 128).pack(weight)
+    write_folder(tmp_path, {f"some.{ending}": tensor for ending, tensor in packed.items()}, {})
+    reader = BlockFp8Reader(Checkpoint(tmp_path), torch.float32)
+    whole = reader.stored("some", MatrixPart((256, 384), 0, 0, 256))
+    assert torch.equal(whole, Fp8Dequantize(None)._dequantize_one(packed["weight"], packed["weight_scale_inv"]).float())
+    assert torch.equal(whole, values)
+    assert torch.equal(reader.stored("some", MatrixPart((256, 384), 0, 100, 130)), whole[100:130])
+    assert torch.equal(reader.stored("some", MatrixPart((256, 384), 1, 96, 192)), whole[:, 96:192])
+    with pytest.raises(ConfigError, match=r"dtype F8_E4M3; supported here are BF16"):
+        FloatReader(Checkpoint(tmp_path), torch.float32).read("some", MatrixPart((256, 384), 0, 0, 256))
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"weight_block_size": None}, "fp8 with weight_block_size=None is not supported; supported are .*per block"),
+        ({"weight_block_size": [0, 128]}, r"fp8 with weight_block_size=\(0, 128\)"),
+        ({"weight_block_size": [128]}, "settings of fp8 cannot be used"),
+        ({"activation_scheme": "static"}, "fp8 with activation_scheme='static'"),
+        ({"fmt": "e5m2"}, "fp8 with fmt='e5m2'"),
+        ({"weight_block_size": [64, 64]}, r"weight_scale_inv has shape \[1, 1\], but config.json asks for"),
+    ],
+)
+def test_other_settings_are_refused_by_name(config, complaint, folders, tmp_path):
+    write_quantized(folders["qwen3", "fp8-128"].with_name("qwen3"), tmp_path / "changed", "fp8-128")
+    edit(tmp_path / "changed", config)
+    with pytest.raises(ConfigError, match=complaint):
+        ours(tmp_path / "changed")
