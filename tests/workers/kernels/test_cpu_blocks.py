@@ -10,7 +10,12 @@ from torch import Tensor
 
 from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS, BlockWeight
 from paged_serve.workers.checkpoint.conversion import NotFiniteError
+from paged_serve.workers.checkpoint.experts import Experts
+from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
 from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.buffers import Buffers
+from paged_serve.workers.kernels.cpu.experts.products import expert_gemm
+from paged_serve.workers.kernels.cpu.experts.routing import dispatch_rows, route_experts
 from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, sum_parts
 from paged_serve.workers.kernels.cpu.loading import packed_blocks
 
@@ -25,8 +30,8 @@ def random(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def weight_of(name: str, outputs: int, inputs: int, dtype: torch.dtype = torch.bfloat16) -> BlockWeight:
-    blocks = torch.from_numpy(random_blocks(Type[name], (outputs, inputs))).view(outputs, -1, SIZES[name][1])
+def weight_of(name: str, outputs: int, inputs: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> BlockWeight:
+    blocks = torch.from_numpy(random_blocks(Type[name], (outputs, inputs), seed)).view(outputs, -1, SIZES[name][1])
     return BlockWeight(name, (blocks,), inputs, 0, dtype)
 
 
@@ -145,3 +150,24 @@ def test_every_isa_has_the_same_bits(name, dtype):
         found.append([gemm(pool, x[:n], weight, segments=n % 2 + 1) for n in (1, 2, 9)] + [weight.data])
         pool.close()
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("name", PRODUCT_FORMATS)
+def test_a_row_of_an_expert_has_the_bits_of_the_product_with_its_own_weight(cpu_pools, name):
+    """70 outputs are no whole panels, and ten rows choose two of six experts each."""
+    experts, outputs, inputs = Experts(6, 2, 40), 70, 256
+    each = [weight_of(name, outputs, inputs, seed=expert) for expert in range(experts.count)]
+    x, bias = torch.randn(10, inputs, generator=random(8)).bfloat16(), torch.randn(6, outputs, generator=random(9))
+    logits = torch.randn(10, experts.count, generator=random(10))
+    for pool in cpu_pools:
+        buffers, stacked = Buffers(), stacked_experts("experts", each)
+        assert isinstance(stacked, BlockWeight)
+        routing = route_experts(pool, logits, experts, range(experts.count), None, buffers)
+        rows = dispatch_rows(pool, x, routing, buffers)
+        out = torch.full((routing.max_places, outputs), torch.nan)
+        expert_gemm(pool, rows, packed_blocks(pool, stacked), bias, routing, out, buffers)
+        for expert, own in enumerate(each):
+            chosen = (routing.experts == expert).any(1)
+            weight = packed_blocks(pool, own)
+            expected = gemm(pool, x[chosen], weight, bias[expert].contiguous(), out_dtype=torch.float32)
+            assert torch.equal(out[routing.starts[expert] : routing.starts[expert + 1]], expected), expert
