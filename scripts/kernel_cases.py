@@ -16,15 +16,16 @@ from cache_views import reading_view, writing_view
 from recurrent_cases import recurrent_cases
 from torch import Tensor
 
+from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMATS
 from paged_serve.workers.checkpoint.attention_options import AttentionOptions
 from paged_serve.workers.checkpoint.geometry import Activation
-from paged_serve.workers.checkpoint.packed_weight import PackedWeight, WeightFormat
+from paged_serve.workers.checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
 from paged_serve.workers.distributed.huge_pages import allocate
 from paged_serve.workers.kernels.cpu.attention import attention
 from paged_serve.workers.kernels.cpu.elementwise import activate, normalise, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import QuantizedRows, gemm, quantize_rows
 from paged_serve.workers.kernels.cpu.library import Pool
-from paged_serve.workers.kernels.cpu.packing import pack_float, pack_int4, pack_int8
+from paged_serve.workers.kernels.cpu.packing import PANEL, pack_float, pack_int4, pack_int8
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 32_000
@@ -42,6 +43,7 @@ ROW_DTYPES = {
     WeightFormat.FP32: torch.float32,
     WeightFormat.INT8: torch.bfloat16,
     WeightFormat.INT4: torch.bfloat16,
+    **dict.fromkeys(BLOCK_FORMATS, torch.bfloat16),
 }
 PRODUCTS = {  # the format that the products use: float16 is multiplied as float
     WeightFormat.BF16: "bf16",
@@ -49,6 +51,7 @@ PRODUCTS = {  # the format that the products use: float16 is multiplied as float
     WeightFormat.FP32: "fp32",
     WeightFormat.INT8: "int8",
     WeightFormat.INT4: "bf16",
+    **dict.fromkeys(BLOCK_FORMATS, "int8"),
 }
 
 
@@ -107,6 +110,17 @@ def random_weight(weight_format: WeightFormat, outputs: int, inputs: int) -> Pac
             return pack_float(torch.randn(outputs, inputs).half())
         case WeightFormat.FP32:
             return pack_float(torch.randn(outputs, inputs))
+        case _:
+            return random_blocks(weight_format, outputs, inputs)
+
+
+def random_blocks(weight_format: WeightFormat, outputs: int, inputs: int) -> PackedWeight:
+    """Panels of blocks of any bits, whose scales are small numbers."""
+    stored = next(each for each in FILE_FORMATS.values() if each.name == weight_format.upper())
+    shape = outputs // PANEL, inputs // stored.num_elements, PANEL * stored.num_bytes
+    data = torch.randint(0, 256, shape, dtype=torch.uint8)
+    data[..., : 4 * PANEL] &= 0x17  # no exponent of a float16 is above 2^-9
+    return PackedWeight(weight_format, data, outputs, inputs, dtype=torch.bfloat16)
 
 
 def cold_copies(weight: PackedWeight) -> list[PackedWeight]:

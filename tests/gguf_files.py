@@ -1,6 +1,7 @@
 """GGUF files of Hugging Face folders, written by the gguf package as llama.cpp's converter writes them."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "MixtralForCausalLM": "llama",
+    "Qwen2MoeForCausalLM": "qwen2moe",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "OlmoeForCausalLM": "olmoe",
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
@@ -22,6 +27,13 @@ ARCHITECTURES = {
     "Phi3ForCausalLM": "phi3",
 }
 Type = gguf.GGMLQuantizationType
+EXPERT_KEYS = {  # of config.json, and of a file
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
 FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
 STORED: dict[str, Any] = {"float32": Type.F32, "float16": Type.F16, "bfloat16": Type.BF16}
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
@@ -43,7 +55,7 @@ def write_gguf(
     """
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["architectures"][0]]
-    tensors = load_file(folder / "model.safetensors")
+    tensors = with_stacked_experts(load_file(folder / "model.safetensors"))
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_part)
     keys = metadata_of(config, architecture, tensors) | {name.replace("__", "."): value for name, value in more.items()}
     for key, value in keys.items():
@@ -60,7 +72,8 @@ def write_gguf(
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         values = as_stored(name, tensor, architecture, config)
-        kind = Type.F32 if tensor.dim() == 1 else type_of(name, values) if type_of else None
+        is_float = tensor.dim() == 1 or ".ffn_gate_inp" in stored
+        kind = Type.F32 if is_float else type_of(name, values) if type_of else None
         add_tensor(writer, stored, values, STORED[str(tensor.dtype).removeprefix("torch.")] if kind is None else kind)
     for name, factors in _rope_tensors(config).items():
         writer.add_tensor(name, np.array(factors, dtype=np.float32))
@@ -69,6 +82,19 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def with_stacked_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices of a layer's experts as one tensor, and the gate of a shared expert as a vector."""
+    found: dict[str, Tensor] = {}
+    experts: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if match := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
+            experts.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = tensor
+        else:
+            found[name] = tensor.squeeze() if "shared_expert_gate" in name else tensor
+    stacked = {name: torch.stack([each[index] for index in range(len(each))]) for name, each in experts.items()}
+    return found | stacked
 
 
 def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -91,6 +117,9 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
         "rope.dimension_count": int(head_dim * partial),
         "rope.freq_base": float(full["rope_theta"]),
     }
+    for field, key in EXPERT_KEYS.items():
+        if config.get(field):
+            keys[key] = config[field]
     if architecture == "phi2":
         keys["attention.layer_norm_epsilon"] = config["layer_norm_eps"]
     else:
@@ -162,6 +191,7 @@ def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
 
 # The places of the float16 scales in a block, and a size that makes weights of about 0.1.
 SCALES_AT = {
+    "Q8_0": (0,),
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q4_K": (0, 2),
@@ -169,6 +199,7 @@ SCALES_AT = {
     "Q6_K": (208,),
 }
 SCALE_SIZES = {
+    "Q8_0": 0.001,
     "Q2_K": 0.01,
     "Q3_K": 0.003,
     "Q4_K": 0.0005,

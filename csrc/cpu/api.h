@@ -97,8 +97,6 @@ API void embed_fp32(Pool*, const EmbedParams*);
 API void embed_fp16(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
-#include "blocks/parameters.h"
-
 // Operations between the products; elementwise.cpp, rotate.cpp. All arrays are contiguous, of `dtype` where they are void.
 
 // out = norm(hidden += multiplier * delta): each row minus its mean if centred, scaled to a mean square of 1, times weight,

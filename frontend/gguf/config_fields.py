@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .experts import mixtral, olmoe, qwen2_moe, qwen3_moe
 from .model import GgufModel
 from .rope import rope_fields
 
@@ -80,12 +81,17 @@ ARCHITECTURES = {
     "llama": Architecture("LlamaForCausalLM", "llama", _llama),
     "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", _nothing_more),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", _nothing_more),
+    "qwen2moe": Architecture("Qwen2MoeForCausalLM", "qwen2_moe", qwen2_moe),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", qwen3_moe),
+    "olmoe": Architecture("OlmoeForCausalLM", "olmoe", olmoe),
     "gemma": Architecture("GemmaForCausalLM", "gemma", _gemma),
     "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", _gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", _gemma3),
     "phi2": Architecture("PhiForCausalLM", "phi", _phi2, epsilon="layer_norm_eps", is_partial=True),
     "phi3": Architecture("Phi3ForCausalLM", "phi3", _phi3, is_partial=True),
 }
+OF_EXPERTS = ("qwen2moe", "qwen3moe", "olmoe")
+MIXTRAL = Architecture("MixtralForCausalLM", "mixtral", mixtral)  # its GGUF architecture is llama, too
 VISION = ("clip", "mmproj")
 
 
@@ -130,8 +136,10 @@ def _supported(model: GgufModel) -> Architecture:
         raise model.refused(
             f"the GGUF architecture {name!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
-    if experts := model.whole("expert_count", 0):
-        raise model.refused(f"it is a mixture of {experts} experts, which is not supported in GGUF files")
+    if (experts := model.whole("expert_count", 0)) and name not in OF_EXPERTS:
+        if name != "llama":
+            raise model.refused(f"it is a mixture of {experts} experts, which is not supported for {name}")
+        return MIXTRAL
     return ARCHITECTURES[name]
 
 
@@ -144,6 +152,7 @@ def _check_heads(model: GgufModel, architecture: Architecture, head_dim: int, ro
 
 
 def _dtype(model: GgufModel) -> str:
-    """The dtype of the matrices; bfloat16 if any is quantized, since its range is float32's."""
-    found = {tensor.format.name for file in model.files for tensor in file.tensors.values() if len(tensor.shape) > 1}
+    """The dtype of the matrices, except routers; bfloat16 if any is quantized, since its range is float32's."""
+    matrices = [each for file in model.files for each in file.tensors.values() if len(each.shape) > 1]
+    found = {each.format.name for each in matrices if ".ffn_gate_inp." not in each.name}
     return {frozenset({"F32"}): "float32", frozenset({"F16"}): "float16"}.get(frozenset(found), "bfloat16")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paged_serve.workers.kernels.cpu import library as cpu
-from paged_serve.workers.kernels.cpu import packing
+from paged_serve.workers.kernels.cpu import loading, packing
 
 from .emulation.emulated import load_emulated
 from .invariance.row_variant import row_variant_torch
@@ -19,7 +19,8 @@ if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/sanitize_ker
     cpu.FOLDER = Path(folder)
 emulated = "PAGED_SERVE_TEST_DRIVER" in os.environ  # test_neon.py
 if folder or emulated:
-    packing.allocate = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # on the heap, where overreads are detected
+    on_heap = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # where overreads are detected  # noqa: E731
+    packing.allocate = loading.allocate = on_heap
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
+from .blocks.block_weight import BlockWeight
 from .weight_forms import E2M1_TWICE, GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, with_outputs
 
 ROWS = 64  # so that experts have whole panels in the layout of the CPU kernels
@@ -68,6 +69,9 @@ def stacked_experts(name: str, experts: Sequence[Weight]) -> Weight:
         raise ConfigError(f"{name} is quantized in activation order, which experts do not support; use desc_act=false")
     each = [with_outputs(weight, padded) for weight in experts]
     match first:
+        case BlockWeight():
+            blocks = [weight for weight in each if isinstance(weight, BlockWeight)]
+            return replace(first, parts=tuple(part for weight in blocks for part in weight.parts))
         case Tensor():
             return torch.cat([weight for weight in each if isinstance(weight, Tensor)])
         case StoredWeight():
@@ -86,6 +90,8 @@ def of_expert(weight: Weight, index: int, outputs: int) -> Weight:
 def _form(weight: Weight) -> tuple[object, ...]:
     """What must be equal of weights that are stacked."""
     match weight:
+        case BlockWeight():
+            return BlockWeight, weight.format, weight.inputs, weight.skipped
         case StoredWeight():
             return StoredWeight, weight.dtype
         case GroupedWeight():

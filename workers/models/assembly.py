@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint.attention_options import AttentionOptions, distance_buckets
+from ..checkpoint.blocks.block_weight import BlockWeight
 from ..checkpoint.conversion import converted
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
@@ -230,6 +231,8 @@ class Assembly(LatentReader, RecurrentReader):
         stored = self._source.tables.read(name.removesuffix(".weight"), part)
         self._loaded(stored.nbytes)
         _, held = self._held(name, with_outputs(stored, rows))
+        if isinstance(held, BlockWeight):
+            self._source.report.count(stored, held)
         return held
 
     def _positions(self) -> Table:

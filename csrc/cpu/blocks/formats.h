@@ -13,6 +13,7 @@
 // `fields` have five fields of 6 bits each, scales and then minimums of eight groups; the sixteenth is in their last two bits.
 // `bits` has the higher bits of a group: bit 8 * b + j (Q6_K: two bits at 8 * b + 2 * j) is that of input 4 * j + b.
 #pragma once
+#include "blocks/parameters.h"
 #include "gemm/gemm.h"
 
 constexpr int SLICE_INPUTS = 256;  // at most, of blocks that are multiplied together

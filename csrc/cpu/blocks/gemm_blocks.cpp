@@ -1,4 +1,4 @@
-// gemm_q8_0, gemm_q4_k, gemm_q5_k, gemm_q6_k: y = x * weight^T with weights in the blocks of GGUF files and int8 activations.
+// gemm_q8_0, gemm_q4_k, gemm_q5_k, gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF files and int8 activations.
 //
 // Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed
 //            in 32-bit integers, which is exact in any order; a dot begins with -centre * sum of x's codes. Then
@@ -122,36 +122,45 @@ template <class Format> class SlabProduct {
   alignas(64) char expanded_[Format::IS_EXPANDED ? 64 : SLICE_INPUTS * PANEL];
 };
 
+// Up to BLOCK_SLAB rows of `of`, from its row `first` on.
 template <class Format>
-void multiply_panel(const GemmBlocksParams& params, const BlockRows& x, const PanelRows& of, int first_row, int rows) {
+void multiply_panel(const GemmBlocksParams& params, const BlockRows& x, const PanelRows& of, int first, int rows) {
   const GemmParams& p = params.gemm;
   alignas(64) float sums[BLOCK_SLAB * PANEL];
   SegmentSums<BLOCK_SLAB> segments;
-  SlabProduct<Format> slab(x, params.skipped, of.first_row + first_row, rows);
-  const int blocks = ceil_div(params.skipped + p.inputs, Format::BLOCK), length = p.inputs / p.segments;
+  const int skipped = (int)params.skipped, blocks = ceil_div(skipped + p.inputs, Format::BLOCK), length = p.inputs / p.segments;
+  SlabProduct<Format> slab(x, skipped, of.first_row + first, rows);
   const char* panel = (const char*)p.weight + (size_t)of.panel * blocks * PANEL_BLOCK_BYTES<Format>;
   for (int s = 0; s < p.segments; s++) {
     std::fill_n(sums, rows * PANEL, 0.0f);
-    slab.add(sums, panel, params.skipped + s * length, params.skipped + (s + 1) * length);
+    slab.add(sums, panel, skipped + s * length, skipped + (s + 1) * length);
     segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c); });
   }
-  finish(p, of, first_row, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
+  finish(p, of, first, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
 }
 
-template <class Format> void gemm_blocks(Pool* pool, const GemmBlocksParams& params) {
-  const GemmParams& p = params.gemm;
-  if (p.rows == 0) return;
+template <class Format> void multiply(Pool* pool, const GemmBlocksParams& params, const ProductRows& rows) {
+  if (!rows.total()) return;
   BlockRows x;
-  with_element(params.x_dtype, [&](auto element) { x = quantize_blocks<Format, decltype(element)>(pool, p); });
-  for_panels<Int8>(pool, p, ProductRows(p.rows), [&](const PanelRows& of) {
-    for (int from = 0; from < of.rows; from += BLOCK_SLAB)
-      multiply_panel<Format>(params, x, of, from, std::min(BLOCK_SLAB, of.rows - from));
+  with_element(params.x_dtype, [&](auto element) { x = quantize_blocks<Format, decltype(element)>(pool, params.gemm, rows.total()); });
+  for_panels<Int8>(pool, params.gemm, rows, [&](const PanelRows& of) {
+    for (int first = 0; first < of.rows; first += BLOCK_SLAB)
+      multiply_panel<Format>(params, x, of, first, std::min(BLOCK_SLAB, of.rows - first));
   });
+}
+
+template <class Format> void dense(Pool* pool, const GemmBlocksParams& p) { multiply<Format>(pool, p, ProductRows(p.gemm.rows)); }
+template <class Format> void of_experts(Pool* pool, const ExpertGemmBlocksParams& p) {
+  multiply<Format>(pool, p.product, ProductRows(p.slices));
 }
 
 }  // namespace
 
-void gemm_q8_0(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q8_0>(pool, *p); }
-void gemm_q4_k(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q4_K>(pool, *p); }
-void gemm_q5_k(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q5_K>(pool, *p); }
-void gemm_q6_k(Pool* pool, const GemmBlocksParams* p) { gemm_blocks<Q6_K>(pool, *p); }
+void gemm_q8_0(Pool* pool, const GemmBlocksParams* p) { dense<Q8_0>(pool, *p); }
+void gemm_q4_k(Pool* pool, const GemmBlocksParams* p) { dense<Q4_K>(pool, *p); }
+void gemm_q5_k(Pool* pool, const GemmBlocksParams* p) { dense<Q5_K>(pool, *p); }
+void gemm_q6_k(Pool* pool, const GemmBlocksParams* p) { dense<Q6_K>(pool, *p); }
+void expert_gemm_q8_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q8_0>(pool, *p); }
+void expert_gemm_q4_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_K>(pool, *p); }
+void expert_gemm_q5_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_K>(pool, *p); }
+void expert_gemm_q6_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q6_K>(pool, *p); }

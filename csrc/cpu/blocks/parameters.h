@@ -1,16 +1,27 @@
-// The part of the C ABI for weights in the blocks of GGUF files, see api.h. blocks/formats.h has their panels.
+// The part of the C ABI for weights in the blocks of GGUF files. blocks/formats.h has their panels.
 #pragma once
+#include "api.h"
 
 // y = x * weight^T, then bias and residual as in GemmParams. gemm_blocks.cpp.
 struct GemmBlocksParams {
   GemmParams gemm;  // weight: panels of pack_blocks; a segment has whole groups of 32 inputs, but may cut a block
-  int32_t skipped;  // inputs of the first block, whole groups of 32, that are another rank's: x begins after them
+  int64_t skipped;  // inputs of the first block, whole groups of 32, that are another rank's: x begins after them
   int32_t x_dtype;
 };
 API void gemm_q8_0(Pool*, const GemmBlocksParams*);
 API void gemm_q4_k(Pool*, const GemmBlocksParams*);
 API void gemm_q5_k(Pool*, const GemmBlocksParams*);
 API void gemm_q6_k(Pool*, const GemmBlocksParams*);
+
+// The same with the rows of experts, see ExpertGemmParams.
+struct ExpertGemmBlocksParams {
+  GemmBlocksParams product;
+  ExpertSlices slices;
+};
+API void expert_gemm_q8_0(Pool*, const ExpertGemmBlocksParams*);
+API void expert_gemm_q4_k(Pool*, const ExpertGemmBlocksParams*);
+API void expert_gemm_q5_k(Pool*, const ExpertGemmBlocksParams*);
+API void expert_gemm_q6_k(Pool*, const ExpertGemmBlocksParams*);
 
 // Rows of a packed table as in embed_bf16; no scales. embed_blocks.cpp.
 API void embed_q8_0(Pool*, const EmbedParams*);

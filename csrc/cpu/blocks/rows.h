@@ -54,13 +54,13 @@ template <class Format, class Element> inline void quantize_group(const Element*
 }
 
 // The rows of a product, in memory of the calling thread that is valid until its next product.
-template <class Format, class Element> BlockRows quantize_blocks(Pool* pool, const GemmParams& p) {
+template <class Format, class Element> BlockRows quantize_blocks(Pool* pool, const GemmParams& p, int rows) {
   const int groups = p.inputs / ROW_GROUP;
   const size_t stride = (size_t)p.inputs + 64;  // rows start in different sets of a cache
-  char* const codes = (char*)row_arena().reserve(p.rows * (stride + groups * sizeof(RowGroup)));
-  auto* const of_groups = (RowGroup*)(codes + p.rows * stride);
-  const int grain = std::max(ceil_div(FEWEST_ROW_INPUTS, p.inputs), p.rows / (4 * pool->size()));
-  pool->run(p.rows, grain, [&](int begin, int end) {
+  char* const codes = (char*)row_arena().reserve(rows * (stride + groups * sizeof(RowGroup)));
+  auto* const of_groups = (RowGroup*)(codes + rows * stride);
+  const int grain = std::max(ceil_div(FEWEST_ROW_INPUTS, p.inputs), rows / (4 * pool->size()));
+  pool->run(rows, grain, [&](int begin, int end) {
     for (int m = begin; m < end; m++) {
       const Element* x = (const Element*)p.x + m * p.x_stride;
       for (int g = 0; g < groups; g++)

@@ -1,6 +1,7 @@
 """Small random models of each family that GGUF files have, as folders and as files."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "phi3": {"family": "Phi3", "sliding_window": 40},
     "phi3-partial": {"family": "Phi3", "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0}},
     "phi3-longrope": {"family": "Phi3", "rope_parameters": LONG_ROPE, "original_max_position_embeddings": 128},
+    "mixtral": {"family": "Mixtral", "num_local_experts": 5, "num_experts_per_tok": 2},
+    "qwen2-moe": {
+        "family": "Qwen2Moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    },
+    "qwen3-moe": {
+        "family": "Qwen3Moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "head_dim": 32,
+    },
+    "olmoe": {"family": "Olmoe", "num_experts": 6, "num_experts_per_tok": 3},
     "wide": {"family": "Llama", **WIDE},
 }
 
@@ -60,12 +78,12 @@ def write_model(name: str, folder: Path, dtype: torch.dtype) -> Path:
     return folder
 
 
-def dequantize_folder(folder: Path, kind: Any) -> None:
-    """Replace the matrices in a Llama `folder` by what the gguf package makes of their blocks of `kind`, as float32."""
+def dequantize_folder(folder: Path, kind_of: Callable[[str], Any]) -> None:
+    """Replace the matrices in a Llama `folder` by what the gguf package makes of their blocks, as float32."""
     tensors = load_file(folder / "model.safetensors")
     shape = SHAPE | WIDE
     for name, tensor in tensors.items():
-        if tensor.dim() == 2:
+        if tensor.dim() == 2 and (kind := kind_of(name)) is not None:
             stored = as_stored(name, tensor, "llama", shape).float()
             is_k = kind.name.endswith("_K")
             blocks = random_blocks(kind, tuple(stored.shape)) if is_k else gguf.quantize(stored.numpy(), kind)

@@ -47,5 +47,10 @@ def test_each_tensor_of_an_architecture_has_the_name_that_the_package_gives_it(a
             assert name is not None
             found = names.get_name(name, try_suffixes=(".weight",))
             assert found in (f"{stored}.weight", None if stored == "output" else "")
+    for stored in layout.experts:
+        name = layout.name_of_experts(f"blk.37.{stored}.weight")
+        assert name is not None
+        assert names.get_name(name.replace(".{}", ""), try_suffixes=(".weight",)) == f"blk.37.{stored}.weight"
     assert layout.name("blk.1.ffn_gate_exps.weight") is None
+    assert layout.name_of_experts("blk.1.ffn_gate.weight") is None
     assert layout.name("token_embd.scale") is None

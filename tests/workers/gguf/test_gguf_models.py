@@ -51,7 +51,7 @@ def test_logits_of_floats_are_those_of_the_folder(name, dtype, tmp_path, pools):
 def test_logits_of_blocks_are_those_of_the_values_that_the_package_dequantizes(kind, tmp_path, pools):
     folder = write_model("wide", tmp_path / "folder", torch.float32)
     made = converted(folder, tmp_path, kind)
-    dequantize_folder(folder, kind)
+    dequantize_folder(folder, lambda name: kind)
     for dtype in ("float32", "bfloat16"):
         model = ours(made, dtype)
         loop = PagedLoop(model)
@@ -67,7 +67,7 @@ def test_q4_0_is_multiplied_in_its_own_blocks_by_the_kernels(tmp_path, pools):
         pytest.skip("the kernels are not built")
     folder = write_model("wide", tmp_path / "folder", torch.float32)
     made = converted(folder, tmp_path, Type.Q4_0)
-    dequantize_folder(folder, Type.Q4_0)
+    dequantize_folder(folder, lambda name: Type.Q4_0)
     model = ours(made, pool=pool)
     assert model.quantization["quantization"] == "15 matrices int4 g32"
     loop = PagedLoop(model)

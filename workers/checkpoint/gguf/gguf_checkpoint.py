@@ -13,6 +13,7 @@ from paged_serve.protocol.gguf.container import GgufFile, GgufTensor, check_part
 from ..blocks.dequantize import DEQUANTIZERS
 from ..conversion import converted
 from ..safetensors_files import Checkpoint, TensorEntry
+from .expert_tensors import as_row, expert_tensors
 from .names import ROPE_TENSORS, TensorLayout, tensor_layout
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -54,12 +55,21 @@ class GgufCheckpoint(Checkpoint):
         for file in files:
             for tensor in file.tensors.values():
                 if tensor.name not in ROPE_TENSORS:
-                    self._add(file, tensor, self._layout)
+                    self._add_named(file, tensor)
 
-    def _add(self, file: GgufFile, tensor: GgufTensor, layout: TensorLayout) -> None:
-        name, block = layout.name(tensor.name), tensor.format.name
-        if name is None:
+    def _add_named(self, file: GgufFile, tensor: GgufTensor) -> None:
+        if of_experts := self._layout.name_of_experts(tensor.name):
+            for name, matrix in expert_tensors(file.path, tensor, of_experts):
+                self._add(file, name, matrix, self._layout)
+            return
+        found = self._layout.name(tensor.name)
+        if found is None:
             raise ConfigError(f"{file.path}: tensor {tensor.name} is not one of the architecture's")
+        is_gate = found.endswith("shared_expert_gate.weight") and len(tensor.shape) == 1
+        self._add(file, found, as_row(tensor) if is_gate else tensor, self._layout)
+
+    def _add(self, file: GgufFile, name: str, tensor: GgufTensor, layout: TensorLayout) -> None:
+        block = tensor.format.name
         if block not in SUPPORTED_FORMATS or (len(tensor.shape) == 1 and block not in FLOAT_FORMATS):
             raise ConfigError(
                 f"{file.path}: tensor {tensor.name} {list(tensor.shape)} has the format {block}; supported are "

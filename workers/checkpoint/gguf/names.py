@@ -41,6 +41,27 @@ _PHI2 = _ATTENTION | {
     "ffn_up": "mlp.fc1",
     "ffn_down": "mlp.fc2",
 }
+_OF_EXPERTS = _ATTENTION | {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
+}
+_SHARED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+_EXPERTS = {
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+_MIXTRAL_EXPERTS = {
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
 _IN_LAYER = re.compile(r"blk\.(\d{1,4})\.(\w+)")
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # are in config.json
 
@@ -51,6 +72,7 @@ class TensorLayout:
 
     in_layers: Mapping[str, str]
     whole: Mapping[str, str] = field(default_factory=lambda: _WHOLE)
+    experts: Mapping[str, str] = field(default_factory=dict)  # of tensors with one matrix an expert, `{}` in the name
     are_rows_interleaved: bool = False  # of q and k: the rows i and i + head_dim / 2 of each head are adjacent
     norms_plus_1: bool = False  # a norm's weight is stored plus 1
 
@@ -65,11 +87,24 @@ class TensorLayout:
             return None if found is None else f"{_LAYER.format(int(layer))}{found}.{kind}"
         return None if (found := self.whole.get(module)) is None else f"{found}.{kind}"
 
+    def name_of_experts(self, tensor: str) -> str | None:
+        """The name of a GGUF tensor's matrices, with `{}` for the expert; None: it is not one of all experts."""
+        module, _, kind = tensor.rpartition(".")
+        match = _IN_LAYER.fullmatch(module)
+        if kind != "weight" or match is None or match[2] not in self.experts:
+            return None
+        return f"{_LAYER.format(int(match[1]))}{self.experts[match[2]]}.{kind}"
+
 
 TENSOR_LAYOUTS = {
-    "llama": TensorLayout(_LLAMA, are_rows_interleaved=True),
+    "llama": TensorLayout(
+        _LLAMA | {"ffn_gate_inp": "block_sparse_moe.gate"}, experts=_MIXTRAL_EXPERTS, are_rows_interleaved=True
+    ),
     "qwen2": TensorLayout(_LLAMA),
     "qwen3": TensorLayout(_LLAMA | _HEAD_NORMS),
+    "qwen2moe": TensorLayout(_OF_EXPERTS | _SHARED_EXPERT, experts=_EXPERTS),
+    "qwen3moe": TensorLayout(_OF_EXPERTS | _HEAD_NORMS, experts=_EXPERTS),
+    "olmoe": TensorLayout(_OF_EXPERTS | _HEAD_NORMS, experts=_EXPERTS),
     "gemma": TensorLayout(_LLAMA, norms_plus_1=True),
     "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
     "gemma3": TensorLayout(_GEMMA2 | _HEAD_NORMS, norms_plus_1=True),

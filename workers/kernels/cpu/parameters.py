@@ -230,5 +230,4 @@ def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
 def _format(params: type[ctypes.Structure]) -> str:
     codes = {c_void_p: "P", c_int32: "i", c_int64: "q", c_float: "f"}
     kinds = [field[1] for field in params._fields_]
-    inner_end = "0P"  # an inner struct ends at a multiple of a pointer's size, since it has pointers
-    return "".join(_format(kind) + inner_end if issubclass(kind, ctypes.Structure) else codes[kind] for kind in kinds)
+    return "".join(_format(kind) if issubclass(kind, ctypes.Structure) else codes[kind] for kind in kinds)

@@ -4,13 +4,14 @@ import torch
 from torch import Tensor
 
 from ....checkpoint.geometry import Activation
-from ....checkpoint.packed_weight import PackedWeight, WeightFormat
+from ....checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
 from ....checkpoint.stacked_experts import padded_outputs
 from ..buffers import Buffers
 from ..elementwise import activate_fields
 from ..gemm import CODES_MULTIPLE, ROW_DTYPES
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
+from ..structs.blocks import ExpertGemmBlocksParams
 from ..structs.experts import (
     CountedActivateParams,
     CountedQuantizeParams,
@@ -21,6 +22,7 @@ from ..structs.experts import (
 from .routing import Routing
 
 GEMM, GEMM_INT8, GEMM_INT4 = map(packer, (ExpertGemmParams, ExpertGemmInt8Params, ExpertGemmInt4Params))
+GEMM_BLOCKS = packer(ExpertGemmBlocksParams)
 KERNELS = {
     WeightFormat.BF16: "expert_gemm_bf16",
     WeightFormat.FP16: "expert_gemm_fp16",
@@ -65,6 +67,9 @@ def expert_gemm(
         sums_of = buffers.take("group sums", places, groups, torch.float32).data_ptr() if weight.has_zeros else 0
         rest_of_int4 = sums_of, weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
         pool.functions[f"expert_gemm_{weight.format}"](pool.handle, GEMM_INT4(*product, *rest_of_int4, *slices))
+    elif weight.format in BLOCK_FORMATS:
+        fields = GEMM_BLOCKS(*product, weight.skipped, DTYPE_CODES[x.dtype], *slices)
+        pool.functions[f"expert_gemm_{weight.format}"](pool.handle, fields)
     else:
         pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*product, *slices))
     return out

@@ -1,17 +1,24 @@
 """The parameters of the kernels for weights in the blocks of GGUF files: mirrors of csrc/cpu/blocks/parameters.h."""
 
 import ctypes
-from ctypes import c_int32
+from ctypes import c_int32, c_int64
 
+from ....checkpoint.packed_weight import BLOCK_FORMATS
 from ..parameters import EmbedParams, GemmParams, PackParams
+from .experts import ExpertSlices
 
 
 class GemmBlocksParams(ctypes.Structure):
-    _fields_ = (("gemm", GemmParams), ("skipped", c_int32), ("x_dtype", c_int32))
+    _fields_ = (("gemm", GemmParams), ("skipped", c_int64), ("x_dtype", c_int32))
+
+
+class ExpertGemmBlocksParams(ctypes.Structure):
+    _fields_ = (("product", GemmBlocksParams), ("slices", ExpertSlices))
 
 
 BLOCK_KERNELS: dict[str, type[ctypes.Structure]] = {
-    **dict.fromkeys(("gemm_q8_0", "gemm_q4_k", "gemm_q5_k", "gemm_q6_k"), GemmBlocksParams),
-    **dict.fromkeys(("embed_q8_0", "embed_q4_k", "embed_q5_k", "embed_q6_k"), EmbedParams),
+    **dict.fromkeys((f"gemm_{name}" for name in BLOCK_FORMATS), GemmBlocksParams),
+    **dict.fromkeys((f"expert_gemm_{name}" for name in BLOCK_FORMATS), ExpertGemmBlocksParams),
+    **dict.fromkeys((f"embed_{name}" for name in BLOCK_FORMATS), EmbedParams),
     "pack_blocks": PackParams,
 }
