@@ -136,6 +136,8 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return SingleRowsBackend()
     from ..backends.cuda.backend import WITHOUT_EXPERTS, CudaBackend, computes
 
+    if computes(geometry):
+        return CudaBackend.for_current_device(config)
     if geometry.has_experts:
         raise ConfigError(WITHOUT_EXPERTS)
-    return CudaBackend.for_current_device(config) if computes(geometry) else TorchBackend("cuda")
+    return TorchBackend("cuda")

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.experts import Experts
@@ -19,12 +18,16 @@ from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
 from .attention import CudaPagedAttention
+from .experts import CudaExperts
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
 from .ops import CudaOps
 
 MAX_HEAD_DIM = 256
-WITHOUT_EXPERTS = "mixtures of experts have no CUDA kernels; use --device cpu"
+WITHOUT_EXPERTS = (
+    "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
+    "--dtype bfloat16 or --device cpu"
+)
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
 
@@ -91,7 +94,9 @@ class CudaBackend:
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
     ) -> FeedForward:
-        raise ConfigError(WITHOUT_EXPERTS)
+        mixture = CudaExperts(self.launcher, experts, activation, weights, group)
+        self.kernels_of_products.update(mixture.kernels())
+        return mixture
 
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)

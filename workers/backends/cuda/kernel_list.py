@@ -24,7 +24,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
     heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
-    activation = FUNCTIONS[geometry.activation.kind], geometry.activation.is_gated
+    has_dense = not geometry.experts or None in geometry.experts
     norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1") else layer_norm_kernel
     whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
     sizes = heads, kv_heads, geometry.head_dim, block_size
@@ -37,7 +37,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
-        activation_kernel(dtype, geometry.intermediate_size // model.tp_size, *activation),
+        *([_activation(model)] if has_dense else []),
         rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size, is_centred),
         *(kernel for shape in shapes for kernel in attention_kernels.kernels_of(shape, backend.arch)),
         *([cap_kernel()] if geometry.logits_cap else []),
@@ -45,3 +45,10 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
         *sampling.production_kernels(),
     ]
     return list(dict.fromkeys(wanted))
+
+
+def _activation(model: Model) -> Kernel:
+    """The activation of dense layers."""
+    geometry, activation = model.geometry, model.geometry.activation
+    size = geometry.intermediate_size // model.tp_size
+    return activation_kernel(model.dtype, size, FUNCTIONS[activation.kind], activation.is_gated)
