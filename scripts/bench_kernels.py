@@ -2,13 +2,13 @@
 
     python scripts/bench_kernels.py [--threads 2] [--only WORD ...] [--isa avx2] [--summation tile]
 
-Regime: one kernel at a time, called as in a step, on the operands of kernel_cases.py. Next to every sample, both limits
-are measured with the same threads: the bandwidth of reading the KV cache, which is larger than any cache of the machine
-and lies in large pages, and the rate of dot products in registers with the processor's fastest instruction for the
-kernel's number format. That instruction may differ from the kernel's own: all libraries that run on this machine are
-tried, for bfloat16 also fp32 FMA, with AMX also tiles. The floor of a call is the larger of bytes / bandwidth and
-operations / peak; `of limit` is floor / time, the median over the samples. With one thread, times are CPU time, which
-depends less on other load; with more threads they are wall time. The last line is JSON.
+Regime: one kernel at a time, called as in a step, on the operands of kernel_cases.py and latent_cases.py. Next to every
+sample, both limits are measured with the same threads: the bandwidth of reading the KV cache, which is larger than any
+cache of the machine and lies in large pages, and the rate of dot products in registers with the processor's fastest
+instruction for the kernel's number format. That instruction may differ from the kernel's own: all libraries that run on
+this machine are tried, for bfloat16 also fp32 FMA, with AMX also tiles. The floor of a call is the larger of bytes /
+bandwidth and operations / peak; `of limit` is floor / time, the median over the samples. With one thread, times are CPU
+time, which depends less on other load; with more threads they are wall time. The last line is JSON.
 """
 
 import argparse
@@ -19,11 +19,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from kernel_cases import Case, all_cases, make_cache
+from latent_cases import latent_cases
 from torch import Tensor
 
 from paged_serve.frontend.bench.report.report import environment
@@ -170,7 +172,7 @@ def main() -> None:
     print("reading, GB/s: " + ", ".join(f"{number(rate)} with {threads}" for threads, rate in reading.items()))
     print(HEAD)
     results = []
-    for case in all_cases(machine.pool, machine.memory):
+    for case in chain(*(cases(machine.pool, machine.memory) for cases in (all_cases, latent_cases))):
         if any(word in case.kernel for word in options.only):
             results.append(measure(machine, case))
             print(line(results[-1]), flush=True)

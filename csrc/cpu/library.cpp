@@ -1,6 +1,7 @@
 // A library's description of itself, so that a loader can choose a library and check that its structs are the same.
 #include "api.h"
 #include "isa/isa.h"
+#include "latent/latent.h"
 #include "machine.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -76,6 +77,10 @@ int32_t struct_size(const char* name) {
   SIZE_OF(DrawParams)
   SIZE_OF(LogprobParams)
   SIZE_OF(AttentionParams)
+  SIZE_OF(LatentAttentionParams)
+  SIZE_OF(HeadGemmParams)
+  SIZE_OF(CacheLatentsParams)
+  SIZE_OF(RotateHeadsParams)
   SIZE_OF(CapParams)
   SIZE_OF(ClipParams)
   SIZE_OF(PackPart)

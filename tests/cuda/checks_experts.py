@@ -36,12 +36,15 @@ ROUTERS = {
     "sigmoid": Experts(16, 1, 64, "sigmoid"),
     "groups": GROUPED,
     "more groups than experts of a token": Experts(36, 2, 64, "sigmoid", groups=18, top_groups=5, has_correction=True),
+    "groups by their best": Experts(40, 3, 64, groups=8, top_groups=3),
     "groups of one": Experts(40, 3, 64, groups=40, top_groups=7),
     "gate": Experts(88, 3, 64, shared_size=8, has_shared_gate=True),
     "one of one": Experts(1, 1, 64),
     "all": Experts(7, 7, 64, renormalises=True),
     "sparse mixer": Experts(48, 3, 64, "sparse_mixer", jitter=0.1),
 }
+
+IN_CHECK = ("many", "of the chosen", "groups", "groups by their best", "gate", "sparse mixer")
 
 
 def random(seed):
@@ -223,6 +226,8 @@ def check_sums(launcher, dtype, rows, top_k, count, size, segments, device="cpu"
     given = shared.to(device) if segments else None
     combine_experts(launcher, outputs.to(device), choice, places, count, range(4), out[1:-1], shared=given)
     assert torch.equal(bits(inner_of(out)), bits(expected.to(dtype)))
+    whole = _part(launcher, case, choice, outputs, shared if segments else None, 0, 1)
+    assert torch.equal(whole, torch.cat([total, shared_total], 1) if segments else total)
     for ranks in (2, 4):
         parts = [_part(launcher, case, choice, outputs, shared if segments else None, r, ranks) for r in range(ranks)]
         out = untouched(dtype, device, rows, size)
@@ -275,9 +280,11 @@ def check_activations_of_places(launcher, dtype, size, device="cpu"):
     x = torch.randn(entries, 2 * size, generator=random(0)).to(dtype)
     x[0, :3] = torch.tensor([30.0, -30.0, torch.nan])
     activation = Activation("clamped", True, 1.7, 0.8)
-    found = clamped_gate(launcher, x.to(device), activation, places.count_address).cpu()
-    everything = clamped_gate(launcher, x.to(device), activation).cpu()
+    out = untouched(dtype, device, entries, size)
+    clamped_gate(launcher, x.to(device), activation, places.count_address, out[1:-1])
+    found, everything = inner_of(out), clamped_gate(launcher, x.to(device), activation).cpu()
     assert torch.equal(bits(found[:used]), bits(everything[:used]))
+    assert (bits(found[used:]) == UNTOUCHED).all(), "a place that is not in use was written"
     gate, up = x.double().chunk(2, dim=1)
     gate, up = gate.clamp(max=0.8), up.clamp(-0.8, 0.8)
     exact = gate * torch.sigmoid(1.7 * gate) * (up + 1)
@@ -291,12 +298,12 @@ def check_activations_of_places(launcher, dtype, size, device="cpu"):
 
 def check_experts(launcher, device="cpu"):
     """All checks in small cases, which must detect a bug planted anywhere."""
-    for name in ("many", "of the chosen", "groups", "more groups than experts of a token", "gate", "sparse mixer"):
+    for name in IN_CHECK:
         check_routing(launcher, ROUTERS[name], device, segments=2, has_bias=name == "of the chosen")
         check_logits_that_are_not_finite(launcher, ROUTERS[name], device)
     case = Case(150, 3, 6, range(1, 5), device)
     check_places(launcher, case)
-    check_expert_product(launcher, BF16, BF16, case, 136, 70, gathers=True, has_bias=True)
+    check_expert_product(launcher, BF16, BF16, case, 200, 70, gathers=True, has_bias=True)
     small = Case(5, 2, 6, range(6), device)
     check_expert_product(launcher, BF16, F32, small, 264, 141, gathers=False, has_bias=False)
     check_segmented_product(launcher, FP16, 66, 160, 129, 4, device)

@@ -41,7 +41,12 @@ MUTATIONS = [
     (ROUTE, "* p.rows + row) * COLUMNS + column]", "+ row) * COLUMNS + column]", "segments taken to be adjacent"),
     (ROUTE, "s < p.segments; s++) sum", "s < 1; s++) sum", "one segment of the logits"),
     (ROUTE, "p.bias && column < EXPERTS ? sum + p.bias[column] : sum", "sum", "no bias of the router"),
-    (ROUTE, "SIZE > 1 ? first + second : first", "first", "groups by their best expert alone"),
+    (
+        ROUTE,
+        "SCORE != SOFTMAX ? first + second : first",
+        "false ? first + second : first",
+        "groups by their best expert alone",
+    ),
     (ROUTE, "else if (x > second) second = x;", "", "the second best of a group is not found"),
     (
         ROUTE,

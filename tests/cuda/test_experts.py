@@ -21,6 +21,7 @@ from .checks_experts import (
     BF16,
     F32,
     FP16,
+    IN_CHECK,
     ROUTERS,
     Case,
     check_a_rows_product_depends_on_nothing_else,
@@ -34,7 +35,6 @@ from .checks_experts import (
     random,
 )
 
-IN_CHECK = ("many", "of the chosen", "groups", "more groups than experts of a token", "gate", "sparse mixer")
 REST = [pytest.param(name, marks=pytest.mark.nightly) for name in ROUTERS if name not in IN_CHECK]
 
 

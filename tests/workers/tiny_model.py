@@ -22,7 +22,7 @@ def write_tiny_model(
     """Write config.json and model.safetensors; the weights are large enough that logits differ clearly.
 
     `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs,
-    one of "llama4_text" its names.
+    one of "llama4_text" its names; a `kv_lora_rank` and its companions give latent attention.
     `draw(shape)` replaces torch's normal numbers, which depend on the processor.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -48,6 +48,10 @@ def write_tiny_model(
             f"{feed_forward}.up_proj": (FFN, HIDDEN),
             f"{feed_forward}.down_proj": (HIDDEN, FFN),
         }
+        if "kv_lora_rank" in changes:
+            shapes = {part: shape for part, shape in shapes.items() if "attn" not in part} | _latent_shapes(changes)
+            for part, size in (("q_a", changes["q_lora_rank"]), ("kv_a", changes["kv_lora_rank"])):
+                tensors[f"{name}.self_attn.{part}_layernorm.weight"] = 1 + weight(size, scale=0.3)
         tensors |= {f"{name}.{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{name}.{norm}.weight"] = torch.ones(HIDDEN, dtype=dtype)
@@ -75,3 +79,16 @@ def write_tiny_model(
     }
     (folder / "config.json").write_text(json.dumps(config | changes))
     return str(folder)
+
+
+def _latent_shapes(changes: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """The projections of latent attention."""
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    query_rank, kv_rank, nope, rope, value = (changes[name] for name in names)
+    return {
+        "self_attn.q_a_proj": (query_rank, HIDDEN),
+        "self_attn.q_b_proj": (HEADS * (nope + rope), query_rank),
+        "self_attn.kv_a_proj_with_mqa": (kv_rank + rope, HIDDEN),
+        "self_attn.kv_b_proj": (HEADS * (nope + value), kv_rank),
+        "self_attn.o_proj": (HIDDEN, HEADS * value),
+    }

@@ -28,6 +28,31 @@ class AttentionMask:
         return (positions - self.window + 1).clamp(min=0) if self.window else torch.zeros_like(positions)
 
 
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """The sizes of latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1), in elements.
+
+    The cache has one vector for each token, which all heads share: the normalised latent, then the rotated key. Instead
+    of projecting every cached token to a head's key and value, a head's query is multiplied by the projection of keys,
+    and its mixed latent by that of values (absorbed projections).
+    """
+
+    query_rank: int  # queries are projected through so many elements; 0: directly
+    kv_rank: int  # of the latent, from which a head's keys and values are projected
+    nope_dim: int  # of a head's query that is not rotated
+    rope_dim: int  # of a head's query that is rotated, and of the key that all heads share
+    value_dim: int  # of a head
+
+    @property
+    def query_dim(self) -> int:
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def cached_dim(self) -> int:
+        """Elements of a token's vector in the cache, without padding."""
+        return self.kv_rank + self.rope_dim
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionOptions:
     """How one layer computes its scores: query * key * scale, then the cap, then what distances add, all in float32."""

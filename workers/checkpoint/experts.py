@@ -20,7 +20,10 @@ class Experts:
     score: Score = "softmax"
     renormalises: bool = False  # weights are divided by their sum
     scale: float = 1.0  # of the weights
-    groups: int = 1  # of consecutive experts; a token's experts are in the `top_groups` groups with the best scores
+    groups: int = (
+        1  # of consecutive experts; a token uses those of the `top_groups` best groups: by the sum of their two
+    )
+    # best scores, with softmax by the best one
     top_groups: int = 1
     has_correction: bool = False  # a vector is added to the scores to choose experts, not to weigh them
     jitter: float = 0.0  # sparse_mixer

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
+from .attention_options import Latent
 from .experts import NUM_SHARES, Experts
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -131,6 +132,7 @@ class Geometry:
     qk_norm_per_head: bool = False  # each head has its own weights
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
+    latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
 
     def has_qk_norm(self, layer: int) -> bool:
         """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
@@ -169,9 +171,10 @@ class Geometry:
         self, block_size: int, tp_size: int, dtype: torch.dtype, num_layers: int | None = None
     ) -> int:
         """Bytes of one block of `block_size` tokens on one rank: K and V of all layers or of `num_layers`, with the
-        scales of an int8 cache."""
+        scales of an int8 cache. Values of latent attention are a part of its keys."""
         per_head = self.cached_head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
-        return 2 * (num_layers or self.num_layers) * self.kv_heads_of_rank(tp_size) * per_head * block_size
+        per_token = self.kv_heads_of_rank(tp_size) * per_head * (1 if self.latent else 2)
+        return (num_layers or self.num_layers) * per_token * block_size
 
     def check_tensor_parallel(self, tp_size: int) -> None:
         """Raises ConfigError if the model cannot be divided evenly among `tp_size` ranks."""

@@ -114,6 +114,13 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     swiglu_limit: Annotated[float, Meta(gt=0)] = 7.0
     head_bias: bool = False  # of the output head, in families with a field for it
     router_jitter_noise: Annotated[float, Meta(ge=0)] = 0.0
+    q_lora_rank: Size | None = None  # latent attention; None: queries are projected directly
+    kv_lora_rank: Size = 0
+    qk_nope_head_dim: Size = 0
+    qk_rope_head_dim: Size = 0
+    v_head_dim: Size = 0
+    rope_interleave: bool = True
+    num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=64)] = 1  # layers after the last, which are not used
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None

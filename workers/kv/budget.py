@@ -45,6 +45,8 @@ class CachedModel(Protocol):
     def device(self) -> str: ...
     @property
     def attention(self) -> CacheReader: ...
+    @property
+    def geometry(self) -> Geometry: ...
 
 
 def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
@@ -52,6 +54,8 @@ def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
     name = config.cache.kv_cache_dtype
     if name == "auto":
         return model.dtype
+    if model.geometry.latent:
+        raise ConfigError(f"kv_cache_dtype={name} is not supported for latent attention; use kv_cache_dtype=auto")
     coding, readable = CODINGS[name], model.attention.coded_cache
     if readable == coding.dtype and model.dtype in coding.models:
         return coding.dtype

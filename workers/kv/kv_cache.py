@@ -19,6 +19,9 @@ ONE_LAYER = KVGroups.whole(1)
 class KVCache:
     """K and V of every layer, in tensors [num_blocks, kv_heads of this rank, block_size, cached_head_dim].
 
+    With latent attention every rank holds one KV head, whose values are the first elements of its keys: the tensors of
+    `values` are those of `keys`.
+
     Layers of different groups may share a tensor: a block belongs to one group at a time. In int8 each head of a token
     has a scale for its key and one for its value. In fp8 (e4m3) there are no scales: values are rounded to nearest
     even and saturate at 448.
@@ -53,7 +56,8 @@ class KVCache:
         groups = groups or KVGroups.whole(geometry.num_layers)
         tensors = range(groups.layers_per_group)
         try:
-            keys, values = ([_empty(shape, dtype, device) for _ in tensors] for _ in "kv")
+            keys = [_empty(shape, dtype, device) for _ in tensors]
+            values = keys if geometry.latent else [_empty(shape, dtype, device) for _ in tensors]
             coded = tensors if dtype == torch.int8 else ()
             key_scales, value_scales = ([_empty(shape[:3], torch.float32, device) for _ in coded] for _ in "kv")
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap

@@ -1,13 +1,16 @@
 """The interface between models and attention backends."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ..checkpoint.attention_options import AttentionOptions
+from ..checkpoint.attention_options import AttentionOptions, Latent
+from ..checkpoint.weight_forms import Weight
 from ..kv.cache_view import CacheView
+from .norm import RMSNorm
 
 
 class AttentionBackend(Protocol):
@@ -33,5 +36,46 @@ class AttentionBackend(Protocol):
 
         `plan` is that of the layer's group. Query head h reads KV head h // (heads / kv_heads). Blocks that are
         entirely before the window of their request's first token in the step are not read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatentLayer:
+    """What latent attention of one layer holds between its projections, for the heads of one rank.
+
+    `keys` and `values` are stacked like experts (checkpoint/stacked_experts.py): the matrix of head h begins at row
+    h * padded_outputs(outputs).
+    """
+
+    layer: int
+    sizes: Latent
+    num_heads: int  # of this rank
+    norm: RMSNorm  # of the latent, [kv_rank]
+    keys: Weight  # of each head [kv_rank, nope_dim]: from its query to its query in the space of the latent
+    values: Weight  # of each head [value_dim, kv_rank]: from its mixed latent to its output
+    options: AttentionOptions
+
+
+class LatentHeads(Protocol):
+    """Latent attention of one layer between its projections.
+
+    A token's bits are a function of its query and of its request's vectors in the cache, as in AttentionBackend.
+    """
+
+    def write(self, step: Any, latent: Tensor) -> None:
+        """Write the tokens' vectors to the cache: the latent, normalised, then the key, rotated; each is rounded once.
+
+        `latent` [tokens, kv_rank + rope_dim], whose rows may be strided. `step` is that of Ops.start_step, of the
+        layer's group.
+        """
+        ...
+
+    def attend(self, plan: Any, step: Any, query: Tensor) -> Tensor:
+        """[tokens, heads * (nope_dim + rope_dim)] -> [tokens, heads * value_dim], before the output projection.
+
+        `plan` is that of AttentionBackend.plan. `write` of the same step comes first. Rows of `query` may be strided.
+        Sums are float32. Rounded to the model's dtype are a head's query in the space of the latent, its rotated part,
+        its mixed latent, and its output.
         """
         ...

@@ -11,7 +11,7 @@ from ..checkpoint.packed_weight import PackedWeight
 from ..checkpoint.weight_forms import Weight
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.passes import Passes
-from .attention import AttentionBackend
+from .attention import AttentionBackend, LatentHeads, LatentLayer
 from .decode_step import DecodeStep
 from .embedding import Table, TiedTable
 from .feed_forward import ExpertWeights, FeedForward
@@ -62,6 +62,10 @@ class Backend(Protocol):
     def ops(self, heads: HeadLayout) -> Ops: ...
 
     def attention(self, heads: HeadLayout) -> AttentionBackend: ...
+
+    def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
+        """`attention` is this backend's, for the plans of the steps. Raises ConfigError if it has no kernels for it."""
+        ...
 
 
 @runtime_checkable

@@ -28,14 +28,14 @@ from .decoder import DecoderLayer, Model
 from .matrix_rows import Rows, Span, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
-from .readers.feed_forward_reader import FeedForwardReader
+from .readers.latent_reader import LatentReader
 
 log = logging.getLogger(__name__)
 
 VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
-class Assembly(FeedForwardReader):
+class Assembly(LatentReader):
     """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
@@ -127,7 +127,8 @@ class Assembly(FeedForwardReader):
 
     def _heads(self) -> HeadLayout:
         geometry, size = self._geometry, self._group.size
-        rotaries = {rope: Rotary(rope, geometry.head_dim, self._device) for rope in geometry.ropes}
+        rotated = geometry.latent.rope_dim if geometry.latent else geometry.head_dim
+        rotaries = {rope: Rotary(rope, rotated, self._device) for rope in geometry.ropes}
         heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
         return HeadLayout(*heads, tuple(rotaries[rope] for rope in geometry.ropes))
 
@@ -148,6 +149,8 @@ class Assembly(FeedForwardReader):
 
     def _mixer(self, index: int, ops: Ops, attention: AttentionBackend) -> Mixer:
         geometry, output = self._geometry, self._names.output.format(index)
+        if geometry.latent is not None:
+            return self._latent_attention(geometry.latent, self._attention_options(index), index, ops, attention)
         query_norm, key_norm = self._head_norms(index)
         query_rows = geometry.num_heads * geometry.head_dim
         return Attention(

@@ -29,6 +29,7 @@ from .packed_cache import PackedStore, through_store
 from .packed_records import key_of
 from .post_norm_decoder import PostNormAssembly
 from .readers.expert_checks import check_experts
+from .readers.latent_checks import check_latent
 from .registry import read_geometry
 from .transformers_impl.choice import is_for_transformers, refusals_named
 
@@ -66,7 +67,9 @@ def load_model(
     labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
     head = pooling_head(path, spec, hidden_size, labels)
     assembly = _assembly(family)
-    check_experts(checkpoint, family.weight_names.found_in(checkpoint.entries), geometry)
+    found = family.weight_names.found_in(checkpoint.entries)
+    check_experts(checkpoint, found, geometry)
+    check_latent(checkpoint, found, geometry)
 
     def assembled(store: PackedStore | None) -> Model:
         names = family.weight_names.found_in(checkpoint.entries)
@@ -134,8 +137,10 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return CpuBackend(pool)
     if device_of(config) == "cpu":
         return SingleRowsBackend()
-    from ..backends.cuda.backend import WITHOUT_EXPERTS, CudaBackend, computes
+    from ..backends.cuda.backend import WITHOUT_EXPERTS, WITHOUT_LATENT, CudaBackend, computes
 
+    if geometry.latent:
+        raise ConfigError(WITHOUT_LATENT)
     if computes(geometry):
         return CudaBackend.for_current_device(config)
     if geometry.has_experts:

@@ -25,6 +25,7 @@ from .families.bert import BERT
 from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
 from .families.colbert import COLBERT
+from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.distilbert import DISTILBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
@@ -124,6 +125,8 @@ FAMILIES = (
     GRANITE_MOE,
     GLM4_MOE,
     GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
 )
 
 
@@ -180,11 +183,13 @@ def read_geometry(
     config = read_hf_config(folder, family.config)
     family = family.adapted(family, config)
     has_learned_positions = bool(family.weight_names.positions)
-    num_kv_heads = config.num_key_value_heads or config.num_attention_heads
+    latent = family.latent(config)
+    num_kv_heads = 1 if latent else config.num_key_value_heads or config.num_attention_heads
     _check_shape(config, num_kv_heads)
     biases = family.biases(config)
     head_dim = config.head_dim or family.default_head_dim or config.hidden_size // config.num_attention_heads
-    if head_dim < 2 or head_dim % 2:
+    head_dim = latent.cached_dim if latent else head_dim
+    if not latent and (head_dim < 2 or head_dim % 2):
         raise ConfigError(f"config.json: a head of {head_dim} elements cannot be rotated in pairs")
     _check_layers(family, config)
     windows = family.sliding_windows(config)
@@ -231,6 +236,7 @@ def read_geometry(
         reaches=family.reaches(config),
         usual_max_len=max_seq_length(folder) if head in ("none", "projection") else None,
         experts=_checked(family.experts(config)),
+        latent=latent,
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )

@@ -30,6 +30,7 @@ class MatrixSource:
     """The readers for one load, and their report."""
 
     projections: MatrixReader
+    stored: MatrixReader  # projections as the checkpoint has them, never quantized on load
     head: MatrixReader
     quantizes_head: bool  # if so, the head cannot share the embedding's matrix
     report: QuantizationReport
@@ -61,7 +62,7 @@ def matrix_source(
     head: MatrixReader = plain if found is None else reader
     if isinstance(checkpoint, GgufCheckpoint):
         reader = head = GgufReader(checkpoint, plain)
-    projections = reader
+    projections = stored = reader
     eight_bits = Fp8Weight if wanted == "fp8" else Int8Weight
     if wanted in ("int8", "fp8"):
         projections = EightBitsOnLoad(floats, report, eight_bits, pool)
@@ -70,7 +71,7 @@ def matrix_source(
     quantizes_head = wanted in ("int8", "int4") if config.quantize_lm_head is None else config.quantize_lm_head
     if quantizes_head:
         head = EightBitsOnLoad(plain, report, eight_bits, pool)
-    return MatrixSource(projections, head, quantizes_head, report)
+    return MatrixSource(projections, stored, head, quantizes_head, report)
 
 
 def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader, pool: Pool | None) -> MatrixReader:

@@ -10,7 +10,8 @@
 // Shapes     query, out     [tokens, heads, head_dim]                        bfloat16, float16 or float
 //            keys, values   [num_blocks, kv_heads, block_size, cached_dim]   the same; or int8 beside 16 bits
 //            head_dim of up to 1024, which zeros follow in the cache up to a multiple of 16; block_size a multiple of 16;
-//            any number of heads per KV head
+//            any number of heads per KV head. latent_attention: values are the first value_dim elements of the one KV
+//            head's keys, so that both products read the same rows
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns
 //            prefill: MOST_ROWS rows x 64 keys, then MOST_ROWS rows x 64 columns, of up to 256 rows per KV head
 // Threads    divide the pairs (tokens of a request, KV head) round robin; if these are too few, ranges of keys as well
@@ -18,283 +19,33 @@
 // Achieved   one core of Zen 4, 2 queries per KV head: decode 0.74 of the read bandwidth from 4,096 keys on, 0.78 with
 //            32 rows, which is what one core reaches when it reads pieces of 4 KB; prefill 0.75 of peak over 2,048 keys,
 //            0.64 over 512, where half tiles compute an eighth too much
-#include "attention/scratch.h"
-#include "attention/softmax.h"
-#include "attention/tiles.h"
-#include "pool.h"
+#include "attention/kernel.h"
+
+#include "latent/latent.h"
 
 namespace {
-
-template <class Kv, bool TILED = false> class Attention {
- public:
-  Attention(Pool* pool, const AttentionParams& p)
-      : pool_(pool), p_(p), size_(p.head_dim), scale_(p), tiles_(p, size_), plan_(p, pool->size()) {}
-
-  void run() {
-    thread_local Arena parts;
-    parts_ = (float*)parts.reserve(plan_.parts * p_.kv_heads * part_floats() * sizeof(float));
-    const int items = (int)plan_.units.size() * p_.kv_heads;
-    // Several items per call, because each walk begins by locating the tiles that it prefetches.
-    const int grain = plan_.decodes() ? std::clamp(items / (8 * ITEMS_PER_THREAD * pool_->size()), 1, 4) : 1;
-    pool_->run_spans(items, grain, [&](int begin, int end) {
-      Walk<Kv> walk(tiles_, plan_, p_.kv_heads, begin);
-      for (int i = begin; i < end; i++) run_item(plan_.order[i], walk);
-    });
-    if (plan_.parts > 0)
-      pool_->run(items, 1, [&](int begin, int end) {
-        for (int item = begin; item < end; item++) join_parts(item);
-      });
-  }
-
- private:
-  using Computed = typename Kv::Computed;
-  using Row = typename Kv::Row;
-  using Scratch = ::Scratch<Kv, TILED>;
-  static constexpr float ONES[] = {1, 1, 1, 1, 1, 1, 1, 1};
-  static_assert(DIRECT_BLOCK <= std::size(ONES));
-
-  void run_item(int item, Walk<Kv>& walk) const {
-    const Unit& unit = plan_.units[item / p_.kv_heads];
-    const int head = item % p_.kv_heads;
-    Scratch s(unit.rows, size_, p_, head);
-    std::conditional_t<TILED, TileRegisters<Bf16Tiles>, char> registers;
-    if constexpr (TILED) s.registers = &registers;
-    TILED ? load_packed_query(unit, head, s) : load_query(unit, head, s);
-    std::fill_n(s.all.total, unit.rows, 0.0f);
-    for (int range = unit.first_range; range <= unit.last_range; range++) {
-      start_range(unit, s);
-      for (int t = unit.first_tile(range); t <= unit.last_tile(range); t++, walk.advance()) {
-        Tile& tile = walk.now().at;
-        if constexpr (IS_CODED<Kv>) tile = expand(tile, walk.next().at, p_, s.expansion);
-        else tiles_.hide(unit, t, tile, s.copies);
-        unit.direct() && !TILED ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
-      }
-      for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load_wide(s.totals + m * WIDE));
-      if (unit.first_range != unit.last_range) join_rows(unit.rows, s.all, s.range);
-    }
-    const Sums& result = unit.first_range == unit.last_range ? s.range : s.all;
-    if (unit.whole()) write(unit, head, result);
-    else keep_part(unit, head, result);
-  }
-
-  size_t query_bytes() const { return ::query_bytes<Kv, TILED>(size_); }
-
-  // The first element of a row, in a tensor [tokens, heads, head_dim].
-  int64_t element(const Unit& unit, int head, int row, int64_t token_stride) const {
-    const int query_head = head * p_.group + row % p_.group;
-    return (unit.first_token + row / p_.group) * token_stride + (int64_t)query_head * size_.head_dim;
-  }
-
-  char* query_row(const Scratch& s, int row) const { return s.query + row * query_bytes(); }
-  float* values_row(const Sums& sums, int row) const { return sums.values + (size_t)row * size_.columns; }
-
-  // Queries in the layout of the products: rows, or for a direct unit the pieces of each block.
-  void load_query(const Unit& unit, int head, const Scratch& s) const {
-    const auto* query = (const typename Kv::Element*)p_.query;
-    for_blocks(unit, [&](int first, int count) {
-      for (int m = 0; m < count; m++) {
-        const auto* from = query + element(unit, head, first + m, p_.query_stride);
-        if (unit.direct()) load_pieces<Computed>(query_row(s, first) + m * PIECE<Computed>, from, count, size_);
-        else load_row<Computed>(query_row(s, first + m), from, size_);
-      }
-    });
-  }
-
-  void load_packed_query(const Unit& unit, int head, const Scratch& s) const {
-    for (int row = 0; row < unit.rows; row++) {
-      size_t step;
-      char* to = packed_row(s.query, unit.rows, row, query_bytes(), step);
-      const auto* from = (const typename Kv::Element*)p_.query + element(unit, head, row, p_.query_stride);
-      pack_query_row(to, step, (const char*)from, size_.head_dim * sizeof(*from));
-    }
-  }
-
-  // Calls body(first row, rows) for each block of rows that are computed together.
-  template <class Body> void for_blocks(const Unit& unit, Body body) const {
-    if constexpr (TILED) {
-      for (int first = 0; first < unit.rows; first += PAIR_ROWS) body(first, std::min(PAIR_ROWS, unit.rows - first));
-      return;
-    }
-    const int most = unit.direct() ? DIRECT_BLOCK : PANEL_BLOCK<Kv>, blocks = (unit.rows + most - 1) / most;
-    for (int b = 0; b < blocks; b++) {
-      const int first = unit.rows * b / blocks;
-      body(first, unit.rows * (b + 1) / blocks - first);
-    }
-  }
-
-  void start_range(const Unit& unit, const Scratch& s) const {
-    std::fill_n(s.range.values, (size_t)unit.rows * size_.columns, 0.0f);
-    std::fill_n(s.range.top, unit.rows, LOWEST);
-    std::fill_n(s.totals, unit.rows * WIDE, 0.0f);
-  }
-
-  // --- one tile ---
-
-  // Keys of the tile that a row attends to: [from, to), which may extend beyond the tile on both sides.
-  int last_seen(const Unit& u, int row) const { return p_.is_bidirectional ? u.seen_to : u.position + row / p_.group + 1; }
-  int sees_to(const Unit& unit, int row, int t) const { return last_seen(unit, row) - t * TILE_KEYS; }
-  int sees_from(const Unit& u, int row, int t) const { return first_seen(p_, u.position + row / p_.group) - t * TILE_KEYS; }
-
-  // Halves of the tile that have keys for the rows up to and including `last`.
-  int halves(const Unit& unit, int last, int t) const { return sees_to(unit, last, t) > HALF_KEYS ? 2 : 1; }
-
-  void weigh_rows(const Unit& unit, int t, int first, int count, const Scratch& s) const {
-    const int seen = halves(unit, first + count - 1, t);
-    for (int m = 0; m < count; m++) {
-      const int row = first + m, from = sees_from(unit, row, t), to = sees_to(unit, row, t);
-      const bool sees_all = from <= 0 && to >= seen * HALF_KEYS;
-      const auto weigh_row = scale_.shapes ? sees_all ? weigh<Kv, false, true> : weigh<Kv, true, true>
-                             : sees_all    ? weigh<Kv, false, false> : weigh<Kv, true, false>;
-      Slant slant{0, unit.position + row / p_.group - t * TILE_KEYS};
-      if (s.slopes) slant.slope = LOG2E * s.slopes[row % p_.group];
-      if (p_.bias) slant.bias = of_tile(p_, s.biases + row % p_.group * bias_floats(p_), -slant.level);
-      float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * WIDE;
-      s.keep[m] = weigh_row(scores, seen, from, to, scale_, slant, s.range.top[row], totals,
-                            s.weights + m * TILE_KEYS, s.expansion.key_scales, s.expansion.value_scales);
-    }
-  }
-
-  void direct_step(const Unit& unit, int t, const Walk<Kv>& walk, const Scratch& s) const {
-    for_blocks(unit, [&](int first, int count) {
-      const auto block = [&](auto rows) {
-        if (first == 0 && !IS_CODED<Kv>) direct_block<rows, true>(unit, t, first, walk, s);
-        else direct_block<rows, false>(unit, t, first, walk, s);
-      };
-      with_rows<DIRECT_BLOCK>(count, block);
-    });
-  }
-
-  template <int ROWS, bool AHEAD>
-  void direct_block(const Unit& unit, int t, int first, const Walk<Kv>& walk, const Scratch& s) const {
-    const Tile& tile = walk.now().at;
-    constexpr int WIDTH = DIRECT_VECTORS<ROWS> * LANES;
-    const int seen = halves(unit, first + ROWS - 1, t);
-    for (int h = 0; h < seen; h++) {
-      const Ahead ahead{walk.later(h).keys, tile.halves[h].values};
-      float* scores = s.scores + h * HALF_KEYS;
-      direct_scores<Computed, ROWS, AHEAD>(scores, query_row(s, first), size_, tile.halves[h].keys, ahead);
-    }
-    weigh_rows(unit, t, first, ROWS, s);
-    for (int h = 0; h < seen; h++) {
-      const Ahead ahead{walk.later(h).values, walk.later(h).keys};
-      const char* weights = (const char*)(s.weights + h * HALF_KEYS);
-      for (int c = 0; c < size_.row_dim; c += WIDTH) {
-        const bool tail = c + WIDTH > size_.row_dim;
-        const auto add = tail ? direct_values<Computed, ROWS, AHEAD, true> : direct_values<Computed, ROWS, AHEAD, false>;
-        const size_t offset = c * sizeof(typename Kv::Element);
-        float* sums = values_row(s.range, first) + c;
-        add(sums, h == 0 ? s.keep : ONES, weights, size_, tile.halves[h].values, offset, ahead);
-      }
-    }
-  }
-
-  void panel_step(const Unit& unit, int t, const Walk<Kv>& walk, const Scratch& s) const {
-    const Tile &tile = walk.now().at, &next = walk.next().at;
-    const int seen = halves(unit, unit.rows - 1, t);
-    for (int h = 0; h < seen; h++) {
-      const auto pack = TILED ? pack_tile_keys<Computed> : pack_keys<Computed, false>;
-      pack(s.keys + h * half_panel<Kv, TILED>(size_), size_, tile.halves[h].keys);
-      pack_values<Computed>(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
-    }
-    const int lines = IS_CODED<Kv> ? 0 : (int)(4 * size_.row_bytes);  // of the next tile, prefetched between blocks
-    int line = 0;
-    for_blocks(unit, [&](int first, int count) {
-      for (const int until = lines * (first + count) / unit.rows; line < until; line++) {
-        const Half& half = next.halves[line / (2 * STREAMS) % 2];
-        prefetch<2>((line % 2 ? half.values : half.keys)[line / 2 % STREAMS] + line / (4 * STREAMS) * 64);
-      }
-      const bool sees_it = sees_to(unit, first + count - 1, t) > 0 && sees_from(unit, first, t) < TILE_KEYS;
-      if (!sees_it) return;
-      if constexpr (TILED) tile_block(unit, t, first, count, s);
-      else with_rows<PANEL_BLOCK<Kv>>(count, [&](auto rows) { panel_block<rows>(unit, t, first, s); });
-    });
-  }
-
-  void tile_block(const Unit& unit, int t, int first, int count, const Scratch& s) const {
-    const int seen = halves(unit, first + count - 1, t);
-    const TilePair query = blocks_of<true>(s.query, unit.rows, first, query_bytes());
-    for (int h = 0; h < seen; h++)
-      tile_scores(*s.registers, s.scores + h * HALF_KEYS, query, s.keys + h * half_panel<Kv, TILED>(size_), head_pieces(size_.words));
-    weigh_rows(unit, t, first, count, s);
-    const TilePair weights = blocks_of<false>((const char*)s.weights, count, 0, TILE_KEYS * sizeof(Row));
-    tile_values(*s.registers, values_row(s.range, first), size_.columns, s.keep, weights, s.values, seen);
-  }
-
-  template <int ROWS> void panel_block(const Unit& unit, int t, int first, const Scratch& s) const {
-    using F = typename Kv::F;
-    const int seen = halves(unit, first + ROWS - 1, t);
-    for (int h = 0; h < seen; h++) {
-      const char* panel = s.keys + h * size_.words * STEP_BYTES;
-      panel_scores<F, ROWS>(s.scores + h * HALF_KEYS, query_row(s, first), query_bytes(), panel, size_.words / 4);
-    }
-    weigh_rows(unit, t, first, ROWS, s);
-    const char* weights = (const char*)s.weights;
-    for (int c = 0; c < size_.columns; c += PANEL) {
-      float* sums = values_row(s.range, first) + c;
-      const char* panel = s.values + c * Scratch::COLUMN_BYTES;
-      product<F, ROWS, true>(sums, size_.columns, weights, TILE_KEYS * sizeof(Row), panel, seen * HALF_WORDS<Kv>, s.keep);
-    }
-  }
-
-  // --- results ---
-
-  void join_rows(int rows, const Sums& all, const Sums& part) const {
-    for (int m = 0; m < rows; m++) {
-      const float* values = values_row(part, m);
-      join(values_row(all, m), all.top[m], all.total[m], values, part.top[m], part.total[m], size_.columns, scale_);
-    }
-  }
-
-  void write(const Unit& unit, int head, const Sums& sums) const {
-    for (int m = 0; m < unit.rows; m++) {
-      auto* out = (typename Kv::Element*)p_.out + element(unit, head, m, p_.out_stride);
-      const float* sink = p_.sinks ? p_.sinks + head * p_.group + m % p_.group : nullptr;
-      const F32 share = splat(share_of(sums.top[m], sums.total[m], sink, scale_));
-      // In tile order, a half that only other rows attend to turns a sum of -0 into 0; adding 0 makes every -0 a 0.
-      const auto mean = [&](F32 sum) { return TILED ? fma(sum, share, splat(0.0f)) : sum * share; };
-      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, mean(load(values_row(sums, m) + c)), size_.head_dim - c);
-    }
-  }
-
-  size_t part_floats() const { return (size_t)DIRECT_ROWS * (size_.columns + 2); }
-  Sums part_at(int part, int head) const {
-    float* at = parts_ + ((size_t)part * p_.kv_heads + head) * part_floats();
-    return {at + 2 * DIRECT_ROWS, at, at + DIRECT_ROWS};
-  }
-  void keep_part(const Unit& unit, int head, const Sums& sums) const {
-    const Sums part = part_at(unit.part, head);
-    std::copy_n(sums.values, (size_t)unit.rows * size_.columns, part.values);
-    std::copy_n(sums.top, unit.rows, part.top);
-    std::copy_n(sums.total, unit.rows, part.total);
-  }
-  void join_parts(int item) const {
-    size_t unit = item / p_.kv_heads;
-    const int head = item % p_.kv_heads;
-    if (!plan_.leads(unit)) return;
-    const Unit& leader = plan_.units[unit];
-    const Sums all = part_at(leader.part, head);
-    for (; plan_.continues(unit); unit++) join_rows(leader.rows, all, part_at(plan_.units[unit + 1].part, head));
-    write(leader, head, all);
-  }
-
-  Pool* pool_;
-  const AttentionParams& p_;
-  const Sizes<Computed> size_;
-  const Scale scale_;
-  const Tiles<Kv> tiles_;
-  const Plan plan_;
-  float* parts_ = nullptr;
-};
 
 using KvDotBf16 = std::conditional_t<WIDENS_BF16, KvWideBf16, KvBf16>;
 using KvDotInt8 = std::conditional_t<WIDENS_BF16, KvWideInt8, KvInt8>;
 
+template <class Kv, bool TILED = false> void attend(Pool* pool, const AttentionParams* p) {
+  Attention<Kv, TILED>(pool, *p, p->head_dim).run();
+}
+template <class Kv, bool TILED = false> void attend_latent(Pool* pool, const LatentAttentionParams* p) {
+  Attention<Kv, TILED>(pool, p->attention, p->value_dim).run();
+}
+
 }  // namespace
 
-void attention_bf16(Pool* pool, const AttentionParams* p) { Attention<KvDotBf16>(pool, *p).run(); }
-void attention_bf16_tile(Pool* pool, const AttentionParams* p) { Attention<KvBf16, true>(pool, *p).run(); }
-void attention_int8_tile(Pool* pool, const AttentionParams* p) { Attention<KvInt8, true>(pool, *p).run(); }
-void attention_int8(Pool* pool, const AttentionParams* p) { Attention<KvDotInt8>(pool, *p).run(); }
-void attention_fp16(Pool* pool, const AttentionParams* p) { Attention<KvFp16>(pool, *p).run(); }
-void attention_int8_fp16(Pool* pool, const AttentionParams* p) { Attention<KvInt8Fp16>(pool, *p).run(); }
-void attention_fp32(Pool* pool, const AttentionParams* p) { Attention<KvFp32>(pool, *p).run(); }
+void attention_bf16(Pool* pool, const AttentionParams* p) { attend<KvDotBf16>(pool, p); }
+void attention_bf16_tile(Pool* pool, const AttentionParams* p) { attend<KvBf16, true>(pool, p); }
+void attention_int8_tile(Pool* pool, const AttentionParams* p) { attend<KvInt8, true>(pool, p); }
+void attention_int8(Pool* pool, const AttentionParams* p) { attend<KvDotInt8>(pool, p); }
+void attention_fp16(Pool* pool, const AttentionParams* p) { attend<KvFp16>(pool, p); }
+void attention_int8_fp16(Pool* pool, const AttentionParams* p) { attend<KvInt8Fp16>(pool, p); }
+void attention_fp32(Pool* pool, const AttentionParams* p) { attend<KvFp32>(pool, p); }
+
+void latent_attention_bf16(Pool* pool, const LatentAttentionParams* p) { attend_latent<KvDotBf16>(pool, p); }
+void latent_attention_bf16_tile(Pool* pool, const LatentAttentionParams* p) { attend_latent<KvBf16, true>(pool, p); }
+void latent_attention_fp16(Pool* pool, const LatentAttentionParams* p) { attend_latent<KvFp16>(pool, p); }
+void latent_attention_fp32(Pool* pool, const LatentAttentionParams* p) { attend_latent<KvFp32>(pool, p); }

@@ -90,14 +90,17 @@ template <class Kv> constexpr int HALF_WORDS = HALF_KEYS / PER_WORD<Kv>;  // of 
 
 // Lengths that follow from the head's size.
 template <class Kv> struct Sizes {
-  int head_dim;      // the model's
-  int row_dim;       // the cache's, padded; also that of products
-  int words;         // of a padded query, key or value
-  size_t row_bytes;  // of the same
-  int columns;       // of an output row in scratch: whole panels
-  explicit Sizes(int dim)
+  int head_dim;       // of a query and a key: the model's
+  int row_dim;        // the cache's, padded; also that of products
+  int words;          // of a padded query, key or value
+  size_t row_bytes;   // of the same
+  int value_dim;      // the first elements of a cached row of values that are mixed: an output
+  int value_columns;  // the same, padded
+  int columns;        // of an output row in scratch: whole panels
+  Sizes(int dim, int of_values)
       : head_dim(dim), row_dim(cached_dim(dim)), words(row_dim / PER_WORD<Kv>),
-        row_bytes(row_dim * sizeof(typename Kv::Element)), columns((dim + PANEL - 1) / PANEL * PANEL) {}
+        row_bytes(row_dim * sizeof(typename Kv::Element)), value_dim(of_values), value_columns(cached_dim(of_values)),
+        columns((of_values + PANEL - 1) / PANEL * PANEL) {}
 };
 
 // Where the streams of a half begin; each consists of 8 consecutive rows.

@@ -83,7 +83,8 @@ struct Plan {
   void cut_ranges() {
     std::vector<Unit> cut;
     for (const Unit& unit : units) {
-      const bool whole = !unit.direct() || unit.first_range == unit.last_range;
+      const bool few = unit.direct() || unit.tokens == 1;  // one token may have many heads
+      const bool whole = !few || unit.first_range == unit.last_range;
       for (int range = unit.first_range; range <= (whole ? unit.first_range : unit.last_range); range++) {
         cut.push_back(unit);
         if (whole) continue;

@@ -146,7 +146,7 @@ template <class Kv, int ROWS, bool AHEAD, bool TAIL>
   constexpr int N = DIRECT_VECTORS<ROWS>;
   constexpr size_t STRIP_BYTES = (size_t)N * LANES * sizeof(typename Kv::Element), WEIGHT_BYTES = sizeof(typename Kv::Row);
   const size_t row_bytes = size.row_bytes;
-  const int columns = size.row_dim - (int)(offset / sizeof(typename Kv::Element));
+  const int columns = size.value_columns - (int)(offset / sizeof(typename Kv::Element));
   F32 acc[ROWS][N];
   EACH(m, ROWS) EACH(n, N) acc[m][n] = load(sums + (size_t)m * size.columns + n * LANES) * splat(keep[m]);
   for (int i = 0; i < PAIRS; i++) {
@@ -225,7 +225,7 @@ template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const 
   constexpr int PANEL_STEPS = 2 / PER_WORD<Kv>;  // for a pair of keys
   for (int panel = 0; panel < size.columns / PANEL; panel++) {
     const size_t offset = (size_t)panel * PANEL * sizeof(typename Kv::Element);
-    const int columns = size.row_dim - panel * PANEL;
+    const int columns = size.value_columns - panel * PANEL;
     for (int pair = 0; pair < HALF_KEYS / 2; pair++) {
       const char* from = values[pair % STREAMS] + pair / STREAMS * 2 * size.row_bytes + offset;
       char* to = panels + ((size_t)panel * 2 * HALF_WORDS<Kv> + pair * PANEL_STEPS) * STEP_BYTES;

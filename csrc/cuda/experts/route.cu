@@ -43,7 +43,7 @@ DEVICE void leave_top_groups(Row& choice, float* scratch) {
       if (x > first) second = first, first = x;
       else if (x > second) second = x;
     }
-    best[s] = SIZE > 1 ? first + second : first;
+    best[s] = SIZE > 1 && SCORE != SOFTMAX ? first + second : first;
   });
   const uint32_t kept = highest<GROUPS, TOP_GROUPS>(best);
 #pragma unroll

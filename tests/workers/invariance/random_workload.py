@@ -52,6 +52,16 @@ GROUPED: dict[str, Any] = {  # three KV groups: two layers with full attention, 
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
 }
+LATENT: dict[str, Any] = {  # latent attention in two dense layers; likewise
+    "model_type": "deepseek_v3",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "first_k_dense_replace": 2,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 36,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,16 @@ def draw_grouped_workload(seed: int) -> Workload:
     workload = draw_workload(seed)
     choice = replace(workload.choice, checkpoint="grouped", quantization="auto")
     return workload if workload.choice.checkpoint == "demo" else replace(workload, choice=choice)
+
+
+def draw_latent_workload(seed: int) -> Workload:
+    """A workload of a model with latent attention, on 1, 2 and 4 ranks in turn, unless `seed` draws the demo model."""
+    workload = draw_workload(seed)
+    if workload.choice.checkpoint == "demo":
+        return workload
+    quantization: str = "auto" if workload.choice.quantization == "int4" else workload.choice.quantization
+    choice = replace(workload.choice, checkpoint="latent", quantization=quantization)
+    return replace(workload, choice=replace(choice, ranks=(1, 2, 4)[seed % 3] if choice.threads == 1 else 1))
 
 
 def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:

@@ -12,7 +12,7 @@ from paged_serve.workers.process.rank import DEMO_MODEL
 
 from ..ranks import Ranks, SharedModel
 from ..tiny_model import write_tiny_model
-from .random_workload import CHECKPOINTS, GROUPED, MAX_MODEL_LEN, ModelChoice
+from .random_workload import CHECKPOINTS, GROUPED, LATENT, MAX_MODEL_LEN, ModelChoice
 
 
 class Models:
@@ -49,7 +49,7 @@ class Models:
             return str(DEMO_MODEL)
         home = self._home / checkpoint
         home.mkdir()
-        options = GROUPED if checkpoint == "grouped" else CHECKPOINTS[checkpoint]
+        options = {**CHECKPOINTS, "grouped": GROUPED, "latent": LATENT}[checkpoint]
         return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **options)
 
     def _group(self, size: int) -> Ranks:

@@ -68,7 +68,8 @@ def _row(logits, experts, correction):
         choice = choice if correction is None else choice + correction
         if experts.groups > 1:
             grouped = choice.reshape(experts.groups, -1)
-            best = highest(np.sort(grouped, 1)[:, ::-1][:, :2].sum(1), experts.top_groups)
+            counted = 1 if experts.score == "softmax" else 2
+            best = highest(np.sort(grouped, 1)[:, ::-1][:, :counted].sum(1), experts.top_groups)
             outside = ~np.isin(np.arange(experts.groups), best)
             choice = np.where(outside[:, None], F32(-np.inf), grouped).ravel()
         chosen = highest(choice, experts.top_k)

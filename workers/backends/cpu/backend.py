@@ -19,7 +19,7 @@ from ...kernels.cpu.gemm import ROW_DTYPES
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.loading import packed
 from ...kernels.cpu.packing import OCTET
-from ...layers.attention import AttentionBackend
+from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
@@ -28,6 +28,7 @@ from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
 from .attention import CpuPagedAttention
+from .latent import CpuLatentHeads
 from .ops import CpuOps
 from .packed_experts import PackedExperts
 from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
@@ -106,6 +107,10 @@ class CpuBackend:
                 "use --cpu-isa torch, which is slow"
             )
         return CpuPagedAttention(self._pool, self._buffers)
+
+    def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
+        packed = replace(layer, keys=self.packed(layer.keys), values=self.packed(layer.values))
+        return CpuLatentHeads(self._pool, self._buffers, packed)
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)

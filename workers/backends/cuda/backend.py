@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.experts import Experts
@@ -12,7 +13,7 @@ from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
-from ...layers.attention import AttentionBackend
+from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
@@ -28,6 +29,7 @@ WITHOUT_EXPERTS = (
     "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
     "--dtype bfloat16 or --device cpu"
 )
+WITHOUT_LATENT = "latent attention has no CUDA kernels; use --device cpu"
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
 
@@ -103,6 +105,9 @@ class CudaBackend:
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)
+
+    def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
+        raise ConfigError(WITHOUT_LATENT)
 
 
 class TiedFixedRowsTable(TorchTable):

@@ -8,7 +8,7 @@ from ...checkpoint.geometry import Activation
 from ...checkpoint.stacked_experts import of_expert
 from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
-from ...layers.attention import AttentionBackend
+from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
@@ -18,6 +18,7 @@ from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .attention import TorchOracle
 from .experts import TorchExperts
+from .latent import TorchLatentHeads
 from .ops import TorchOps
 from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
 from .single_rows import aligned, linear_by_rows
@@ -84,6 +85,9 @@ class TorchBackend:
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return TorchOracle()
+
+    def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
+        return TorchLatentHeads(layer, attention, self._product)
 
     def sampling(self, vocab_size: int) -> Passes:
         return NumpyPasses(vocab_size)

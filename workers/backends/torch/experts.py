@@ -88,11 +88,12 @@ def _highest(values: Tensor, count: int) -> Tensor:
 
 
 def _in_top_groups(choice: Tensor, experts: Experts) -> Tensor:
-    """`choice`, with -infinity outside of the groups whose two highest values add to the most."""
+    """`choice`, with -infinity outside of the best groups: by their two highest values, with softmax by the highest."""
     if experts.groups == 1:
         return choice
     grouped = choice.view(len(choice), experts.groups, -1)
-    best = grouped.sort(dim=2, descending=True).values[:, :, :2].sum(2)
+    counted = 1 if experts.score == "softmax" else 2
+    best = grouped.sort(dim=2, descending=True).values[:, :, :counted].sum(2)
     kept = torch.zeros_like(best, dtype=torch.bool).scatter_(1, _highest(best, experts.top_groups), True)
     return grouped.masked_fill(~kept.unsqueeze(2), -torch.inf).flatten(1)
 

@@ -38,10 +38,20 @@ def attention(
     Heads in the cache have cached_head_dim(head_dim) elements. Positions that no token attends to may hold anything.
     Returns [tokens, heads, head_dim] in the query's dtype: that of the cache, or a 16-bit dtype with an int8 cache.
     """
-    keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
-    block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype)
+    assert query.shape == out.shape
+    kernel = KERNELS[query.dtype, view.cache.keys[layer].dtype]
+    pool.functions[kernel](pool.handle, PARAMS(*attention_fields(query, view, layer, options, out)))
+    return out
+
+
+def attention_fields(
+    query: Tensor, view: CacheView, layer: int, options: AttentionOptions, out: Tensor
+) -> tuple[float, ...]:
+    """The fields of AttentionParams, checked."""
+    keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
+    block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
     _, kv_heads, block_size, cached_dim = keys.shape
     head_dim = query.shape[2]
     assert cached_dim == cached_head_dim(head_dim), (cached_dim, head_dim)
@@ -50,12 +60,13 @@ def attention(
     assert query.dtype == out.dtype
     assert keys.dtype == values.dtype
     assert (keys.dtype == torch.int8) == (scales is not None)
-    assert query.shape == out.shape
+    assert query.shape[:2] == out.shape[:2]
     assert query.shape[1] % kv_heads == 0
     assert values.shape == keys.shape
     assert keys.is_contiguous()
     assert values.is_contiguous()
-    assert query.stride()[1:] == out.stride()[1:] == (head_dim, 1)
+    assert query.stride()[1:] == (head_dim, 1)
+    assert out.stride()[1:] == (out.shape[2], 1)
     assert block_tables.dtype == row_starts.dtype == kv_lens.dtype == torch.int32
     assert block_tables.stride(1) == row_starts.stride(0) == kv_lens.stride(0) == 1
     assert len(block_tables) == len(row_starts) - 1 == len(kv_lens)
@@ -76,7 +87,7 @@ def attention(
     of_heads = (0 if each is None else each.data_ptr() for each in (options.slopes, bias, options.sinks))
     bias_reach = 0 if bias is None else bias.shape[1] // 2
     cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
-    params = PARAMS(
+    return (
         *(out.data_ptr(), query.data_ptr(), *cache),
         *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
         *(*of_heads, out.stride(0), query.stride(0)),
@@ -85,5 +96,3 @@ def attention(
         *(options.window, options.attention_chunk, options.is_bidirectional, bias_reach),
         *(options.scale, options.cap),
     )
-    pool.functions[KERNELS[query.dtype, keys.dtype]](pool.handle, params)
-    return out

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from paged_serve.protocol.errors import ConfigError
 
 from .parameters import KERNELS, PackPart, PoolParams
+from .structs.latent import LATENT_KERNELS
 
 FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -34,6 +35,8 @@ TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/c
     "expert_gemm_int4": "expert_gemm_int4_tile",
     "attention_bf16": "attention_bf16_tile",
     "attention_int8": "attention_int8_tile",
+    "head_gemm_bf16": "head_gemm_bf16_tile",
+    "latent_attention_bf16": "latent_attention_bf16_tile",
 }
 SPIN_US = 50  # time that an idle thread spins, longer than Python takes between two kernels of a step
 Summation = Literal["auto", "dot", "tile"]
@@ -57,7 +60,8 @@ class Library:
         self._dll.peak_operations.restype = self._dll.product_operations.restype = c_int64
         self.isa: str = self._dll.isa_name().decode()
         self.machine_isa: str = self._dll.machine_isa().decode()
-        structs: set[type[ctypes.Structure]] = {PoolParams, PackPart, *KERNELS.values()}
+        kernels = KERNELS | LATENT_KERNELS
+        structs: set[type[ctypes.Structure]] = {PoolParams, PackPart, *kernels.values()}
         for params in structs:
             size = self._dll.struct_size(params.__name__.encode())
             if size != ctypes.sizeof(params):
@@ -65,7 +69,7 @@ class Library:
                     f"{path} was built from different sources: its {params.__name__} has {size} bytes, not "
                     f"{ctypes.sizeof(params)}. Build it again: python setup.py build_ext --inplace"
                 )
-        functions = {name: getattr(self._dll, name) for name in KERNELS}
+        functions = {name: getattr(self._dll, name) for name in kernels}
         for function in functions.values():
             function.restype, function.argtypes = None, [c_void_p, c_void_p]
         self.functions: dict[str, Kernel] = functions

@@ -8,7 +8,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import alibi_slopes
+from ...checkpoint.attention_options import Latent, alibi_slopes
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
@@ -37,6 +37,18 @@ class ExpertNames:
     shared_up: str = "model.layers.{}.mlp.shared_expert.up_proj"
     shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
     shared_expert_gate: str = "model.layers.{}.mlp.shared_expert_gate"
+
+
+@dataclass(frozen=True, slots=True)
+class LatentNames:
+    """Names of the projections and norms of latent attention; directly projected queries are WeightNames.query."""
+
+    query_down: str = "model.layers.{}.self_attn.q_a_proj"
+    query_norm: str = "model.layers.{}.self_attn.q_a_layernorm.weight"
+    query_up: str = "model.layers.{}.self_attn.q_b_proj"
+    down: str = "model.layers.{}.self_attn.kv_a_proj_with_mqa"  # the latent, then the key that all heads share
+    norm: str = "model.layers.{}.self_attn.kv_a_layernorm.weight"
+    up: str = "model.layers.{}.self_attn.kv_b_proj"  # of each head: its keys, then its values
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,7 @@ class WeightNames:
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
     experts: ExpertNames = ExpertNames()
+    latent: LatentNames = LatentNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
@@ -84,7 +97,8 @@ class WeightNames:
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
         experts = replace(self.experts, **_without(prefix, asdict(self.experts)))
-        return replace(self, experts=experts, **_without(prefix, asdict(self)))
+        latent = replace(self.latent, **_without(prefix, asdict(self.latent)))
+        return replace(self, experts=experts, latent=latent, **_without(prefix, asdict(self)))
 
 
 def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +186,10 @@ def no_experts(_: HFConfig) -> tuple[Experts | None, ...]:
     return ()
 
 
+def no_latent(_: HFConfig) -> Latent | None:
+    return None
+
+
 def no_reaches(_: HFConfig) -> tuple[int, ...]:
     return ()
 
@@ -221,6 +239,7 @@ class Family:
     qk_norm_per_head: bool = False  # each head has its own weights
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
+    latent: Callable[[HFConfig], Latent | None] = no_latent  # the sizes of latent attention; raises ConfigError
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
     reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry

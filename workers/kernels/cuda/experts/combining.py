@@ -68,7 +68,9 @@ def weigh_kernel(dtype: torch.dtype, size: int, top_k: int) -> Kernel:
     return _kernel("weigh", "weigh_experts", (("SCALAR", SCALARS[dtype]), ("SIZE", size), ("TOP_K", top_k)), size)
 
 
-def clamped_gate(launcher: Launcher, x: Tensor, activation: Activation, count: int | None = None) -> Tensor:
+def clamped_gate(
+    launcher: Launcher, x: Tensor, activation: Activation, count: int | None = None, out: Tensor | None = None
+) -> Tensor:
     """The clamped activation of [rows, 2 * n], gate then up, for the rows in use. Returns [rows, n].
 
     `count` is the address of the number of rows in use; None: all.
@@ -77,7 +79,10 @@ def clamped_gate(launcher: Launcher, x: Tensor, activation: Activation, count: i
     assert activation.kind == "clamped", activation
     assert x.is_contiguous()
     assert x.data_ptr() % 16 == 0
-    out = x.new_empty((rows, size))
+    out = x.new_empty((rows, size)) if out is None else out
+    assert out.shape == (rows, size), out.shape
+    assert out.dtype == x.dtype, out.dtype
+    assert out.is_contiguous()
     kernel = clamped_kernel(x.dtype, size)
     if rows:
         params = ClampedGateParams(out.data_ptr(), x.data_ptr(), count, activation.slope, activation.limit)

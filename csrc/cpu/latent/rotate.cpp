@@ -1,0 +1,55 @@
+// cache_latents, rotate_heads: what latent attention does to a token's row of the cache, and to the rotated part of its queries.
+//
+// Algorithm  results are computed in float and rounded once, when they are stored; sums as in rows.h
+// Shapes     latent/latent.h
+// Tile       one token by one thread; the caller does tiny work alone
+// Floor      each array passes through level 2 once
+// Achieved   docs/benchmarks.md
+#include "attention/heads.h"
+#include "latent/latent.h"
+#include "rows.h"
+
+namespace {
+
+// Elements i and i + size / 2 are a pair.
+template <class Element> void rotate_pairs(Element* out, const Element* x, const float* angles, int size) {
+  const int half = size / 2;
+  each_vector(half, [&](int at, int n) {
+    const F32 low = get(x + at, n), high = get(x + half + at, n);
+    const F32 cosine = get(angles + at, n), sine = get(angles + half + at, n);
+    put(out + at, low * cosine - high * sine, n);
+    put(out + half + at, high * cosine + low * sine, n);
+  });
+}
+
+template <class Element> void cache_token(const CacheLatentsParams& p, int token) {
+  const int64_t size = p.kv_rank + p.rope_dim, row_dim = cached_dim((int)size);
+  const Element* x = (const Element*)p.latents + token * p.stride;
+  Element* row = (Element*)p.rows + p.slots[token] * row_dim;
+  const float squares = sum_of_squares(p.kv_rank, [&](int at, int n) { return get(x + at, n); });
+  const float scale = norm_scale(squares, p.kv_rank, p.eps);
+  each_vector(p.kv_rank, [&](int at, int n) { put(row + at, get(x + at, n) * scale * get(p.norm + at, n), n); });
+  rotate_pairs(row + p.kv_rank, x + p.kv_rank, p.angles + p.positions[token] * p.rope_dim, p.rope_dim);
+  std::fill(row + size, row + row_dim, Element{});
+}
+
+template <class Element> void rotate_token(const RotateHeadsParams& p, int token) {
+  const float* angles = p.angles + p.positions[token] * p.rope_dim;
+  const Element* x = (const Element*)p.query + token * p.query_stride;
+  Element* out = (Element*)p.out + token * p.out_stride;
+  for (int head = 0; head < p.heads; head++) rotate_pairs(out + head * p.out_step, x + head * p.query_step, angles, p.rope_dim);
+}
+
+}  // namespace
+
+void cache_latents(Pool* pool, const CacheLatentsParams* p) {
+  with_element(p->dtype, [&](auto x) {
+    for_rows(pool, p->tokens, p->kv_rank + p->rope_dim, [&](int at) { cache_token<decltype(x)>(*p, at); });
+  });
+}
+
+void rotate_heads(Pool* pool, const RotateHeadsParams* p) {
+  with_element(p->dtype, [&](auto x) {
+    for_rows(pool, p->tokens, p->heads * p->rope_dim, [&](int at) { rotate_token<decltype(x)>(*p, at); });
+  });
+}

@@ -1,0 +1,204 @@
+"""Latent attention: its cache, the determinism contract, and what is refused by name."""
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig
+from paged_serve.workers.backends.cuda.backend import WITHOUT_LATENT, CudaBackend
+from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kv.budget import cache_dtype
+from paged_serve.workers.models import loading
+
+from ..checkpoints import ours, random_tokens, write_checkpoint
+from ..paged_loop import PagedLoop
+from ..ranks import on_ranks
+
+WAYS = [
+    *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
+    *({"quantization": kind, "quantization_group_size": 32} for kind in ("int8", "int4")),
+]
+ORDERS = [*(("dot", way) for way in WAYS), ("tile", WAYS[0]), ("tile", WAYS[-1])]
+PROMPT = random_tokens(60)
+CACHED = 48  # elements of a token in the cache: kv_lora_rank=32 and qk_rope_head_dim=16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("latent")
+    write_checkpoint("deepseek-v2", path, torch.bfloat16)
+    return path
+
+
+@pytest.fixture
+def changed(folder, tmp_path):
+    """Writes the checkpoint with `change(tensors)` applied, and with other fields of config.json."""
+
+    def write(change=lambda tensors: None, **fields):
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, tmp_path / "model.safetensors")
+        config = json.loads((folder / "config.json").read_text()) | fields
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return write
+
+
+def whole_prompt(model):
+    loop = PagedLoop(model)
+    return loop.prefill(loop.row(PROMPT))
+
+
+def test_the_cache_has_one_vector_for_each_token_on_every_rank(folder, tmp_path, pools):
+    for pool in pools:
+        model = ours(folder, pool=pool)
+        cache = PagedLoop(model).cache
+        assert [keys.data_ptr() for keys in cache.keys] == [values.data_ptr() for values in cache.values]
+        assert cache.keys[0].shape == (64, 1, 16, CACHED)
+        for size in (1, 2, 4):
+            assert model.geometry.kv_bytes_per_block(16, size, torch.bfloat16) == 3 * CACHED * 16 * 2
+
+
+@pytest.mark.parametrize(("summation", "options"), ORDERS, ids=str)
+def test_chunks_neighbours_decode_steps_prefix_hits_and_threads_change_no_bit(summation, options, folder):
+    isa = cpu.runnable_isas()[:1] or pytest.skip("the kernels are not built")
+    pools = [cpu.Pool(cpu.load_library(isa[0]), [-1] * threads, summation=summation) for threads in (1, 2)]
+    expected = whole_prompt(ours(folder, pool=pools[0], **options))
+    loop = PagedLoop(ours(folder, pool=pools[1], **options))
+    row, others = loop.row(PROMPT), [loop.row(random_tokens(60, seed)) for seed in (1, 2)]
+    for start, stop in pairwise((0, 33, 34, 35, 36, 60)):
+        found = loop.step([(each, stop - start) for each in (row, *others)])[: stop - start]
+        assert torch.equal(found, expected[start:stop])
+    hit = loop.row(PROMPT, row, 2)
+    assert torch.equal(loop.prefill(hit), expected[32:])
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
+def test_ranks_and_instruction_sets_have_the_bits_of_one(options, folder, tmp_path):
+    isas = cpu.runnable_isas() or pytest.skip("the kernels are not built")
+    pools = [cpu.Pool(cpu.load_library(isas[rank % len(isas)]), [-1], summation="dot") for rank in range(4)]
+    expected = whole_prompt(ours(folder, pool=pools[0], **options))
+    for isa in isas[1:]:
+        pools.append(cpu.Pool(cpu.load_library(isa), [-1], summation="dot"))
+        assert torch.equal(whole_prompt(ours(folder, pool=pools[-1], **options)), expected), isa
+    for size in (2, 4):
+        work = lambda group: whole_prompt(ours(folder, group=group, pool=pools[group.rank], **options))  # noqa: E731
+        for found in on_ranks(size, tmp_path / f"rendezvous-{size}", work):
+            assert torch.equal(found, expected)
+    for pool in pools:
+        pool.close()
+
+
+def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
+    pool = make_pool() or pytest.skip("the kernels are not built")
+    for options in ({}, {"quantization": "int8"}):
+        expected = whole_prompt(ours(folder, pool=pool, **options))
+        for _ in range(2):
+            found = whole_prompt(ours(folder, pool=pool, packed_weights_dir=str(tmp_path), **options))
+            assert torch.equal(found, expected)
+    assert len(list(tmp_path.glob("*.packed"))) == 2
+
+
+def test_layers_that_predict_further_tokens_are_not_used(folder, changed, pools):
+    def with_two_more(tensors):
+        for name in [name for name in tensors if name.startswith("model.layers.2.")]:
+            tensors |= {name.replace(".2.", f".{layer}.", 1): tensors[name].clone() for layer in (3, 4)}
+        tensors["model.layers.3.eh_proj.weight"] = torch.zeros(4, 4)
+
+    more = changed(with_two_more, num_nextn_predict_layers=2)
+    for pool in pools:
+        one, other = (whole_prompt(ours(path, pool=pool)) for path in (folder, more))
+        assert torch.equal(one, other)
+
+
+def test_rope_parameters_as_published_are_the_same_model(folder, changed, pools):
+    """The published files have `rope_scaling` with a `type`, and neither head_dim nor qk_head_dim."""
+    config = json.loads((folder / "config.json").read_text())
+    rope = dict(config["rope_parameters"])
+    theta, kind = rope.pop("rope_theta"), rope.pop("rope_type")
+    published = changed(rope_parameters=None, rope_scaling={"type": kind, **rope}, rope_theta=theta, head_dim=None)
+    for pool in pools:
+        one, other = (whole_prompt(ours(path, pool=pool)) for path in (folder, published))
+        assert torch.equal(one, other)
+
+
+def test_an_int8_cache_is_refused_by_name(folder, pools):
+    config = Config(model=ModelConfig(model=str(folder)), cache=CacheConfig(kv_cache_dtype="int8"))
+    for pool in pools:
+        with pytest.raises(ConfigError, match="kv_cache_dtype=int8 is not supported for latent attention; use"):
+            cache_dtype(config, ours(folder, pool=pool))
+
+
+def test_devices_without_kernels_refuse_it_by_name(folder, monkeypatch):
+    monkeypatch.setattr(loading, "device_of", lambda config: "cuda")
+    with pytest.raises(ConfigError, match="latent attention has no CUDA kernels; use --device cpu"):
+        ours(folder)
+    with pytest.raises(ConfigError, match=WITHOUT_LATENT):
+        CudaBackend.latent_heads(None, None, None)
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def cut(name):
+    def change(tensors):
+        tensors[name] = tensors[name][:-1].clone()
+
+    return change
+
+
+LAYER = "model.layers.1.self_attn"
+UP, DOWN = f"{LAYER}.kv_b_proj.weight", f"{LAYER}.kv_a_proj_with_mqa.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "message"),
+    [
+        (without(UP), {}, f"no tensor {UP}, a projection of latent attention"),
+        (without(DOWN), {}, f"no tensor {DOWN}"),
+        (without(f"{LAYER}.q_a_proj.weight"), {}, "no tensor .*q_a_proj"),
+        (without(f"{LAYER}.o_proj.weight"), {}, "no tensor .*o_proj"),
+        (cut(UP), {}, rf"{UP} has shape \[175, 32\], but config.json asks for \[176, 32\]"),
+        (cut(DOWN), {}, rf"{DOWN} has shape \[47, 128\]"),
+        (None, {"v_head_dim": 21}, "kv_b_proj.weight has shape .*v_head_dim must be the checkpoint's"),
+        (None, {"q_lora_rank": None}, "no tensor model.layers.0.self_attn.q_proj.weight"),
+        (None, {"q_lora_rank": 0}, "q_lora_rank=0 must be at least 1, or null"),
+        (None, {"kv_lora_rank": 0}, "kv_lora_rank=0 must be at least 1"),
+        (None, {"qk_nope_head_dim": -1}, "qk_nope_head_dim=-1 must be at least 1"),
+        (None, {"v_head_dim": 0}, "v_head_dim=0 must be at least 1"),
+        (None, {"qk_rope_head_dim": 15}, "qk_rope_head_dim=15 must be even"),
+        (None, {"kv_lora_rank": 1024}, "kv_lora_rank=1024 and qk_rope_head_dim=16 must be at most 1024 together"),
+        (None, {"kv_lora_rank": "wide"}, "kv_lora_rank"),
+        (None, {"topk_method": "noaux_tc"}, "topk_method='noaux_tc' is not supported for DeepSeek-V2"),
+        (None, {"scoring_func": "sigmoid"}, "scoring_func=sigmoid is not supported for DeepSeek-V2"),
+        (None, {"attention_bias": True}, "attention_bias=True is not supported for DeepSeek-V2"),
+        (None, {"moe_layer_freq": 2}, "moe_layer_freq=2 is not supported for DeepSeek-V2"),
+    ],
+)
+def test_what_contradicts_config_json_is_refused_by_name_before_a_file_is_mapped(
+    change, fields, message, changed, monkeypatch
+):
+    path = changed(change or (lambda tensors: None), **fields)
+
+    def mapped(*arguments, **options):
+        raise AssertionError("a file was mapped")
+
+    monkeypatch.setattr(Checkpoint, "read", mapped)
+    with pytest.raises(ConfigError, match=message):
+        ours(path)
+
+
+def test_heads_that_ranks_cannot_share_are_refused(tmp_path):
+    write_checkpoint("deepseek-v3", tmp_path)
+    _, geometry = loading.read_model(tmp_path, ModelConfig())
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size=8 .*; use one of 1, 2, 4"):
+        geometry.check_tensor_parallel(8)

@@ -1,0 +1,45 @@
+"""Mirrors of the structs in csrc/cpu/latent/latent.h."""
+
+import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
+
+from ..parameters import AttentionParams, GemmParams
+
+
+class HeadGemmParams(ctypes.Structure):
+    _fields_ = (
+        ("product", GemmParams),
+        *((name, c_int64) for name in ("weight_stride", "x_step", "y_step")),
+        ("heads", c_int32),
+    )
+
+
+class CacheLatentsParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("rows", "latents", "norm", "angles", "positions", "slots")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("tokens", "kv_rank", "rope_dim")),
+        ("eps", c_float),
+        ("dtype", c_int32),
+    )
+
+
+class RotateHeadsParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("out", "query", "angles", "positions")),
+        *((name, c_int64) for name in ("out_stride", "query_stride", "out_step", "query_step")),
+        *((name, c_int32) for name in ("tokens", "heads", "rope_dim", "dtype")),
+    )
+
+
+class LatentAttentionParams(ctypes.Structure):
+    _fields_ = (("attention", AttentionParams), ("value_dim", c_int32))
+
+
+DTYPES = ("bf16", "bf16_tile", "fp16", "fp32")
+LATENT_KERNELS: dict[str, type[ctypes.Structure]] = {
+    **{f"head_gemm_{dtype}": HeadGemmParams for dtype in DTYPES},
+    **{f"latent_attention_{dtype}": LatentAttentionParams for dtype in DTYPES},
+    "cache_latents": CacheLatentsParams,
+    "rotate_heads": RotateHeadsParams,
+}
