@@ -152,8 +152,8 @@ MUTATIONS = [
     (PRODUCT, "if (has_second) out[1] = y;", "out[1] = y;", "a column beyond the last is written"),
     (
         PRODUCT,
-        "int64_t(group.first + row) * p.outputs",
-        "int64_t(row) * p.outputs",
+        "int64_t(group.first + row) * p.out_stride",
+        "int64_t(row) * p.out_stride",
         "all experts write the first's places",
     ),
     (PRODUCT, "+ group.index * p.out_group", "", "all segments write the first's sums"),

@@ -139,10 +139,10 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return SingleRowsBackend()
     from ..backends.cuda.backend import WITHOUT_EXPERTS, WITHOUT_LATENT, CudaBackend, computes
 
-    if geometry.latent:
-        raise ConfigError(WITHOUT_LATENT)
     if computes(geometry):
         return CudaBackend.for_current_device(config)
+    if geometry.latent:
+        raise ConfigError(WITHOUT_LATENT)
     if geometry.has_experts:
         raise ConfigError(WITHOUT_EXPERTS)
     return TorchBackend("cuda")

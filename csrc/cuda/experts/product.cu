@@ -77,7 +77,7 @@ DEVICE void store(const Sums& sums, const ExpertProductParams& p, const Group& g
         const bool has_second = column + 1 < p.outputs;
         float x = sums[i][j][2 * half], y = sums[i][j][2 * half + 1];
         if (bias) x += bias[column], y += has_second ? bias[column + 1] : 0.f;
-        store2(out + int64_t(group.first + row) * p.outputs + column, x, y, has_second);
+        store2(out + int64_t(group.first + row) * p.out_stride + column, x, y, has_second);
       }
     }
 }

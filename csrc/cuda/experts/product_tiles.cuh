@@ -13,6 +13,7 @@ struct ExpertProductParams {
   const int32_t* starts;   // [groups + 1], group g has the out rows [starts[g], starts[g + 1]); or null: each has `rows`
   int64_t x_stride, weight_stride;           // elements from row to row, multiples of 8
   int64_t x_group, weight_group, out_group;  // elements from group to group, the first two multiples of 8
+  int64_t out_stride;                        // elements from row to row
   int32_t rows, inputs, outputs;             // inputs: of a group, a multiple of 8
 };
 

@@ -18,7 +18,10 @@ MAX_DEPTH = 65535  # of a grid
 class ExpertProductParams(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("out", "x", "weight", "bias", "sources", "starts")),
-        *((name, ctypes.c_int64) for name in ("x_stride", "weight_stride", "x_group", "weight_group", "out_group")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("x_stride", "weight_stride", "x_group", "weight_group", "out_group", "out_stride")
+        ),
         *((name, ctypes.c_int) for name in ("rows", "inputs", "outputs")),
     )
 
@@ -70,7 +73,7 @@ def expert_product(
     _check(x, weight, out, inputs)
     pointers = out.data_ptr(), x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr()
     sorted_by = places.sources.data_ptr() if gathers else None, places.starts.data_ptr()
-    strides = x.stride(0), inputs, 0, padded * inputs, 0
+    strides = x.stride(0), inputs, 0, padded * inputs, 0, outputs
     shape = shape_for(count, held)
     if count and held:
         grid = _grid(shape, outputs, held, -(-count // held))
@@ -90,12 +93,36 @@ def segmented_product(launcher: Launcher, x: Tensor, weight: Tensor, segments: i
     assert part * segments == inputs, (inputs, segments)
     out = torch.empty((segments, rows, outputs), dtype=torch.float32, device=x.device)
     _check(x, weight, out, part)
-    strides = x.stride(0), inputs, part, part, rows * outputs
+    strides = x.stride(0), inputs, part, part, rows * outputs, outputs
     pointers = out.data_ptr(), x.data_ptr(), weight.data_ptr(), None, None, None
     shape = shape_for(rows, 8)
     if rows:
         params = ExpertProductParams(*pointers, *strides, rows, part, outputs)
         launcher.launch(product_kernel(x.dtype, out.dtype, shape), _grid(shape, outputs, segments, rows), params)
+    return out
+
+
+def head_product(launcher: Launcher, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """Set `out` [rows, heads, outputs] to the product of `x` [rows, heads, inputs] and each head's own weight.
+
+    `weight` is stacked like experts: [heads * padded outputs, inputs]. Rows and heads of `x` and `out` may be strided.
+    """
+    (rows, heads, inputs), outputs = x.shape, out.shape[2]
+    padded = padded_outputs(outputs)
+    assert out.shape[:2] == (rows, heads), out.shape
+    assert out.dtype == x.dtype == weight.dtype, (out.dtype, x.dtype, weight.dtype)
+    assert weight.shape == (heads * padded, inputs), (weight.shape, heads, padded)
+    assert weight.is_contiguous()
+    assert x.stride(2) == out.stride(2) == 1
+    assert inputs % INPUTS_MULTIPLE == x.stride(0) % INPUTS_MULTIPLE == x.stride(1) % INPUTS_MULTIPLE == 0
+    assert outputs % 2 == out.stride(0) % 2 == out.stride(1) % 2 == 0
+    assert x.data_ptr() % 16 == weight.data_ptr() % 16 == out.data_ptr() % 4 == 0
+    strides = x.stride(0), inputs, x.stride(1), padded * inputs, out.stride(1), out.stride(0)
+    pointers = out.data_ptr(), x.data_ptr(), weight.data_ptr(), None, None, None
+    shape = shape_for(rows, 8)
+    if rows:
+        params = ExpertProductParams(*pointers, *strides, rows, inputs, outputs)
+        launcher.launch(product_kernel(x.dtype, out.dtype, shape), _grid(shape, outputs, heads, rows), params)
     return out
 
 

@@ -1,4 +1,4 @@
-"""A model with experts on one and two ranks of an emulated CUDA device, with captured graphs and without.
+"""Models with experts and with latent attention on ranks of an emulated CUDA device, with captured graphs and without.
 
 A graph holds the launches of a step for any tokens: how many rows an expert has is read when it is replayed.
 """
@@ -30,10 +30,26 @@ def emulator():
     return EmulatorLauncher()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+LATENT = {
+    "model_type": "deepseek_v3",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "first_k_dense_replace": 2,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 48,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+}
+
+
+@pytest.fixture(scope="module", params=["experts", "latent"])
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param)
+    return write_tiny_model(path, **LATENT) if request.param == "latent" else write_mixture(path)
+
+
+def write_mixture(path):
     """The tiny model with six experts, each another permutation of its feed-forward's elements."""
-    path = tmp_path_factory.mktemp("experts")
     sizes = {"num_local_experts": NUM_EXPERTS, "num_experts_per_tok": 2, "sliding_window": None}
     write_tiny_model(path, model_type="mixtral", architectures=["MixtralForCausalLM"], **sizes)
     tensors, generator = load_file(path / "model.safetensors"), torch.Generator().manual_seed(1)
