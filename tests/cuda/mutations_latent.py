@@ -33,18 +33,11 @@ MUTATIONS = [
     # Queries, scores and weights.
     (
         KERNEL,
-        "const bool valid = row < item.work.rows;",
-        "const bool valid = row <= item.work.rows;",
-        "one row too many",
-    ),
-    (
-        KERNEL,
         "item.lane % 16) * STRIDE + item.lane / 16 * 16;\n  const int key",
         "item.lane % 16) * STRIDE;\n  const int key",
         "half of the dims",
     ),
     (KERNEL, "item.lane % 8 + item.lane / 16 * 8;", "item.lane % 16;", "keys in another order"),
-    (KERNEL, "of_keys + t * 16 * STRIDE + k * 32", "of_keys + k * 32", "the first keys for all"),
     (KERNEL, "item.lane % 4 * 2 + e)) scores", "item.lane % 4 * 2)) scores", "a mask for pairs of keys"),
     (KERNEL, "first_key + item.share * WARP_KEYS + t * 8", "first_key + t * 8", "masks of the first warp for all"),
     (KERNEL, "exchange.join_highs(high);", "", "each warp subtracts another score"),

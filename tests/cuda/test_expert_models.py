@@ -26,12 +26,8 @@ VARIANTS = {
 }
 
 
-IN_CI = ("qwen3-moe", "gpt-oss")
-
-
-@pytest.mark.parametrize(
-    "variant", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.nightly) for name in VARIANTS]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_family_is_close_to_float32_in_any_chunk_and_batch(tmp_path, variant):
     """A token's error is usually less than in transformers, which rounds more often; the kernels are those listed.
 

@@ -65,6 +65,7 @@ def write_mixture(path):
     return str(path)
 
 
+@pytest.mark.nightly
 def test_one_rank_gives_the_same_bytes_with_and_without_graphs(emulator, folder):
     device, group = EmulatedDevice(), TensorParallelGroup()
 
