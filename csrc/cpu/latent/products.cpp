@@ -5,7 +5,8 @@
 // Tile       that of the product
 // Threads    divide the heads, and the rows of a head if there are few heads
 // Floor      few rows: the weights are read once, bytes / read bandwidth; many rows: 2 * rows * heads * outputs * inputs flop
-// Achieved   docs/benchmarks.md
+// Achieved   one core of Zen 4, 16 heads of 128 x 512 and of 512 x 128: 1 row 0.79 and 0.88 of the read bandwidth; 32 rows
+//            0.87 and 0.92 of peak
 #include <algorithm>
 
 #include "latent/latent.h"

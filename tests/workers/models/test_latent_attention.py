@@ -15,7 +15,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.budget import cache_dtype
 from paged_serve.workers.models import loading
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
+from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 
@@ -23,7 +23,15 @@ WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
     *({"quantization": kind, "quantization_group_size": 32} for kind in ("int8", "int4")),
 ]
-ORDERS = [*(("dot", way) for way in WAYS), ("tile", WAYS[0]), ("tile", WAYS[-1])]
+FAST = ("bfloat16", "float16", "dot-bfloat16", "dot-int8", "tile-bfloat16")
+
+
+def case(*values):
+    """A parameter with a short name; those that are not FAST are nightly."""
+    name = "-".join(value if isinstance(value, str) else next(iter(value.values())) for value in values)
+    return pytest.param(*values, id=name, marks=() if name in FAST else pytest.mark.nightly)
+
+
 PROMPT = random_tokens(60)
 CACHED = 48  # elements of a token in the cache: kv_lora_rank=32 and qk_rope_head_dim=16
 
@@ -65,7 +73,7 @@ def test_the_cache_has_one_vector_for_each_token_on_every_rank(folder, tmp_path,
             assert model.geometry.kv_bytes_per_block(16, size, torch.bfloat16) == 3 * CACHED * 16 * 2
 
 
-@pytest.mark.parametrize(("summation", "options"), ORDERS, ids=str)
+@pytest.mark.parametrize(("summation", "options"), [case(order, way) for order in ("dot", "tile") for way in WAYS])
 def test_chunks_neighbours_decode_steps_prefix_hits_and_threads_change_no_bit(summation, options, folder):
     isa = cpu.runnable_isas()[:1] or pytest.skip("the kernels are not built")
     pools = [cpu.Pool(cpu.load_library(isa[0]), [-1] * threads, summation=summation) for threads in (1, 2)]
@@ -81,7 +89,7 @@ def test_chunks_neighbours_decode_steps_prefix_hits_and_threads_change_no_bit(su
         pool.close()
 
 
-@pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
+@pytest.mark.parametrize("options", [case(way) for way in WAYS])
 def test_ranks_and_instruction_sets_have_the_bits_of_one(options, folder, tmp_path):
     isas = cpu.runnable_isas() or pytest.skip("the kernels are not built")
     pools = [cpu.Pool(cpu.load_library(isas[rank % len(isas)]), [-1], summation="dot") for rank in range(4)]
@@ -95,6 +103,16 @@ def test_ranks_and_instruction_sets_have_the_bits_of_one(options, folder, tmp_pa
             assert torch.equal(found, expected)
     for pool in pools:
         pool.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_more_accurate_than_in_transformers(dtype, tmp_path, pools):
+    """The median of errors: a token whose experts differ from the exact model's is far off in both."""
+    exact = reference_logits(reference("deepseek-v3", tmp_path, dtype), PROMPT)
+    theirs = reference_logits(transformers_model(tmp_path, dtype), PROMPT)
+    for pool in pools:
+        found = whole_prompt(ours(tmp_path, pool=pool))
+        assert (found - exact).abs().median() < (theirs - exact).abs().median()
 
 
 def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
