@@ -1,6 +1,6 @@
 """Compare the speed of the CUDA kernels with the device's limits and with torch's kernels.
 
-    python scripts/bench_cuda.py {decode,prefill,elementwise,sampler,launch} [--executor emulator]
+    python scripts/bench_cuda.py {decode,prefill,elementwise,experts,sampler,launch} [--executor emulator]
 
 Regimes: decode attention, rotation, norms and gates are bound by memory, prefill attention by the tensor cores, the
 sampler by its passes over the logits, which mostly stay in the L2 cache. Kernels are timed as replays of CUDA graphs on
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from cuda_cases import BF16, Case, Setting, decode, elementwise, prefill
+from cuda_expert_cases import experts
 from cuda_sampling_cases import sampler
 from cuda_timing import EagerTimer, GraphTimer, Timer
 
@@ -99,7 +100,7 @@ def launch(setting: Setting, timer: Timer) -> Iterator[Row]:
             torch.cuda.synchronize()
 
 
-GROUPS = {"decode": decode, "prefill": prefill, "elementwise": elementwise}
+GROUPS = {"decode": decode, "prefill": prefill, "elementwise": elementwise, "experts": experts}
 
 
 def rows_of(group: str, setting: Setting) -> Iterator[Row]:

@@ -75,12 +75,13 @@ def parts_for(executor: Executor) -> list[Part]:
         Part("parity", "the demo model's logprobs compared with transformers'", (*model, "parity"), 80),
         Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 80),
         Part("determinism-fp8", "the same with weights and KV cache in fp8", (*model, "determinism", *coded), 80),
-        Part("decode", "attention of single tokens", (*bench, "decode"), 70),
-        Part("prefill", "attention of prompts", (*bench, "prefill"), 70),
+        Part("decode", "attention of single tokens", (*bench, "decode"), 60),
+        Part("prefill", "attention of prompts", (*bench, "prefill"), 60),
         Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 40),
+        Part("experts", "mixtures of experts, and latent attention", (*bench, "experts"), 40),
         Part("sampler", "sampling of 128 rows", (*bench, "sampler"), 40),
         Part("launch", "CPU time of a kernel launch", (*bench, "launch"), 30),
-        Part("model", "steps of an 8B-class model compared with the bandwidth", (*whole, "--executor", executor), 100),
+        Part("model", "steps of an 8B-class model compared with the bandwidth", (*whole, "--executor", executor), 80),
         Part("throughput", "tokens per second compared with transformers' continuous batching", peer, 120),
     ]
 

@@ -7,8 +7,9 @@
 #include "packs.cuh"
 
 struct ActivationParams {
-  void* out;      // [rows, SIZE]
-  const void* x;  // [rows, SIZE]; gated: [rows, 2 * SIZE], gate then up
+  void* out;             // [rows, SIZE]
+  const void* x;         // [rows, SIZE]; gated: [rows, 2 * SIZE], gate then up
+  const int32_t* count;  // rows in use, or null: all
 };
 
 constexpr int PACKS = SIZE / 8;
@@ -33,6 +34,7 @@ KERNEL(activation, ActivationParams) {
   const int64_t row = blockIdx.x;
   const int at = blockIdx.y * THREADS + threadIdx.x;
   if (at >= PACKS) return;
+  if (p.count && row >= *p.count) return;
   float x[8], up[8];
   load8<SCALAR>(x, p.x, row * IN_PACKS + at);
   if (IS_GATED) load8<SCALAR>(up, p.x, row * IN_PACKS + PACKS + at);

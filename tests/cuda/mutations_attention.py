@@ -4,6 +4,7 @@ check_attention must detect each of MUTATIONS; EQUIVALENT ones change no result,
 """
 
 KERNEL, TILES, SOFTMAX = "attention/paged_attention.cu", "attention/tiles.cuh", "attention/softmax.cuh"
+SOURCE = "attention/source.cuh"
 ITEM, EXCHANGE, PLAN, MERGE = "attention/item.cuh", "attention/exchange.cuh", "attention/plan.cu", "attention/merge.cu"
 
 MUTATIONS = (
@@ -48,8 +49,8 @@ MUTATIONS = (
     ),
     (EXCHANGE, "mine[i][s]);\n      __syncthreads();", "mine[i][s]);", "totals are read too early"),
     # Keys that are read, and keys that are attended to.
-    (TILES, "key >= source.from && key < source.to;", "key >= source.from;", "keys past the end: poisoned blocks"),
-    (TILES, "key >= source.from && key < source.to;", "key < source.to;", "keys before every window are read"),
+    (SOURCE, "key >= source.from && key < source.to;", "key >= source.from;", "keys past the end: poisoned blocks"),
+    (SOURCE, "key >= source.from && key < source.to;", "key < source.to;", "keys before every window are read"),
     (ITEM, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last - low)}", "a token does not see itself"),
     (ITEM, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last + 2 - low)}", "a token sees the next"),
     (ITEM, "max(0, last - window + 1) : 0", "max(0, last - window) : 0", "a window one too long"),
@@ -102,7 +103,7 @@ MUTATIONS = (
     (KERNEL, "2 * s + i / 2][i % 2 * 2 + 1]", "2 * s + i % 2][i / 2 * 2 + 1]", "weights of other rows"),
     (KERNEL, "dim = pair * 16 + d % 2 * 8", "dim = pair * 16 + (1 - d % 2) * 8", "halves of a pair change places"),
     (
-        TILES,
+        SOURCE,
         "constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16; ",
         "constexpr int STRIDE = HEAD_DIM / 8 * 16; ",
         "rows are not where they were copied",

@@ -34,12 +34,21 @@ LIMITS = {
     "activation": Limits(40),  # 256 threads: 6
     "attention_merge": Limits(56),  # 128 threads: 9 blocks
     "attention_plan": Limits(48),  # a single block
+    "cache_latents": Limits(48),  # 64 threads
     "cap_logits": Limits(24),  # 256 threads: 8
+    "clamped_gate": Limits(40),  # 256 threads: 6
+    "combine_experts": Limits(56),  # 256 threads: 4
+    "expert_product": Limits(128, TENSOR_CORES),  # 128 threads: 4
+    "join_experts": Limits(48),  # 256 threads: 5
+    "latent_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
     "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
+    "place_experts": Limits(32),  # 256 threads: 8
     "paged_attention": Limits(255, TENSOR_CORES),  # also limited by variant, see below
     "quantize_rows": Limits(40),  # 512 threads: 3
     "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
+    "rotate_heads": Limits(40),  # 256 threads: 6
     "rope_kv_write": Limits(64),  # 512 threads: 2
+    "route_experts": Limits(104),  # 128 threads: 4
     "sampler_adjust": Limits(32),  # 256 threads, like all sampler kernels: 8
     "sampler_count": Limits(32),
     "sampler_cut": Limits(48),
@@ -49,6 +58,7 @@ LIMITS = {
     "sampler_rank": Limits(40),
     "sampler_scan": Limits(40),
     "selftest": Limits(32, TENSOR_CORES),
+    "weigh_experts": Limits(32),  # 256 threads: 8
 }
 
 
@@ -90,9 +100,9 @@ def attention_registers(kernel: Kernel, arch: str) -> int:
 
 def wrappers() -> Iterator[ModuleType]:
     """The modules that launch kernels, except the loader, which needs CuPy."""
-    for module in pkgutil.iter_modules(cuda.__path__):
-        if module.name not in ("nvrtc", "launcher"):
-            yield importlib.import_module(f"{cuda.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}."):
+        if module.name.rpartition(".")[2] not in ("nvrtc", "launcher"):
+            yield importlib.import_module(module.name)
 
 
 def production_kernels(arch: str) -> list[Kernel]:

@@ -139,10 +139,12 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return SingleRowsBackend()
     from ..backends.cuda.backend import WITHOUT_EXPERTS, WITHOUT_LATENT, WITHOUT_RECURRENCES, CudaBackend, computes
 
+    if geometry.recurrent:
+        raise ConfigError(WITHOUT_RECURRENCES)
+    if computes(geometry):
+        return CudaBackend.for_current_device(config)
     if geometry.latent:
         raise ConfigError(WITHOUT_LATENT)
     if geometry.has_experts:
         raise ConfigError(WITHOUT_EXPERTS)
-    if geometry.recurrent:
-        raise ConfigError(WITHOUT_RECURRENCES)
-    return CudaBackend.for_current_device(config) if computes(geometry) else TorchBackend("cuda")
+    return TorchBackend("cuda")

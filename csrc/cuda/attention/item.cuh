@@ -1,6 +1,6 @@
 // The parameters of paged attention, and a block's work item: where its rows and keys are, and which keys a row attends to.
 #pragma once
-#include "attention/tiles.cuh"
+#include "attention/source.cuh"
 
 struct PagedAttentionParams {
   void* out;                // [tokens, heads, HEAD_DIM] SCALAR

@@ -38,6 +38,7 @@
 // tiles in shared memory. THREADS, SHARED_BYTES.
 #include "attention/exchange.cuh"
 #include "attention/item.cuh"
+#include "attention/tiles.cuh"
 
 constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS, TOTAL_BYTES = SUMS * THREADS * 16;
 constexpr int FRONT_BYTES = QUERY_BYTES > TOTAL_BYTES ? QUERY_BYTES : TOTAL_BYTES;

@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.workers.backends.cuda.backend import WITHOUT_EXPERTS, CudaBackend
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.budget import SHARE_OF_FREE_MEMORY, expert_rows_bytes, host_budget
@@ -194,12 +193,10 @@ def test_missing_experts_are_refused_before_any_file_is_mapped(changed, monkeypa
         ours(path)
 
 
-def test_experts_are_refused_on_cuda_and_by_ranks_that_cannot_share_them(folder, changed, monkeypatch):
+def test_experts_are_refused_in_float32_on_cuda_and_by_ranks_that_cannot_share_them(folder, monkeypatch):
     monkeypatch.setattr(loading, "device_of", lambda config: "cuda")
-    with pytest.raises(ConfigError, match="no CUDA kernels; use --device cpu"):
-        ours(folder)
-    with pytest.raises(ConfigError, match=WITHOUT_EXPERTS):
-        CudaBackend.experts(None, None, None, None, None)
+    with pytest.raises(ConfigError, match=r"on CUDA must be bfloat16 or float16, .* use --dtype bfloat16"):
+        ours(folder, dtype="float32")
     _, geometry = loading.read_model(folder, ModelConfig(device="cpu"))
     with pytest.raises(ConfigError, match=r"tensor_parallel_size=8 .*experts.*; use one of 1, 2, 4$"):
         geometry.check_tensor_parallel(8)

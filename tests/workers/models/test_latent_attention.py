@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig
-from paged_serve.workers.backends.cuda.backend import WITHOUT_LATENT, CudaBackend
+from paged_serve.workers.backends.cuda.backend import WITHOUT_LATENT
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.budget import cache_dtype
@@ -155,12 +155,10 @@ def test_an_int8_cache_is_refused_by_name(folder, pools):
             cache_dtype(config, ours(folder, pool=pool))
 
 
-def test_devices_without_kernels_refuse_it_by_name(folder, monkeypatch):
+def test_it_is_refused_in_float32_on_cuda(folder, monkeypatch):
     monkeypatch.setattr(loading, "device_of", lambda config: "cuda")
-    with pytest.raises(ConfigError, match="latent attention has no CUDA kernels; use --device cpu"):
-        ours(folder)
     with pytest.raises(ConfigError, match=WITHOUT_LATENT):
-        CudaBackend.latent_heads(None, None, None)
+        ours(folder, dtype="float32")
 
 
 def without(name):

@@ -1,7 +1,7 @@
 """The AttentionBackend of our CUDA kernels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from ...checkpoint.attention_options import AttentionMask, AttentionOptions
 from ...kernels.cuda import attention as kernels
 from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher
+from ...kernels.cuda.latent.latent_attention import LatentWork
 from ...kv.cache_view import CacheView
 from .fixed_rows import empty_rows
 
@@ -22,6 +23,7 @@ class AttentionMetadata:
 
     view: CacheView
     by_mask: dict[AttentionMask, kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
+    latent: dict[AttentionMask, LatentWork] = field(default_factory=dict)  # of latent attention
 
 
 class CudaPagedAttention:
@@ -67,7 +69,7 @@ class CudaPagedAttention:
         is_bidirectional, chunk = options.is_bidirectional, options.attention_chunk
         heads = replace(heads, has_alibi=options.slopes is not None, is_bidirectional=is_bidirectional)
         heads = replace(heads, attention_chunk=chunk)
-        requests, tokens = _rounded_up(len(view.kv_lens)), _rounded_up(len(query))
+        requests, tokens = rounded_up(len(view.kv_lens)), rounded_up(len(query))
         key = heads, requests, tokens, options.window
         if key not in self._plans:
             parts = next((made for (known, *_), made in self._plans.items() if known == heads), None)
@@ -80,5 +82,5 @@ class CudaPagedAttention:
         return listed
 
 
-def _rounded_up(count: int) -> int:
+def rounded_up(count: int) -> int:
     return 1 << (count - 1).bit_length()

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.experts import Experts
@@ -20,14 +19,19 @@ from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences
 from .attention import CudaPagedAttention
+from .experts import CudaExperts
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
+from .latent import CudaLatentHeads, LatentPlans, check_latent_sizes
 from .ops import CudaOps
 
 MAX_HEAD_DIM = 256
-WITHOUT_EXPERTS = "mixtures of experts have no CUDA kernels; use --device cpu"
 WITHOUT_RECURRENCES = "recurrent layers have no CUDA kernels; use --device cpu"
-WITHOUT_LATENT = "latent attention has no CUDA kernels; use --device cpu"
+WITHOUT_EXPERTS = (
+    "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
+    "--dtype bfloat16 or --device cpu"
+)
+WITHOUT_LATENT = "latent attention on CUDA must be bfloat16 or float16; use --dtype bfloat16 or --device cpu"
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
 
@@ -40,6 +44,7 @@ class CudaBackend:
         self.arch = arch  # the architecture for which kernels are compiled
         self.kernels_of_products: set[Kernel] = set()  # our kernels that this backend's products launch
         self._multiprocessors = multiprocessors
+        self._latent_plans = LatentPlans(launcher, arch, multiprocessors)
 
     @classmethod
     def for_current_device(cls, config: ModelConfig) -> "CudaBackend":
@@ -94,7 +99,9 @@ class CudaBackend:
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
     ) -> FeedForward:
-        raise ConfigError(WITHOUT_EXPERTS)
+        mixture = CudaExperts(self.launcher, experts, activation, weights, group)
+        self.kernels_of_products.update(mixture.kernels())
+        return mixture
 
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)
@@ -106,7 +113,9 @@ class CudaBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)
 
     def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
-        raise ConfigError(WITHOUT_LATENT)
+        assert isinstance(layer.keys, Tensor), type(layer.keys)
+        check_latent_sizes(layer.keys.dtype, layer.sizes, self.arch)
+        return CudaLatentHeads(self.launcher, self._latent_plans, layer)
 
 
 class TiedFixedRowsTable(TorchTable):
@@ -121,6 +130,9 @@ class TiedFixedRowsTable(TorchTable):
 
 
 def computes(geometry: Geometry) -> bool:
-    """Whether the kernels support the model's dtype, positions, head dimension and row sizes (whole packs)."""
-    knows_heads = geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM
+    """Whether the kernels support the model's dtype, positions, head dimension and row sizes (whole packs).
+
+    Latent attention has kernels of its own, which refuse sizes by name.
+    """
+    knows_heads = geometry.latent is not None or (geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM)
     return knows_heads and geometry.relative_positions is None and geometry.dtype in (torch.bfloat16, torch.float16)

@@ -10,6 +10,7 @@ from ...kernels.cuda.kernel import Kernel
 from ...kernels.cuda.rotate import rotate_and_cache_kernel
 from ...layers.model import Model
 from .backend import CudaBackend
+from .latent import latent_kernels
 from .ops import FUNCTIONS
 
 
@@ -23,10 +24,36 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     """The kernels of `model` (with a KV cache of dtype `cached` and blocks of `block_size` tokens) and its sampler."""
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
-    heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
-    activation = FUNCTIONS[geometry.activation.kind], geometry.activation.is_gated
+    has_dense = not geometry.experts or None in geometry.experts
     norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1") else layer_norm_kernel
     whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
+    wanted = [
+        norm_kernel(dtype, geometry.hidden_size),
+        *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
+        *([_activation(model)] if has_dense else []),
+        *_attention(model, cached, block_size),
+        *([cap_kernel()] if geometry.logits_cap else []),
+        *backend.kernels_of_products,
+        *sampling.production_kernels(),
+    ]
+    return list(dict.fromkeys(wanted))
+
+
+def _activation(model: Model) -> Kernel:
+    """The activation of dense layers."""
+    geometry, activation = model.geometry, model.geometry.activation
+    size = geometry.intermediate_size // model.tp_size
+    return activation_kernel(model.dtype, size, FUNCTIONS[activation.kind], activation.is_gated)
+
+
+def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kernel]:
+    """The kernels between the projections of attention."""
+    geometry, dtype, backend = model.geometry, model.dtype, model.backend
+    assert isinstance(backend, CudaBackend), backend
+    heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
+    if (latent := geometry.latent) is not None:
+        query_norm = [rms_norm_kernel(dtype, latent.query_rank)] if latent.query_rank else []
+        return [*query_norm, *latent_kernels(geometry, latent, heads, block_size, backend.arch)]
     sizes = heads, kv_heads, geometry.head_dim, block_size
     shapes = [
         attention_kernels.AttentionShape(dtype, cached, *sizes, bool(geometry.slopes), attention_chunk=chunk)
@@ -34,14 +61,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     ]
     kind = geometry.qk_norm_kind or geometry.norm
     is_centred = geometry.qk_norm and kind not in ("rms", "rms_less_1", "plain_rms")
-    wanted = [
-        norm_kernel(dtype, geometry.hidden_size),
-        *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
-        activation_kernel(dtype, geometry.intermediate_size // model.tp_size, *activation),
+    return [
         rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size, is_centred),
         *(kernel for shape in shapes for kernel in attention_kernels.kernels_of(shape, backend.arch)),
-        *([cap_kernel()] if geometry.logits_cap else []),
-        *backend.kernels_of_products,
-        *sampling.production_kernels(),
     ]
-    return list(dict.fromkeys(wanted))

@@ -105,15 +105,20 @@ def _check_norm(hidden: Tensor, rows: Sequence[Tensor | None], vectors: Sequence
 
 
 class ActivationParams(ctypes.Structure):
-    _fields_ = (("out", ctypes.c_void_p), ("x", ctypes.c_void_p))
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("out", "x", "count"))
 
 
 def activate(
-    launcher: Launcher, x: Tensor, activation: Activation = "silu", is_gated: bool = True, out: Tensor | None = None
+    launcher: Launcher,
+    x: Tensor,
+    activation: Activation = "silu",
+    is_gated: bool = True,
+    out: Tensor | None = None,
+    count: int | None = None,
 ) -> Tensor:
     """The activation of [rows, n]; if gated, activation(gate) * up of [rows, 2 * n], gate then up. Returns [rows, n].
 
-    `x` is bfloat16 or float16; n is a multiple of 8.
+    `x` is bfloat16 or float16; n is a multiple of 8. `count` is the address of the number of rows in use; None: all.
     """
     rows, size = len(x), x.shape[1] // (1 + is_gated)
     out = x.new_empty((rows, size)) if out is None else out
@@ -126,7 +131,7 @@ def activate(
     if rows:
         kernel = activation_kernel(x.dtype, size, activation, is_gated)
         blocks_of_row = -(-size // (8 * kernel.threads))
-        launcher.launch(kernel, (rows, blocks_of_row, 1), ActivationParams(out.data_ptr(), x.data_ptr()))
+        launcher.launch(kernel, (rows, blocks_of_row, 1), ActivationParams(out.data_ptr(), x.data_ptr(), count))
     return out
 
 

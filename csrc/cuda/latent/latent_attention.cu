@@ -1,0 +1,218 @@
+// out = softmax(scale * Q K^T, masked) V over the paged cache of latent attention: all heads share one key, whose first
+// VALUE_DIM elements are its value. A key passes through shared memory once for both products.
+//
+// Grid (any): blocks loop over a list of work that attention/plan.cu wrote; an item is up to 16 * ROW_WARPS rows of one
+// request, row = token * GROUP + head. Bits are those of attention/paged_attention.cu's construction: a row's scores are whole
+// products over HEAD_DIM in steps of 16, its weights and their totals one function of a tile of 64 keys, its sums add keys
+// in steps of 16. Tiles begin at multiples of 64; sums start from 0 at multiples of 512, and these parts are joined in
+// order, by this kernel or by attention/merge.cu. So every shape, chunk and split gives the same bits.
+//
+// Queries stay in shared memory, because they would take 4 * HEAD_DIM / 16 registers. SHARING warps have the same rows: each scores a part
+// of a tile's keys and sums a part of the dims. The joined sums of earlier splits stay in registers.
+//
+// Floors on an H200, bf16, 128 heads of 576 / 512: a decode step takes 2 * 128 * (576 + 512) operations per cached token
+// and reads 1,152 bytes, which 4 (32 rows: of 128) blocks read from level 2. Matrix loads from shared memory limit it to about 300 TFLOP/s [E]:
+// batch 32 of 4,096 tokens takes 0.12 ms. It has not been measured on a device yet.
+//
+// -D SCALAR and KV: bf16 or fp16. HEAD_DIM, VALUE_DIM: multiples of 16. GROUP: heads. BLOCK_SIZE. ROW_WARPS, SHARING.
+// STAGES: tiles in shared memory, 1 or 2. IS_BIDIRECTIONAL and ATTENTION_CHUNK are 0. THREADS, SHARED_BYTES.
+#include "attention/exchange.cuh"
+#include "attention/item.cuh"
+
+constexpr int QUERY_BYTES = ROWS * STRIDE, VALUE_PAIRS = VALUE_DIM / 16;
+constexpr int WARP_PAIRS = (VALUE_PAIRS + SHARING - 1) / SHARING, SUMS = 2 * WARP_PAIRS;
+static_assert(VALUE_DIM % 16 == 0 && VALUE_DIM <= HEAD_DIM && THREADS == 32 * ROW_WARPS * SHARING);
+static_assert(SHARED_BYTES == QUERY_BYTES + EXCHANGE_BYTES + STAGES * SLOT_BYTES && (STAGES == 1 || STAGES == 2));
+
+using Scores = float[2 * MINE][4];  // matrices of 8 keys; a lane has columns 2 * (lane % 4) and the next
+using Sums = float[SUMS][4];
+
+// The tiles of an item's keys, in order; with two stages the next one is copied while one is read.
+class Tiles {
+ public:
+  DEVICE Tiles(const Source& source, unsigned char* stages)
+      : source_(source), stages_(stages), next_key_(source.from / TILE_KEYS * TILE_KEYS) {
+    if (STAGES > 1) ask();
+  }
+  // The next tile. It invalidates the one before.
+  DEVICE const unsigned char* next() {
+    if (STAGES > 1) copy_wait<0>();
+    __syncthreads();  // all threads are done with the tile before; with two stages this one has arrived
+    ask();
+    if (STAGES == 1) {
+      copy_wait<0>();
+      __syncthreads();
+    }
+    return stages_ + filled_ * SLOT_BYTES;  // with two stages the one that is filled next
+  }
+
+ private:
+  DEVICE void ask() {
+    if (next_key_ < source_.to) copy_half(stages_ + filled_ * SLOT_BYTES, source_.keys, source_, next_key_);
+    next_key_ += TILE_KEYS;
+    copy_commit();
+    if (STAGES > 1) filled_ = !filled_;
+  }
+  const Source& source_;
+  unsigned char* const stages_;
+  int next_key_, filled_ = 0;
+};
+
+DEVICE void copy_query(unsigned char* shared, const Item& item) {
+  const SCALAR* query = static_cast<const SCALAR*>(item.p.query);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+    const int row = i / CHUNKS, chunk = i % CHUNKS;
+    const bool valid = row < item.work.rows;
+    const int64_t at = valid ? item.at(row, item.p.query_stride) + chunk * 8 : 0;
+    copy_async16(shared + row * STRIDE + chunk * 16, query + at, valid);
+  }
+  copy_commit();
+}
+
+// The scores of this warp's rows with its part of the tile's keys; later keys are masked.
+DEVICE void score(Scores& scores, const unsigned char* query, const unsigned char* keys, int first_key, const Item& item) {
+  const unsigned char* row = query + (item.row_warp * 16 + item.lane % 16) * STRIDE + item.lane / 16 * 16;
+  const int key = item.share * WARP_KEYS + item.lane % 8 + item.lane / 16 * 8;
+  const unsigned char* of_keys = keys + key * STRIDE + item.lane / 8 % 2 * 16;
+#pragma unroll 4
+  for (int k = 0; k < PAIRS; k++) {
+    uint32_t a[4];
+    load_matrices(a, row + k * 32);
+#pragma unroll
+    for (int t = 0; t < MINE; t++) {
+      uint32_t b[4];  // keys 0-7, dims 0-7 | 8-15, then keys 8-15
+      load_matrices(b, of_keys + t * 16 * STRIDE + k * 32);
+      multiply_add<SCALAR>(scores[2 * t], a, b[0], b[1]);
+      multiply_add<SCALAR>(scores[2 * t + 1], a, b[2], b[3]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const Sight sight = item.sight(item.last_seen(item.row_of(i)));
+#pragma unroll
+    for (int t = 0; t < 2 * MINE; t++)
+#pragma unroll
+      for (int e = 0; e < 2; e++)
+        if (!sight.sees(first_key + item.share * WARP_KEYS + t * 8 + item.lane % 4 * 2 + e)) scores[t][2 * i + e] = MASKED;
+  }
+}
+
+// The weights of this warp's keys, in the layout of multiply_add; `keep` becomes the factor of earlier sums.
+DEVICE void weigh(Weights& weights, Scores& scores, float (&keep)[2], Softmax<MINE>& softmax, Exchange& exchange,
+                  float to_log2) {
+  float high[2];
+  softmax.find_high(high, scores);
+  exchange.join_highs(high);
+  softmax.weigh(scores, high, to_log2, keep);
+#pragma unroll
+  for (int s = 0; s < MINE; s++)
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      weights[s][i] = pack2<SCALAR>(scores[2 * s + i / 2][i % 2 * 2], scores[2 * s + i / 2][i % 2 * 2 + 1]);
+  exchange.share_weights(weights);
+}
+
+// sums = keep * sums + weights * values, for this warp's dims.
+DEVICE void add_values(Sums& sums, const float (&keep)[2], const Weights& mine, const Exchange& exchange,
+                       const unsigned char* values, const Item& item) {
+  const unsigned char* row = values + item.lane % 16 * STRIDE + item.lane / 16 * 16;
+#pragma unroll
+  for (int d = 0; d < SUMS; d++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) sums[d][e] *= keep[e / 2];
+#pragma unroll
+  for (int step = 0; step < STEPS; step++) {
+    uint32_t a[4];
+    exchange.weights(a, mine, step);
+#pragma unroll
+    for (int d = 0; d < WARP_PAIRS; d++) {
+      const int pair = item.share + d * SHARING;
+      if (VALUE_PAIRS % SHARING && pair >= VALUE_PAIRS) break;
+      uint32_t b[4];  // dims 0-7, keys 0-7 | 8-15, then dims 8-15
+      load_matrices_transposed(b, row + step * 16 * STRIDE + pair * 32);
+      multiply_add<SCALAR>(sums[2 * d], a, b[0], b[1]);
+      multiply_add<SCALAR>(sums[2 * d + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// The joined results of the splits before the current one.
+struct Total {
+  Sums sums = {};
+  float top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
+
+  // Joins a split's sums, which start again from 0.
+  DEVICE void add(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
+    float part_total[2];
+    softmax.add_lanes();
+    exchange.join_totals(part_total, softmax.total);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const Shares shares = join(top[i], total[i], softmax.top[i], part_total[i], to_log2);
+#pragma unroll
+      for (int d = 0; d < SUMS; d++)
+#pragma unroll
+        for (int e = 2 * i; e < 2 * i + 2; e++) sums[d][e] = shares.join(sums[d][e], part[d][e]), part[d][e] = 0.f;
+    }
+    softmax = Softmax<MINE>{};
+  }
+};
+
+DEVICE void store(const Total& total, const Item& item) {
+  const PagedAttentionParams& p = item.p;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = item.row_of(i), in_request = item.work.first_row + row;
+    if (row >= item.work.rows) continue;
+    const float scale = normaliser(total.top[i], total.total[i], nullptr, p.to_log2, p.value_scale);
+    SCALAR* out = static_cast<SCALAR*>(p.out) + (item.first_token + in_request / GROUP) * p.out_stride;
+    out += in_request % GROUP * VALUE_DIM;
+    const int64_t slot = item.work.slot + row;
+    if (item.work.slot >= 0 && item.share == 0 && item.lane % 4 == 0)
+      p.part_tops[slot] = make_float2(total.top[i], total.total[i]);
+#pragma unroll
+    for (int d = 0; d < SUMS; d++) {
+      const int pair = item.share + d / 2 * SHARING, dim = pair * 16 + d % 2 * 8 + item.lane % 4 * 2;
+      if (VALUE_PAIRS % SHARING && pair >= VALUE_PAIRS) break;
+      const float x = total.sums[d][2 * i], y = total.sums[d][2 * i + 1];
+      if (item.work.slot >= 0) *reinterpret_cast<float2*>(p.part_sums + slot * VALUE_DIM + dim) = make_float2(x, y);
+      else *reinterpret_cast<uint32_t*>(out + dim) = pack2<SCALAR>(finished(x, scale), finished(y, scale));
+    }
+  }
+}
+
+DEVICE void attend(const Item& item, unsigned char* shared) {
+  const float to_log2 = item.p.to_log2;
+  const Source source = item.source();
+  const bool has_rows = item.row_warp * 16 < item.work.rows;  // warps without rows only copy and wait
+  Exchange exchange(shared + QUERY_BYTES, item.row_warp, item.share, item.lane);
+  copy_query(shared, item);
+  Tiles tiles(source, shared + QUERY_BYTES + EXCHANGE_BYTES);
+  Sums sums = {};
+  Softmax<MINE> softmax;
+  Total total;
+  const int first_tile = source.from / TILE_KEYS * TILE_KEYS;
+  for (int key = first_tile; key < source.to; key += TILE_KEYS) {
+    const unsigned char* keys = tiles.next();
+    if (key % SPLIT_KEYS == 0 && key > first_tile) total.add(sums, softmax, exchange, to_log2);
+    Scores scores = {};
+    if (has_rows) score(scores, shared, keys, key, item);
+    Weights weights;
+    float keep[2];
+    weigh(weights, scores, keep, softmax, exchange, to_log2);
+    if (SHARING > 1) __syncthreads();  // the weights of all warps are visible
+    if (has_rows) add_values(sums, keep, weights, exchange, keys, item);
+  }
+  total.add(sums, softmax, exchange, to_log2);
+  store(total, item);
+}
+
+KERNEL(latent_attention, PagedAttentionParams) {
+  DYNAMIC_SHARED(shared);
+  const int num_work = *p.num_work;
+  for (int i = blockIdx.x; i < num_work; i += gridDim.x) {
+    attend(Item(p, p.work[i]), shared);
+    __syncthreads();  // the next item overwrites memory that other warps may still read
+  }
+}

@@ -1,0 +1,1 @@
+"""The CUDA kernels of mixtures of experts. Open routing.py first."""

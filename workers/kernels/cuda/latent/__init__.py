@@ -1,0 +1,1 @@
+"""The CUDA kernels of latent attention. Open latent_attention.py first."""
