@@ -17,6 +17,8 @@ from paged_serve.workers.layers.backend import Backend
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 
+from .latent_variants import LATENT_VARIANTS
+
 SHAPE: dict[str, Any] = {
     "vocab_size": 199,
     "hidden_size": 64,
@@ -44,23 +46,6 @@ LONG_ROPE = {
     "short_factor": [1.0 + 0.05 * pair for pair in range(6)],
     "long_factor": [1.5 + 0.5 * pair for pair in range(6)],
     "partial_rotary_factor": 0.75,
-}
-LATENT = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 32,
-    "q_lora_rank": 40,
-    "qk_nope_head_dim": 24,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 20,
-    "n_routed_experts": 12,
-    "num_experts_per_tok": 3,
-    "n_group": 4,
-    "topk_group": 2,
-    "moe_intermediate_size": 64,
-    "first_k_dense_replace": 1,
-    "rope_parameters": YARN_ROPE | {"mscale": 0.8, "mscale_all_dim": 0.6},
 }
 CLASSES = {"GPT2": "GPT2LMHeadModel", "Llama4Text": "Llama4ForCausalLM"}
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
@@ -342,24 +327,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "swiglu_limit": 1.5,
         "rope_parameters": YARN_ROPE | {"truncate": False},
     },
-    "deepseek-v2": {
-        "family": "DeepseekV2",
-        **LATENT,
-        "topk_method": "group_limited_greedy",
-        "n_shared_experts": 2,
-        "routed_scaling_factor": 16.0,
-    },
-    "deepseek-v2-lite": {
-        "family": "DeepseekV2",
-        **LATENT,
-        "q_lora_rank": None,
-        "kv_lora_rank": 36,
-        "n_group": 1,
-        "topk_group": 1,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
-    },
-    "deepseek-v3": {"family": "DeepseekV3", **LATENT, "n_shared_experts": 1, "routed_scaling_factor": 2.5},
-    "deepseek-v3-halves": {"family": "DeepseekV3", **LATENT, "q_lora_rank": None, "rope_interleave": False},
     "olmoe": {"family": "Olmoe", "num_experts": 12, "num_experts_per_tok": 5},
     "gpt2": {"family": "GPT2", "n_positions": 512},
     "gpt2-relu-untied": {
@@ -370,6 +337,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "activation_function": "relu",
         "tie_word_embeddings": False,
     },
+    **LATENT_VARIANTS,
 }
 
 

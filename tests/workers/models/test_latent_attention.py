@@ -196,6 +196,7 @@ UP, DOWN = f"{LAYER}.kv_b_proj.weight", f"{LAYER}.kv_a_proj_with_mqa.weight"
         (None, {"qk_rope_head_dim": 15}, "qk_rope_head_dim=15 must be even"),
         (None, {"kv_lora_rank": 1024}, "kv_lora_rank=1024 and qk_rope_head_dim=16 must be at most 1024 together"),
         (None, {"kv_lora_rank": "wide"}, "kv_lora_rank"),
+        (None, {"qk_rope_head_dim": "wide"}, "qk_rope_head_dim"),
         (None, {"topk_method": "noaux_tc"}, "topk_method='noaux_tc' is not supported for DeepSeek-V2"),
         (None, {"scoring_func": "sigmoid"}, "scoring_func=sigmoid is not supported for DeepSeek-V2"),
         (None, {"attention_bias": True}, "attention_bias=True is not supported for DeepSeek-V2"),
@@ -220,3 +221,12 @@ def test_heads_that_ranks_cannot_share_are_refused(tmp_path):
     _, geometry = loading.read_model(tmp_path, ModelConfig())
     with pytest.raises(ConfigError, match=r"tensor_parallel_size=8 .*; use one of 1, 2, 4"):
         geometry.check_tensor_parallel(8)
+
+
+@pytest.mark.parametrize("kinds", [["dense", "odd"], "dense", [0]], ids=str)
+def test_kinds_of_layers_that_are_neither_dense_nor_sparse_are_refused(kinds, tmp_path):
+    write_checkpoint("glm4-moe-lite", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mlp_layer_types": kinds}))
+    with pytest.raises(ConfigError, match=r"mlp_layer_types=.* must be a list of dense and sparse"):
+        ours(tmp_path)
