@@ -31,10 +31,11 @@ def write_tiny_model(
         plain = draw(shape) if draw else torch.randn(shape, generator=generator)
         return (plain * scale).to(dtype)
 
+    vocab_size = changes.get("vocab_size", VOCAB_SIZE)
     tensors = {
-        "model.embed_tokens.weight": weight(VOCAB_SIZE, HIDDEN, scale=1.0),
+        "model.embed_tokens.weight": weight(vocab_size, HIDDEN, scale=1.0),
         "model.norm.weight": torch.ones(HIDDEN, dtype=dtype),
-        "lm_head.weight": weight(VOCAB_SIZE, HIDDEN, scale=0.4),
+        "lm_head.weight": weight(vocab_size, HIDDEN, scale=0.4),
     }
     feed_forward = "feed_forward" if changes.get("model_type") == "llama4_text" else "mlp"
     for layer in range(changes.get("num_hidden_layers", LAYERS)):
