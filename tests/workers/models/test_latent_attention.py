@@ -16,8 +16,11 @@ from paged_serve.workers.kv.budget import cache_dtype
 from paged_serve.workers.models import loading
 
 from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
+from ..invariance.random_workload import LATENT
 from ..paged_loop import PagedLoop
+from ..quantized_checkpoints import write_quantized
 from ..ranks import on_ranks
+from ..tiny_model import write_tiny_model
 
 WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
@@ -123,6 +126,19 @@ def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
             found = whole_prompt(ours(folder, pool=pool, packed_weights_dir=str(tmp_path), **options))
             assert torch.equal(found, expected)
     assert len(list(tmp_path.glob("*.packed"))) == 2
+
+
+@pytest.mark.parametrize("name", ["gptq-asymmetric", "gptq-desc-act", "awq"])
+def test_a_quantized_checkpoint_is_the_float_model_of_its_codes(name, tmp_path, make_pool):
+    sizes = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    (tmp_path / "source").mkdir()
+    write_tiny_model(tmp_path / "source", torch.float16, **LATENT | sizes)
+    write_quantized(tmp_path / "source", tmp_path / "quantized", name)
+    for pool, dtype, tolerance in ((None, "float32", 1e-5), (make_pool(), "float16", 0.05)):
+        found, expected = (
+            whole_prompt(ours(tmp_path / end, dtype, pool=pool)) for end in ("quantized", "quantized-float")
+        )
+        assert (found - expected).abs().max() < tolerance * expected.abs().max()
 
 
 def test_layers_that_predict_further_tokens_are_not_used(folder, changed, pools):
