@@ -1,9 +1,9 @@
-"""Tiny models with latent attention, see checkpoints.py."""
+"""The variants of checkpoints.py with latent attention."""
 
 from typing import Any
 
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
-LATENT = {
+LATENT: dict[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 128,
     "num_key_value_heads": 4,
@@ -39,4 +39,29 @@ LATENT_VARIANTS: dict[str, dict[str, Any]] = {
     },
     "deepseek-v3": {"family": "DeepseekV3", **LATENT, "n_shared_experts": 1, "routed_scaling_factor": 2.5},
     "deepseek-v3-halves": {"family": "DeepseekV3", **LATENT, "q_lora_rank": None, "rope_interleave": False},
+    "glm4-moe-lite": {
+        "family": "Glm4MoeLite",
+        **LATENT,
+        "first_k_dense_replace": 0,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+    },
+    "minicpm3": {
+        "family": "MiniCPM3",
+        "scale_emb": 4,
+        "scale_depth": 4.0,
+        **{name: LATENT[name] for name in LATENT if "head_dim" in name or "lora" in name},
+        "num_key_value_heads": 4,
+        "v_head_dim": None,
+        "dim_model_base": 64,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 512,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1000.0,
+            "original_max_position_embeddings": 512,
+            "short_factor": [1.0 + 0.1 * pair for pair in range(8)],
+            "long_factor": [1.5 + 0.5 * pair for pair in range(8)],
+        },
+    },
 }

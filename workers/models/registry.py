@@ -37,6 +37,7 @@ from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
 from .families.glm import GLM, GLM4
 from .families.glm4_moe import GLM4_MOE
+from .families.glm4_moe_lite import GLM4_MOE_LITE
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
 from .families.gpt_neox import GPT_NEOX
@@ -54,6 +55,7 @@ from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
 from .families.mamba2 import MAMBA2
 from .families.minicpm import MINICPM
+from .families.minicpm3 import MINICPM3
 from .families.mistral import MISTRAL
 from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
@@ -137,6 +139,8 @@ FAMILIES = (
     MAMBA2,
     GRANITE_MOE_HYBRID,
     BAMBA,
+    GLM4_MOE_LITE,
+    MINICPM3,
 )
 
 

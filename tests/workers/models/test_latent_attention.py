@@ -16,8 +16,11 @@ from paged_serve.workers.kv.budget import cache_dtype
 from paged_serve.workers.models import loading
 
 from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
+from ..invariance.random_workload import LATENT
 from ..paged_loop import PagedLoop
+from ..quantized_checkpoints import write_quantized
 from ..ranks import on_ranks
+from ..tiny_model import write_tiny_model
 
 WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
@@ -125,6 +128,19 @@ def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
     assert len(list(tmp_path.glob("*.packed"))) == 2
 
 
+@pytest.mark.parametrize("name", ["gptq-asymmetric", "gptq-desc-act", "awq"])
+def test_a_quantized_checkpoint_is_the_float_model_of_its_codes(name, tmp_path, make_pool):
+    sizes = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    (tmp_path / "source").mkdir()
+    write_tiny_model(tmp_path / "source", torch.float16, **LATENT | sizes)
+    write_quantized(tmp_path / "source", tmp_path / "quantized", name)
+    for pool, dtype, tolerance in ((None, "float32", 1e-5), (make_pool(), "float16", 0.05)):
+        found, expected = (
+            whole_prompt(ours(tmp_path / end, dtype, pool=pool)) for end in ("quantized", "quantized-float")
+        )
+        assert (found - expected).abs().max() < tolerance * expected.abs().max()
+
+
 def test_layers_that_predict_further_tokens_are_not_used(folder, changed, pools):
     def with_two_more(tensors):
         for name in [name for name in tensors if name.startswith("model.layers.2.")]:
@@ -194,6 +210,7 @@ UP, DOWN = f"{LAYER}.kv_b_proj.weight", f"{LAYER}.kv_a_proj_with_mqa.weight"
         (None, {"qk_rope_head_dim": 15}, "qk_rope_head_dim=15 must be even"),
         (None, {"kv_lora_rank": 1024}, "kv_lora_rank=1024 and qk_rope_head_dim=16 must be at most 1024 together"),
         (None, {"kv_lora_rank": "wide"}, "kv_lora_rank"),
+        (None, {"qk_rope_head_dim": "wide"}, "qk_rope_head_dim"),
         (None, {"topk_method": "noaux_tc"}, "topk_method='noaux_tc' is not supported for DeepSeek-V2"),
         (None, {"scoring_func": "sigmoid"}, "scoring_func=sigmoid is not supported for DeepSeek-V2"),
         (None, {"attention_bias": True}, "attention_bias=True is not supported for DeepSeek-V2"),
@@ -218,3 +235,12 @@ def test_heads_that_ranks_cannot_share_are_refused(tmp_path):
     _, geometry = loading.read_model(tmp_path, ModelConfig())
     with pytest.raises(ConfigError, match=r"tensor_parallel_size=8 .*; use one of 1, 2, 4"):
         geometry.check_tensor_parallel(8)
+
+
+@pytest.mark.parametrize("kinds", [["dense", "odd"], "dense", [0]], ids=str)
+def test_kinds_of_layers_that_are_neither_dense_nor_sparse_are_refused(kinds, tmp_path):
+    write_checkpoint("glm4-moe-lite", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mlp_layer_types": kinds}))
+    with pytest.raises(ConfigError, match=r"mlp_layer_types=.* must be a list of dense and sparse"):
+        ours(tmp_path)

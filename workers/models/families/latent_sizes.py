@@ -1,0 +1,49 @@
+"""The sizes and the scale of latent attention, which several families name alike in config.json."""
+
+import math
+from typing import Any
+
+from paged_serve.protocol.errors import ConfigError
+
+from ...checkpoint.attention_options import Latent
+from ...checkpoint.hf_config import HFConfig, rope_of
+
+MAX_CACHED = 1024  # elements of a vector in the cache: what attention kernels are written for
+SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def sized(found: dict[str, Any], fields: dict[str, Any], query_rank: int, *defaults: int) -> dict[str, Any]:
+    """`found` with the sizes of latent attention; `defaults` are those of SIZES.
+
+    `fields` are config.json's: q_lora_rank is `query_rank` if it is absent, and null if queries are projected directly.
+    """
+    found = dict(zip(SIZES, defaults, strict=True)) | found
+    rotated, rank = found["qk_rope_head_dim"], fields.get("q_lora_rank", query_rank)
+    head_dim = rotated if isinstance(rotated, int) else None  # another type is refused under its own name
+    return found | {"q_lora_rank": rank, "head_dim": head_dim, "num_key_value_heads": 1}
+
+
+def latent(config: HFConfig) -> Latent:
+    """Raises ConfigError naming a size that is out of range."""
+    for name in SIZES:
+        if (value := getattr(config, name)) < 1:
+            raise ConfigError(f"config.json: {name}={value} must be at least 1")
+    if config.q_lora_rank is not None and config.q_lora_rank < 1:
+        raise ConfigError(f"config.json: q_lora_rank={config.q_lora_rank} must be at least 1, or null")
+    sizes = Latent(config.q_lora_rank or 0, *(getattr(config, name) for name in SIZES))
+    if sizes.rope_dim % 2:
+        raise ConfigError(f"config.json: qk_rope_head_dim={sizes.rope_dim} must be even, to be rotated in pairs")
+    if sizes.cached_dim > MAX_CACHED:
+        raise ConfigError(
+            f"config.json: kv_lora_rank={sizes.kv_rank} and qk_rope_head_dim={sizes.rope_dim} must be at most "
+            f"{MAX_CACHED} together"
+        )
+    return sizes
+
+
+def scale_of_scores(config: HFConfig) -> float:
+    """With mscale_all_dim it is multiplied by the square of a factor that grows with the context."""
+    rope, scale = rope_of(config), 1.0 / math.sqrt(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    if rope.kind != "default" and rope.mscale_all_dim and rope.factor > 1:
+        scale *= (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2
+    return scale
