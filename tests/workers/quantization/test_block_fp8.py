@@ -15,7 +15,7 @@ from ..quantized_checkpoints import block_fp8, edit, write_folder, write_quantiz
 from ..ranks import on_ranks
 
 PROMPT = random_tokens(40)
-MODELS = {"qwen3-moe": "fp8-16", "glm4-moe-wide": "fp8-128", "qwen3": "fp8-128"}
+MODELS = {"qwen3-moe": "fp8-16", "deepseek-v3": "fp8-16", "glm4-moe-wide": "fp8-128", "qwen3": "fp8-128"}
 
 
 @pytest.fixture(scope="module")
