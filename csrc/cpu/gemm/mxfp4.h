@@ -13,6 +13,16 @@ API void expert_gemm_mxfp4(Pool*, const ExpertGemmInt4Params*);
 API void expert_gemm_mxfp4_tile(Pool*, const ExpertGemmInt4Params*);
 
 // Codes of e2m1, times 2, widened to floats like WidenedCodes.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+struct WidenedE2m1 {  // a lookup needs few registers, and takes only the lowest three bits of an index
+  const __m256 magnitudes = _mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12);
+  I32 value(I32 code) const {
+    const __m256 magnitude = _mm256_permutevar8x32_ps(magnitudes, (__m256i)code);
+    return (I32)magnitude ^ ((code << 28) & (int32_t)0x80000000);
+  }
+  Halves word(I32 packed, int j) const { return {value(packed >> (4 * j)), value(packed >> (16 + 4 * j))}; }
+};
+#else
 struct WidenedE2m1 {
   static I32 value(I32 code) {
     const I32 low = code & 7, sign = splat(0) - (code >> 3);
@@ -21,6 +31,7 @@ struct WidenedE2m1 {
   }
   Halves word(I32 packed, int j) const { return {value((packed >> (4 * j)) & 15), value((packed >> (16 + 4 * j)) & 15)}; }
 };
+#endif
 
 // The codes of MXFP4 in the form that the instruction set's Int4Codes has: a table, or computed.
 template <class Codes = Int4Codes> auto mxfp4_codes() {

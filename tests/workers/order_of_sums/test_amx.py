@@ -15,7 +15,18 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from ..emulation.amx import DOTS, HERE, EmulatedAmx
 
 ORDERS = ("order_of_sums/test_tile_order.py", "order_of_sums/test_tile_attention.py")
-KERNELS = ("gemm", "quantized_gemm", "segments", "attention", "latent", "elementwise", "sampling", "program")
+KERNELS = (
+    "gemm",
+    "quantized_gemm",
+    "blocks",
+    "experts",
+    "segments",
+    "attention",
+    "latent",
+    "elementwise",
+    "sampling",
+    "program",
+)
 SUBJECTS = {
     "orders": ["order_of_sums"],
     "kernels": [f"kernels/test_cpu_{name}.py" for name in KERNELS],
