@@ -68,6 +68,7 @@ from .families.phi3 import PHI3
 from .families.phimoe import PHIMOE
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.qwen3_next import QWEN3_NEXT
 from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .families.roberta import ROBERTA
 from .families.seed_oss import SEED_OSS
@@ -132,6 +133,7 @@ FAMILIES = (
     MAMBA2,
     GRANITE_MOE_HYBRID,
     BAMBA,
+    QWEN3_NEXT,
 )
 
 
@@ -240,6 +242,7 @@ def read_geometry(
         usual_max_len=max_seq_length(folder) if head in ("none", "projection") else family.usual_max_len,
         experts=_checked(family.experts(config)),
         recurrent=family.recurrent(config),
+        has_gated_attention=family.has_gated_attention,
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )

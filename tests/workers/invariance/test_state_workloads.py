@@ -1,4 +1,4 @@
-"""Like test_random_workloads.py, with a model whose layers mostly have states: rows start from checkpoints of others."""
+"""Like test_random_workloads.py, with a model whose layers mostly have states: rows start from checkpoints."""
 
 from collections import Counter
 

@@ -14,7 +14,7 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePosition
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
-from .recurrent_names import MAMBA2_NAMES, Mamba2Names
+from .recurrent_names import GATED_DELTA_NAMES, MAMBA2_NAMES, GatedDeltaNames, Mamba2Names
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
@@ -86,6 +86,7 @@ class WeightNames:
     experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
     mamba2: Mamba2Names = MAMBA2_NAMES
+    gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
@@ -99,8 +100,10 @@ class WeightNames:
         experts = replace(self.experts, **_without(prefix, asdict(self.experts)))
         convolution = replace(self.short_convolution, **_without(prefix, asdict(self.short_convolution)))
         mamba2 = replace(self.mamba2, **_without(prefix, asdict(self.mamba2)))
-        own = _without(prefix, asdict(self))
-        return replace(self, experts=experts, short_convolution=convolution, mamba2=mamba2, **own)
+        delta = replace(self.gated_delta, **_without(prefix, asdict(self.gated_delta)))
+        recurrent = {"short_convolution": convolution, "mamba2": mamba2, "gated_delta": delta}
+        own: dict[str, Any] = recurrent | _without(prefix, asdict(self))
+        return replace(self, experts=experts, **own)
 
 
 def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,6 +245,7 @@ class Family:
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
     recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = no_recurrent_layers  # per layer; None: attention
+    has_gated_attention: bool = False  # query projections have a gate after each head's query
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
