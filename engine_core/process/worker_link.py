@@ -151,11 +151,14 @@ class WorkerLink:
     def readable_facts(self, engine: EngineCore) -> dict[str, str]:
         """Facts about the group and the engine's limits, for the log and for operators."""
         ranks, block_size = self.group.loaded.values(), engine.kv_cache.block_size
-        blocks_per_group = engine.facts.num_blocks // engine.kv_cache.num_groups
+        num_states = sum(group.is_state for group in engine.facts.kv_groups)
+        # Of a group that grows with the context: a row has few blocks of the others.
+        blocks_per_group = engine.facts.num_blocks // max(1, engine.kv_cache.num_groups - num_states)
         return {
             "kv_blocks": str(engine.facts.num_blocks),
             "block_size": str(block_size),
             "kv_tokens": str(blocks_per_group * block_size),  # more fit if some are behind windows
+            "state_groups": f"{num_states} of {engine.kv_cache.num_groups}",
             "max_model_len": str(engine.facts.max_model_len),
             "dtype": self.group.facts.dtype,
             "device": self.group.facts.device,

@@ -107,7 +107,7 @@ def draw_scenario(seed: int) -> Scenario:
     )
     max_chunk = config.scheduler.max_num_batched_tokens
     facts = with_groups(facts, max_chunk, random.Random(f"KV groups of {seed}"))
-    facts = with_states(facts, max_chunk, random.Random(f"state groups of {seed}"))
+    facts = with_states(facts, max_chunk, random.Random(f"states of {seed}"))
     pooling_rng = random.Random(f"kinds {seed}")  # separate, so that the other draws of a seed do not depend on it
     pooling = pooling_rng.choice((0.0, 0.0, 0.3, 1.0))
     is_bidirectional = pooling == 1.0 and pooling_rng.random() < 0.5

@@ -57,12 +57,17 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
     fact = {name: facts.get(name, "?") for name in ("device", "dtype", "kv_blocks", "block_size", "kv_tokens")}
     ranks = config.parallel.tensor_parallel_size
     coded = "" if config.cache.kv_cache_dtype == "auto" else f", {config.cache.kv_cache_dtype}"
+    num_states, _, num_groups = facts.get("state_groups", "0 of 1").partition(" of ")
+    states = "" if num_states == "0" else ", states included" if num_states != num_groups else ", all of them states"
     quantization = [("quantization", facts["quantization"])] if "quantization" in facts else []
     remote = [("remote clients", facts["remote clients"])] if "remote clients" in facts else []
     return [
         ("runs on", f"{fact['device']}, {fact['dtype']}, {ranks} rank{'s' if ranks > 1 else ''}{_path(facts)}"),
         *quantization,
-        ("KV cache", f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}{coded}"),
+        (
+            "KV cache",
+            f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}{states}{coded}",
+        ),
         ("context", f"{facts.get('max_model_len', '?')} tokens, prompt and output"),
         *_chats(facts),
         *remote,

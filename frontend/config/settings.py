@@ -95,7 +95,12 @@ SETTINGS = (
         ("--kv-cache-dtype",),
         "int8 (on the CPU kernels, for models of 16 bits) and fp8 (on CUDA devices) halve the KV cache.",
     ),
-    Setting("Memory", "cache.block_size", ("--block-size",), "Tokens in a block of the KV cache."),
+    Setting(
+        "Memory",
+        "cache.block_size",
+        ("--block-size",),
+        "Tokens in a block of the KV cache; a model with states may need larger blocks, a multiple of it.",
+    ),
     Setting(
         "Memory",
         "cache.gpu_memory_utilization",

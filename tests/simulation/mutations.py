@@ -10,6 +10,7 @@ SCHEDULER, POOL, CACHE = (
 )
 ROW_ASSIGNER = "engine_core/scheduling/row_assigner.py"
 PREFIX, GROUP = "engine_core/kv/prefix_cache.py", "engine_core/kv/kv_group.py"
+MESSAGES = "protocol/messages/worker.py"
 ENGINE, OUTBOX, DECODE = (
     "engine_core/engine/engine.py",
     "engine_core/engine/client_outbox.py",
@@ -61,6 +62,8 @@ MUTATIONS = [
     (GROUP, "position - self.window + 1)", "position - self.window + 2)", "a block in the window is released"),
     (GROUP, "    if not index:\n", "    if True:\n", "groups share blocks with each other"),
     (GROUP, "(num_seen - 2) // self.block_size + 2)", "num_seen // self.block_size)", "a chunk has too few blocks"),
+    (GROUP, "STATE_WINDOW = 2 ", "STATE_WINDOW = 1 ", "the state from which a row goes on is released"),
+    (MESSAGES, " or self.is_state)\n", ")\n", "a state group is a full group with too few blocks"),
     (
         GROUP,
         "return position // self.attention_chunk",

@@ -416,7 +416,7 @@ def randomise(model: Any) -> None:
             else:
                 parameter.copy_(noise * (0.3 if parameter.dim() == 1 else 1.6 / parameter.shape[1] ** 0.5))
         for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
+            if name.endswith(("correction_bias", "expert_bias")):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
 
 

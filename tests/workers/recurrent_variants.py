@@ -5,6 +5,16 @@ from typing import Any
 MAMBA2_LAYERS = {"mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 24, "mamba_chunk_size": 16}
 RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
     "lfm2": {"family": "Lfm2", "num_hidden_layers": 5, "full_attn_idxs": [1, 4], "block_multiple_of": 32},
+    "lfm2-moe": {
+        "family": "Lfm2Moe",
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "num_dense_layers": 1,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "routed_scaling_factor": 1.5,
+    },
     "lfm2-states-in-larger-blocks": {
         "family": "Lfm2",
         "num_hidden_layers": 7,

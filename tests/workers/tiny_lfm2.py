@@ -12,7 +12,12 @@ LAYERS = ("conv", "full_attention", "conv", "conv", "full_attention")
 WIDTH = 7  # its states take more than a block of 16 tokens of one KV head
 
 
-def write_tiny_lfm2(folder: Path, dtype: torch.dtype = torch.bfloat16, max_position_embeddings: int = 256) -> str:
+def write_tiny_lfm2(
+    folder: Path,
+    dtype: torch.dtype = torch.bfloat16,
+    max_position_embeddings: int = 256,
+    vocab_size: int = VOCAB_SIZE,
+) -> str:
     """Write config.json and model.safetensors; the weights are large enough that logits differ clearly."""
     generator = torch.Generator().manual_seed(0)
 
@@ -20,7 +25,7 @@ def write_tiny_lfm2(folder: Path, dtype: torch.dtype = torch.bfloat16, max_posit
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
 
     tensors = {
-        "model.embed_tokens.weight": weight(VOCAB_SIZE, HIDDEN, scale=1.0),
+        "model.embed_tokens.weight": weight(vocab_size, HIDDEN, scale=1.0),
         "model.embedding_norm.weight": torch.full((HIDDEN,), 0.4, dtype=dtype),
     }
     for layer, kind in enumerate(LAYERS):
@@ -41,7 +46,7 @@ def write_tiny_lfm2(folder: Path, dtype: torch.dtype = torch.bfloat16, max_posit
         "architectures": ["Lfm2ForCausalLM"],
         "model_type": "lfm2",
         "dtype": str(dtype).removeprefix("torch."),
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": vocab_size,
         "hidden_size": HIDDEN,
         "num_attention_heads": HEADS,
         "num_key_value_heads": 1,

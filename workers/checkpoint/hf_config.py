@@ -115,6 +115,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     swiglu_limit: Annotated[float, Meta(gt=0)] = 7.0
     conv_width: Annotated[int, Meta(ge=2, le=8)] = 3  # tokens that a short convolution reads
     conv_bias: bool = False
+    use_expert_bias: bool = True  # LFM2: routers correct the scores by which experts are chosen
     attn_layer_indices: list[int] | None = None  # Bamba: the layers that are not recurrent
     mamba_n_heads: Size = 128
     mamba_d_head: Size | Literal["auto"] = "auto"

@@ -48,6 +48,7 @@ from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.lfm2 import LFM2
+from .families.lfm2_moe import LFM2_MOE
 from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
 from .families.mamba2 import MAMBA2
@@ -130,6 +131,7 @@ FAMILIES = (
     GLM4_MOE,
     GPT_OSS,
     LFM2,
+    LFM2_MOE,
     MAMBA2,
     GRANITE_MOE_HYBRID,
     BAMBA,

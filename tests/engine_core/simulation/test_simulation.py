@@ -14,9 +14,14 @@ NIGHTLY_STEPS = 1_000_000
 
 
 def test_every_simulation_gives_each_request_its_output_alone():
-    total = Outcomes()
+    total, with_states = Outcomes(), Outcomes()
     for seed in (*RARE, *FAST):
-        total.add(simulate(seed)[0])
+        outcomes, _ = simulate(seed)
+        total.add(outcomes)
+        if "state" in kinds_of(seed):
+            with_states.add(outcomes)
+    for each in (total, with_states):
+        assert min(each.tokens, each.cached_tokens, each.preemptions, each.aborts, each.worker_deaths) > 0
     assert min(total.tokens, total.vectors, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
     assert min(total.cached_tokens, total.silent_clients, total.reused, total.nans, total.steps_behind) > 0
     assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0
@@ -40,6 +45,8 @@ def test_a_million_steps_hold_every_invariant():
 
 
 def kind_of(group: KVGroup) -> str:
+    if group.is_state:
+        return "state"
     return "attention chunk" if group.attention_chunk else "window" if group.window else "full"
 
 
@@ -52,6 +59,25 @@ def test_attention_chunks_are_drawn_alone_and_beside_each_other_kind():
     drawn = [kinds_of(seed) for seed in FAST]
     assert all(any({"attention chunk", *others} == kinds for kinds in drawn) for others in ((), ("full",)))
     assert {"attention chunk", "window", "full"} in drawn
+
+
+def test_states_are_drawn_alone_and_beside_each_other_kind():
+    drawn = [kinds_of(seed) for seed in FAST]
+    assert all(any({"state", *others} == kinds for kinds in drawn) for others in ((), ("full",), ("window",)))
+    assert {"state", "window", "full"} in drawn
+    assert any({"state", "attention chunk"} <= kinds for kinds in drawn)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_a_million_steps_of_states_beside_other_kv_groups_hold_every_invariant():
+    total, seed = Outcomes(), 3_000_000
+    while total.steps < NIGHTLY_STEPS:
+        if "state" in kinds_of(seed):
+            total.add(simulate(seed)[0])
+        seed += 1
+    assert min(total.cached_tokens, total.preemptions, total.nans, total.worker_deaths) > 0
+    print(total)
 
 
 @pytest.mark.nightly

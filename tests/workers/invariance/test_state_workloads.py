@@ -1,4 +1,4 @@
-"""Like test_random_workloads.py, with a model whose layers mostly have states: rows start from checkpoints."""
+"""Like test_random_workloads.py, with a model whose layers mostly keep states: rows start from others' checkpoints."""
 
 from collections import Counter
 

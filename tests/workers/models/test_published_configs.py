@@ -32,6 +32,9 @@ def cut(name: str) -> dict[str, Any]:
     config = config | {layers: 1 if config.get("hidden_size", 0) >= WIDE else 2}
     if "layer_types" in config:
         config |= {"layer_types": config["layer_types"][: config[layers]]}
+    if config["model_type"].startswith("lfm2"):  # a layer of each kind; the second one may have experts
+        config = {field: value for field, value in config.items() if field != "full_attn_idxs"}
+        config |= {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}
     if name not in FAST:
         config |= {"vocab_size": min(VOCABULARY, config["vocab_size"]), "pad_token_id": None}
     if "layer_types" in config:

@@ -1,0 +1,115 @@
+"""The places of states in blocks: they overlap nothing, and the block size is the least that is worthwhile."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.worker import KVGroup
+from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.budget import blocks_that_fit
+from paged_serve.workers.kv.cache_layout import CacheLayout
+from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.kv.state_places import LARGEST_BLOCK, STATE_ALIGNMENT, block_size_for, places_of
+from paged_serve.workers.models.loading import read_model
+from paged_serve.workers.process.rank import Rank
+
+from ..checkpoints import ours
+from ..tiny_lfm2 import write_tiny_lfm2
+
+STATE = KVGroup(is_state=True)
+
+
+@pytest.fixture
+def geometry(tmp_path):
+    return read_model(Path(write_tiny_lfm2(tmp_path)), ModelConfig())[1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_two_states_of_a_group_overlap(seed):
+    rng = random.Random(seed)
+    sizes = [rng.choice((64, 100, 1000)) for _ in range(rng.randint(1, 40))]
+    num_areas, area_bytes = rng.randint(1, 12), rng.choice((1000, 1024, 4096))
+    taken = set()
+    for place, size in zip(places_of(sizes, num_areas, area_bytes), sizes, strict=True):
+        assert place.offset % STATE_ALIGNMENT == 0
+        assert place.offset + size <= area_bytes
+        assert place.area < num_areas
+        own = {(place.group, place.area, at) for at in range(place.offset, place.offset + size)}
+        assert not own & taken
+        taken |= own
+    groups = [place.group for place in places_of(sizes, num_areas, area_bytes)]
+    assert groups == sorted(groups)
+    assert set(groups) == set(range(groups[-1] + 1))
+
+
+@pytest.mark.parametrize(
+    ("state", "count", "layers", "per_token", "size", "groups"),
+    [
+        (8 << 10, 10, 6, 1024, 16, 1),  # LFM2 1.2B: two states share an area of 16 KiB
+        (2 << 20, 36, 12, 1024, 2048, 2),  # a state of 2 MiB needs an area of its own, and more than LARGEST_BLOCK
+        (64 << 10, 24, 4, 1024, 192, 1),  # three states in each of 8 areas
+        (256 << 10, 24, 1, 1024, 512, 6),  # blocks do not grow beyond LARGEST_BLOCK to save groups
+    ],
+)
+def test_the_block_size_is_the_least_with_the_fewest_groups(state, count, layers, per_token, size, groups):
+    found = block_size_for([state] * count, 2 * layers, per_token, 16)
+    assert found == size
+    assert places_of([state] * count, 2 * layers, found * per_token)[-1].group + 1 == groups
+    assert found <= max(LARGEST_BLOCK, state // per_token)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("tp_size", [1, 2, 4])
+def test_states_and_keys_of_one_block_are_the_same_bytes(geometry, dtype, tp_size):
+    layout = CacheLayout.of(geometry, 10_000, 16, tp_size, dtype)
+    shape = geometry, 5, layout.block_size, tp_size
+    cache = KVCache.allocate(*shape, dtype=dtype, groups=layout.groups)
+    assert [len(keys) for keys in cache.keys] == [0, 5, 0, 0, 5]
+    assert [len(states) for states in cache.states] == [5, 0, 5, 5, 0]
+    assert [states.shape[1] for states in cache.states if len(states)] == geometry.state_bytes(tp_size)
+    areas = [tensor for pair in zip(cache.keys, cache.values, strict=True) for tensor in pair if len(tensor)]
+    for area in areas:
+        area.view(torch.uint8).zero_()
+    for index, states in enumerate(cache.states):
+        states[2:3] = index + 1
+    block = torch.cat([area[2].view(torch.uint8).flatten() for area in areas])
+    expected = [states.shape[1] if len(states) else 0 for states in cache.states]
+    assert [int((block == index + 1).sum()) for index in range(5)] == expected
+    others = [area.view(torch.uint8)[block].sum() for area in areas for block in (0, 1, 3, 4)]
+    assert not any(map(bool, others)), "another block was written"
+    held = sum(tensor.nbytes for tensor in areas)
+    coded = sum(s.nbytes for pair in {id(pair[0]): pair for pair in cache.scales}.values() for s in pair)
+    assert held + coded == 5 * layout.bytes_per_block
+
+
+def test_a_model_without_attention_has_blocks_of_its_own(geometry):
+    kind = ShortConvolution(64, 7)
+    alone = replace(geometry, recurrent=(kind,) * 5)
+    layout = CacheLayout.of(alone, 1 << 20, 64)
+    assert layout.groups.kinds == (STATE,)
+    assert layout.block_size == 512
+    assert layout.bytes_per_block == 5 * 768
+    assert layout.groups.blocks_of_sequence(1 << 20, 512, 2048) == 5
+    cache = KVCache.allocate(alone, 3, 512, groups=layout.groups)
+    for index, states in enumerate(cache.states):
+        states[:] = index
+    assert [int(states[1].sum()) for states in cache.states] == [768 * index for index in range(5)]
+
+
+def test_a_rank_reports_its_state_group_and_the_block_size_in_use(tmp_path):
+    folder = write_tiny_lfm2(tmp_path)
+    scheduler = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=64)
+    config = Config(ModelConfig(model=folder, device="cpu"), CacheConfig(), scheduler)
+    model = ours(folder)
+    ready = Rank(config, TensorParallelGroup(), model, None, None, 0.0).ready()
+    assert ready.kv_groups == (KVGroup(), STATE)
+    assert ready.block_size == 32
+    assert ready.kv_bytes_per_block == 2 * 2 * 16 * 2 * 32
+    of_one = 256 // 32 + 3  # the context, and the states that a chunk of 64 tokens reads and writes
+    assert ready.num_blocks == 2 * of_one
+    assert blocks_that_fit(config, model.geometry, 1, 1 << 30, torch.bfloat16) == 2 * of_one
