@@ -2,9 +2,9 @@
 
     python scripts/bench_states.py MODEL [--threads 2] [--steps 30]
 
-A decode step of a recurrent layer reads and writes one state, whatever the context; the attention layers of a hybrid read
-more. Checkpoints are the states that a prompt leaves at each border of blocks: the same prompt is computed with the block
-size of a server and with one block for all of it. Both alternate, and medians are printed with the load of the machine.
+A decode step of a recurrent layer reads and writes one state, whatever the context; attention layers read more with it.
+Checkpoints are the states that a prompt leaves at each border of blocks: the same prompt is computed with a server's
+block size and with blocks of 1024 tokens. Both alternate, and medians are printed with the load of the machine.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from paged_serve.workers.layers.model import Model
 from paged_serve.workers.models.loading import load_model
 
 CONTEXTS = (1024, 32_768)
-PROMPT = 2048
+PROMPT, LARGE_BLOCK = 2048, 1024
 
 
 def batch_of(cache: KVCache, context: int, count: int) -> InputBatch:
@@ -46,6 +46,11 @@ def batch_of(cache: KVCache, context: int, count: int) -> InputBatch:
         logit_tokens=torch.tensor([count - 1]),
         num_decode_rows=int(count == 1),
     )
+
+
+def forward(model: Model, cache: KVCache, context: int, count: int) -> Callable[[], object]:
+    batch = batch_of(cache, context, count)
+    return lambda: model.forward(batch, cache)
 
 
 def cache_of(model: Model, block_size: int) -> KVCache:
@@ -81,14 +86,11 @@ def main() -> None:
     pool = Pool(library, [-1] * options.threads)
     model = load_model(options.model, ModelConfig(device="cpu"), TensorParallelGroup(), lambda done, of: None, pool)
     usual = cache_of(model, 16)
-    whole = cache_of(model, max(usual.block_size, PROMPT))
-    steps = {f"decode at {context}": batch_of(usual, context, 1) for context in CONTEXTS}
-    decode = {name: (lambda batch=batch: model.forward(batch, usual)) for name, batch in steps.items()}
+    large = cache_of(model, max(usual.block_size, LARGE_BLOCK))
+    decode = {f"decode at {context}": forward(model, usual, context, 1) for context in CONTEXTS}
     prompts = {
-        f"prompt of {PROMPT}, blocks of {cache.block_size}": (
-            lambda cache=cache, batch=batch_of(cache, PROMPT, PROMPT): model.forward(batch, cache)
-        )
-        for cache in (usual, whole)
+        f"prompt of {PROMPT}, blocks of {cache.block_size}": forward(model, cache, PROMPT, PROMPT)
+        for cache in (usual, large)
     }
     for work, count in ((decode, options.steps), (prompts, max(3, options.steps // 5))):
         found = medians(work, count)

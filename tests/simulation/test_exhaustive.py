@@ -4,9 +4,11 @@ import logging
 
 import pytest
 
+from paged_serve.protocol.messages.worker import KVGroup
+
 from .exhaustive import Prompt, Scope, explore
 
-STORY = (1, 2, 3)
+STORY, STATE = (1, 2, 3), KVGroup(is_state=True)
 ALL_GO_WELL = {"aborts": 0, "crashes": 0, "nans": 0}
 
 
@@ -35,8 +37,16 @@ def test_every_order_of_two_requests_and_a_non_finite_result_holds_the_invariant
             num_blocks=13,
             max_num_batched_tokens=2,
         ),
+        Scope(
+            (Prompt((*STORY, 4, 5), 3), Prompt((*STORY, 4, 6), 3)),
+            **ALL_GO_WELL,
+            windows=(STATE, 0),
+            block_size=2,
+            num_blocks=9,
+            max_num_batched_tokens=2,
+        ),
     ],
-    ids=["one window", "full and window"],
+    ids=["one window", "full and window", "state and full"],
 )
 def test_every_order_of_two_requests_with_windows_holds_the_invariants(scope):
     assert explore(scope).states > 100
@@ -49,6 +59,7 @@ def test_every_order_of_two_requests_with_windows_holds_the_invariants(scope):
     [
         Scope((Prompt(STORY, 4), Prompt(STORY, 4)), windows=(2,), block_size=1, num_blocks=7, crashes=0),
         Scope((Prompt(STORY, 3), Prompt(STORY, 3)), windows=(2, 0), block_size=1, num_blocks=13, crashes=0, aborts=0),
+        Scope((Prompt(STORY, 3), Prompt(STORY, 3)), windows=(STATE, 0), num_blocks=8, crashes=0, aborts=0),
         Scope((Prompt(STORY, 2), Prompt(STORY, 2))),
         Scope((Prompt(STORY, 3, n=2), Prompt((9,), 2)), pipeline_depth=1),
         Scope((Prompt(STORY, 4), Prompt(STORY, 3), Prompt((9,), 2)), nans=0),
@@ -57,6 +68,7 @@ def test_every_order_of_two_requests_with_windows_holds_the_invariants(scope):
     ids=[
         "window",
         "full and window",
+        "state and full",
         "two",
         "siblings and one",
         "three, crashed and aborted",

@@ -150,6 +150,22 @@ def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
     assert cache.find(sequence, None, limit) == expected
 
 
+@pytest.mark.parametrize("other", [{"window": 3}, {"attention_chunk": 3}])
+def test_a_state_group_has_neither_window_nor_attention_chunk(other):
+    with pytest.raises(ValueError, match="it has neither"):
+        KVGroup(is_state=True, **other)
+
+
+def test_a_hybrid_holds_its_last_states_whatever_its_context():
+    groups = KVGroups.of((KVGroup(), KVGroup(is_state=True)), 16, 64)
+    assert groups.num_blocks_for(1_000_000) == 1_000_000 // 16 + 64 // 16 + 1
+    assert groups.first_needed(4096) == [0, 255], "the checkpoint at 4096"
+    assert groups.first_needed(4097) == [0, 256]
+    alone = KVGroups.of((KVGroup(is_state=True),), 512, 2048)
+    assert alone.capacity_tokens(5) > 10**9
+    assert alone.capacity_tokens(1) == 512
+
+
 def test_equal_tokens_have_a_separate_key_in_each_group():
     hashes = [bytes([index]) * 32 for index in range(256)]
     names = [name for group in range(257) for name in keys_of(group, hashes)]

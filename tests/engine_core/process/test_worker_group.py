@@ -55,6 +55,8 @@ def test_a_rank_with_other_kv_groups_is_refused():
     other = msgspec.structs.replace(ready(1, 40), kv_groups=(KVGroup(8), KVGroup()))
     assert "not those of the other ranks" in group.protocol_error(1, other)
     assert group.protocol_error(1, ready(1, 50)) == ""
+    other = msgspec.structs.replace(ready(1, 40), block_size=32)
+    assert group.protocol_error(1, other) == "its blocks of 32 tokens are not those of the other ranks"
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,18 @@ class TestBanner:
         assert hint.startswith(f"try: curl url{path} ")
         assert "chats" in self.text_of(facts | {"tasks": f"generate, {tasks}"})
 
+    @pytest.mark.parametrize(
+        ("groups", "shown"),
+        [
+            ("0 of 1", "640 tokens in 40 blocks of 16 "),
+            ("1 of 2", "640 tokens in 40 blocks of 16, states included "),
+            ("1 of 1", "640 tokens in 40 blocks of 16, all of them states "),
+        ],
+    )
+    def test_the_banner_says_whether_blocks_hold_states(self, groups, shown):
+        facts = {"kv_tokens": "640", "kv_blocks": "40", "block_size": "16", "state_groups": groups}
+        assert shown in banner(self.CONFIG, facts, "url", "/tmp/run", is_demo=True)
+
     def test_the_banner_names_the_quantization_of_the_weights(self):
         text = banner(self.CONFIG, {"quantization": "28 matrices int8"}, "url", "/tmp/run", is_demo=True)
         assert "│ quantization   28 matrices int8 " in text

@@ -97,6 +97,18 @@ def test_siblings_start_from_one_checkpoint(model):
         assert process.received[1000 + index] == alone(model, several)[1000 + index]
 
 
+def test_an_int8_cache_codes_keys_and_values_alone(model):
+    prompt, found = random_tokens(90), []
+    for chunk in (1000, 33):
+        loop = PagedLoop(model, dtype=torch.int8)
+        assert loop.block_size == 48, "an area holds half as many bytes per token"
+        found.append(loop.prefill(loop.row(prompt), chunk))
+    assert torch.equal(*found)
+    loop = PagedLoop(model)
+    expected = loop.prefill(loop.row(prompt))
+    assert 0 < (found[0] - expected).norm() < 0.03 * expected.norm()
+
+
 def test_a_worker_that_died_computes_the_states_again(model):
     expected = alone(model, request(random_tokens(80)))
     process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
