@@ -80,6 +80,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(Mamba2ScanParams)
   SIZE_OF(GatedDeltaParams)
   SIZE_OF(GatedNormParams)
+  SIZE_OF(SigmoidGateParams)
   SIZE_OF(ScanParams)
   SIZE_OF(MaskParams)
   SIZE_OF(DrawParams)

@@ -133,6 +133,7 @@ class Geometry:
     qk_norm_per_head: bool = False  # each head has its own weights
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
+    has_gated_attention: bool = False  # attention's outputs have a gate
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
     latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
 

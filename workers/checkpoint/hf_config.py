@@ -125,6 +125,12 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     mamba_expand: Size = 2
     mamba_conv_bias: bool = True
     mamba_proj_bias: bool = False
+    full_attention_interval: Annotated[int, Meta(ge=1)] = 4  # Qwen3-Next: every n-th layer has attention
+    linear_num_value_heads: Size = 32
+    linear_num_key_heads: Size = 16
+    linear_key_head_dim: Size = 128
+    linear_value_head_dim: Size = 128
+    linear_conv_kernel_dim: Size = 4
     time_step_limit: tuple[float, float] = (0.0, math.inf)
     head_bias: bool = False  # of the output head, in families with a field for it
     router_jitter_noise: Annotated[float, Meta(ge=0)] = 0.0

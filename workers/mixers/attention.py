@@ -30,5 +30,9 @@ class Attention:
 
     def mix(self, step: GroupStep, projected: Tensor) -> Tensor:
         """The same, of tokens that are projected already."""
+        return self.output(self.attended(step, projected))
+
+    def attended(self, step: GroupStep, projected: Tensor) -> Tensor:
+        """The input of the output projection."""
         query = self.ops.rotate_and_cache(step.ops, self.layer, projected, self.query_norm, self.key_norm)
-        return self.output(self.backend.attend(step.attention, self.layer, query, self.options).flatten(1))
+        return self.backend.attend(step.attention, self.layer, query, self.options).flatten(1)

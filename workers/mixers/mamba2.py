@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..checkpoint.recurrent.mamba2 import Mamba2Layer
@@ -10,6 +9,7 @@ from ..distributed.tensor_parallel import TensorParallelGroup
 from ..layers.linear import Linear
 from ..layers.recurrent.recurrences import Recurrences
 from ..layers.recurrent.weights import CausalConv, GatedNorm, Mamba2
+from .layer_states import layer_states
 from .mixer import GroupStep
 
 
@@ -31,13 +31,11 @@ class Mamba2Mixer:
         projected, view, sizes = self.into(normed), step.view, self.sizes
         inner, steps_from = sizes.inner_size, sizes.inner_size + sizes.channels
         gates, dt = projected[:, :inner], projected[:, steps_from:]
-        states, of_conv = view.cache.states[self.layer], sizes.conv_bytes(projected.dtype)
-        used = (sizes.width - 1) * sizes.channels * projected.itemsize
-        last_inputs = states[:, :used].view(projected.dtype).view(-1, sizes.width - 1, sizes.channels)
-        matrices = states[:, of_conv:].view(torch.float32).view(-1, *self.scan.state_shape)
+        states = view.cache.states[self.layer]
+        last_inputs, matrices = layer_states(states, sizes.width, sizes.channels, projected.dtype)
         x = projected[:, inner:steps_from]
         x = self.recurrences.causal_conv(view.state_rows, last_inputs, self.convolution, x)
-        y = self.recurrences.mamba2(view.state_rows, matrices, self.scan, x, dt)
+        y = self.recurrences.mamba2(view.state_rows, matrices.view(-1, *self.scan.state_shape), self.scan, x, dt)
         return self.output(self._normed(y, gates))
 
     def _normed(self, y: Tensor, gates: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from .decoder import DecoderLayer, Model
 from .matrix_rows import Rows, Span, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
+from .readers.gated_delta_reader import without_gates
 from .readers.latent_reader import LatentReader
 from .readers.recurrent_reader import RecurrentReader
 
@@ -149,15 +150,15 @@ class Assembly(LatentReader, RecurrentReader):
             mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
         )
 
-    def _mixer(self, index: int, ops: Ops, attention: AttentionBackend) -> Mixer:
+    def _mixer(self, index: int, ops: Ops, backend: AttentionBackend) -> Mixer:
         if self._geometry.recurrent_of(index) is not None:
             return self._recurrent(index)
         geometry, output = self._geometry, self._names.output.format(index)
         if geometry.latent is not None:
-            return self._latent_attention(geometry.latent, self._attention_options(index), index, ops, attention)
+            return self._latent_attention(geometry.latent, self._attention_options(index), index, ops, backend)
         query_norm, key_norm = self._head_norms(index)
         query_rows = geometry.num_heads * geometry.head_dim
-        return Attention(
+        attention = Attention(
             layer=index,
             qkv=self._query_key_value(index, ops),
             query_norm=query_norm,
@@ -165,14 +166,17 @@ class Assembly(LatentReader, RecurrentReader):
             output=self._row_parallel(output, geometry.hidden_size, query_rows, geometry.output_bias),
             options=self._attention_options(index),
             ops=ops,
-            backend=attention,
+            backend=backend,
         )
+        return self._gated_attention(index, attention) if geometry.has_gated_attention else attention
 
     def _query_key_value(self, index: int, ops: Ops) -> Linear:
         geometry, names, group = self._geometry, self._names, self._group
         each = names.query.format(index), names.key.format(index), names.value.format(index)
         queries, keys = self._even_span(geometry.num_heads), self._kv_heads()
         rows = query_key_value_rows(each, geometry, queries, keys, are_grouped=names.are_grouped)
+        if geometry.has_gated_attention:
+            rows[0] = without_gates(rows[0], geometry.head_dim)
         product = self._column_parallel(rows, geometry.hidden_size, geometry.qkv_bias)
         if geometry.clip_qkv is not None:
             product = ClippedLinear(product, ops, geometry.clip_qkv)

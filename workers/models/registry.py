@@ -72,6 +72,7 @@ from .families.phi3 import PHI3
 from .families.phimoe import PHIMOE
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.qwen3_next import QWEN3_NEXT
 from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .families.roberta import ROBERTA
 from .families.seed_oss import SEED_OSS
@@ -141,6 +142,7 @@ FAMILIES = (
     BAMBA,
     GLM4_MOE_LITE,
     MINICPM3,
+    QWEN3_NEXT,
 )
 
 
@@ -252,6 +254,7 @@ def read_geometry(
         experts=_checked(family.experts(config)),
         recurrent=family.recurrent(config),
         latent=latent,
+        has_gated_attention=family.has_gated_attention,
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )

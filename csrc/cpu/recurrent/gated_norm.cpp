@@ -1,4 +1,4 @@
-// gated_norm: the norm at the end of a recurrent layer, with a gate before or after it.
+// gated_norm: the norm at the end of a recurrent layer, with a gate before or after it; and a gate without a norm.
 //
 // Algorithm  x * silu(gate) in float, or x alone, is scaled to a mean square of 1 in each group, times weight, times silu(gate)
 //            if that comes last; one rounding. Sums as in rows.h
@@ -35,6 +35,17 @@ void gated_norm(Pool* pool, const GatedNormParams* p) {
   with_element(p->dtype, [&](auto x) {
     for_rows(pool, p->rows * groups, p->group_size, [&](int i) {
       norm_group<decltype(x)>(*p, i / groups, (int64_t)(i % groups) * p->group_size);
+    });
+  });
+}
+
+void sigmoid_gate(Pool* pool, const SigmoidGateParams* p) {
+  with_element(p->dtype, [&](auto element) {
+    using Element = decltype(element);
+    for_rows(pool, p->rows, p->size, [&](int64_t row) {
+      const Element *x = (const Element*)p->x + row * p->x_stride, *gate = (const Element*)p->gate + row * p->gate_stride;
+      Element* y = (Element*)p->y + row * p->y_stride;
+      each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) / (1.0f + exp(-get(gate + at, n))), n); });
     });
   });
 }

@@ -52,3 +52,12 @@ struct GatedNormParams {
   int32_t dtype;
 };
 API void gated_norm(Pool*, const GatedNormParams*);
+
+// y = x * sigmoid(gate): the outputs of gated attention. gated_norm.cpp.
+struct SigmoidGateParams {
+  void* y;                           // [rows, size], rows y_stride apart
+  const void *x, *gate;              // likewise, x_stride and gate_stride
+  int64_t y_stride, x_stride, gate_stride;
+  int32_t rows, size, dtype;
+};
+API void sigmoid_gate(Pool*, const SigmoidGateParams*);

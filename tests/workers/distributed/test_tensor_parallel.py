@@ -129,7 +129,7 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
         "llama4",
         "stablelm-qk-norm",
         *("qwen2-moe", "glm4-moe", "llama4-experts", "gpt-oss"),
-        *("mamba2", "granite4"),
+        *("mamba2", "granite4", "qwen3-next"),
         *nightly("mamba2-biased", "granite4-dense", "bamba"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
         *nightly("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),

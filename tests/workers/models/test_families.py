@@ -60,6 +60,7 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         *nightly("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite", "minicpm3"),
         "mamba2",
         "granite4",
+        "qwen3-next",
         *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe", "glm4-moe", "llama4-experts", "gpt-oss"),
         *nightly(

@@ -22,6 +22,11 @@ FAST = ("opt-125m", "gpt2", "smollm2-135m")
 MARKED = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) for name in CONFIGS]
 VOCABULARY = 16_384  # rows of the embedding in nightly tests, at most: one is like the other
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # fields with a number; more than 8 are alike
+BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with attention
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "bamba": {"attn_layer_indices": [1]},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts_per_tok": 8},
+}
 WIDE = 5120  # models of this width and more have one layer, others two
 
 
@@ -35,6 +40,7 @@ def cut(name: str) -> dict[str, Any]:
     if config["model_type"].startswith("lfm2"):  # a layer of each kind; the second one may have experts
         config = {field: value for field, value in config.items() if field != "full_attn_idxs"}
         config |= {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}
+    config |= BOTH_KINDS.get(config["model_type"], {})
     if name not in FAST:
         config |= {"vocab_size": min(VOCABULARY, config["vocab_size"]), "pad_token_id": None}
     if "layer_types" in config:

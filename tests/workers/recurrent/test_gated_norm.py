@@ -52,3 +52,14 @@ def test_every_instruction_set_has_the_same_bits(sizes, dtype, gates_last, kind,
     found = [CpuRecurrences(pool, Buffers()).gated_norm(norm, *inputs(size, dtype, kind)).clone() for pool in isa_pools]
     for each in found[1:]:
         assert_same_bits(each, found[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_gate_without_a_norm_is_a_sigmoid(dtype, isa_pools):
+    x, gate = inputs(277, dtype)
+    exact = x.double() * gate.double().sigmoid()
+    found = [CpuRecurrences(pool, Buffers()).sigmoid_gated(x, gate).clone() for pool in isa_pools]
+    for each in (found[0], TorchRecurrences().sigmoid_gated(x, gate)):
+        torch.testing.assert_close(each.double(), exact, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+    for each in found[1:]:
+        assert_same_bits(each, found[0])

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
+from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
 
-VARIANTS = ["mamba2", "granite4", pytest.param("bamba", marks=pytest.mark.nightly)]
+VARIANTS = ["mamba2", "granite4", "qwen3-next", pytest.param("bamba", marks=pytest.mark.nightly)]
 LENGTH = 1100  # several blocks of every model
 
 
@@ -67,3 +67,16 @@ def test_previous_contents_of_a_block_change_no_bit(model, alone):
     for tensor in loop.cache.states:
         tensor.fill_(255)
     assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk=300), alone[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(dtype, tmp_path, make_pool):
+    """As in test_families.py, but by the median: a token for which rounding changes the experts has a large error."""
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    prompt = random_tokens(120)
+    exact = reference_logits(reference("qwen3-next", tmp_path, dtype), prompt)
+    theirs = reference_logits(transformers_model(tmp_path, dtype), prompt)
+    loop = PagedLoop(ours(tmp_path, pool=pool))
+    found = loop.prefill(loop.row(prompt))
+    assert (found - exact).square().mean(1).median() < (theirs - exact).square().mean(1).median()

@@ -77,11 +77,15 @@ class TorchRecurrences:
         return out
 
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
-        wide, gates = x.float(), silu(gate.float())
+        wide, gates = x.float(), gate.float()
+        gates = gates / (1.0 + (-gates).exp())  # torch's silu depends on a value's place in the tensor
         grouped = (wide if norm.gates_last else wide * gates).view(len(x), -1, norm.group_size)
         normed = grouped * torch.rsqrt(grouped.square().mean(-1, keepdim=True) + norm.eps)
         scaled = normed.view(x.shape) * norm.weight
         return (scaled * gates if norm.gates_last else scaled).to(x.dtype)
+
+    def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return (x.float() / (1.0 + (-gate.float()).exp())).to(x.dtype)
 
 
 def _scan(rows: StateRows, states: Tensor, outputs: int, step: Callable[[Tensor, int], Tensor]) -> None:

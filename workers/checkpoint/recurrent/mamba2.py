@@ -7,11 +7,10 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from .columns import STATE_BYTES, state_shape
+from .columns import STATE_BYTES, conv_bytes, state_shape
 
 STATE_MULTIPLE, MAX_STATE_SIZE = 8, 512  # that the kernels know
 MAX_WIDTH = 8
-ALIGNMENT = 64  # bytes, between the two states of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +81,10 @@ class Mamba2Layer:
             *(self.has_bias, self.has_conv_bias, self.dt_limits),
         )
 
-    def conv_bytes(self, dtype: torch.dtype) -> int:
-        return -(-(self.width - 1) * self.channels * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-
     def state_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
         share = self.of_rank(tp_size)
-        return share.conv_bytes(dtype) + STATE_BYTES * prod(state_shape(share.heads, self.head_dim, self.state_size))
+        matrices = prod(state_shape(share.heads, self.head_dim, self.state_size))
+        return conv_bytes(self.width, share.channels, dtype.itemsize) + STATE_BYTES * matrices
 
     def uneven(self, tp_size: int) -> str:
         if self.heads % tp_size:

@@ -52,3 +52,7 @@ class Recurrences(Protocol):
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
         """`x` [tokens, size] normalised and gated, rounded once; rows of `gate` may be strided."""
         ...
+
+    def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """`x` times the sigmoid of `gate`, both [tokens, size], rounded once; rows of `gate` may be strided."""
+        ...

@@ -14,7 +14,7 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePosition
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
-from .recurrent_names import MAMBA2_NAMES, Mamba2Names
+from .recurrent_names import GATED_DELTA_NAMES, MAMBA2_NAMES, GatedDeltaNames, Mamba2Names
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
@@ -99,6 +99,7 @@ class WeightNames:
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
     latent: LatentNames = LatentNames()
     mamba2: Mamba2Names = MAMBA2_NAMES
+    gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
@@ -109,7 +110,8 @@ class WeightNames:
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
-        parts = {name: getattr(self, name) for name in ("experts", "short_convolution", "latent", "mamba2")}
+        names = ("experts", "short_convolution", "latent", "mamba2", "gated_delta")
+        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_without(prefix, asdict(part))) for name, part in parts.items()}
         return replace(self, **parts, **_without(prefix, asdict(self)))
 
@@ -257,6 +259,7 @@ class Family:
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
     recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = no_recurrent_layers  # per layer; None: attention
+    has_gated_attention: bool = False  # query projections have a gate after each head's query
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
     latent: Callable[[HFConfig], Latent | None] = no_latent  # the sizes of latent attention; raises ConfigError
     is_bidirectional: bool = False  # an encoder

@@ -19,10 +19,11 @@ from .weight_reader import NormReader
 class ProjectionReader(NormReader):
     """Reads the matrix products of a layer, each split among the ranks in its own way."""
 
-    def _column_parallel(self, parts: list[Rows], columns: int, bias: bool) -> Linear:
-        """One product for the given rows of several projections."""
+    def _column_parallel(self, parts: list[Rows], columns: int, bias: bool, name: str = "") -> Linear:
+        """One product for the given rows of several projections; `name`: where those of the first have another."""
         weights = self._weights(
-            parts[0].name, lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts])
+            name or parts[0].name,
+            lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts]),
         )
         bias_vector = self._bias(parts) if bias else None
         return self._product(weights, bias_vector)

@@ -37,7 +37,9 @@ class Mamba2Reader(FeedForwardReader):
             layer=index,
             sizes=share,
             into=self._column_parallel(rows, hidden, kind.has_bias),
-            convolution=self._convolution(convolution, kind, [(a - inner, b - inner) for a, b in of_conv]),
+            convolution=self._convolution(
+                convolution, kind.channels, kind.width, [(a - inner, b - inner) for a, b in of_conv], kind.has_conv_bias
+            ),
             scan=Mamba2(-a_log.exp(), d, dt_bias, kind.head_dim, share.groups, kind.state_size, kind.dt_limits),
             norm=self._gated_norm(names.norm.format(index), kind),
             output=self._row_parallel(names.output.format(index), hidden, inner, kind.has_bias),
@@ -45,9 +47,11 @@ class Mamba2Reader(FeedForwardReader):
             group=group,
         )
 
-    def _convolution(self, name: str, kind: Mamba2Layer, spans: Sequence[Span]) -> CausalConv:
-        bias = self._bias([Rows(name, kind.channels, span) for span in spans]).float() if kind.has_conv_bias else None
-        weight = self._tensor(name, lambda: self._channels(name, kind.channels, kind.width, spans))
+    def _convolution(
+        self, name: str, channels: int, width: int, spans: Sequence[Span], has_bias: bool = False
+    ) -> CausalConv:
+        bias = self._bias([Rows(name, channels, span) for span in spans]).float() if has_bias else None
+        weight = self._tensor(name, lambda: self._channels(name, channels, width, spans))
         return CausalConv(weight.float(), bias, activates=True)
 
     def _channels(self, name: str, channels: int, width: int, spans: Sequence[Span]) -> Tensor:

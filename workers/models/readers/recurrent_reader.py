@@ -3,16 +3,17 @@
 from torch import Tensor
 
 from ...checkpoint.conversion import converted
+from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
 from ...checkpoint.recurrent.mamba2 import Mamba2Layer
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
 from ...layers.recurrent.weights import CausalConv
 from ...mixers.mixer import Mixer
 from ...mixers.short_convolution import ShortConvolutionMixer
 from ..matrix_rows import Rows, Span, stacked_rows
-from .mamba2_reader import Mamba2Reader
+from .gated_delta_reader import GatedDeltaReader
 
 
-class RecurrentReader(Mamba2Reader):
+class RecurrentReader(GatedDeltaReader):
     """Reads the mixer of a recurrent layer. Channels are divided among the ranks."""
 
     def _recurrent(self, index: int) -> Mixer:
@@ -22,6 +23,8 @@ class RecurrentReader(Mamba2Reader):
                 return self._short_convolution(index, kind)
             case Mamba2Layer():
                 return self._mamba2(index, kind)
+            case GatedDeltaLayer():
+                return self._gated_delta(index, kind)
             case _:
                 raise AssertionError(f"layer {index} has a mixer without a reader: {kind}")
 

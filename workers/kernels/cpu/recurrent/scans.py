@@ -9,10 +9,11 @@ from ....checkpoint.recurrent.columns import state_shape
 from ....kv.state_rows import StateRows
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
-from ..structs.recurrent import GatedDeltaParams, GatedNormParams, Mamba2ScanParams
+from ..structs.recurrent import GatedDeltaParams, GatedNormParams, Mamba2ScanParams, SigmoidGateParams
 from .state_rows import state_fields
 
-MAMBA2, GATED_DELTA, GATED_NORM = map(packer, (Mamba2ScanParams, GatedDeltaParams, GatedNormParams))
+MAMBA2, GATED_DELTA = packer(Mamba2ScanParams), packer(GatedDeltaParams)
+GATED_NORM, SIGMOID_GATE = packer(GatedNormParams), packer(SigmoidGateParams)
 STATE_MULTIPLE, KEY_MULTIPLE = 8, 4  # of state_size, and of key_dim
 
 
@@ -95,6 +96,17 @@ def gated_norm(
     strides, sizes = (out.stride(0), x.stride(0), gate.stride(0)), (rows, size, group_size)
     fields = GATED_NORM(*pointers, *strides, *sizes, gates_last, eps, DTYPE_CODES[x.dtype])
     pool.functions["gated_norm"](pool.handle, fields)
+    return out
+
+
+def sigmoid_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
+    """Set `out` [rows, size] as Recurrences.sigmoid_gated has it; rows may be strided."""
+    assert gate.shape == out.shape == x.shape
+    assert x.dtype == gate.dtype == out.dtype
+    assert x.stride(1) == gate.stride(1) == out.stride(1) == 1
+    strides = out.stride(0), x.stride(0), gate.stride(0)
+    fields = SIGMOID_GATE(out.data_ptr(), x.data_ptr(), gate.data_ptr(), *strides, *x.shape, DTYPE_CODES[x.dtype])
+    pool.functions["sigmoid_gate"](pool.handle, fields)
     return out
 
 

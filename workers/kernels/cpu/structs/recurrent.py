@@ -53,9 +53,18 @@ class GatedNormParams(ctypes.Structure):
     )
 
 
+class SigmoidGateParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "x", "gate")),
+        *((name, c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
+        *((name, c_int32) for name in ("rows", "size", "dtype")),
+    )
+
+
 RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "causal_conv": CausalConvParams,
     "mamba2_scan": Mamba2ScanParams,
     "gated_delta": GatedDeltaParams,
     "gated_norm": GatedNormParams,
+    "sigmoid_gate": SigmoidGateParams,
 }

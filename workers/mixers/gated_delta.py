@@ -1,0 +1,38 @@
+"""A gated delta net as a mixer (Qwen3-Next)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..checkpoint.recurrent.gated_delta import GatedDeltaLayer
+from ..layers.linear import Linear
+from ..layers.recurrent.recurrences import Recurrences
+from ..layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm
+from .layer_states import layer_states
+from .mixer import GroupStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatedDeltaMixer:
+    """One rank's heads."""
+
+    layer: int
+    sizes: GatedDeltaLayer  # of this rank's share
+    into: Linear  # queries, keys and values, then gates, then b, then alpha
+    convolution: CausalConv
+    delta: GatedDelta
+    norm: GatedNorm
+    output: Linear
+    recurrences: Recurrences
+
+    def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
+        projected, view, sizes = self.into(normed), step.view, self.sizes
+        of_gates = sizes.channels + sizes.inner_size
+        gates, x = projected[:, sizes.channels : of_gates], projected[:, : sizes.channels]
+        b, alpha = projected[:, of_gates : of_gates + sizes.heads], projected[:, of_gates + sizes.heads :]
+        states = view.cache.states[self.layer]
+        last_inputs, matrices = layer_states(states, sizes.width, sizes.channels, projected.dtype)
+        x = self.recurrences.causal_conv(view.state_rows, last_inputs, self.convolution, x)
+        matrices = matrices.view(-1, *self.delta.state_shape)
+        y = self.recurrences.gated_delta(view.state_rows, matrices, self.delta, x, b, alpha)
+        return self.output(self.recurrences.gated_norm(self.norm, y, gates))
