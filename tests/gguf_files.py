@@ -20,6 +20,7 @@ ARCHITECTURES = {
     "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3MoeForCausalLM": "qwen3moe",
     "OlmoeForCausalLM": "olmoe",
+    "GptOssForCausalLM": "gpt-oss",
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
@@ -71,8 +72,9 @@ def write_gguf(
             continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
+        stored += ".weight" if stored.endswith("attn_sinks") else ""
         values = as_stored(name, tensor, architecture, config)
-        is_float = tensor.dim() == 1 or ".ffn_gate_inp" in stored
+        is_float = tensor.dim() == 1 or stored.endswith(".bias") or ".ffn_gate_inp" in stored
         kind = Type.F32 if is_float else type_of(name, values) if type_of else None
         add_tensor(writer, stored, values, STORED[str(tensor.dtype).removeprefix("torch.")] if kind is None else kind)
     for name, factors in _rope_tensors(config).items():
@@ -93,6 +95,15 @@ def with_stacked_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             experts.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = tensor
         else:
             found[name] = tensor.squeeze() if "shared_expert_gate" in name else tensor
+    # Those of gpt-oss are [experts, in, out] already, gate and up in turn.
+    for name in [each for each in found if "experts.gate_up_proj" in each]:
+        both, ending = found.pop(name), "bias" if name.endswith("_bias") else "weight"
+        for part, start in (("gate_proj", 0), ("up_proj", 1)):
+            own = both[..., start::2] if ending == "bias" else both[..., start::2].transpose(1, 2)
+            found[f"{name.partition('gate_up_proj')[0]}{part}.{ending}"] = own.contiguous()
+    for name in [each for each in found if each.endswith("experts.down_proj")]:
+        found[f"{name}.weight"] = found.pop(name).transpose(1, 2).contiguous()
+        found[f"{name}.bias"] = found.pop(f"{name}_bias")
     stacked = {name: torch.stack([each[index] for index in range(len(each))]) for name, each in experts.items()}
     return found | stacked
 
@@ -124,7 +135,7 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
         keys["attention.layer_norm_epsilon"] = config["layer_norm_eps"]
     else:
         keys["attention.layer_norm_rms_epsilon"] = config["rms_norm_eps"]
-    if architecture in ("gemma2", "gemma3", "phi3") and config.get("sliding_window"):
+    if architecture in ("gemma2", "gemma3", "phi3", "gpt-oss") and config.get("sliding_window"):
         keys["attention.sliding_window"] = config["sliding_window"]
     if architecture == "gemma2":
         keys |= {name: config[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}

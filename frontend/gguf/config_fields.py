@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .experts import mixtral, olmoe, qwen2_moe, qwen3_moe
+from .experts import gpt_oss, mixtral, olmoe, qwen2_moe, qwen3_moe
 from .model import GgufModel
 from .rope import rope_fields
 
@@ -84,13 +84,14 @@ ARCHITECTURES = {
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", "qwen2_moe", qwen2_moe),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", qwen3_moe),
     "olmoe": Architecture("OlmoeForCausalLM", "olmoe", olmoe),
+    "gpt-oss": Architecture("GptOssForCausalLM", "gpt_oss", gpt_oss),
     "gemma": Architecture("GemmaForCausalLM", "gemma", _gemma),
     "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", _gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", _gemma3),
     "phi2": Architecture("PhiForCausalLM", "phi", _phi2, epsilon="layer_norm_eps", is_partial=True),
     "phi3": Architecture("Phi3ForCausalLM", "phi3", _phi3, is_partial=True),
 }
-OF_EXPERTS = ("qwen2moe", "qwen3moe", "olmoe")
+OF_EXPERTS = ("qwen2moe", "qwen3moe", "olmoe", "gpt-oss")
 MIXTRAL = Architecture("MixtralForCausalLM", "mixtral", mixtral)  # its GGUF architecture is llama, too
 VISION = ("clip", "mmproj")
 
@@ -152,7 +153,12 @@ def _check_heads(model: GgufModel, architecture: Architecture, head_dim: int, ro
 
 
 def _dtype(model: GgufModel) -> str:
-    """The dtype of the matrices, except routers; bfloat16 if any is quantized, since its range is float32's."""
+    """The dtype of the matrices, routers excepted; bfloat16 if any is quantized, since its range is float32's."""
     matrices = [each for file in model.files for each in file.tensors.values() if len(each.shape) > 1]
-    found = {each.format.name for each in matrices if ".ffn_gate_inp." not in each.name}
+    found = {each.format.name for each in matrices if not _is_float32(each.name)}
     return {frozenset({"F32"}): "float32", frozenset({"F16"}): "float16"}.get(frozenset(found), "bfloat16")
+
+
+def _is_float32(name: str) -> bool:
+    """Whether the converter writes a tensor of more dimensions than one as F32 whatever the model's dtype."""
+    return ".ffn_gate_inp." in name or name.endswith(".bias")

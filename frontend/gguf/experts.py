@@ -5,16 +5,16 @@ from typing import Any
 from .model import GgufModel
 
 MAX_EXPERTS = 1 << 12
-SOFTMAX = 1  # expert_gating_func
+SOFTMAX, SOFTMAX_OF_CHOSEN = 1, 3  # expert_gating_func
 
 
-def _counts(model: GgufModel) -> tuple[int, int]:
+def _counts(model: GgufModel, gating: int = SOFTMAX) -> tuple[int, int]:
     """The number of experts, and how many compute a token. Raises ConfigError for what is not supported."""
     count, used = model.whole("expert_count"), model.whole("expert_used_count")
     if not 1 <= used <= count <= MAX_EXPERTS:
         raise model.refused(f"expert_used_count={used} of expert_count={count}; at most {MAX_EXPERTS} are supported")
-    if (function := model.whole("expert_gating_func", SOFTMAX)) not in (0, SOFTMAX):
-        raise model.refused(f"expert_gating_func={function} is not supported for {model.architecture}; 1 is (softmax)")
+    if (function := model.whole("expert_gating_func", gating)) not in (0, gating):
+        raise model.refused(f"expert_gating_func={function} is not supported for {model.architecture}; {gating} is")
     if model.has("expert_weights_scale") and model.number("expert_weights_scale") not in (0.0, 1.0):
         raise model.refused(f"expert_weights_scale is not supported for {model.architecture}")
     return count, used
@@ -51,3 +51,10 @@ def qwen2_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
 
 def qwen3_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return _qwen_moe(model) | {"norm_topk_prob": True}
+
+
+def gpt_oss(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    count, used = _counts(model, SOFTMAX_OF_CHOSEN)
+    size, window = _rows(model, "ffn_gate_exps"), model.whole("attention.sliding_window")
+    sizes = {"num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": size}
+    return sizes | {"sliding_window": window, "attention_bias": True}

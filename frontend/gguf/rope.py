@@ -14,6 +14,7 @@ from .model import GgufModel
 FIRST_CONTEXTS = (8192, *(1 << power for power in range(6, 18) if power != 13))  # tokens; 8192 in Llama 3
 LOW, HIGH = 1.0, 4.0  # frequency factors of all releases of Llama 3
 CLOSE = 1e-4  # relative; divisors are computed in float32
+UNTRUNCATED = ("gpt-oss",)  # the ends of yarn's ramp are not rounded to whole pairs
 YARN_FIELDS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 
 
@@ -41,13 +42,15 @@ def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] 
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor} if factor != 1.0 else None
     context = model.whole("rope.scaling.original_context_length", model.whole("context_length"))
-    known = {
+    known: dict[str, Any] = {
         theirs: model.number(f"rope.scaling.{ours}")
         for ours, theirs in YARN_FIELDS.items()
         if model.has(f"rope.scaling.{ours}")
     }
     if (times := model.number("rope.scaling.attn_factor", 1.0)) != 1.0:
         known["attention_factor"] = times * (1.0 + 0.1 * math.log(max(factor, 1.0)))
+    if model.architecture in UNTRUNCATED:
+        known["truncate"] = False
     return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context, **known}
 
 

@@ -1,4 +1,5 @@
-// gemm_q8_0, gemm_q4_k, gemm_q5_k, gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF files and int8 activations.
+// gemm_q8_0, gemm_q4_k, gemm_q5_k, gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
+// files and activations in int8.
 //
 // Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed
 //            in 32-bit integers, which is exact in any order; a dot begins with -centre * sum of x's codes. Then
@@ -7,7 +8,7 @@
 //            One block of rows multiplies codes that are unpacked in registers; several share them unpacked in the nearest
 //            cache. Slices of 256 inputs are multiplied by all rows, one after another, so that memory is read once.
 // Shapes     x [rows, inputs] bfloat16, float16 or float;  weight: panels as in formats.h
-// Tile       MOST_ROWS rows x 64 outputs, a group of inputs; the sums of SLAB_BLOCKS blocks of rows stay in a near cache
+// Tile       MOST_ROWS rows x 64 outputs, a group of inputs; the sums of BLOCK_SLAB rows stay in a near cache
 // Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs operations of int8
 // Achieved   docs/benchmarks.md
 #include "blocks/formats.h"
@@ -109,7 +110,7 @@ template <class Format> class SlabProduct {
     });
   }
 
-  // One row is as fast with the processor's own prefetches.
+  // Of the next slice, while a second block of rows is multiplied. With one block the processor's own prefetches are faster.
   void prefetch_group(int g) const {
     constexpr size_t BYTES = PANEL_BLOCK_BYTES<Format> / GROUPS_PER_BLOCK<Format>;
     for (size_t at = 0; at < BYTES; at += 64) prefetch<2>(next_ + g * BYTES + at);

@@ -1,7 +1,7 @@
 // Activations in int8, in groups of 32 inputs with a scale each: x = codes * scale, codes in -127..127.
 //
 // The scale is the group's highest magnitude / 127, so a row's error is at most that of ggml's Q8_0, and below that of its
-// Q8_K, which has a scale for 256 inputs. A group that contains a NaN or an infinity has such a scale.
+// Q8_K, which has a scale for 256 inputs. The scale of a group that contains a NaN or an infinity is NaN.
 #pragma once
 #include <cstring>
 
@@ -44,8 +44,8 @@ template <class Format, class Element> inline void quantize_group(const Element*
     sums[v / HALF] += code;
     store_s8(codes + v * LANES, code);
   }
-  group.scale = peak / 127.0f;
-  const bool is_finite = group.scale < __builtin_inff();
+  const bool is_finite = peak < __builtin_inff();
+  group.scale = is_finite ? peak / 127.0f : __builtin_nanf("");  // codes of infinities differ among instruction sets
   const int32_t first = is_finite ? sum(sums[0]) : 0, second = is_finite ? sum(sums[1]) : 0;
   group.of_least = -group.scale * (float)(first + second);
   const bool are_halves = Format::GROUP < ROW_GROUP;

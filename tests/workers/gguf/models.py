@@ -59,6 +59,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "head_dim": 32,
     },
     "olmoe": {"family": "Olmoe", "num_experts": 6, "num_experts_per_tok": 3},
+    "gpt-oss": {
+        "family": "GptOss",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "rope_parameters": YARN_ROPE | {"truncate": False},
+    },
     "wide": {"family": "Llama", **WIDE},
 }
 

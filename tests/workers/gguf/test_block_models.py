@@ -99,7 +99,7 @@ def test_packed_blocks_are_kept_and_read(made, make_pool, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q8_0], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "qwen3-moe", "olmoe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "gpt-oss"])
 def test_experts_in_blocks_are_served_and_it_is_said_how(name, kind, tmp_path, make_pool):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")
@@ -123,6 +123,20 @@ def test_experts_have_the_values_that_the_package_dequantizes(kind, tmp_path):
     made = make_folder(write_gguf(folder, tmp_path / "model.gguf", lambda name, tensor: kind), tmp_path / "made")
     dequantize_folder(folder, lambda name: None if ".gate." in name else kind)
     assert torch.equal(logits(made, dtype="float32"), logits(folder, dtype="float32"))
+
+
+def test_experts_in_mxfp4_are_held_as_float(tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    folder = write_model("gpt-oss", tmp_path / "folder", torch.bfloat16)
+
+    def kind(name, tensor):
+        return Type.MXFP4 if ".experts." in name else Type.Q8_0
+
+    made = make_folder(write_gguf(folder, tmp_path / "model.gguf", kind), tmp_path / "made")
+    model = ours(made, pool=pool)
+    assert model.quantization["quantization"] == "54 matrices MXFP4 held as float, 14 matrices Q8_0, 3 matrices float"
+    assert logits(made, pool=pool).isfinite().all()
 
 
 def test_a_tensor_of_experts_needs_a_matrix_for_each(tmp_path):

@@ -124,7 +124,7 @@ def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(cpu_pools, name):
     expected = gemm(cpu_pools[0], x, weight)
     x[1, 40], x[3, 200] = float("nan"), float("inf")
     y = gemm(cpu_pools[0], x, weight)
-    assert not y[[1, 3]].isfinite().any()
+    assert y[[1, 3]].isnan().all()
     assert torch.equal(y[[0, 2, 4]], expected[[0, 2, 4]])
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 NIBBLES = (0, 4)
 PAIRS = (0, 2, 4, 6)
 BITS = (0, 1, 2, 3, 4, 5, 6, 7)
+E2M1_DOUBLED = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)
 CENTRE_4, CENTRE_5, CENTRE_6 = 8, 16, 32  # codes of zero
 
 
@@ -115,6 +116,14 @@ def _q6_k(blocks: Tensor) -> Tensor:
     return (steps * codes.view(-1, 16, 16)).flatten(1)
 
 
+def _mxfp4(blocks: Tensor) -> Tensor:
+    """A power of two, as the exponent of a float plus 127 and halved, and 32 floats of 4 bits (e2m1), doubled."""
+    exponents = blocks[:, :1].int()
+    halved = torch.where(exponents < 2, 0x00200000 << exponents.clamp(max=1), (exponents - 1) << 23)
+    codes = _fields(blocks[:, 1:17], NIBBLES, 16, 15)
+    return halved.view(torch.float32) * torch.tensor(E2M1_DOUBLED)[codes.long()]
+
+
 DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -126,4 +135,5 @@ DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "MXFP4": _mxfp4,
 }

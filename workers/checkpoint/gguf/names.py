@@ -62,6 +62,13 @@ _MIXTRAL_EXPERTS = {
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
+_SINKS = "self_attn.sinks"  # a vector without an ending
+_GPT_OSS = _ATTENTION | {
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks": _SINKS,
+    "ffn_gate_inp": "mlp.router",
+}
 _IN_LAYER = re.compile(r"blk\.(\d{1,4})\.(\w+)")
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # are in config.json
 
@@ -72,7 +79,7 @@ class TensorLayout:
 
     in_layers: Mapping[str, str]
     whole: Mapping[str, str] = field(default_factory=lambda: _WHOLE)
-    experts: Mapping[str, str] = field(default_factory=dict)  # of tensors with one matrix an expert, `{}` in the name
+    experts: Mapping[str, str] = field(default_factory=dict)  # of tensors with a part for each expert, `{}` in the name
     are_rows_interleaved: bool = False  # of q and k: the rows i and i + head_dim / 2 of each head are adjacent
     norms_plus_1: bool = False  # a norm's weight is stored plus 1
 
@@ -84,14 +91,16 @@ class TensorLayout:
         if match := _IN_LAYER.fullmatch(module):
             layer, part = match.groups()
             found = self.in_layers.get(part)
-            return None if found is None else f"{_LAYER.format(int(layer))}{found}.{kind}"
+            if found is None:
+                return None
+            return f"{_LAYER.format(int(layer))}{found}" + ("" if found == _SINKS else f".{kind}")
         return None if (found := self.whole.get(module)) is None else f"{found}.{kind}"
 
     def name_of_experts(self, tensor: str) -> str | None:
-        """The name of a GGUF tensor's matrices, with `{}` for the expert; None: it is not one of all experts."""
+        """The name of a GGUF tensor's matrices or biases, with `{}` for the expert; None: it has none of experts."""
         module, _, kind = tensor.rpartition(".")
         match = _IN_LAYER.fullmatch(module)
-        if kind != "weight" or match is None or match[2] not in self.experts:
+        if kind not in ("weight", "bias") or match is None or match[2] not in self.experts:
             return None
         return f"{_LAYER.format(int(match[1]))}{self.experts[match[2]]}.{kind}"
 
@@ -105,6 +114,7 @@ TENSOR_LAYOUTS = {
     "qwen2moe": TensorLayout(_OF_EXPERTS | _SHARED_EXPERT, experts=_EXPERTS),
     "qwen3moe": TensorLayout(_OF_EXPERTS | _HEAD_NORMS, experts=_EXPERTS),
     "olmoe": TensorLayout(_OF_EXPERTS | _HEAD_NORMS, experts=_EXPERTS),
+    "gpt-oss": TensorLayout(_GPT_OSS, experts=_EXPERTS),
     "gemma": TensorLayout(_LLAMA, norms_plus_1=True),
     "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
     "gemma3": TensorLayout(_GEMMA2 | _HEAD_NORMS, norms_plus_1=True),
