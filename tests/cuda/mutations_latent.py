@@ -53,7 +53,6 @@ MUTATIONS = [
     ),
     (KERNEL, "sums[2 * d + 1], a, b[2], b[3]", "sums[2 * d + 1], a, b[2], b[2]", "half of the keys twice"),
     (KERNEL, "step * 16 * STRIDE + pair * 32", "step * 16 * STRIDE", "the first dims for all"),
-    (KERNEL, "part[d][e] = 0.f;", "part[d][e] *= 1.f;", "a split continues the one before"),
     (KERNEL, "    softmax = Softmax<MINE>{};", "", "totals continue the split before"),
     (KERNEL, "softmax.add_lanes();", "", "a quarter of each total"),
     (KERNEL, "key % SPLIT_KEYS == 0 && key > first_tile", "false", "splits are not joined"),
@@ -95,5 +94,11 @@ EQUIVALENT = [
         "    __syncthreads();  // the next item",
         "    // the next item",
         "with SHARING above 1 totals are joined behind a barrier, after the last use of queries and tiles",
+    ),
+    (
+        KERNEL,
+        "part[d][e] = 0.f;",
+        "part[d][e] *= 1.f;",
+        "a split's first weights multiply earlier sums by 0, if they are finite",
     ),
 ]
