@@ -11,7 +11,7 @@ from paged_serve.workers.kernels.cuda.latent.rows import cache_latents, rotate_h
 from ..kernel_oracles import normalised, rotated
 from ..workers.cache_views import writing_view
 from .checks_elementwise import EPS, UNTOUCHED, bits, inner_of, untouched
-from .checks_experts import in_shape, random
+from .expert_case import in_shape, random
 from .latent_case import NARROW, WIDE, batch
 from .small_floats import ROUNDING
 

@@ -1,6 +1,6 @@
 """Bugs to plant in the kernels of latent attention: each must make check_latent fail.
 
-(file, a text that occurs once, its replacement, the effect)
+(file, a text that occurs once, its replacement, the effect). EQUIVALENT ones change no result, for the reason given.
 """
 
 KERNEL, ROTATE = "latent/latent_attention.cu", "latent/rotate.cuh"
@@ -53,7 +53,6 @@ MUTATIONS = [
     ),
     (KERNEL, "sums[2 * d + 1], a, b[2], b[3]", "sums[2 * d + 1], a, b[2], b[2]", "half of the keys twice"),
     (KERNEL, "step * 16 * STRIDE + pair * 32", "step * 16 * STRIDE", "the first dims for all"),
-    (KERNEL, "part[d][e] = 0.f;", "part[d][e] *= 1.f;", "a split continues the one before"),
     (KERNEL, "    softmax = Softmax<MINE>{};", "", "totals continue the split before"),
     (KERNEL, "softmax.add_lanes();", "", "a quarter of each total"),
     (KERNEL, "key % SPLIT_KEYS == 0 && key > first_tile", "false", "splits are not joined"),
@@ -72,7 +71,6 @@ MUTATIONS = [
         "item.row_warp * 16 + 16 < item.work.rows;",
         "warps with few rows do nothing",
     ),
-    (KERNEL, "    __syncthreads();  // the next item", "    // the next item", "no barrier between items"),
     # Rows.
     (ROTATE, "x * cosine[e] - y * sine[e]", "x * cosine[e] + y * sine[e]", "a wrong sign"),
     (ROTATE, "load8<float>(sine, angles, HALF_PACKS + pack);", "load8<float>(sine, angles, pack);", "cosine for sine"),
@@ -88,4 +86,19 @@ MUTATIONS = [
     (HEADS, "at % HALF_PACKS", "0", "the first pack for all"),
     (HEADS, "p.positions[token] * ROPE_DIM", "token * ROPE_DIM", "index for position"),
     (HEADS, "head * p.query_head_stride", "head * p.out_head_stride", "heads of queries too far apart"),
+]
+
+EQUIVALENT = [
+    (
+        KERNEL,
+        "    __syncthreads();  // the next item",
+        "    // the next item",
+        "with SHARING above 1 totals are joined behind a barrier, after the last use of queries and tiles",
+    ),
+    (
+        KERNEL,
+        "part[d][e] = 0.f;",
+        "part[d][e] *= 1.f;",
+        "a split's first weights multiply earlier sums by 0, if they are finite",
+    ),
 ]

@@ -11,7 +11,7 @@ from ..workers.paged_loop import PagedLoop
 from .test_kernel_list import RecordingLauncher
 
 VARIANTS = {
-    "mixtral": torch.bfloat16,  # softmax, weights renormalised
+    "mixtral": torch.float16,  # softmax, weights renormalised; in bfloat16 another expert is chosen in plain torch, too
     "qwen3-moe": torch.float16,  # a dense layer between
     "gpt-oss": torch.bfloat16,  # softmax of the chosen, biases, clamped gates
     "glm4-moe-wide": torch.bfloat16,  # groups, corrected sigmoids, a shared expert

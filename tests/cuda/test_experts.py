@@ -21,9 +21,6 @@ from .checks_experts import (
     BF16,
     F32,
     FP16,
-    IN_CHECK,
-    ROUTERS,
-    Case,
     check_a_rows_product_depends_on_nothing_else,
     check_expert_product,
     check_experts,
@@ -32,10 +29,10 @@ from .checks_experts import (
     check_routing,
     check_segmented_product,
     check_sums,
-    random,
 )
 from .emulated import EmulatorLauncher
 from .executors import arch_of, device_of
+from .expert_case import IN_CHECK, ROUTERS, Case, random
 
 REST = [pytest.param(name, marks=pytest.mark.nightly) for name in ROUTERS if name not in IN_CHECK]
 

@@ -6,6 +6,7 @@ A graph holds the launches of a step for any tokens: how many rows an expert has
 import json
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 import pytest
 import torch
@@ -13,12 +14,16 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.backends.cuda.kernel_list import load_kernels
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 
+from ..workers.ranks import on_ranks
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, StreamLauncher
+from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps
 from .test_ranks import EmulatedRanks, with_graphs, without_graphs
 
 NUM_EXPERTS = 6
@@ -95,3 +100,22 @@ def test_two_ranks_with_graphs_give_the_bytes_of_ranks_without(tmp_path, emulato
         found = ranks.on_each(lambda group: with_graphs(ranks, group))
     assert found[0] == expected[0]
     assert not any(nan_indices for _, _, _, nan_indices in found[0])
+
+
+@pytest.mark.nightly
+def test_the_kernel_list_of_each_of_two_ranks_is_what_its_steps_launch(tmp_path, folder):
+    """Only rank 0 samples. Large tiles of products of heads are for longer prompts."""
+    one_at_a_time = Lock()
+
+    def work(group):
+        launcher = RecordingLauncher(one_at_a_time)
+        backend = CudaBackend(launcher, "sm_90a", 2, device="cpu")
+        model = load_model(folder, ModelConfig(device="cpu"), group, lambda done, total: None, backend=backend)
+        load_kernels(model, torch.bfloat16, BLOCK_SIZE, lambda done, total: None)
+        take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE, group.size), group)
+        return set(launcher.launched), set(launcher.loaded)
+
+    (launched, loaded), (launched_by_other, loaded_by_other) = on_ranks(2, tmp_path / "rendezvous", work)
+    assert loaded == loaded_by_other
+    assert launched | launched_by_other <= loaded
+    assert {kernel.function for kernel in loaded - launched} <= {"expert_product"}

@@ -74,7 +74,8 @@ class CudaLatentHeads:
             shape = kernels.LatentHeadsShape.of(query.dtype, heads, sizes, block_size)
             plan.latent[mask] = self._plans.listed(shape, view, tokens)
         mixed = query.new_empty((tokens, heads, sizes.kv_rank))
-        kernels.latent_attention(self._launcher, plan.latent[mask], absorbed, view, layer.layer, layer.options, mixed)
+        arguments = self._launcher, plan.latent[mask], absorbed, view, layer.layer, layer.options, mixed
+        kernels.latent_attention(*arguments, prefills=view.num_decode_rows < len(view.kv_lens))
         out = empty_rows(query, heads * sizes.value_dim)
         head_product(self._launcher, mixed, self._values, out.view(tokens, heads, sizes.value_dim))
         return out

@@ -130,10 +130,13 @@ def latent_attention(
     layer: int,
     options: AttentionOptions,
     out: Tensor,
+    *,
+    prefills: bool = True,
 ) -> Tensor:
     """Attend with `query` [tokens, heads, head_dim] to the layer's vectors; `view` is that of `work`.
 
-    Returns `out` [tokens, heads, value_dim]. Positions that no token attends to may hold anything.
+    If `prefills` is False, no request may have more tokens than plan() splits. Positions that no token attends to may
+    hold anything. Returns `out` [tokens, heads, value_dim].
     """
     heads, keys, tables = work.heads, view.cache.keys[layer], view.block_tables
     _check(work, query, keys, tables, out)
@@ -141,7 +144,7 @@ def latent_attention(
     to_log2, value_scale = LOG2_E * options.scale, 1.0
     parts = work.part_sums.data_ptr(), work.part_tops.data_ptr(), None
     lengths = tables.data_ptr(), view.row_starts.data_ptr(), view.kv_lens.data_ptr()
-    for index, listed in enumerate((work.decode, work.prefill)):
+    for index, listed in enumerate((work.decode, work.prefill)[: 1 + prefills]):
         params = PagedAttentionParams(
             *(out.data_ptr(), query.data_ptr(), keys.data_ptr(), None, *parts, None, *lengths),
             *(listed.data_ptr(), work.counts[index].data_ptr(), out.stride(0), query.stride(0)),
