@@ -80,3 +80,19 @@ def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(dty
     loop = PagedLoop(ours(tmp_path, pool=pool))
     found = loop.prefill(loop.row(prompt))
     assert (found - exact).square().mean(1).median() < (theirs - exact).square().mean(1).median()
+
+
+@pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
+@pytest.mark.parametrize("variant", ["granite4", "qwen3-next"])
+def test_packed_weights_of_an_earlier_start_have_the_same_bits(variant, quantization, tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
+    found = []
+    for folder in (None, tmp_path / "packed", tmp_path / "packed"):
+        loop = PagedLoop(
+            ours(tmp_path, pool=pool, quantization=quantization, packed_weights_dir=folder and str(folder))
+        )
+        found.append(loop.prefill(loop.row(random_tokens(60))))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
