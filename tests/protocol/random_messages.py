@@ -80,7 +80,9 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
     elif cls is SchedulerOutput:
         values |= {"extended_tables": column(rng, rows), "extended_block_ids": column(rng, rows)}
     elif cls is KVGroup:
-        values |= {rng.choice(("window", "attention_chunk")): 0}
+        kinds = {"window": 0, "attention_chunk": 0, "is_state": False}
+        kinds.pop(rng.choice(tuple(kinds)))
+        values |= kinds
     elif cls is NewRow:
         values |= {"token_ids": column(rng, 5), "prompt_len": rng.randint(0, 5)}
         values |= {"num_computed_tokens": rng.randint(0, 4), "block_tables": (column(rng, rows), column(rng, k))}

@@ -15,7 +15,8 @@ from paged_serve.protocol.json_file import read_json_file
 
 from .geometry import Activation, RopeScaling
 
-Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # more than any model has; a value below 1 is reported by name later
+MAX_SIZE = 1 << 24  # more than any model has
+Size = Annotated[int, Meta(ge=-1, le=MAX_SIZE)]  # a value below 1 is reported by name later
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
@@ -116,7 +117,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     conv_width: Annotated[int, Meta(ge=2, le=8)] = 3  # tokens that a short convolution reads
     conv_bias: bool = False
     use_expert_bias: bool = True  # LFM2: routers correct the scores by which experts are chosen
-    attn_layer_indices: list[int] | None = None  # Bamba: the layers that are not recurrent
+    attn_layer_indices: list[int] | None = None  # the layers that are not recurrent
     mamba_n_heads: Size = 128
     mamba_d_head: Size | Literal["auto"] = "auto"
     mamba_n_groups: Size = 1

@@ -275,7 +275,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
     [
         ("XGLMForCausalLM", {"d_model": 64, "num_layers": 2, "attention_heads": 8}),
         ("GPTNeoForCausalLM", {"hidden_size": 64, "num_layers": 2, "num_heads": 8}),
-        ("Mamba2ForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
+        ("MambaForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
         ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
     ],
 )

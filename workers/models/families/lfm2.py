@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from ...checkpoint.hf_config import HFConfig
+from paged_serve.protocol.errors import ConfigError
+
+from ...checkpoint.hf_config import MAX_SIZE, HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
-from .family import FULL, Family, WeightNames, renamed
+from .family import FULL, Family, WeightNames, positive, renamed
 
 CONVOLUTION = "conv"
 LAYER = "model.layers.{}."
@@ -24,29 +26,32 @@ NAMES = WeightNames(
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     defaults = {"tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "intermediate_size": 12288}
-    found = renamed(fields, {"norm_eps": "rms_norm_eps", "conv_L_cache": "conv_width"}, **defaults)
+    names = {"norm_eps": "rms_norm_eps", "conv_L_cache": "conv_width", "full_attn_idxs": "attn_layer_indices"}
+    found = renamed(fields, names, **defaults)
     for older, name in (("tie_embedding", "tie_word_embeddings"), ("block_ff_dim", "intermediate_size")):
         found[name] = found.get(older, found[name])
-    if found.get("layer_types") is None and isinstance(layers := found.get("num_hidden_layers"), int):
-        attention = found.get("full_attn_idxs", range(layers))
-        found["layer_types"] = [FULL if layer in attention else CONVOLUTION for layer in range(layers)]
     if fields.get("block_auto_adjust_ff_dim", True):
-        found["intermediate_size"] = _adjusted(found["intermediate_size"], fields)
+        factors = {"block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256} | fields
+        found["intermediate_size"] = _adjusted(2 * positive(found, "intermediate_size") // 3, factors)
     return found
 
 
-def _adjusted(size: int, fields: dict[str, Any]) -> int:
-    """Two thirds of `size`, times a factor, rounded up to a multiple."""
-    size = 2 * size // 3
-    if (factor := fields.get("block_ffn_dim_multiplier", 1.0)) is None:
-        return size
-    multiple = fields.get("block_multiple_of", 256)
-    return int(-(-int(factor * size) // multiple) * multiple)
+def _adjusted(size: float, fields: dict[str, Any]) -> int:
+    """`size` times a factor, rounded up to a multiple, unless the factor is null. Raises ConfigError."""
+    if fields["block_ffn_dim_multiplier"] is not None:
+        multiple = positive(fields, "block_multiple_of")
+        size = -(-(positive(fields, "block_ffn_dim_multiplier") * size // 1) // multiple) * multiple
+    if not 1 <= size <= MAX_SIZE:
+        raise ConfigError(f"config.json: the adjusted intermediate size {size:g} must be from 1 to {MAX_SIZE}")
+    return int(size)
 
 
 def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
-    kind = ShortConvolution(config.hidden_size, config.conv_width, config.conv_bias)
-    return tuple(kind if layer == CONVOLUTION else None for layer in config.layer_types or ())
+    layers = range(config.num_hidden_layers)
+    attention = layers if config.attn_layer_indices is None else config.attn_layer_indices
+    kinds = config.layer_types or [FULL if layer in attention else CONVOLUTION for layer in layers]
+    convolution = ShortConvolution(config.hidden_size, config.conv_width, config.conv_bias)
+    return tuple(convolution if kind == CONVOLUTION else None for kind in kinds)
 
 
 LFM2 = Family(
