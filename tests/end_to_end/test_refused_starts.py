@@ -50,7 +50,7 @@ def test_an_unsupported_architecture_is_refused(model):
     natively = start(str(model), "--port", "0", "--model-impl", "native")
     refused(natively, "MambaForCausalLM is not supported", "LlamaForCausalLM", "Qwen3ForCausalLM")
     refused(
-        start(str(model), "--port", "0"), "MambaForCausalLM", "state_size=", "recurrent", "nearest", "LlamaForCausalLM"
+        start(str(model), "--port", "0"), "MambaForCausalLM", "state_size=", "recurrent", "nearest", "Mamba2ForCausalLM"
     )
 
 

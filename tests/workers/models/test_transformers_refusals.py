@@ -73,7 +73,7 @@ def _own_modules(monkeypatch, tmp_path):
     [
         ("Ernie4_5_Moe", {}, "num_experts=64 means experts.*nearest architecture that runs natively is GraniteMoeFor"),
         ("Mamba", {}, "state_size=16 means recurrent layers"),
-        ("MiniCPM3", {}, "kv_lora_rank=256 means latent attention"),
+        ("Youtu", {}, "kv_lora_rank=512 means latent attention"),
         ("XGLM", {}, "does not call the attention interface of transformers"),
         ("DiffLlama", {}, "layer 0 of 3 attends 2 times"),
         ("GraniteSWA", {"sliding_window": 24}, "layer 0 passes s_aux to its attention"),
