@@ -1,9 +1,9 @@
 """Run the kernel tests under the compiler's sanitizers: memory and undefined behaviour, then threads.
 
 Builds the libraries of csrc/cpu into a separate folder: all instruction sets with AddressSanitizer and
-UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py and
-the tests of recurrent kernels with both. Packed weights are placed in plain heap memory, so that reads past their end are detected. Arguments are passed to
-pytest. Takes two minutes; the nightly tests run it.
+UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py and the
+tests of recurrent kernels with both. Packed weights are placed in plain heap memory, so that reads past their end are
+detected. Arguments are passed to pytest. Takes two minutes; the nightly tests run it.
 """
 
 import os

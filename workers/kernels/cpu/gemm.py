@@ -150,7 +150,7 @@ def embed_rows(
 
 
 def _multiplied_rows(x: Tensor | QuantizedRows, weight: PackedWeight) -> Tensor:
-    """`x` in the order of the weight's inputs. Raises TypeError if no product of the weight's format takes its dtype."""
+    """`x` in the order of the weight's inputs. Raises TypeError if no product of its format takes the dtype of `x`."""
     if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
         known = " or ".join(map(str, ROW_DTYPES[weight.format]))
         raise TypeError(f"{weight.format} weights need {known} rows, not {x.dtype}")
