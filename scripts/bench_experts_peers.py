@@ -15,45 +15,12 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench_model import CONTEXT, DECODED, PREFILL
 from made_experts import shape_of, write_folder, write_gguf
-
-HERE = Path(__file__).parent
-Round = dict[str, float]  # figure -> tokens per second
-
-
-def ours(folder: Path, batches: Sequence[int], threads: int) -> Round:
-    with tempfile.TemporaryDirectory() as home:
-        found = Path(home) / "rounds.json"
-        command = [sys.executable, str(HERE / "bench_model.py"), str(folder), f"threads={threads}", "--rounds", "1"]
-        command += ["--no-load", "--batches", ",".join(map(str, batches)), "--json", str(found)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rounds: list[Round] = json.loads(found.read_text())["rounds"]
-        return rounds[0]
-
-
-def llama_cpp(file: Path, batches: Sequence[int], threads: int, programs: Path) -> Round:
-    common = ["-m", str(file), "-t", str(threads)]
-    prompt = [*common, "-p", str(PREFILL), "-n", "0", "-r", "1", "-o", "jsonl"]
-    found = {f"prefill {PREFILL}": float(_last_line([str(programs / "llama-bench"), *prompt])["avg_ts"])}
-    for batch in batches:
-        sizes = {
-            "-npp": CONTEXT,
-            "-ntg": DECODED,
-            "-npl": batch,
-            "-c": batch * (CONTEXT + DECODED + 32),
-            "-tb": threads,
-        }
-        options = [str(each) for pair in sizes.items() for each in pair]
-        command = [str(programs / "llama-batched-bench"), *common, *options, "--output-format", "jsonl"]
-        found[f"decode {batch}"] = float(_last_line(command)["speed_tg"])
-    return found
+from peer_rounds import HERE, Round, last_line, llama_cpp, ours
 
 
 def vllm(folder: Path, batches: Sequence[int], threads: int, python: Path) -> Round:
@@ -62,14 +29,7 @@ def vllm(folder: Path, batches: Sequence[int], threads: int, python: Path) -> Ro
     own = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}", "HF_HUB_OFFLINE": "1"}
     preload = {"LD_PRELOAD": str(library)} if library.exists() else {}
     command = [str(python), str(HERE / "peer_vllm.py"), str(folder), ",".join(map(str, batches))]
-    return _last_line(command, {**os.environ, **own, **preload})
-
-
-def _last_line(command: Sequence[str], environment: dict[str, str] | None = None) -> dict[str, float]:
-    """The last line of JSON that the command prints."""
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    found: dict[str, float] = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
-    return found
+    return last_line(command, {**os.environ, **own, **preload})
 
 
 def show(rounds: dict[str, list[Round]]) -> None:

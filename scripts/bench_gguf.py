@@ -11,52 +11,9 @@ theirs is the decode rate of llama-batched-bench over 32 tokens.
 import argparse
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from bench_model import CONTEXT, DECODED, PREFILL
-
-Round = dict[str, float]  # figure -> tokens per second
-
-
-def ours(file: Path, batches: Sequence[int], threads: int) -> Round:
-    with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "rounds.json"
-        sizes = ",".join(map(str, batches))
-        command = [sys.executable, str(Path(__file__).with_name("bench_model.py")), str(file), f"threads={threads}"]
-        command += ["--rounds", "1", "--no-load", "--batches", sizes, "--json", str(found)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rounds: list[Round] = json.loads(found.read_text())["rounds"]
-        return rounds[0]
-
-
-def theirs(file: Path, batches: Sequence[int], threads: int, programs: Path) -> Round:
-    """llama-bench for the prompt, llama-batched-bench for decode; both print lines of JSON."""
-    prompt = ["-m", str(file), "-t", str(threads), "-p", str(PREFILL), "-n", "0", "-r", "1", "-o", "jsonl"]
-    found = {f"prefill {PREFILL}": float(_lines([str(programs / "llama-bench"), *prompt])[-1]["avg_ts"])}
-    for batch in batches:
-        sizes = [
-            "-npp",
-            str(CONTEXT),
-            "-ntg",
-            str(DECODED),
-            "-npl",
-            str(batch),
-            "-c",
-            str(batch * (CONTEXT + DECODED + 32)),
-        ]
-        common = ["-m", str(file), "-t", str(threads), "-tb", str(threads), "--output-format", "jsonl"]
-        row = _lines([str(programs / "llama-batched-bench"), *common, *sizes])[-1]
-        found[f"decode {batch}"] = float(row["speed_tg"])
-    return found
-
-
-def _lines(command: list[str]) -> list[dict[str, float]]:
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+from peer_rounds import Round, llama_cpp, ours
 
 
 def main() -> None:
@@ -73,7 +30,7 @@ def main() -> None:
         rounds = every.setdefault(file.name, [])
         for _ in range(options.rounds):
             mine = ours(file, options.batches, options.threads)
-            rounds.append((mine, theirs(file, options.batches, options.threads, options.llama_bin)))
+            rounds.append((mine, llama_cpp(file, options.batches, options.threads, options.llama_bin)))
         for name in rounds[0][1]:
             left, right = ([one[side][name] for one in rounds] for side in (0, 1))
             mine, peer = statistics.median(left), statistics.median(right)

@@ -4,7 +4,7 @@
 The states of consecutive calls are different blocks, which come from memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 
 import torch
@@ -15,6 +15,7 @@ from paged_serve.workers.distributed.huge_pages import allocate
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.library import Pool
 from paged_serve.workers.kv.state_rows import StateRows
+from paged_serve.workers.layers.recurrent.recurrences import Recurrences
 from paged_serve.workers.layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
 
 STATES_BYTES = 256 << 20
@@ -25,56 +26,64 @@ DELTA_HEADS, KEY_HEADS, DELTA_DIM = 16, 8, 128
 INNER = HEADS * HEAD_DIM
 CHANNELS = INNER + 2 * STATE_SIZE
 
-Run = Callable[[StateRows, Tensor], object]
 RecurrentCase = tuple[str, str, Callable[[], object], int, int]  # kernel, shape, call, bytes, operations
 
 
 def recurrent_cases(pool: Pool) -> Iterator[RecurrentCase]:
-    recurrences, ones = CpuRecurrences(pool, Buffers()), torch.ones(HEADS)
-    conv = CausalConv(torch.randn(4, CHANNELS), torch.randn(CHANNELS), activates=True)
-    scan = Mamba2(-ones, ones, ones, HEAD_DIM, 1, STATE_SIZE, (0.0, torch.inf))
-    delta = GatedDelta(-ones[:DELTA_HEADS], ones[:DELTA_HEADS], KEY_HEADS, DELTA_DIM, DELTA_DIM, 1e-6)
-    norm = GatedNorm(torch.ones(INNER), INNER, 1e-5)
-    width = 2 * KEY_HEADS * DELTA_DIM + DELTA_HEADS * DELTA_DIM
+    recurrences = CpuRecurrences(pool, Buffers())
     for rows, tokens in SHAPES:
-        count = rows * tokens
-        x, wide = torch.randn(count, CHANNELS).bfloat16(), torch.randn(count, width).bfloat16()
-        dt, y = torch.randn(count, HEADS).bfloat16(), torch.randn(count, INNER).bfloat16()
-        b, alpha = (torch.randn(count, DELTA_HEADS).bfloat16() for _ in "ba")
+        yield conv_case(recurrences, rows, tokens)
+        yield mamba2_case(recurrences, rows, tokens)
+        yield gated_delta_case(recurrences, rows, tokens)
+        yield gated_norm_case(recurrences, rows, tokens)
 
-        def with_states(
-            shape: tuple[int, ...],
-            dtype: torch.dtype,
-            run: Callable[[StateRows, Tensor], object],
-            rows: int,
-            tokens: int,
-        ) -> Callable[[], object]:
-            one = torch.Size(shape).numel() * dtype.itemsize
-            states = allocate((max(2 * rows, STATES_BYTES // one), *shape), dtype)
-            states.zero_()
-            turns = cycle(_steps(len(states), rows, tokens))
-            return lambda: run(next(turns), states)
 
-        def convolve(place: StateRows, states: Tensor, x: Tensor = x) -> object:
-            return recurrences.causal_conv(place, states, conv, x)
+def conv_case(recurrences: Recurrences, rows: int, tokens: int) -> RecurrentCase:
+    conv = CausalConv(torch.randn(4, CHANNELS), torch.randn(CHANNELS), activates=True)
+    count, x = rows * tokens, random(rows * tokens, CHANNELS)
+    steps = steps_of((3, CHANNELS), torch.bfloat16, rows, tokens)
+    call = lambda: recurrences.causal_conv(*next(steps), conv, x)  # noqa: E731
+    nbytes = 2 * x.nbytes + 2 * rows * 3 * CHANNELS * 2
+    return "causal_conv", f"{rows} x {tokens}", call, nbytes, 8 * count * CHANNELS
 
-        def scanned(place: StateRows, states: Tensor, x: Tensor = x, dt: Tensor = dt) -> object:
-            return recurrences.mamba2(place, states, scan, x, dt)
 
-        def changed(place: StateRows, states: Tensor, wide: Tensor = wide, b: Tensor = b, a: Tensor = alpha) -> object:
-            return recurrences.gated_delta(place, states, delta, wide, b, a)
+def mamba2_case(recurrences: Recurrences, rows: int, tokens: int) -> RecurrentCase:
+    ones, count = torch.ones(HEADS), rows * tokens
+    scan = Mamba2(-ones, ones, ones, HEAD_DIM, 1, STATE_SIZE, (0.0, torch.inf))
+    x, dt = random(count, CHANNELS), random(count, HEADS)
+    steps = steps_of(scan.state_shape, torch.float32, rows, tokens)
+    call = lambda: recurrences.mamba2(*next(steps), scan, x, dt)  # noqa: E731
+    state = 4 * INNER * STATE_SIZE
+    return "mamba2_scan", f"{rows} x {tokens}", call, 2 * rows * state, 6 * count * INNER * STATE_SIZE
 
-        def normed(y: Tensor = y, gate: Tensor = x[:, :INNER]) -> object:
-            return recurrences.gated_norm(norm, y, gate)
 
-        shape, state, delta_state = f"{rows} x {tokens}", 4 * INNER * STATE_SIZE, 4 * DELTA_HEADS * DELTA_DIM**2
-        call = with_states((3, CHANNELS), torch.bfloat16, convolve, rows, tokens)
-        yield "causal_conv", shape, call, 2 * x.nbytes + 2 * rows * 3 * CHANNELS * 2, 8 * count * CHANNELS
-        call = with_states(scan.state_shape, torch.float32, scanned, rows, tokens)
-        yield "mamba2_scan", shape, call, 2 * rows * state, 6 * count * INNER * STATE_SIZE
-        call = with_states(delta.state_shape, torch.float32, changed, rows, tokens)
-        yield "gated_delta", shape, call, 2 * rows * delta_state, 8 * count * DELTA_HEADS * DELTA_DIM**2
-        yield "gated_norm", shape, normed, 3 * y.nbytes, 0
+def gated_delta_case(recurrences: Recurrences, rows: int, tokens: int) -> RecurrentCase:
+    ones, count = torch.ones(DELTA_HEADS), rows * tokens
+    delta = GatedDelta(-ones, ones, KEY_HEADS, DELTA_DIM, DELTA_DIM, 1e-6)
+    x = random(count, (2 * KEY_HEADS + DELTA_HEADS) * DELTA_DIM)
+    b, alpha = random(count, DELTA_HEADS), random(count, DELTA_HEADS)
+    steps = steps_of(delta.state_shape, torch.float32, rows, tokens)
+    call = lambda: recurrences.gated_delta(*next(steps), delta, x, b, alpha)  # noqa: E731
+    state = 4 * DELTA_HEADS * DELTA_DIM**2
+    return "gated_delta", f"{rows} x {tokens}", call, 2 * rows * state, 8 * count * DELTA_HEADS * DELTA_DIM**2
+
+
+def gated_norm_case(recurrences: Recurrences, rows: int, tokens: int) -> RecurrentCase:
+    norm = GatedNorm(torch.ones(INNER), INNER, 1e-5)
+    x, gate = random(rows * tokens, INNER), random(rows * tokens, CHANNELS)[:, :INNER]
+    return "gated_norm", f"{rows} x {tokens}", lambda: recurrences.gated_norm(norm, x, gate), 3 * x.nbytes, 0
+
+
+def random(*sizes: int) -> Tensor:
+    return torch.randn(*sizes).bfloat16()
+
+
+def steps_of(shape: Sequence[int], dtype: torch.dtype, rows: int, tokens: int) -> Iterator[tuple[StateRows, Tensor]]:
+    """The rows and the states of one call after another, without end; a state has this shape."""
+    one = torch.Size(shape).numel() * dtype.itemsize
+    states = allocate((max(2 * rows, STATES_BYTES // one), *shape), dtype)
+    states.zero_()
+    return cycle((step, states) for step in _steps(len(states), rows, tokens))
 
 
 def _steps(num_blocks: int, rows: int, tokens: int) -> list[StateRows]:

@@ -1,9 +1,9 @@
 """Run the kernel tests under the compiler's sanitizers: memory and undefined behaviour, then threads.
 
 Builds the libraries of csrc/cpu into a separate folder: all instruction sets with AddressSanitizer and
-UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py with
-both. Packed weights are placed in plain heap memory, so that reads past their end are detected. Arguments are passed to
-pytest. Takes two minutes; the nightly tests run it.
+UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py and the
+tests of recurrent kernels with both. Packed weights are placed in plain heap memory, so that reads past their end are
+detected. Arguments are passed to pytest. Takes two minutes; the nightly tests run it.
 """
 
 import os
@@ -17,7 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc" / "cpu"
 SOURCES = sorted(map(str, CSRC.rglob("*.cpp")))
-TESTS = sorted(map(str, (ROOT / "tests" / "workers" / "kernels").glob("test_cpu_*.py")))
+OF_WORKERS = ROOT / "tests" / "workers"
+RECURRENT = [OF_WORKERS / "recurrent" / f"test_{name}.py" for name in ("causal_conv", "gated_norm", "scans")]
+TESTS = sorted(map(str, (*(OF_WORKERS / "kernels").glob("test_cpu_*.py"), *RECURRENT)))
 SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
 MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 THREADS = ["-fsanitize=thread"]

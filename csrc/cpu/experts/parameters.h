@@ -17,7 +17,7 @@ struct RouteParams {
   int32_t* starts;          // [held_experts + 1]
   int64_t stride;
   int32_t rows, num_experts, top_k;
-  int32_t groups, top_groups;  // experts are chosen from the `top_groups` groups whose two best scores add to the most
+  int32_t groups, top_groups;  // experts are chosen from the `top_groups` best groups, see route.cpp
   int32_t first_expert, held_experts;
   int32_t score;            // 0: softmax of all logits; 1: of the chosen ones; 2: sigmoid; 3: sparse mixer, see route.cpp
   int32_t renormalises;     // weights are divided by their sum

@@ -1,9 +1,9 @@
 // route_experts: from a router's logits to each token's experts, their weights, and the places of its rows.
 //
 // Algorithm  scores in float: softmax or sigmoid of the logits. With a correction or groups the highest scores are chosen
-//            (DeepSeek-V3, arXiv 2412.19437, 2.1.2; with softmax a group
-//            counts as its best expert, DeepSeek-V2, arXiv 2405.04434, 2.2.2), otherwise the highest logits, which have the order of their scores; among
-//            equals the lower index. The sparse mixer (arXiv 2409.12136, as in inference) chooses the highest logit m of
+//            (DeepSeek-V3, arXiv 2412.19437, 2.1.2; with softmax a group counts as its best expert, DeepSeek-V2, arXiv
+//            2405.04434, 2.2.2), otherwise the highest logits, which have the order of their scores; among equals the
+//            lower index. The sparse mixer (arXiv 2409.12136, as in inference) chooses the highest logit m of
 //            those that are left, `top_k` times; its weight is its softmax among the logits s left whose (m - s) / max(|s|, m) is
 //            at most 2 * jitter. Places by a counting sort over experts, tokens in their order.
 // Shapes     experts/parameters.h

@@ -2,7 +2,7 @@
 // the same bits. One warp per row; an expert is chosen TOP_K times by a maximum over the warp.
 // Bytes: 4 * SEGMENTS * COLUMNS per row; a few microseconds, which a launch costs.
 //
-// -D EXPERTS, TOP_K: of a token. SCORE: a name below. GROUPS, TOP_GROUPS: as in csrc/cpu. RENORMALISES, HAS_GATE: 0 or 1.
+// -D EXPERTS, TOP_K: of a token. SCORE: a name below. GROUPS, TOP_GROUPS: as in csrc/cpu/experts. RENORMALISES, HAS_GATE: 0 or 1.
 // THREADS, SHARED_BYTES.
 #include "experts/warp_row.cuh"
 

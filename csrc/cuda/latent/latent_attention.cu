@@ -7,12 +7,12 @@
 // in steps of 16. Tiles begin at multiples of 64; sums start from 0 at multiples of 512, and these parts are joined in
 // order, by this kernel or by attention/merge.cu. So every shape, chunk and split gives the same bits.
 //
-// Queries stay in shared memory, because they would take 4 * HEAD_DIM / 16 registers. SHARING warps have the same rows: each scores a part
-// of a tile's keys and sums a part of the dims. The joined sums of earlier splits stay in registers.
+// Queries stay in shared memory, because they would take 4 * HEAD_DIM / 16 registers. SHARING warps have the same rows: each
+// scores a part of a tile's keys and sums a part of the dims. The joined sums of earlier splits stay in registers.
 //
 // Floors on an H200, bf16, 128 heads of 576 / 512: a decode step takes 2 * 128 * (576 + 512) operations per cached token
-// and reads 1,152 bytes, which 4 (32 rows: of 128) blocks read from level 2. Matrix loads from shared memory limit it to about 300 TFLOP/s [E]:
-// batch 32 of 4,096 tokens takes 0.12 ms. It has not been measured on a device yet.
+// and reads 1,152 bytes, four times from level 2: a block has 32 of the 128 rows. Matrix loads from shared memory limit it to
+// about 300 TFLOP/s [E]: batch 32 of 4,096 tokens takes 0.12 ms. It has not been measured on a device yet.
 //
 // -D SCALAR and KV: bf16 or fp16. HEAD_DIM, VALUE_DIM: multiples of 16. GROUP: heads. BLOCK_SIZE. ROW_WARPS, SHARING.
 // STAGES: tiles in shared memory, 1 or 2. IS_BIDIRECTIONAL and ATTENTION_CHUNK are 0. THREADS, SHARED_BYTES.

@@ -138,6 +138,14 @@ def test_rows_of_padding_write_nothing(cpu_pools):
         assert bool(states.isnan().all())
 
 
+def test_tables_of_another_dtype_are_refused(cpu_pools):
+    """The kernel would read them as int32."""
+    states = torch.zeros(2, 3, CHANNELS)
+    rows = StateRows(torch.zeros(1, 1).long(), torch.tensor([0, 1]), torch.tensor([1]), 16)
+    with pytest.raises(AssertionError, match="int64"):
+        CpuRecurrences(cpu_pools[0], Buffers()).causal_conv(rows, states, conv_of("mamba"), torch.ones(1, CHANNELS))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_torch_reference_agrees(form, cpu_pools):
     requests = requests_of(form, torch.float32)

@@ -51,6 +51,26 @@ def attention_fields(
 ) -> tuple[float, ...]:
     """The fields of AttentionParams, checked."""
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
+    block_tables, row_starts, kv_lens, bias = view.block_tables, view.row_starts, view.kv_lens, options.bias
+    _, kv_heads, block_size, _ = keys.shape
+    _check(query, view, layer, out)
+    _check_options(options, query.shape[1])
+    of_heads = (0 if each is None else each.data_ptr() for each in (options.slopes, bias, options.sinks))
+    bias_reach = 0 if bias is None else bias.shape[1] // 2
+    cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
+    return (
+        *(out.data_ptr(), query.data_ptr(), *cache),
+        *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
+        *(*of_heads, out.stride(0), query.stride(0)),
+        *(len(kv_lens), block_tables.stride(0)),
+        *(kv_heads, query.shape[1] // kv_heads, query.shape[2], block_size),
+        *(options.window, options.attention_chunk, options.is_bidirectional, bias_reach),
+        *(options.scale, options.cap),
+    )
+
+
+def _check(query: Tensor, view: CacheView, layer: int, out: Tensor) -> None:
+    keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
     _, kv_heads, block_size, cached_dim = keys.shape
     head_dim = query.shape[2]
@@ -74,25 +94,16 @@ def attention_fields(
         assert tensor.dtype == torch.float32
         assert tensor.shape == keys.shape[:3]
         assert tensor.is_contiguous()
+
+
+def _check_options(options: AttentionOptions, num_heads: int) -> None:
     for per_head in (options.slopes, options.sinks):
         if per_head is not None:
             assert per_head.dtype == torch.float32, per_head.dtype
-            assert per_head.shape == query.shape[1:2], per_head.shape
+            assert per_head.shape == (num_heads,), per_head.shape
             assert per_head.is_contiguous()
     if (bias := options.bias) is not None:
         assert bias.dtype == torch.float32, bias.dtype
-        assert len(bias) == query.shape[1], bias.shape
+        assert len(bias) == num_heads, bias.shape
         assert bias.shape[1] % 2, bias.shape
         assert bias.is_contiguous()
-    of_heads = (0 if each is None else each.data_ptr() for each in (options.slopes, bias, options.sinks))
-    bias_reach = 0 if bias is None else bias.shape[1] // 2
-    cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
-    return (
-        *(out.data_ptr(), query.data_ptr(), *cache),
-        *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
-        *(*of_heads, out.stride(0), query.stride(0)),
-        *(len(kv_lens), block_tables.stride(0)),
-        *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size),
-        *(options.window, options.attention_chunk, options.is_bidirectional, bias_reach),
-        *(options.scale, options.cap),
-    )

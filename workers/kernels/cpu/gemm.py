@@ -29,7 +29,6 @@ ROW_DTYPES = {
     **dict.fromkeys(BLOCK_FORMATS, tuple(DTYPE_CODES)),
     WeightFormat.MXFP4: (torch.bfloat16,),
 }
-KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP16: "gemm_fp16", WeightFormat.FP32: "gemm_fp32"}
 CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
 GEMM, GEMM_INT8, GEMM_INT4 = packer(GemmParams), packer(GemmInt8Params), packer(GemmInt4Params)
 GEMM_BLOCKS = packer(GemmBlocksParams)
@@ -85,8 +84,7 @@ def gemm(
     added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides of
     the output, and may be `out` itself. Rows may be strided, but must be contiguous. x is float32 for fp32 weights,
     float16 for fp16, bfloat16 for bf16 and mxfp4, either 16-bit dtype for int4, any of the three for blocks of GGUF
-    files, and these or `QuantizedRows` for int8.
-    Temporary memory comes from `buffers`, if given.
+    files, and these or `QuantizedRows` for int8. Temporary memory comes from `buffers`, if given.
     """
     rows, inputs = x.shape
     assert inputs == weight.inputs, (x.shape, weight.inputs)
@@ -99,24 +97,17 @@ def gemm(
         assert x.scales.shape == (rows, segments)
         rest = x.scales.data_ptr(), x.sums.data_ptr(), _pointer(weight.scales)
         fields = GEMM_INT8(*_fields(x.codes, weight, bias, residual, out, segments), *rest)
-        pool.functions["gemm_int8"](pool.handle, fields)
-        return out
-    if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
-        known = " or ".join(map(str, ROW_DTYPES[weight.format]))
-        raise TypeError(f"{weight.format} weights need {known} rows, not {x.dtype}")
-    if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
-        x = x if weight.order is None else x[:, weight.order]
-        sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
-        rest_of_int4 = _pointer(sums), weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
-        fields = GEMM_INT4(*_fields(x, weight, bias, residual, out, segments), *rest_of_int4)
-        pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
-        return out
-    if weight.format in BLOCK_FORMATS:
-        places = _fields(x, weight, bias, residual, out, segments)
-        fields = GEMM_BLOCKS(*places, weight.skipped, DTYPE_CODES[x.dtype])
-        pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
-        return out
-    pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*_fields(x, weight, bias, residual, out, segments)))
+    else:
+        x = _multiplied_rows(x, weight)
+        product, code = _fields(x, weight, bias, residual, out, segments), DTYPE_CODES[x.dtype]
+        if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
+            sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
+            fields = GEMM_INT4(*product, _pointer(sums), weight.scale_unit, weight.group_size, code)
+        elif weight.format in BLOCK_FORMATS:
+            fields = GEMM_BLOCKS(*product, weight.skipped, code)
+        else:
+            fields = GEMM(*product)
+    pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
     return out
 
 
@@ -143,7 +134,7 @@ def embed_rows(
     out: Tensor | None = None,
     multiplier: float = 1.0,
 ) -> Tensor:
-    """Rows `ids` [n] int64 of a packed table of any format but int4, times `multiplier`: [n, inputs].
+    """Rows `ids` [n] int64 of a packed table of any format but int4 and mxfp4, times `multiplier`: [n, inputs].
 
     Rows for ids outside the table are zero. The result is written to `out` or to a new tensor of `out_dtype`.
     """
@@ -156,6 +147,14 @@ def embed_rows(
     sizes = len(ids), table.outputs, table.inputs, DTYPE_CODES[out.dtype]
     pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes, multiplier))
     return out
+
+
+def _multiplied_rows(x: Tensor | QuantizedRows, weight: PackedWeight) -> Tensor:
+    """`x` in the order of the weight's inputs. Raises TypeError if no product of its format takes the dtype of `x`."""
+    if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
+        known = " or ".join(map(str, ROW_DTYPES[weight.format]))
+        raise TypeError(f"{weight.format} weights need {known} rows, not {x.dtype}")
+    return x if weight.order is None else x[:, weight.order]
 
 
 def _take(buffers: Buffers | None, role: str, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -23,11 +23,6 @@ from .routing import Routing
 
 GEMM, GEMM_INT8, GEMM_INT4 = map(packer, (ExpertGemmParams, ExpertGemmInt8Params, ExpertGemmInt4Params))
 GEMM_BLOCKS = packer(ExpertGemmBlocksParams)
-KERNELS = {
-    WeightFormat.BF16: "expert_gemm_bf16",
-    WeightFormat.FP16: "expert_gemm_fp16",
-    WeightFormat.FP32: "expert_gemm_fp32",
-}
 ROW_SUMS = (("scales", torch.float32), ("sums", torch.int32))
 QUANTIZE, ACTIVATE = packer(CountedQuantizeParams), packer(CountedActivateParams)
 
@@ -43,8 +38,8 @@ def expert_gemm(
 ) -> Tensor:
     """Set `out` [max_places, outputs] to the product of each expert's rows of `x` [max_places, inputs].
 
-    `weight` is a packed stacked_experts() of this rank's experts, `bias` is [experts, outputs] float32. A
-    row has the bits of `gemm` with its expert's weight. Places that are not in use may hold anything.
+    `weight` is a packed stacked_experts() of this rank's experts, `bias` is [experts, outputs] float32. A row has the
+    bits of `gemm` with its expert's weight. Places that are not in use may hold anything.
     """
     (places, outputs), experts = out.shape, len(routing.starts) - 1
     assert weight.outputs == experts * padded_outputs(outputs), (weight.outputs, experts, outputs)
@@ -58,20 +53,19 @@ def expert_gemm(
         codes, scales, sums = _quantized(pool, x, routing, buffers)
         assert weight.scales is not None
         rest = scales.data_ptr(), sums.data_ptr(), weight.scales.data_ptr()
-        pool.functions["expert_gemm_int8"](pool.handle, GEMM_INT8(*_product(codes, weight, bias, out), *rest, *slices))
-        return out
-    assert x.dtype in ROW_DTYPES[weight.format], (weight.format, x.dtype)
-    product = _product(x, weight, bias, out)
-    if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
-        groups = weight.inputs // weight.group_size
-        sums_of = buffers.take("group sums", places, groups, torch.float32).data_ptr() if weight.has_zeros else 0
-        rest_of_int4 = sums_of, weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
-        pool.functions[f"expert_gemm_{weight.format}"](pool.handle, GEMM_INT4(*product, *rest_of_int4, *slices))
-    elif weight.format in BLOCK_FORMATS:
-        fields = GEMM_BLOCKS(*product, weight.skipped, DTYPE_CODES[x.dtype], *slices)
-        pool.functions[f"expert_gemm_{weight.format}"](pool.handle, fields)
+        fields = GEMM_INT8(*_product(codes, weight, bias, out), *rest, *slices)
     else:
-        pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*product, *slices))
+        assert x.dtype in ROW_DTYPES[weight.format], (weight.format, x.dtype)
+        product, code = _product(x, weight, bias, out), DTYPE_CODES[x.dtype]
+        if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
+            groups = weight.inputs // weight.group_size
+            sums_of = buffers.take("group sums", places, groups, torch.float32).data_ptr() if weight.has_zeros else 0
+            fields = GEMM_INT4(*product, sums_of, weight.scale_unit, weight.group_size, code, *slices)
+        elif weight.format in BLOCK_FORMATS:
+            fields = GEMM_BLOCKS(*product, weight.skipped, code, *slices)
+        else:
+            fields = GEMM(*product, *slices)
+    pool.functions[f"expert_gemm_{weight.format}"](pool.handle, fields)
     return out
 
 

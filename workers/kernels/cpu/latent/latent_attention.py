@@ -16,7 +16,7 @@ from ..structs.latent import CacheLatentsParams, HeadGemmParams, LatentAttention
 CACHE, ROTATE, ATTEND = map(packer, (CacheLatentsParams, RotateHeadsParams, LatentAttentionParams))
 GEMM = packer(HeadGemmParams)
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-FORMATS = {WeightFormat.BF16: "bf16", WeightFormat.FP16: "fp16", WeightFormat.FP32: "fp32"}
+FORMATS = (WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP32)
 
 
 def cache_latents(
@@ -80,7 +80,7 @@ def head_gemm(pool: Pool, x: Tensor, weight: PackedWeight, out: Tensor) -> Tenso
     pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), 0, 0
     product = *pointers, x.stride(0), out.stride(0), rows, outputs, inputs, DTYPE_CODES[out.dtype], 1
     fields = GEMM(*product, weight.data.nbytes // heads, x.stride(1), out.stride(1), heads)
-    pool.functions[f"head_gemm_{FORMATS[weight.format]}"](pool.handle, fields)
+    pool.functions[f"head_gemm_{weight.format}"](pool.handle, fields)
     return out
 
 

@@ -1,5 +1,6 @@
 """What all kernels of recurrent layers know of a step's rows and of a layer's states."""
 
+import torch
 from torch import Tensor
 
 from ....kv.state_rows import StateRows
@@ -8,7 +9,8 @@ from ....kv.state_rows import StateRows
 def state_fields(rows: StateRows, states: Tensor) -> tuple[int, ...]:
     """The fields of StateRows in csrc/cpu; `states` [blocks, ...] has contiguous blocks, at any distance."""
     tables, starts, kv_lens = rows.block_tables, rows.row_starts, rows.kv_lens
-    assert tables.dtype == starts.dtype == kv_lens.dtype, (tables.dtype, starts.dtype, kv_lens.dtype)
+    for each in (tables, starts, kv_lens):
+        assert each.dtype == torch.int32, each.dtype
     assert tables.stride(1) == starts.stride(0) == kv_lens.stride(0) == 1
     assert len(tables) == len(starts) - 1 == len(kv_lens)
     assert states[0].is_contiguous(), states.stride()
