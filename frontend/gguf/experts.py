@@ -24,6 +24,8 @@ def _rows(model: GgufModel, name: str) -> int:
     """The outputs of a projection of the first layer."""
     if (tensor := model.tensor(f"blk.0.{name}.weight")) is None:
         raise model.refused(f"it has no tensor blk.0.{name}.weight")
+    if len(tensor.shape) < 2:
+        raise model.refused(f"tensor {tensor.name} has the shape {list(tensor.shape)}; it needs at least 2 dimensions")
     return tensor.shape[-2]
 
 
