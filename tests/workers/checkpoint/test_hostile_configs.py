@@ -7,7 +7,8 @@ import warnings
 import pytest
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.models.registry import FAMILIES, read_geometry
+from paged_serve.workers.models.catalogue import FAMILIES
+from paged_serve.workers.models.registry import read_geometry
 
 ARCHITECTURES = [name for family in FAMILIES for name in family.architectures]
 PLAIN = {
