@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from paged_serve.protocol.gguf.container import MAX_EXPERTS
+
 from .model import GgufModel
 
-MAX_EXPERTS = 1 << 12
 SOFTMAX, SOFTMAX_OF_CHOSEN = 1, 3  # expert_gating_func
 
 

@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.checkpoint.weight_forms import E2M1_TWICE, GroupedWeight
+from paged_serve.workers.checkpoint.blocks.dequantize import E2M1_TWICE
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.packing import pack
