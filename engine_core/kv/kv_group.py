@@ -5,7 +5,7 @@ serves all groups. Blocks behind a group's window, or before its attention chunk
 
 The layers of a state group are recurrent. Block i holds the state after the last computed token in it, and a token
 reads the block of the token before it: the block math is that of a window of two tokens. No token is ever written to
-a full block, so a full block is a checkpoint from which other rows start, without a copy.
+a full block, so a full block keeps a state, from which other rows start, without a copy.
 """
 
 from bisect import bisect_right

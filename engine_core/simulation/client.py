@@ -21,7 +21,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ..engine.engine import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
 from ..requests.stopping import repeats
-from .fake_worker import extend_hash, masked_ids, pooling_mark, sample, vector
+from .correct_results import extend_hash, masked_ids, pooling_mark, sample, vector
 from .scenario import EOS, Scenario, capacity_tokens
 
 

@@ -9,13 +9,11 @@ are not finite and poison the slots that they write. Once a step has reported th
 no new row may read the slot.
 """
 
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
-from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import (
     KVGroup,
     ModelRunnerOutput,
@@ -26,40 +24,10 @@ from paged_serve.protocol.messages.worker import (
     SchedulerOutput,
 )
 
-
-def extend_hash(prefix: int, token: int) -> int:
-    return hash((prefix, token))
-
-
-def sample(prefix: int, seed: int, position: int, vocab_size: int, masked: frozenset[int]) -> int:
-    """The only correct token at output `position` after the tokens whose hash is `prefix`."""
-    token = hash((prefix, seed, position)) % vocab_size
-    while token in masked:
-        token = (token + 1) % vocab_size
-    return token
-
-
-def vector(prefixes: Sequence[int], pooling: PoolingParams) -> Pooled:
-    """The only correct answer for a prompt; `prefixes` are the hashes of its first token, its first two and so on."""
-    used = prefixes if pooling.task == "token_embed" else prefixes[-1:]
-    columns = pooling.dimensions or VECTOR_SIZE
-    numbers = [hash((prefix, column)) % 1000 for prefix in used for column in range(columns)]
-    return Pooled(len(used), columns, array("f", numbers).tobytes())
-
-
-def masked_ids(params: SamplingParams, eos_ids: frozenset[int], position: int) -> frozenset[int]:
-    """Tokens that min_tokens forbids at output `position`."""
-    return eos_ids.union(params.stop_token_ids) if position < params.min_tokens else frozenset()
-
+from .correct_results import extend_hash, masked_ids, pooling_mark, sample, vector
 
 POISONED_AFTER = 3  # output tokens
-VECTOR_SIZE = 3
 NOT_REPORTED = 1 << 62  # a step
-
-
-def pooling_mark(prefix: int) -> int:
-    """Takes the place of a seed for a pooling request; it depends only on the prompt."""
-    return prefix % 12
 
 
 class WorkerDied(Exception):

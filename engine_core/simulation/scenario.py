@@ -16,7 +16,7 @@ from paged_serve.protocol.messages.worker import KVGroup
 
 from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts
-from .fake_worker import VECTOR_SIZE
+from .correct_results import VECTOR_SIZE
 
 EOS = 0
 TENANTS = (("", 1.0), ("a", 1.0), ("b", 2.0), ("c", 0.25))

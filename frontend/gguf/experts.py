@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from paged_serve.protocol.gguf.container import MAX_EXPERTS
+
 from .model import GgufModel
 
-MAX_EXPERTS = 1 << 12
 SOFTMAX, SOFTMAX_OF_CHOSEN = 1, 3  # expert_gating_func
 
 
@@ -24,6 +25,8 @@ def _rows(model: GgufModel, name: str) -> int:
     """The outputs of a projection of the first layer."""
     if (tensor := model.tensor(f"blk.0.{name}.weight")) is None:
         raise model.refused(f"it has no tensor blk.0.{name}.weight")
+    if len(tensor.shape) < 2:
+        raise model.refused(f"tensor {tensor.name} has the shape {list(tensor.shape)}; it needs at least 2 dimensions")
     return tensor.shape[-2]
 
 

@@ -25,6 +25,7 @@ MAX_KEY_BYTES = 1 << 16
 MAX_NAME_BYTES = 128
 MAX_DIMENSIONS = 4
 MAX_ELEMENTS = 1 << 44
+MAX_EXPERTS = 1 << 12  # of a layer
 MAX_SMALL = 1 << 12  # elements of a tensor of rotary factors
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 

@@ -15,8 +15,9 @@ from paged_serve.protocol.messages.engine_core import SchedulerStats
 from paged_serve.protocol.messages.logits_processors import MAX_ARGUMENTS, LogitsProcessorParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.plugins import PluginKind, load_plugins, plugin_names
+from paged_serve.workers.models.catalogue import FAMILIES
 from paged_serve.workers.models.families.family import Family
-from paged_serve.workers.models.registry import FAMILIES, families_with
+from paged_serve.workers.models.registry import families_with
 from paged_serve.workers.process.platform import platform_of
 
 PACKAGE = Path(__file__).parent / "package"

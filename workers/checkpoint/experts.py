@@ -20,10 +20,8 @@ class Experts:
     score: Score = "softmax"
     renormalises: bool = False  # weights are divided by their sum
     scale: float = 1.0  # of the weights
-    groups: int = (
-        1  # of consecutive experts; a token uses those of the `top_groups` best groups: by the sum of their two
-    )
-    # best scores, with softmax by the best one
+    groups: int = 1  # of consecutive experts, see top_groups
+    # A token uses experts of so many groups: those with the best sum of two scores, with softmax with the best score.
     top_groups: int = 1
     has_correction: bool = False  # a vector is added to the scores to choose experts, not to weigh them
     jitter: float = 0.0  # sparse_mixer

@@ -14,6 +14,7 @@ from .experts import NUM_SHARES, Experts
 from .recurrent.recurrent import Recurrent
 
 Positive = Annotated[float, Meta(gt=0)]
+Growth = Annotated[float, Meta(ge=0, le=100)]  # of a scale with the context; 1 or less in published models
 # The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
 # Or a projection of each token (late interaction).
 Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "projection", "none"]
@@ -42,8 +43,8 @@ class RopeScaling:
     beta_fast: Positive = 32.0  # yarn
     beta_slow: Positive = 1.0  # yarn
     attention_factor: float | None = None  # yarn, longrope; None: derived from `factor`
-    mscale: float | None = None  # yarn
-    mscale_all_dim: float | None = None  # yarn
+    mscale: Growth | None = None  # yarn
+    mscale_all_dim: Growth | None = None  # yarn
     truncate: bool = True  # yarn
     short_factors: tuple[Positive, ...] = ()  # longrope: divisors of each pair's frequency
     long_factors: tuple[Positive, ...] = ()

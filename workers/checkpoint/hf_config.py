@@ -19,6 +19,7 @@ MAX_SIZE = 1 << 24  # more than any model has
 Size = Annotated[int, Meta(ge=-1, le=MAX_SIZE)]  # a value below 1 is reported by name later
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+MAY_BE_INFINITE = ("time_step_limit",)
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 ROPE_FIELDS = {
     "factor": "factor",
@@ -169,11 +170,28 @@ def read_hf_config(folder: Path, rename_fields: Callable[[dict[str, Any]], dict[
     Raises ConfigError naming the invalid field.
     """
     path = folder / "config.json"
-    fields = rename_fields(read_json_file(path, dict[str, Any]))
+    found = read_json_file(path, dict[str, Any])
+    if infinite := [name for name, value in found.items() if name not in MAY_BE_INFINITE and not _is_finite(value)]:
+        raise ConfigError(f"{path} cannot be used: {infinite[0]}={found[infinite[0]]!r} must be finite")
+    fields = rename_fields(found)
     try:
         return msgspec.convert(fields, HFConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in `value`, however nested, is infinite."""
+    pending = [value]
+    while pending:
+        match pending.pop():
+            case float() as number if not math.isfinite(number):
+                return False
+            case dict() as fields:
+                pending.extend(fields.values())
+            case list() as values:
+                pending.extend(values)
+    return True
 
 
 def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:

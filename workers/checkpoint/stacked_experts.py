@@ -13,7 +13,8 @@ from torch import Tensor
 from paged_serve.protocol.errors import ConfigError
 
 from .blocks.block_weight import BlockWeight
-from .weight_forms import E2M1_TWICE, GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, with_outputs
+from .blocks.dequantize import E2M1_TWICE
+from .weight_forms import GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, with_outputs
 
 ROWS = 64  # so that experts have whole panels in the layout of the CPU kernels
 MXFP4_BLOCK, MXFP4_BIAS, MAX_EXPONENT = 32, 127, 124  # above that, 6 * 2^exponent is not finite in bfloat16

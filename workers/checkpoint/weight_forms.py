@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .blocks.block_weight import BlockWeight, stacked_blocks
+from .blocks.dequantize import E2M1_TWICE
 from .packed_weight import PackedWeight
 
 
@@ -40,9 +41,6 @@ class Int8Weight(OutputScaledWeight):
 @dataclass(frozen=True, slots=True, eq=False)
 class Fp8Weight(OutputScaledWeight):
     """An OutputScaledWeight with float8_e4m3fn codes."""
-
-
-E2M1_TWICE = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)  # values times 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -68,7 +68,8 @@ class KVCache:
             key_scales, value_scales = ([_empty(shape[:3], torch.float32, device) for _ in coded] for _ in "kv")
             states = _states(groups, sizes, keys, values, (num_blocks, device))
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
-            needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
+            each = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
+            needed = num_blocks * max(each, _states_end(groups, sizes))
             raise ConfigError(
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
                 "lower kv_cache_memory_bytes"
@@ -81,6 +82,12 @@ class KVCache:
 
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None
+
+
+def _states_end(groups: KVGroups, sizes: Sequence[int]) -> int:
+    """The bytes of an area up to the end of its last state; 0 without states."""
+    ends = zip(groups.places, sizes, strict=True) if groups.places else ()
+    return max((at.offset + size for at, size in ends if at is not None), default=0)
 
 
 def _states(
@@ -97,8 +104,7 @@ def _states(
         tensor.view(num_blocks, -1).view(torch.uint8) for pair in zip(keys, values, strict=True) for tensor in pair
     ]
     if not areas:
-        size = max(at.offset + size for at, size in zip(groups.places, sizes, strict=True) if at is not None)
-        areas = [_empty((num_blocks, size), torch.uint8, device)]
+        areas = [_empty((num_blocks, _states_end(groups, sizes)), torch.uint8, device)]
     return [
         areas[0][:0] if at is None else areas[at.area][:, at.offset : at.offset + size]
         for at, size in zip(groups.places, sizes, strict=True)

@@ -12,7 +12,7 @@ class StateRows:
 
     Block i of a row, number block_tables[r, i], holds the state after the row's last computed position among
     [i * block_size, (i + 1) * block_size). A token at position p starts from the state in block (p - 1) // block_size,
-    at position 0 from zeros, and its state goes to block p // block_size. So a full block is a checkpoint, from which
+    at position 0 from zeros, and its state goes to block p // block_size. So a full block keeps a state, from which
     another row may start, and no state is ever copied.
     """
 

@@ -1,1 +1,1 @@
-"""Token mixers of layers: attention. Open mixer.py first."""
+"""Token mixers of layers: attention and recurrences. Open mixer.py first."""

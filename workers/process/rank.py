@@ -86,9 +86,9 @@ class Rank:
         if self._has_cuda_kernels:
             from ..backends.cuda.kernel_list import load_kernels
 
-            load_kernels(
-                self._model, cache_dtype(self._config, self._model), self._config.cache.block_size, on_progress
-            )
+            dtype = cache_dtype(self._config, self._model)
+            layout = layout_of(self._config, self._model.geometry, self._group.size, dtype)
+            load_kernels(self._model, dtype, layout.block_size, on_progress)
 
     @property
     def _has_cuda_kernels(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..checkpoint.conversion import converted
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart
 from ..checkpoint.weight_forms import StoredWeight
 from .on_load import row_blocks
@@ -27,7 +28,8 @@ class BlockFp8Reader(FloatReader):
         if not self._has(name):
             return FloatReader.read(self, name, part)
         form = f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
-        return StoredWeight((self.stored(name, part).to(self.dtype),), self.dtype, form)
+        values = converted(f"{name}.weight", self.stored(name, part), self.dtype)
+        return StoredWeight((values,), self.dtype, form)
 
     def stored(self, name: str, part: MatrixPart) -> Tensor:
         """The matrix in float32, or as it is stored if it has no scales."""

@@ -1,9 +1,10 @@
 """Reads a checkpoint's quantization settings from config.json, and checks that they are supported."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
@@ -70,12 +71,15 @@ class CompressedTensors(msgspec.Struct, frozen=True):
     transform_config: dict[str, Any] | None = None
 
 
+BlockSide = Annotated[int, Meta(le=1 << 24)]  # more than any matrix has; below 1 is refused by name
+
+
 class BlockFp8(msgspec.Struct, frozen=True):
     """Settings of DeepSeek-V3 and Qwen3. Modules that are not quantized are those without scales."""
 
     activation_scheme: str = "dynamic"
     fmt: str = "e4m3"
-    weight_block_size: tuple[int, int] | None = None
+    weight_block_size: tuple[BlockSide, BlockSide] | None = None
 
 
 QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8
@@ -85,7 +89,7 @@ METHODS: dict[str, type[QuantizationConfig]] = {
     "awq": Awq,
     "fp8": BlockFp8,
 }
-DEQUANTIZED = "mxfp4"  # stacked experts in 4-bit floats become floats as they are read, see stacked_experts.py
+MXFP4 = "mxfp4"  # it has no settings: tensors of experts in 4-bit floats are known by their names, see mxfp4.py
 Method = Literal["compressed-tensors", "gptq", "awq"]
 
 
@@ -106,7 +110,7 @@ def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | N
     if found is None:
         return None
     name = str(found.get("quant_method", "unknown"))
-    if name == DEQUANTIZED:
+    if name == MXFP4:
         return None
     if name not in METHODS:
         raise ConfigError(f"{path}: weights quantized by {name!r} are not supported; supported are {SUPPORTED}")

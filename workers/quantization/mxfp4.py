@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..checkpoint.conversion import converted
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart
 from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.stacked_experts import StackedPart
@@ -26,13 +27,19 @@ class Mxfp4Reader:
     def read(self, name: str, part: MatrixPart) -> GroupedWeight | StoredWeight:
         found = self.checkpoint.mxfp4_part(f"{name}.weight")
         if found is None or not self._scales_are_near(found):
-            return self.floats.read(name, part)
+            weight = self.floats.read(name, part)
+            for values in weight.parts if found else ():
+                converted(f"{name}.weight", values, weight.dtype)
+            return weight
         blocks, stored = self.checkpoint.read_mxfp4(found, found.index, found.index + 1)
         codes, exponents = found.codes_of_mxfp4(blocks, stored)
         scales = torch.ldexp(torch.ones(exponents.shape), exponents - 1)  # values are doubled
         scales[stored[0, slice(*found.rows)] == 0] = 0.0
         assert part.is_whole, "each rank has whole experts"
-        return GroupedWeight(codes.flatten(1), scales, None, bits=4, is_e2m1=True)
+        grouped = GroupedWeight(codes.flatten(1), scales, None, bits=4, is_e2m1=True)
+        if self.floats.dtype == torch.float16:  # a bfloat16 holds every value
+            converted(f"{name}.weight", grouped.dequantized(), torch.float16)
+        return grouped
 
     def _scales_are_near(self, part: StackedPart) -> bool:
         if part.name not in self._are_near:

@@ -66,7 +66,8 @@ def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, 
 def _largest_step(model: Model, config: Config) -> None:
     """Run one chunk of max_num_batched_tokens tokens, with logits for max_num_seqs rows; the results are discarded."""
     tokens = min(config.scheduler.max_num_batched_tokens, model.geometry.max_position_embeddings)
-    blocks = -(-tokens // config.cache.block_size)
+    layout = layout_of(config, model.geometry, model.tp_size, cache_dtype(config, model))
+    blocks = -(-tokens // layout.block_size)
     cache = _cache(model, config, blocks)
     num_groups = len(cache.groups.windows)
     each = torch.arange(tokens, device=model.device)

@@ -159,7 +159,7 @@ def test_a_state_group_has_neither_window_nor_attention_chunk(other):
 def test_a_hybrid_holds_its_last_states_whatever_its_context():
     groups = KVGroups.of((KVGroup(), KVGroup(is_state=True)), 16, 64)
     assert groups.num_blocks_for(1_000_000) == 1_000_000 // 16 + 64 // 16 + 1
-    assert groups.first_needed(4096) == [0, 255], "the checkpoint at 4096"
+    assert groups.first_needed(4096) == [0, 255], "the state after 4096 tokens"
     assert groups.first_needed(4097) == [0, 256]
     alone = KVGroups.of((KVGroup(is_state=True),), 512, 2048)
     assert alone.capacity_tokens(5) > 10**9

@@ -1,4 +1,4 @@
-"""Models with state groups: a row keeps its last state, full blocks are checkpoints, and no state is copied."""
+"""Models with state groups: a row keeps its last state, full blocks keep states, and no state is copied."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_recurrent_model_has_no_limit_of_context_but_a_number_of_rows(drive):
 
 
 @pytest.mark.parametrize("groups", MODELS)
-def test_a_hit_starts_from_the_checkpoint_at_its_end_and_computes_only_the_rest(drive, groups):
+def test_a_hit_starts_from_the_state_at_its_end_and_computes_only_the_rest(drive, groups):
     driver = drive(windows=groups, block_size=4, num_blocks=128, max_model_len=64, max_num_batched_tokens=64)
     driver.add(PROMPT, max_tokens=1)
     driver.run()
@@ -107,7 +107,7 @@ def test_siblings_start_from_the_same_state(drive, prefix_caching, prompt_len):
     driver.step(3)
     tables = [driver.sequence(stream + index).block_tables for index in range(3)]
     shared, own = (prompt_len - 1) // 4 - 1, (prompt_len - 1) // 4
-    assert len({table[0][shared] for table in tables} - {RELEASED}) <= 1, "the checkpoint"
+    assert len({table[0][shared] for table in tables} - {RELEASED}) <= 1, "the kept state"
     assert len({table[0][own] for table in tables}) == 3, "states that are written"
     driver.run()
     single = drive()

@@ -145,6 +145,17 @@ def test_gemmas_of_27b_have_another_scale():
     assert (scalar("gemma3", 62), scalar("gemma3", 26)) == (16, 8)
 
 
+@pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe", "gpt-oss"])
+def test_experts_in_a_vector_are_refused(architecture):
+    keys = SIZES | {"expert_count": 4, "expert_used_count": 2, "attention.sliding_window": 16}
+    model = model_of({f"{architecture}.{key}": value for key, value in keys.items()}, architecture)
+    for name in ("token_embd", "blk.0.ffn_gate_exps", "blk.0.ffn_gate_shexp"):
+        shape = (280, 32) if name == "token_embd" else (32,)
+        model.files[0].tensors[f"{name}.weight"] = GgufTensor(f"{name}.weight", shape, BLOCK_FORMATS[1], 0)
+    with pytest.raises(ConfigError, match=r"blk\.0\.ffn_gate_(sh)?exps?\.weight has the shape \[32\]; it needs at"):
+        config_fields(model)
+
+
 def test_a_file_whose_tokenizer_is_not_supported_is_served_with_another(tmp_path):
     file = write(tmp_path / "model.gguf", tokenizer__ggml__pre="unheard-of", tokenizer__chat_template=TEMPLATE)
     with pytest.raises(ConfigError, match="Give the model's own tokenizer with --tokenizer FOLDER"):

@@ -2,12 +2,14 @@
 
 import json
 import random
+import tracemalloc
 import warnings
 
 import pytest
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.models.registry import FAMILIES, read_geometry
+from paged_serve.workers.models.catalogue import FAMILIES
+from paged_serve.workers.models.registry import read_geometry
 
 ARCHITECTURES = [name for family in FAMILIES for name in family.architectures]
 PLAIN = {
@@ -64,6 +66,46 @@ def check(folder, architecture: str, values_of) -> int:
 def test_an_odd_value_in_a_field_is_understood_or_refused(architecture, tmp_path):
     rng = random.Random(architecture)
     assert check(tmp_path, architecture, lambda _: [rng.choice(ODD)]) > 0
+
+
+def refusal_of(folder, architecture: str, **changes) -> str:
+    (folder / "config.json").write_text(json.dumps(defaults_of(architecture) | changes))
+    with pytest.raises(ConfigError) as refusal:
+        read_geometry(folder)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), [[float("inf")]], {"x": float("inf")}], ids=str)
+def test_a_number_that_json_does_not_have_is_refused_by_name(value, tmp_path):
+    found = refusal_of(tmp_path, "LlamaForCausalLM", rope_theta=value, unused=[float("inf")])
+    assert "it has the number NaN" in found if value != value else "rope_theta=" in found and "must be finite" in found
+
+
+def test_an_infinite_number_in_a_field_of_ropes_is_refused_by_name(tmp_path):
+    rope = {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": float("inf")}
+    assert "rope_parameters=" in refusal_of(tmp_path, "DeepseekV3ForCausalLM", rope_parameters=rope)
+
+
+@pytest.mark.parametrize("architecture", ["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "MiniCPM3ForCausalLM"])
+def test_a_scale_of_scores_that_overflows_is_refused_by_name(architecture, tmp_path):
+    rope = {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 1e200, "rope_theta": 1e4}
+    assert "mscale_all_dim" in refusal_of(tmp_path, architecture, rope_parameters=rope, rope_scaling=None)
+
+
+def test_a_value_dimension_that_overflows_is_refused(tmp_path):
+    found = refusal_of(tmp_path, "MiniCPM3ForCausalLM", hidden_size=1e200, num_attention_heads=1e-200)
+    assert "hidden_size" in found or "num_attention_heads" in found
+
+
+def test_many_dense_layers_take_no_memory(tmp_path):
+    fields = defaults_of("DeepseekV2ForCausalLM") | {"first_k_dense_replace": 2_000_000}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    read_geometry(tmp_path)
+    tracemalloc.start()
+    _, geometry = read_geometry(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+    assert not geometry.has_experts
 
 
 @pytest.mark.nightly

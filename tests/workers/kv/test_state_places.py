@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.worker import KVGroup
 from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
@@ -113,3 +114,11 @@ def test_a_rank_reports_its_state_group_and_the_block_size_in_use(tmp_path):
     of_one = 256 // 32 + 3  # the context, and the states that a chunk of 64 tokens reads and writes
     assert ready.num_blocks == 2 * of_one
     assert blocks_that_fit(config, model.geometry, 1, 1 << 30, torch.bfloat16) == 2 * of_one
+
+
+def test_a_cache_of_states_alone_that_cannot_be_allocated_is_refused_with_its_bytes(geometry):
+    kinds = (ShortConvolution(geometry.hidden_size, 3),) * geometry.num_layers
+    alone = replace(geometry, recurrent=kinds)
+    layout, num_blocks = CacheLayout.of(alone, 1024, 16), 1 << 45
+    with pytest.raises(ConfigError, match=f"needs {num_blocks * layout.bytes_per_block} bytes"):
+        KVCache.allocate(alone, num_blocks, layout.block_size, groups=layout.groups)

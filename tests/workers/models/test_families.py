@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paged_serve.workers.models.registry import FAMILIES
+from paged_serve.workers.models.catalogue import FAMILIES
 
 from ..checkpoints import (
     VARIANTS,

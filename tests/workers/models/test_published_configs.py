@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from paged_serve.workers.models.registry import FAMILIES
+from paged_serve.workers.models.catalogue import FAMILIES
 
 from ..checkpoints import ours, random_tokens, randomise, reference_logits, transformers_model
 from ..paged_loop import PagedLoop

@@ -79,11 +79,20 @@ def test_values_are_those_of_transformers_and_any_part_is_a_part_of_them(tmp_pat
         FloatReader(Checkpoint(tmp_path), torch.float32).read("some", MatrixPart((256, 384), 0, 0, 256))
 
 
+def test_a_code_that_is_no_number_is_refused_by_name(tmp_path):
+    packed, _ = block_fp8(128, 128).pack(torch.randn(256, 384, generator=torch.Generator().manual_seed(0)))
+    packed["weight"].view(torch.uint8)[200, 300] = 0x7F
+    write_folder(tmp_path, {f"some.{ending}": tensor for ending, tensor in packed.items()}, {})
+    with pytest.raises(ConfigError, match=r"tensor some\.weight holds NaN or infinity \(1 such numbers"):
+        BlockFp8Reader(Checkpoint(tmp_path), torch.bfloat16).read("some", MatrixPart((256, 384), 0, 0, 256))
+
+
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
         ({"weight_block_size": None}, "fp8 with weight_block_size=None is not supported; supported are .*per block"),
         ({"weight_block_size": [0, 128]}, r"fp8 with weight_block_size=\(0, 128\)"),
+        ({"weight_block_size": [128, 1 << 70]}, "settings of fp8 cannot be used"),
         ({"weight_block_size": [128]}, "settings of fp8 cannot be used"),
         ({"activation_scheme": "static"}, "fp8 with activation_scheme='static'"),
         ({"fmt": "e5m2"}, "fp8 with fmt='e5m2'"),

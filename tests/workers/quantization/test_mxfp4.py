@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.checkpoint.weight_forms import E2M1_TWICE, GroupedWeight
+from paged_serve.workers.checkpoint.blocks.dequantize import E2M1_TWICE
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.packing import pack
@@ -134,3 +135,16 @@ def test_chunks_ranks_and_instruction_sets_have_the_same_bits(folders, tmp_path)
         assert torch.equal(found, expected)
     for pool in pools:
         pool.close()
+
+
+@pytest.mark.parametrize("far", [0, 80], ids=["near", "far"])
+def test_a_value_beyond_float16_is_refused_by_name(far, folders, tmp_path, make_pool):
+    tensors = load_file(folders["packed"] / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("down_proj_scales"))
+    tensors[name] = tensors[name].clone().fill_(145)  # 2^18
+    if far:
+        tensors[name][0, 0, 0] = far
+    reference("gpt-oss", tmp_path, torch.bfloat16)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"down_proj.weight holds .* beyond the range of float16"):
+        ours(tmp_path, "float16", pool=make_pool() or pytest.skip("the kernels are not built"))

@@ -69,7 +69,7 @@ def alone(model, one: EngineCoreRequest):
     return process.received
 
 
-def test_a_prefix_hit_starts_from_a_checkpoint_and_gives_the_bits_of_no_hit(model):
+def test_a_prefix_hit_starts_from_a_kept_state_and_gives_the_bits_of_no_hit(model):
     process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
     assert process.block_size == 32, "the states do not fit into blocks of 16"
     prompt = random_tokens(110)
@@ -81,12 +81,12 @@ def test_a_prefix_hit_starts_from_a_checkpoint_and_gives_the_bits_of_no_hit(mode
     text = [*prompt, *process.received[1000].token_ids, 5, 6, 7]
     third = request(text, 3)
     process.add(third)
-    assert run(process) == len(text) - 96, "the next turn starts from the last checkpoint"
+    assert run(process) == len(text) - 96, "the next turn starts from the last kept state"
     for one in (first, second, third):
         assert process.received[one.request_id] == alone(model, one)[one.request_id]
 
 
-def test_siblings_start_from_one_checkpoint(model):
+def test_siblings_start_from_one_kept_state(model):
     process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
     several = request(random_tokens(80), n=3, temperature=1.0, seed=11)
     process.add(several)

@@ -50,7 +50,7 @@ def test_decode_steps_beside_chunks_of_other_rows_give_the_same_bits(model, alon
         assert torch.equal(own, expected)
 
 
-def test_a_row_that_starts_from_a_checkpoint_has_the_same_bits(model, alone):
+def test_a_row_that_starts_from_a_kept_state_has_the_same_bits(model, alone):
     loop = PagedLoop(model)
     num_blocks = LENGTH // loop.block_size
     num_shared = num_blocks * loop.block_size

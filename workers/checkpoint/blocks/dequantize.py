@@ -13,7 +13,8 @@ from torch import Tensor
 NIBBLES = (0, 4)
 PAIRS = (0, 2, 4, 6)
 BITS = (0, 1, 2, 3, 4, 5, 6, 7)
-E2M1_DOUBLED = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)
+# 4-bit floats times 2, by their code
+E2M1_TWICE = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)
 CENTRE_4, CENTRE_5, CENTRE_6 = 8, 16, 32  # codes of zero
 
 
@@ -121,7 +122,7 @@ def _mxfp4(blocks: Tensor) -> Tensor:
     exponents = blocks[:, :1].int()
     halved = torch.where(exponents < 2, 0x00200000 << exponents.clamp(max=1), (exponents - 1) << 23)
     codes = _fields(blocks[:, 1:17], NIBBLES, 16, 15)
-    return halved.view(torch.float32) * torch.tensor(E2M1_DOUBLED)[codes.long()]
+    return halved.view(torch.float32) * torch.tensor(E2M1_TWICE)[codes.long()]
 
 
 DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.gguf.container import GgufTensor
+from paged_serve.protocol.gguf.container import MAX_EXPERTS, GgufTensor
 
-MAX_EXPERTS = 1 << 12
 DIMENSIONS = {"weight": 3, "bias": 2}  # experts, outputs, inputs
 
 

@@ -16,6 +16,7 @@ from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
 from .recurrent_names import GATED_DELTA_NAMES, MAMBA2_NAMES, GatedDeltaNames, Mamba2Names
 
+LARGEST = 1e300  # of a field: its products with sizes are finite
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
 
@@ -160,7 +161,7 @@ def need(model: str, fields: dict[str, Any], **values: Any) -> None:
 
 def positive(fields: dict[str, Any], name: str) -> float:
     """The field `name`. Raises ConfigError if it is absent or not a number above 0."""
-    if not isinstance(value := fields.get(name), int | float) or not value > 0:
+    if not isinstance(value := fields.get(name), int | float) or not 0 < value <= LARGEST:
         raise ConfigError(f"config.json: {name}={value!r} must be a number above 0")
     return float(value)
 

@@ -16,7 +16,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     scalings = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
     given = {name: value for name, value in fields.items() if value is not None}
     found = minicpm.config({"rms_norm_eps": 1e-5} | scalings | given)
-    value_dim = int(positive(found, "hidden_size") // positive(found, "num_attention_heads"))
+    value_dim = int(positive(found, "hidden_size") // max(1.0, positive(found, "num_attention_heads")))
     return sized(found, fields, 768, 256, 64, 32, value_dim)
 
 

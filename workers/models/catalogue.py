@@ -1,0 +1,125 @@
+"""The built-in families."""
+
+from .families.arcee import ARCEE
+from .families.bamba import BAMBA
+from .families.bert import BERT
+from .families.bloom import BLOOM
+from .families.cohere import COHERE, COHERE2
+from .families.colbert import COLBERT
+from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .families.distilbert import DISTILBERT
+from .families.exaone import EXAONE
+from .families.exaone4 import EXAONE4
+from .families.falcon import FALCON
+from .families.gemma import GEMMA
+from .families.gemma2 import GEMMA2
+from .families.gemma3 import GEMMA3
+from .families.glm import GLM, GLM4
+from .families.glm4_moe import GLM4_MOE
+from .families.glm4_moe_lite import GLM4_MOE_LITE
+from .families.gpt2 import GPT2
+from .families.gpt_bigcode import GPT_BIGCODE
+from .families.gpt_neox import GPT_NEOX
+from .families.gpt_oss import GPT_OSS
+from .families.gptj import GPTJ
+from .families.granite import GRANITE
+from .families.granitemoe import GRANITE_MOE
+from .families.granitemoehybrid import GRANITE_MOE_HYBRID
+from .families.helium import HELIUM
+from .families.internlm2 import INTERNLM2
+from .families.internlm3 import INTERNLM3
+from .families.lfm2 import LFM2
+from .families.lfm2_moe import LFM2_MOE
+from .families.llama import LLAMA
+from .families.llama4 import LLAMA4
+from .families.mamba2 import MAMBA2
+from .families.minicpm import MINICPM
+from .families.minicpm3 import MINICPM3
+from .families.mistral import MISTRAL
+from .families.mixtral import MIXTRAL
+from .families.modernbert import MODERNBERT
+from .families.mpnet import MPNET
+from .families.mpt import MPT
+from .families.nemotron import NEMOTRON
+from .families.olmo import OLMO
+from .families.olmo2 import OLMO2
+from .families.olmo3 import OLMO3
+from .families.olmoe import OLMOE
+from .families.opt import OPT
+from .families.phi import PHI
+from .families.phi3 import PHI3
+from .families.phimoe import PHIMOE
+from .families.qwen2 import QWEN2
+from .families.qwen3 import QWEN3
+from .families.qwen3_next import QWEN3_NEXT
+from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from .families.roberta import ROBERTA
+from .families.seed_oss import SEED_OSS
+from .families.smollm3 import SMOLLM3
+from .families.stablelm import STABLELM
+from .families.starcoder2 import STARCODER2
+
+FAMILIES = (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    PHI3,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GRANITE,
+    SMOLLM3,
+    STARCODER2,
+    OPT,
+    GPT2,
+    GPT_BIGCODE,
+    BLOOM,
+    BERT,
+    COLBERT,
+    ROBERTA,
+    MODERNBERT,
+    DISTILBERT,
+    MPNET,
+    GPT_NEOX,
+    GPTJ,
+    FALCON,
+    PHI,
+    STABLELM,
+    COHERE,
+    COHERE2,
+    OLMO,
+    OLMO2,
+    OLMO3,
+    GLM,
+    GLM4,
+    EXAONE,
+    EXAONE4,
+    MINICPM,
+    INTERNLM2,
+    INTERNLM3,
+    HELIUM,
+    SEED_OSS,
+    LLAMA4,
+    NEMOTRON,
+    ARCEE,
+    MPT,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    OLMOE,
+    PHIMOE,
+    GRANITE_MOE,
+    GLM4_MOE,
+    GPT_OSS,
+    LFM2,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    LFM2_MOE,
+    MAMBA2,
+    GRANITE_MOE_HYBRID,
+    BAMBA,
+    GLM4_MOE_LITE,
+    MINICPM3,
+    QWEN3_NEXT,
+)
