@@ -62,6 +62,7 @@ from .families.modernbert import MODERNBERT
 from .families.mpnet import MPNET
 from .families.mpt import MPT
 from .families.nemotron import NEMOTRON
+from .families.nemotron_h import NEMOTRON_H
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
@@ -143,6 +144,7 @@ FAMILIES = (
     GLM4_MOE_LITE,
     MINICPM3,
     QWEN3_NEXT,
+    NEMOTRON_H,
 )
 
 
@@ -253,6 +255,7 @@ def read_geometry(
         usual_max_len=max_seq_length(folder) if head in ("none", "projection") else family.usual_max_len,
         experts=_checked(family.experts(config)),
         recurrent=family.recurrent(config),
+        lone_parts=family.lone_parts(config),
         latent=latent,
         has_gated_attention=family.has_gated_attention,
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,

@@ -6,7 +6,7 @@ import torch
 from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
 
-VARIANTS = ["mamba2", "granite4", "qwen3-next", pytest.param("bamba", marks=pytest.mark.nightly)]
+VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", pytest.param("bamba", marks=pytest.mark.nightly)]
 LENGTH = 1100  # several blocks of every model
 
 
