@@ -104,9 +104,10 @@ def _layer_kinds(fields: dict[str, Any]) -> list[str]:
                 "layer, or layers_block_type a name"
             )
         return [LETTERS[letter] for letter in pattern]
-    if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, str) for kind in kinds):
+    names = [OLDER.get(kind, kind) for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else []
+    if not names or len(names) < len(kinds):
         raise ConfigError(f"config.json: layers_block_type={kinds!r} must be a list with a name for each layer")
-    return [OLDER.get(kind, kind) for kind in kinds]
+    return names
 
 
 def lone_parts(config: HFConfig) -> tuple[Part, ...]:
