@@ -3,6 +3,14 @@
 from typing import Any
 
 MAMBA2_LAYERS = {"mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 24, "mamba_chunk_size": 16}
+# transformers applies time_step_min in chunks but not to single tokens. Heads have 160 elements in all.
+NEMOTRON_LAYERS = {
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 20,
+    "ssm_state_size": 24,
+    "chunk_size": 16,
+    "time_step_min": 1e-30,
+}
 RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
     "lfm2": {"family": "Lfm2", "num_hidden_layers": 5, "full_attn_idxs": [1, 4], "block_multiple_of": 32},
     "lfm2-moe": {
@@ -79,6 +87,28 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 48,
         "shared_expert_intermediate_size": 72,
+    },
+    "nemotron-h": {
+        "family": "NemotronH",
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "moe"],
+        "head_dim": 32,
+        **NEMOTRON_LAYERS,
+        "n_groups": 2,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "moe_shared_expert_intermediate_size": 72,
+        "n_group": 2,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.5,
+    },
+    "nemotron-h-dense": {
+        "family": "NemotronH",
+        "layers_block_type": ["mlp", "linear_attention", "linear_attention", "mlp", "full_attention", "mlp", "mlp"],
+        **NEMOTRON_LAYERS,
+        "n_groups": 1,
+        "head_dim": 24,
+        "use_bias": True,
     },
     "bamba": {"family": "Bamba", "attn_layer_indices": [1], **MAMBA2_LAYERS},
 }

@@ -18,6 +18,7 @@ Growth = Annotated[float, Meta(ge=0, le=100)]  # of a scale with the context; 1 
 # The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
 # Or a projection of each token (late interaction).
 Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "projection", "none"]
+Part = Literal["mixer", "feed_forward"]  # of a layer
 # …_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_…: without a weight.
 NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "unbiased_layer", "plain_layer"]
 
@@ -67,6 +68,9 @@ class Activation:
 
     def outputs(self, inputs: int) -> int:
         return inputs // 2 if self.is_gated else inputs
+
+    def inputs(self, outputs: int) -> int:
+        return outputs * 2 if self.is_gated else outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class Geometry:
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
     has_gated_attention: bool = False  # attention's outputs have a gate
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
+    lone_parts: tuple[Part, ...] = ()  # per layer: its only part. Empty: all layers have a mixer, then a feed-forward
     latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
 
     def has_qk_norm(self, layer: int) -> bool:
@@ -148,9 +153,11 @@ class Geometry:
     def recurrent_of(self, layer: int) -> Recurrent | None:
         return self.recurrent[layer] if self.recurrent else None
 
-    @property
-    def num_attention_layers(self) -> int:
-        return self.num_layers - sum(kind is not None for kind in self.recurrent)
+    def has_mixer(self, layer: int) -> bool:
+        return not self.lone_parts or self.lone_parts[layer] == "mixer"
+
+    def has_attention(self, layer: int) -> bool:
+        return self.has_mixer(layer) and self.recurrent_of(layer) is None
 
     def state_bytes(self, tp_size: int) -> list[int]:
         """Bytes of the state of each recurrent layer on one rank."""

@@ -26,10 +26,10 @@ class KVGroups:
 
     windows: tuple[int, ...]  # per group: positions that a token attends to, itself included; 0: all
     of_layer: tuple[int, ...]  # the group of each layer
-    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor that holds each layer's blocks; -1: a state does
+    tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's keys and values; -1: it has none
     layers_per_group: int  # a group with fewer layers takes the same memory; 0: the model has no attention
     attention_chunks: tuple[int, ...] = ()  # of each group, see AttentionMask; 0: none. Empty: no group has one
-    places: tuple[StatePlace | None, ...] = ()  # of each layer's state; None: it has attention. Empty: all have
+    places: tuple[StatePlace | None, ...] = ()  # of each layer's state; None: it has none. Empty: no layer has one
     num_state_groups: int = 0  # the last ones
 
     @property
@@ -43,23 +43,28 @@ class KVGroups:
 
     @classmethod
     def of_model(cls, geometry: Geometry, max_model_len: int) -> "KVGroups":
-        """The groups of the model's attention layers, see CacheLayout for those of its states."""
-        here = [layer for layer in range(geometry.num_layers) if geometry.recurrent_of(layer) is None]
+        """The groups of the model's attention layers, see CacheLayout for those of its states.
+
+        Other layers have no tensor, and count as layers of the first group.
+        """
+        layers = range(geometry.num_layers)
+        here = [layer for layer in layers if geometry.has_attention(layer)]
         if not here:
-            return cls((), (), (), 0)
+            return cls((), (0,) * len(layers), (-1,) * len(layers), 0)
         chunks = geometry.attention_chunks and [geometry.attention_chunks[layer] for layer in here]
-        return cls.of([geometry.sliding_windows[layer] for layer in here], max_model_len, chunks)
+        groups = cls.of([geometry.sliding_windows[layer] for layer in here], max_model_len, chunks)
+        held = dict(zip(here, zip(groups.of_layer, groups.tensor_of_layer, strict=True), strict=True))
+        of_layer, tensors = zip(*(held.get(layer, (0, -1)) for layer in layers), strict=True)
+        return replace(groups, of_layer=of_layer, tensor_of_layer=tensors)
 
     def with_states(self, geometry: Geometry, places: Sequence[StatePlace]) -> "KVGroups":
         """These groups of a model's attention layers, and after them those of its recurrent layers at `places`."""
-        attention, states = iter(zip(self.of_layer, self.tensor_of_layer, strict=True)), iter(places)
-        of_layer, tensors, place_of_layer = [], [], []
-        for layer in range(geometry.num_layers):
-            place = None if geometry.recurrent_of(layer) is None else next(states)
-            group, tensor = next(attention) if place is None else (len(self.windows) + place.group, -1)
-            of_layer.append(group)
-            tensors.append(tensor)
-            place_of_layer.append(place)
+        states = iter(places)
+        place_of_layer = [None if kind is None else next(states) for kind in geometry.recurrent]
+        of_layer = [
+            group if place is None else len(self.windows) + place.group
+            for group, place in zip(self.of_layer, place_of_layer, strict=True)
+        ]
         count = places[-1].group + 1
         if len(self.windows) + count > MAX_KV_GROUPS:
             raise ConfigError(
@@ -70,7 +75,6 @@ class KVGroups:
             self,
             windows=(*self.windows, *[0] * count),
             of_layer=tuple(of_layer),
-            tensor_of_layer=tuple(tensors),
             attention_chunks=(*self.attention_chunks, *[0] * count) if self.attention_chunks else (),
             places=tuple(place_of_layer),
             num_state_groups=count,

@@ -38,9 +38,9 @@ class ExpertWeights:
 
     router: Linear  # a backend's head: [tokens, experts], and one more column if the shared expert has a gate
     correction: Tensor | None  # [experts] float32
-    gate_up: Weight  # of this rank's experts: gate, then up
+    gate_up: Weight  # of this rank's experts: gate, then up; without a gate, up alone
     down: Weight
-    gate_up_bias: Tensor | None  # [experts of this rank, 2 * intermediate_size]
+    gate_up_bias: Tensor | None  # [experts of this rank, outputs of gate_up]
     down_bias: Tensor | None  # [experts of this rank, hidden]
     shared_gate_up: Linear | None  # None: there is no shared expert
     shared_down: Weight | None  # this rank's share of the inputs

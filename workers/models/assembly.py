@@ -22,6 +22,7 @@ from ..layers.norm import Norm
 from ..layers.ops import HeadLayout, Ops
 from ..layers.rotary import Rotary
 from ..mixers.attention import Attention
+from ..mixers.feed_forward import LoneFeedForward
 from ..mixers.mixer import Mixer
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
@@ -146,11 +147,15 @@ class Assembly(LatentReader, RecurrentReader):
             mixer=self._mixer(index, ops, attention),
             attention_out_norm=self._norm_if_named(names.attention_out_norm, index),
             mlp_norm=self._norm_if_named(names.mlp_norm, index),
-            feed_forward=self._feed_forward(index, ops),
+            feed_forward=None if self._geometry.lone_parts else self._feed_forward(index, ops),
             mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
         )
 
     def _mixer(self, index: int, ops: Ops, backend: AttentionBackend) -> Mixer:
+        if not self._geometry.has_mixer(index):
+            feed_forward = self._feed_forward(index, ops)
+            assert feed_forward is not None
+            return LoneFeedForward(feed_forward)
         if self._geometry.recurrent_of(index) is not None:
             return self._recurrent(index)
         geometry, output = self._geometry, self._names.output.format(index)

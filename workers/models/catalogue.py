@@ -41,6 +41,7 @@ from .families.modernbert import MODERNBERT
 from .families.mpnet import MPNET
 from .families.mpt import MPT
 from .families.nemotron import NEMOTRON
+from .families.nemotron_h import NEMOTRON_H
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
@@ -102,6 +103,7 @@ FAMILIES = (
     SEED_OSS,
     LLAMA4,
     NEMOTRON,
+    NEMOTRON_H,
     ARCEE,
     MPT,
     MIXTRAL,

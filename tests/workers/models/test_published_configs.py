@@ -41,6 +41,9 @@ def cut(name: str) -> dict[str, Any]:
         config = {field: value for field, value in config.items() if field != "full_attn_idxs"}
         config |= {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}
     config |= BOTH_KINDS.get(config["model_type"], {})
+    if "hybrid_override_pattern" in config:  # a layer of each kind
+        kinds = "".join(dict.fromkeys(config["hybrid_override_pattern"]))
+        config |= {"hybrid_override_pattern": kinds, layers: len(kinds)}
     if name not in FAST:
         config |= {"vocab_size": min(VOCABULARY, config["vocab_size"]), "pad_token_id": None}
     if "layer_types" in config:

@@ -6,6 +6,8 @@ import pytest
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.backend import WITHOUT_RECURRENCES, CudaBackend
+from paged_serve.workers.kv.cache_layout import CacheLayout
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
 
 from ..checkpoints import write_checkpoint
@@ -36,6 +38,70 @@ def test_a_size_is_refused_by_name(folder, tmp_path, changed, reason):
     (tmp_path / "config.json").write_text(json.dumps(fields | changed))
     with pytest.raises(ConfigError, match=reason):
         read_geometry(tmp_path)
+
+
+NEMOTRON_H = {
+    "architectures": ["NemotronHForCausalLM"],
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "mamba_num_heads": 8,
+    "hybrid_override_pattern": "M-*E",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            {"hybrid_override_pattern": "M-?"},
+            r"hybrid_override_pattern='M-\?' must have a letter of M\*-E for each layer",
+        ),
+        ({"hybrid_override_pattern": None}, "hybrid_override_pattern=None must have a letter"),
+        ({"hybrid_override_pattern": "-E"}, "no layer of the model is linear_attention or full_attention"),
+        ({"layers_block_type": ["mamba", 1]}, r"layers_block_type=\['mamba', 1\] must be a list with a name"),
+        (
+            {"layers_block_type": ["mamba", "conv"]},
+            "layer_types has 'conv'; the layers of nemotron_h are linear_attention",
+        ),
+        ({"num_hidden_layers": 5}, "layer_types names 4 layers, but the model has 5"),
+        ({"moe_latent_size": 32}, "moe_latent_size=32 is not supported for Nemotron-H; only null is"),
+        ({"moe_shared_expert_intermediate_size": 0}, "moe_shared_expert_intermediate_size=0 must be at least 1"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok=9 must be from 1 to the number of experts, 8"),
+        ({"n_groups": 3}, "8 Mamba 2 heads of 64 elements cannot share 3 groups"),
+        ({"mamba_head_dim": "auto"}, "mamba_head_dim='auto' must be a number"),
+        ({"mlp_bias": True}, "mlp_bias=True is not supported for Nemotron-H; only False is"),
+        ({"residual_in_fp32": True}, "residual_in_fp32=True is not supported for Nemotron-H"),
+    ],
+    ids=str,
+)
+def test_a_field_of_nemotron_h_is_refused_by_name(tmp_path, changed, reason):
+    (tmp_path / "config.json").write_text(json.dumps(NEMOTRON_H))
+    _, geometry = read_geometry(tmp_path)
+    assert geometry.lone_parts == ("mixer", "feed_forward", "mixer", "feed_forward")
+    (tmp_path / "config.json").write_text(json.dumps(NEMOTRON_H | changed))
+    with pytest.raises(ConfigError, match=reason):
+        read_geometry(tmp_path)
+
+
+def test_layers_without_a_cache_take_no_blocks(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(NEMOTRON_H | {"hybrid_override_pattern": "-M*EM*-"}))
+    _, geometry = read_geometry(tmp_path)
+    layout = CacheLayout.of(geometry, 4096, 16)
+    assert layout.groups.layers_per_group == 2
+    assert layout.groups.tensor_of_layer == (-1, -1, 0, -1, -1, 1, -1)
+    assert [place is not None for place in layout.groups.places] == [False, True, False, False, True, False, False]
+    cache = KVCache.allocate(geometry, 4, layout.block_size, groups=layout.groups)
+    assert [len(keys) for keys in cache.keys] == [0, 0, 4, 0, 0, 4, 0]
+    assert [len(states) for states in cache.states] == [0, 4, 0, 0, 4, 0, 0]
+
+
+def test_a_model_of_attention_and_feed_forwards_has_no_states(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(NEMOTRON_H | {"hybrid_override_pattern": "-*-*"}))
+    _, geometry = read_geometry(tmp_path)
+    layout = CacheLayout.of(geometry, 4096, 16)
+    assert (layout.groups.tensor_of_layer, layout.groups.places, layout.block_size) == ((-1, 0, -1, 1), (), 16)
 
 
 @pytest.mark.parametrize("size", [3, 16])

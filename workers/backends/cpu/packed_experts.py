@@ -78,7 +78,7 @@ class PackedExperts:
         """The output of each place, [places, hidden] float32."""
         pool, buffers, places = self._pool, self._buffers, routing.max_places
         rows = dispatch_rows(pool, normed, routing, buffers, weighed=self._experts.weighs_inputs)
-        width = self._experts.intermediate_size * 2
+        width = self._activation.inputs(self._experts.intermediate_size)
         gate_up = buffers.take("gates of places", places, width, normed.dtype)
         expert_gemm(pool, rows, self._gate_up, self._gate_up_bias, routing, gate_up, buffers)
         activated = activate_places(pool, gate_up, self._activation, routing, buffers)

@@ -139,7 +139,7 @@ class CudaExperts:
         launcher, experts, count = self._launcher, self._experts, places.places.numel()
         weighs = experts.weighs_inputs
         rows = weigh_experts(launcher, x, choice, places) if weighs else x
-        gate_up = x.new_empty((count, 2 * experts.intermediate_size))
+        gate_up = x.new_empty((count, self._activation.inputs(experts.intermediate_size)))
         expert_product(launcher, rows, self._gate_up, self._gate_up_bias, places, gate_up, gathers=not weighs)
         activated = self._activated(gate_up, places.count_address)
         outputs = torch.empty((count, self._hidden), dtype=torch.float32, device=x.device)

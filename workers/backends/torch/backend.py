@@ -81,7 +81,7 @@ class TorchBackend:
             each = range(len(experts.held_by(group.rank, group.size)))
             return [self.linear(of_expert(matrix, i, outputs), None if biases is None else biases[i]) for i in each]
 
-        gates = products(weights.gate_up, weights.gate_up_bias, 2 * experts.intermediate_size)
+        gates = products(weights.gate_up, weights.gate_up_bias, activation.inputs(experts.intermediate_size))
         downs = products(weights.down, weights.down_bias, weights.gate_up.shape[1])
         shared = None
         if weights.shared_gate_up is not None and weights.shared_down is not None:

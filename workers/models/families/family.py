@@ -10,7 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.attention_options import Latent, alibi_slopes
 from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Head, Multipliers, NormKind, RelativePositions, RopeScaling
+from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
@@ -206,6 +206,10 @@ def no_recurrent_layers(_: HFConfig) -> tuple[Recurrent | None, ...]:
     return ()
 
 
+def both_parts(_: HFConfig) -> tuple[Part, ...]:
+    return ()
+
+
 def no_latent(_: HFConfig) -> Latent | None:
     return None
 
@@ -260,6 +264,7 @@ class Family:
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
     recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = no_recurrent_layers  # per layer; None: attention
+    lone_parts: Callable[[HFConfig], tuple[Part, ...]] = both_parts  # per layer, see Geometry
     has_gated_attention: bool = False  # query projections have a gate after each head's query
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
     latent: Callable[[HFConfig], Latent | None] = no_latent  # the sizes of latent attention; raises ConfigError

@@ -23,8 +23,13 @@ def mamba2_layer(config: HFConfig) -> Mamba2Layer:
             f"config.json: {heads} Mamba 2 heads of {head_dim} elements are not the {config.mamba_expand} * "
             f"hidden_size = {inner} elements of a layer"
         )
-    sizes = config.mamba_n_groups, config.mamba_d_state, config.mamba_d_conv
-    layer = Mamba2Layer(heads, head_dim, *sizes, config.mamba_proj_bias, config.mamba_conv_bias, config.time_step_limit)
+    return layer_of_heads(config, head_dim)
+
+
+def layer_of_heads(config: HFConfig, head_dim: int) -> Mamba2Layer:
+    """A layer of mamba_n_heads heads of `head_dim` elements. Raises ConfigError for sizes that no kernel knows."""
+    sizes = config.mamba_n_heads, head_dim, config.mamba_n_groups, config.mamba_d_state, config.mamba_d_conv
+    layer = Mamba2Layer(*sizes, config.mamba_proj_bias, config.mamba_conv_bias, config.time_step_limit)
     layer.check()
     return layer
 

@@ -10,13 +10,15 @@ from ..families.family import WeightNames
 
 def check_experts(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry) -> None:
     """Raises ConfigError naming a tensor of a router or an expert that is missing, misshapen or beyond their number."""
+    gates = (names.experts.gate,) if geometry.activation.is_gated else ()
+    every = (*gates, names.experts.up, names.experts.down)
     projections = {name.rpartition(".")[0] for name in checkpoint.entries}
     for layer, experts in enumerate(geometry.experts):
         if experts is not None:
             _check_router(checkpoint, names.experts.router.format(layer), experts, geometry.hidden_size)
             stacked = names.experts.stacked_gate_up.format(layer)
             if not checkpoint.entries.keys() & {stacked, f"{stacked}_blocks"}:
-                _check_each(checkpoint, names, projections, layer, experts)
+                _check_each(checkpoint, every, projections, layer, experts)
 
 
 def _check_router(checkpoint: Checkpoint, name: str, experts: Experts, hidden_size: int) -> None:
@@ -30,9 +32,9 @@ def _check_router(checkpoint: Checkpoint, name: str, experts: Experts, hidden_si
 
 
 def _check_each(
-    checkpoint: Checkpoint, names: WeightNames, projections: set[str], layer: int, experts: Experts
+    checkpoint: Checkpoint, names: tuple[str, ...], projections: set[str], layer: int, experts: Experts
 ) -> None:
-    for name in (names.experts.gate, names.experts.up, names.experts.down):
+    for name in names:
         for expert in range(experts.count):
             if name.format(layer, expert) not in projections:
                 raise ConfigError(

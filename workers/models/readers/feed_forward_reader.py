@@ -65,18 +65,22 @@ class FeedForwardReader(ProjectionReader):
         return DenseFeedForward(gate_up, geometry.activation, down, ops)
 
     def _gate_up(self, names: tuple[str, str], index: int, size: int, bias: bool) -> Linear:
-        into = names if self._geometry.activation.is_gated else names[1:]
-        rows = stacked_rows([name.format(index) for name in into], size, self._even_span(size))
+        rows = stacked_rows([name.format(index) for name in self._into(names)], size, self._even_span(size))
         return self._column_parallel(rows, self._geometry.hidden_size, bias)
+
+    def _into(self, names: tuple[str, str]) -> tuple[str, ...]:
+        """Of the names of gate and up, those that the model has."""
+        return names if self._geometry.activation.is_gated else names[1:]
 
     def _experts(self, index: int, experts: Experts) -> FeedForward:
         geometry, names, group = self._geometry, self._names.experts, self._group
         held, hidden, size = experts.held_by(group.rank, group.size), geometry.hidden_size, experts.intermediate_size
+        into = self._into((names.gate, names.up))
         self._split_stacked(index, experts)
         for other in set(range(experts.count)).difference(held):
-            for name in (names.gate, names.up, names.down):
+            for name in (*into, names.down):
                 self._checkpoint.skip(name.format(index, other))
-        gates = [(names.gate.format(index, each), names.up.format(index, each)) for each in held]
+        gates = [tuple(name.format(index, each) for name in into) for each in held]
         downs = [(names.down.format(index, each),) for each in held]
         shared_gate_up, shared_down = None, None
         if experts.shared_size:
