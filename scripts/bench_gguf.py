@@ -29,8 +29,8 @@ def main() -> None:
     for file in options.files:
         rounds = every.setdefault(file.name, [])
         for _ in range(options.rounds):
-            mine = ours(file, options.batches, options.threads)
-            rounds.append((mine, llama_cpp(file, options.batches, options.threads, options.llama_bin)))
+            own = ours(file, options.batches, options.threads)
+            rounds.append((own, llama_cpp(file, options.batches, options.threads, options.llama_bin)))
         for name in rounds[0][1]:
             left, right = ([one[side][name] for one in rounds] for side in (0, 1))
             mine, peer = statistics.median(left), statistics.median(right)

@@ -207,7 +207,8 @@ def sampling_cases(pool: Pool, rows: int) -> Iterator[Case]:
         columns = np.full(rows, 0.8, np.float32), np.full(rows, -np.inf, np.float32)
         cuts = np.full(rows, top_k), np.full(rows, top_p)
         numbers = rng.random(rows), np.full(rows, 2.0)  # no XTC
-        return partial(draw_tokens, pool, logits, every, every, *columns, *cuts, *numbers, ())
+        masks = np.empty((0, -(-VOCAB // 32)), np.int32), np.full(rows, -1)  # none
+        return partial(draw_tokens, pool, logits, every, every, *columns, *cuts, *numbers, *masks)
 
     yield Case("sampling greedy", shape, partial(scan_logits, pool, logits), logits.nbytes)
     yield Case("sampling temperature", shape, draw(0, 1.0), logits.nbytes)
