@@ -102,7 +102,7 @@ def host_budget(free_bytes: int, tp_size: int, reserved_bytes: int = 0) -> int:
     Raises ConfigError if what is reserved does not fit.
     """
     free = free_bytes // tp_size - reserved_bytes
-    if free <= 0:
+    if reserved_bytes and free <= 0:
         raise ConfigError(
             f"the experts' rows of a step take {reserved_bytes} bytes per rank, but {free_bytes // tp_size} are free; "
             "lower max_num_batched_tokens"

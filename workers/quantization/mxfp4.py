@@ -36,10 +36,7 @@ class Mxfp4Reader:
         scales = torch.ldexp(torch.ones(exponents.shape), exponents - 1)  # values are doubled
         scales[stored[0, slice(*found.rows)] == 0] = 0.0
         assert part.is_whole, "each rank has whole experts"
-        grouped = GroupedWeight(codes.flatten(1), scales, None, bits=4, is_e2m1=True)
-        if self.floats.dtype == torch.float16:  # a bfloat16 holds every value
-            converted(f"{name}.weight", grouped.dequantized(), torch.float16)
-        return grouped
+        return GroupedWeight(codes.flatten(1), scales, None, bits=4, is_e2m1=True)
 
     def _scales_are_near(self, part: StackedPart) -> bool:
         if part.name not in self._are_near:

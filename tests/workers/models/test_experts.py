@@ -104,6 +104,7 @@ def test_memory_is_reserved_for_the_rows_of_experts_in_the_largest_step(options,
     assert host_budget(100 + 2 * reserved, 2, reserved) == int(50 * SHARE_OF_FREE_MEMORY)
     with pytest.raises(ConfigError, match=rf"take {reserved} bytes per rank, but 5 are free; lower max_num_batched"):
         host_budget(10, 2, reserved)
+    assert host_budget(0, 2) == 0, "a dense model reserves nothing: the blocks that do not fit are the reason"
 
 
 def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
