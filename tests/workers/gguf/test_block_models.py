@@ -8,6 +8,7 @@ import torch
 
 from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.checkpoint.gguf import gguf_checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
 
 from ...gguf_files import Type, write_gguf
@@ -137,6 +138,14 @@ def test_experts_in_mxfp4_are_held_as_float(tmp_path, make_pool):
     model = ours(made, pool=pool)
     assert model.quantization["quantization"] == "54 matrices MXFP4 held as float, 14 matrices Q8_0, 3 matrices float"
     assert logits(made, pool=pool).isfinite().all()
+
+
+def test_a_file_with_more_matrices_than_any_model_has_is_refused(tmp_path, monkeypatch):
+    file = write_gguf(write_model("olmoe", tmp_path / "folder", torch.bfloat16), tmp_path / "model.gguf")
+    made = make_folder(file, tmp_path / "made")
+    monkeypatch.setattr(gguf_checkpoint, "MAX_MATRICES", 20)
+    with pytest.raises(ConfigError, match=r"with the experts of blk.\d.ffn_\w+_exps.weight there are over 20 matrices"):
+        ours(made)
 
 
 def test_a_tensor_of_experts_needs_a_matrix_for_each(tmp_path):

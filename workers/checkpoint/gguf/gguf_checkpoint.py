@@ -17,6 +17,7 @@ from .expert_tensors import as_row, expert_tensors
 from .names import ROPE_TENSORS, TensorLayout, tensor_layout
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+MAX_MATRICES = 1 << 18  # with those of all experts: more than any model has
 ELEMENTS_AT_ONCE = 1 << 18  # few enough that the float32 temporaries stay in the cache
 
 
@@ -59,6 +60,10 @@ class GgufCheckpoint(Checkpoint):
 
     def _add_named(self, file: GgufFile, tensor: GgufTensor) -> None:
         if of_experts := self._layout.name_of_experts(tensor.name):
+            if len(self.entries) + tensor.shape[0] > MAX_MATRICES:
+                raise ConfigError(
+                    f"{file.path}: with the experts of {tensor.name} there are over {MAX_MATRICES} matrices"
+                )
             for name, matrix in expert_tensors(file.path, tensor, of_experts):
                 self._add(file, name, matrix, self._layout)
             return
