@@ -35,6 +35,7 @@ class CacheLayout:
             block_size = -(-STATE_BLOCK // block_size) * block_size
             places = places_of(sizes, 1, sum(sizes) + 64 * len(sizes))
             return cls(groups.with_states(geometry, places), block_size, places[-1].offset + sizes[-1])
+        assert not geometry.latent, "keys and values of latent attention are one area, not two"
         num_areas, of_area = 2 * groups.layers_per_group, geometry.area_bytes_per_token(tp_size, dtype)
         block_size = block_size_for(sizes, num_areas, of_area, block_size)
         places = places_of(sizes, num_areas, block_size * of_area)

@@ -16,7 +16,7 @@ from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, KVGroup
 from ..checkpoint.geometry import Geometry
 from .state_places import StatePlace
 
-STATE_SPAN = 2  # tokens: a token needs its own state and that of the token before it
+STATE_WINDOW = 2  # tokens: a token needs its own state and that of the token before it
 COST_OF_GROUP = 0.02  # the cost of a group's tables and views, in units of the bytes of a sequence of full length
 
 
@@ -121,7 +121,7 @@ class KVGroups:
             anywhere in a block, an attention chunk at a multiple of its size."""
             if kind.is_full:
                 return whole
-            seen = STATE_SPAN if kind.is_state else kind.window or kind.attention_chunk
+            seen = STATE_WINDOW if kind.is_state else kind.window or kind.attention_chunk
             spanned = seen - 1 + min(most_at_once, length)
             offset = block_size - (gcd(kind.attention_chunk, block_size) if kind.attention_chunk else 1)
             return min(whole, (offset + spanned - 1) // block_size + 1)

@@ -26,13 +26,9 @@ class Attention:
     backend: AttentionBackend
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
-        return self.mix(step, self.qkv(normed))
+        return self.output(self.attended(step, normed))
 
-    def mix(self, step: GroupStep, projected: Tensor) -> Tensor:
-        """The same, of tokens that are projected already."""
-        return self.output(self.attended(step, projected))
-
-    def attended(self, step: GroupStep, projected: Tensor) -> Tensor:
+    def attended(self, step: GroupStep, normed: Tensor) -> Tensor:
         """The input of the output projection."""
-        query = self.ops.rotate_and_cache(step.ops, self.layer, projected, self.query_norm, self.key_norm)
+        query = self.ops.rotate_and_cache(step.ops, self.layer, self.qkv(normed), self.query_norm, self.key_norm)
         return self.backend.attend(step.attention, self.layer, query, self.options).flatten(1)

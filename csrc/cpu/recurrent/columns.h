@@ -25,6 +25,16 @@ template <class Advance> void each_segment(const StateRows& s, int row, int64_t 
   });
 }
 
+// Scans all heads of all rows, each with a Head(p, number) of its own, whose state has `size` elements.
+template <class Head, class Params> void scan_heads(Pool* pool, const Params& p, int64_t size) {
+  for_state_parts(pool, p.rows, p.heads, size, [&](int row, int number) {
+    Head head(p, number);
+    each_segment(p.rows, row, number * size, [&](const float* from, float* to, int token, int count) {
+      head.advance(from, to, token, count);
+    });
+  });
+}
+
 // `size` elements as floats, zero-padded to whole columns.
 template <class Element> void widen(const Element* from, float* to, int size) {
   each_vector(size, [&](int at, int n) { store(to + at, get(from + at, n)); });

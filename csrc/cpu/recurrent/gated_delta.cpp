@@ -130,18 +130,9 @@ template <class Element> struct Head {
   }
 };
 
-template <class Element> void scan_heads(Pool* pool, const GatedDeltaParams& p) {
-  const int64_t size = (int64_t)in_columns(p.value_dim) * p.key_dim;
-  for_state_parts(pool, p.rows, p.heads, size, [&](int row, int number) {
-    Head<Element> head(p, number);
-    each_segment(p.rows, row, number * size, [&](const float* from, float* to, int token, int count) {
-      head.advance(from, to, token, count);
-    });
-  });
-}
-
 }  // namespace
 
 void gated_delta(Pool* pool, const GatedDeltaParams* p) {
-  with_element(p->dtype, [&](auto x) { scan_heads<decltype(x)>(pool, *p); });
+  const int64_t size = (int64_t)in_columns(p->value_dim) * p->key_dim;
+  with_element(p->dtype, [&](auto x) { scan_heads<Head<decltype(x)>>(pool, *p, size); });
 }

@@ -114,18 +114,9 @@ template <class Element> struct Head {
   }
 };
 
-template <class Element> void scan_heads(Pool* pool, const Mamba2ScanParams& p) {
-  const int64_t size = (int64_t)in_columns(p.head_dim) * p.state_size;
-  for_state_parts(pool, p.rows, p.heads, size, [&](int row, int number) {
-    Head<Element> head(p, number);
-    each_segment(p.rows, row, number * size, [&](const float* from, float* to, int token, int count) {
-      head.advance(from, to, token, count);
-    });
-  });
-}
-
 }  // namespace
 
 void mamba2_scan(Pool* pool, const Mamba2ScanParams* p) {
-  with_element(p->dtype, [&](auto x) { scan_heads<decltype(x)>(pool, *p); });
+  const int64_t size = (int64_t)in_columns(p->head_dim) * p->state_size;
+  with_element(p->dtype, [&](auto x) { scan_heads<Head<decltype(x)>>(pool, *p, size); });
 }

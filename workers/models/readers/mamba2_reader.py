@@ -48,11 +48,18 @@ class Mamba2Reader(FeedForwardReader):
         )
 
     def _convolution(
-        self, name: str, channels: int, width: int, spans: Sequence[Span], has_bias: bool = False
+        self,
+        name: str,
+        channels: int,
+        width: int,
+        spans: Sequence[Span],
+        has_bias: bool = False,
+        *,
+        activates: bool = True,
     ) -> CausalConv:
         bias = self._bias([Rows(name, channels, span) for span in spans]).float() if has_bias else None
         weight = self._tensor(name, lambda: self._channels(name, channels, width, spans))
-        return CausalConv(weight.float(), bias, activates=True)
+        return CausalConv(weight.float(), bias, activates)
 
     def _channels(self, name: str, channels: int, width: int, spans: Sequence[Span]) -> Tensor:
         """The filters of this rank's channels, [width, channels] in the model's dtype."""

@@ -1,15 +1,11 @@
 """Reads the mixers of recurrent layers."""
 
-from torch import Tensor
-
-from ...checkpoint.conversion import converted
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
 from ...checkpoint.recurrent.mamba2 import Mamba2Layer
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
-from ...layers.recurrent.weights import CausalConv
 from ...mixers.mixer import Mixer
 from ...mixers.short_convolution import ShortConvolutionMixer
-from ..matrix_rows import Rows, Span, stacked_rows
+from ..matrix_rows import stacked_rows
 from .gated_delta_reader import GatedDeltaReader
 
 
@@ -33,19 +29,10 @@ class RecurrentReader(GatedDeltaReader):
         span = self._even_span(kind.channels)
         name = names.convolution.format(index)
         rows = stacked_rows([names.into.format(index)] * 3, kind.channels, span)
-        weight = self._tensor(name, lambda: self._convolution_weight(name, kind.channels, kind.width, span))
-        bias = self._bias([Rows(name, kind.channels, span)]).float() if kind.has_bias else None
         return ShortConvolutionMixer(
             layer=index,
             gates_and_x=self._column_parallel(rows, hidden, kind.has_bias),
-            convolution=CausalConv(weight.float(), bias, activates=False),
+            convolution=self._convolution(name, kind.channels, kind.width, [span], kind.has_bias, activates=False),
             output=self._row_parallel(names.output.format(index), hidden, kind.channels, kind.has_bias),
             recurrences=self._recurrences,
         )
-
-    def _convolution_weight(self, name: str, channels: int, width: int, span: Span) -> Tensor:
-        """This rank's channels, [width, channels] in the model's dtype."""
-        found = self._checkpoint.read(f"{name}.weight", (channels, 1, width), 0, *span)
-        held = converted(name, found, self._geometry.dtype).to(self._device).squeeze(1).T.contiguous()
-        self._loaded(held.nbytes)
-        return held
