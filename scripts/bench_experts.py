@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16])
-    parser.add_argument("--quantization", default="auto", choices=["auto", "int8", "int4"])
+    parser.add_argument("--quantization", default="auto", choices=["auto", "int8"])
     parser.add_argument("--dir", help="where the model is written; default: the system's temporary folder")
     options = parser.parse_intermixed_args()
     library, shape = cpu.best_library(), shape_of(options.shape)

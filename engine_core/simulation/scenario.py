@@ -106,20 +106,10 @@ def draw_scenario(seed: int) -> Scenario:
         eos_token_ids=frozenset({EOS}),
     )
     max_chunk = config.scheduler.max_num_batched_tokens
+    # each draws from a generator of its own, so that the other draws of a seed do not depend on it
     facts = with_groups(facts, max_chunk, random.Random(f"KV groups of {seed}"))
     facts = with_states(facts, max_chunk, random.Random(f"states of {seed}"))
-    pooling_rng = random.Random(f"kinds {seed}")  # separate, so that the other draws of a seed do not depend on it
-    pooling = pooling_rng.choice((0.0, 0.0, 0.3, 1.0))
-    is_bidirectional = pooling == 1.0 and pooling_rng.random() < 0.5
-    facts = replace(
-        facts,
-        pooling=PoolingFacts(
-            tasks=("embed", "token_embed") if is_bidirectional else ("generate", "embed", "token_embed"),
-            embedding_size=VECTOR_SIZE,
-            needs_whole_prompt=is_bidirectional or pooling_rng.random() < 0.3,
-            is_bidirectional=is_bidirectional,
-        ),
-    )
+    facts, pooling = with_pooling(facts, random.Random(f"kinds {seed}"))
     return Scenario(
         seed=seed,
         config=config,
@@ -144,6 +134,19 @@ def draw_scenario(seed: int) -> Scenario:
         broken_worker=rng.choice((0.0, 0.0, 0.01)),
         pooling=pooling,
     )
+
+
+def with_pooling(facts: ModelFacts, rng: random.Random) -> tuple[ModelFacts, float]:
+    """The model with its pooling tasks, and the share of pooling requests."""
+    share = rng.choice((0.0, 0.0, 0.3, 1.0))
+    is_bidirectional = share == 1.0 and rng.random() < 0.5
+    pooling = PoolingFacts(
+        tasks=("embed", "token_embed") if is_bidirectional else ("generate", "embed", "token_embed"),
+        embedding_size=VECTOR_SIZE,
+        needs_whole_prompt=is_bidirectional or rng.random() < 0.3,
+        is_bidirectional=is_bidirectional,
+    )
+    return replace(facts, pooling=pooling), share
 
 
 def with_groups(facts: ModelFacts, max_chunk: int, rng: random.Random) -> ModelFacts:

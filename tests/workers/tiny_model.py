@@ -38,21 +38,10 @@ def write_tiny_model(
         "model.norm.weight": torch.ones(HIDDEN, dtype=dtype),
         "lm_head.weight": weight(vocab_size, HIDDEN, scale=0.4),
     }
-    feed_forward = "feed_forward" if changes.get("model_type") == "llama4_text" else "mlp"
     for layer in range(changes.get("num_hidden_layers", LAYERS)):
         name = f"model.layers.{layer}"
-        shapes = {
-            "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
-            "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
-            "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
-            "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
-        }
-        has_experts = changes.get("model_type") == "glm4_moe" and layer > 0
-        for each, size in _expert_sizes(changes) if has_experts else [(feed_forward, FFN)]:
-            shapes |= {f"{each}.gate_proj": (size, HIDDEN), f"{each}.up_proj": (size, HIDDEN)}
-            shapes[f"{each}.down_proj"] = (HIDDEN, size)
+        shapes, has_experts = _shapes(changes, layer), _has_experts(changes, layer)
         if "kv_lora_rank" in changes:
-            shapes = {part: shape for part, shape in shapes.items() if "attn" not in part} | _latent_shapes(changes)
             for part, size in (("q_a", changes["q_lora_rank"]), ("kv_a", changes["kv_lora_rank"])):
                 tensors[f"{name}.self_attn.{part}_layernorm.weight"] = 1 + weight(size, scale=0.3)
         tensors |= {f"{name}.{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
@@ -66,7 +55,12 @@ def write_tiny_model(
             for norm in ("q_norm", "k_norm"):
                 tensors[f"{name}.self_attn.{norm}.weight"] = 1 + weight(HEAD_DIM, scale=0.3)
     save_file(tensors, folder / "model.safetensors")
-    config = {
+    (folder / "config.json").write_text(json.dumps(_config(dtype) | changes))
+    return str(folder)
+
+
+def _config(dtype: torch.dtype) -> dict[str, Any]:
+    return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": str(dtype).removeprefix("torch."),
@@ -84,8 +78,26 @@ def write_tiny_model(
         "tie_word_embeddings": False,
         "eos_token_id": 2,
     }
-    (folder / "config.json").write_text(json.dumps(config | changes))
-    return str(folder)
+
+
+def _has_experts(changes: dict[str, Any], layer: int) -> bool:
+    return changes.get("model_type") == "glm4_moe" and layer > 0
+
+
+def _shapes(changes: dict[str, Any], layer: int) -> dict[str, tuple[int, int]]:
+    """The projections of a layer, by name."""
+    attention = {
+        "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
+        "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+        "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+        "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
+    }
+    dense = "feed_forward" if changes.get("model_type") == "llama4_text" else "mlp"
+    feed_forward: dict[str, tuple[int, int]] = {}
+    for name, size in _expert_sizes(changes) if _has_experts(changes, layer) else [(dense, FFN)]:
+        feed_forward |= {f"{name}.gate_proj": (size, HIDDEN), f"{name}.up_proj": (size, HIDDEN)}
+        feed_forward[f"{name}.down_proj"] = (HIDDEN, size)
+    return feed_forward | _latent_shapes(changes) if "kv_lora_rank" in changes else attention | feed_forward
 
 
 def _expert_sizes(changes: dict[str, Any]) -> list[tuple[str, int]]:

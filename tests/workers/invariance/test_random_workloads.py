@@ -7,7 +7,7 @@ has died. Then each request is computed alone in a new engine with enough memory
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +96,14 @@ def cut_short(received: Received, count: int) -> Received:
         return Received(finish_reason=FinishReason.ABORT)
     parts = [column[: len(column) * count // len(received.token_ids)] for column in received.logprobs]
     return Received(received.token_ids[:count], parts, received.prompt_logprobs if count else None, FinishReason.ABORT)
+
+
+def run_slice(load, seeds: Iterable[int], draw: Callable[[int], Workload], *more_events: str) -> Counter[str]:
+    """Runs the workloads of `seeds`, in which these events must occur."""
+    total = sum((run_workload(load, seed, draw=draw) for seed in seeds), Counter[str]())
+    for event in ("cached tokens", "preemptions", "restarts", *more_events):
+        assert total[event], f"there were no {event}, so the slice does not test them"
+    return total
 
 
 def run_workload(

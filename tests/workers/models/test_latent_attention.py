@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig
@@ -44,21 +43,6 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("latent")
     write_checkpoint("deepseek-v2", path, torch.bfloat16)
     return path
-
-
-@pytest.fixture
-def changed(folder, tmp_path):
-    """Writes the checkpoint with `change(tensors)` applied, and with other fields of config.json."""
-
-    def write(change=lambda tensors: None, **fields):
-        tensors = load_file(folder / "model.safetensors")
-        change(tensors)
-        save_file(tensors, tmp_path / "model.safetensors")
-        config = json.loads((folder / "config.json").read_text()) | fields
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        return tmp_path
-
-    return write
 
 
 def whole_prompt(model):
