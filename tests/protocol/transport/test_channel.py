@@ -24,6 +24,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.transport import channel
 from paged_serve.protocol.transport.authentication import USER, ZAP_DOMAIN, Authenticator, read_secret
 from paged_serve.protocol.transport.channel import RouterChannel, handshake_hello, identity, new_context
+from paged_serve.protocol.transport.run_dir import endpoint
 
 
 def connected(link, **options):
@@ -89,7 +90,7 @@ def test_without_an_authenticator_no_peer_is_accepted(link):
 
 
 def test_nothing_is_queued_for_an_absent_peer(link):
-    link.router.close()
+    link.endpoint = endpoint(link.run_dir, "absent.sock")
     assert not link.dealer().send(ClientHeartbeat())
 
 
