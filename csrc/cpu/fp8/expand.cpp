@@ -11,9 +11,11 @@
 
 namespace {
 
+constexpr int AHEAD_BYTES = 8192;  // into the second level: the first is full of words
+
 [[gnu::noipa]] void expand(char* out, const char* codes, int quads, const float* scales) {
   for (int q = 0; q < quads; q++, codes += STEP_BYTES, out += QUAD_WORDS * STEP_BYTES) {
-    fetch_codes<2>(codes);  // the first level is full of words
+    fetch_codes<2>(codes, AHEAD_BYTES);
     EACH(v, PANEL_VECTORS) {
       const I32 four = load_words(codes + v * sizeof(I32));
       const F32 scale = load(scales + v * LANES);
@@ -48,7 +50,7 @@ constexpr int EXPONENT_BITS = 0x78;  // of a code
   const __m256i exponent = _mm256_set1_epi8(EXPONENT_BITS), fraction = _mm256_set1_epi8(7), lead = _mm256_set1_epi8(8);
   const __m256i sign = _mm256_set1_epi8((char)0x80), zero = _mm256_setzero_si256();
   for (int q = 0; q < quads; q++, codes += STEP_BYTES, out += QUAD_WORDS * STEP_BYTES) {
-    fetch_codes<2>(codes);
+    fetch_codes<2>(codes, AHEAD_BYTES);
     EACH(at, (int)(STEP_BYTES / sizeof(__m256i))) {
       const __m256i four = _mm256_loadu_si256((const __m256i*)codes + at), raised = _mm256_and_si256(four, exponent);
       const __m256i index = _mm256_or_si256(_mm256_and_si256(four, fraction), _mm256_min_epu8(raised, lead));
@@ -70,7 +72,7 @@ template <bool ONE_SCALE>
 [[gnu::noipa, WITH_VBMI]] void expand_by_table(char* out, const char* codes, int quads, const float* scales) {
   const ScaledMagnitudes table(ONE_SCALE ? scales[0] : 1.0f);
   for (int q = 0; q < quads; q++, codes += STEP_BYTES, out += QUAD_WORDS * STEP_BYTES) {
-    fetch_codes<2>(codes);  // the first level is full of words
+    fetch_codes<2>(codes, AHEAD_BYTES);
     EACH(v, PANEL_VECTORS) {
       I32 words[QUAD_WORDS];
       table.words(load_words(codes + v * sizeof(I32)), words);

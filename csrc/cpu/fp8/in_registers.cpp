@@ -7,6 +7,8 @@
 #if defined(__AVX512F__)
 namespace {
 
+constexpr int AHEAD_BYTES = 16384;
+
 template <int ROWS, bool ONE_SCALE>
 [[gnu::noipa, WITH_VBMI]] void add_rows(float* out, const char* x, size_t x_stride, const char* codes, int quads, const float* scales) {
   constexpr int N = PANEL_VECTORS;
@@ -17,7 +19,7 @@ template <int ROWS, bool ONE_SCALE>
   for (int q = 0; q < quads; q++, codes += STEP_BYTES, x += QUAD_WORDS * WORD_BYTES) {
     Bf16::Row rows[ROWS][QUAD_WORDS];
     EACH(m, ROWS) EACH(i, QUAD_WORDS) rows[m][i] = Bf16::row(x + m * x_stride + i * WORD_BYTES);
-    fetch_codes<1>(codes);
+    fetch_codes<1>(codes, AHEAD_BYTES);
     EACH(v, N) {
       I32 words[QUAD_WORDS];
       table.words(load_words(codes + v * sizeof(I32)), words);

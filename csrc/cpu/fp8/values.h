@@ -44,9 +44,10 @@ inline I32 scaled_word(I32 word, F32 scale) {
   return rounded_word((F32)even_half(word) * scale, (F32)odd_half(word) * scale);
 }
 
-template <int LEVEL> inline void fetch_codes(const char* codes) {
-  constexpr int AHEAD_BYTES = 8192, LINE = 64;
-  EACH(line, 4) prefetch<LEVEL>(codes + AHEAD_BYTES + line * LINE);
+// Prefetches a word of codes of all outputs, `ahead` bytes after `codes`.
+template <int LEVEL> inline void fetch_codes(const char* codes, int ahead) {
+  constexpr int LINE = 64;
+  EACH(line, 4) prefetch<LEVEL>(codes + ahead + line * LINE);
 }
 
 // Whether a panel's outputs have the same scale.

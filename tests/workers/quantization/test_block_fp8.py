@@ -88,6 +88,22 @@ def test_a_code_that_is_no_number_is_refused_by_name(tmp_path):
         BlockFp8Reader(Checkpoint(tmp_path), torch.bfloat16).read("some", MatrixPart((256, 384), 0, 0, 256))
 
 
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+@pytest.mark.parametrize(("name", "part"), [("fp8-128", "q_proj"), ("ct-fp8", "down_proj")])
+def test_a_model_with_a_code_that_is_no_number_is_refused_by_name(name, part, code, folders, tmp_path, pools):
+    write_quantized(folders["glm4-moe-wide", name].with_name("glm4-moe-wide"), tmp_path / "changed", name)
+
+    def change(codes):
+        changed = codes.clone()
+        changed.view(torch.uint8)[1, 2] = code
+        return changed
+
+    edit(tmp_path / "changed", **{f"__{part}__weight": change})
+    for pool in pools:
+        with pytest.raises(ConfigError, match=rf"tensor model.layers.\d.*{part}.weight holds NaN or infinity"):
+            ours(tmp_path / "changed", "bfloat16", pool=pool)
+
+
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [

@@ -66,7 +66,7 @@ class CpuBackend:
         return packed(self._pool, weight, must_be_finite=True)
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
-        return "the CPU kernels have no fp8 products; use quantization=int8"
+        return "the CPU kernels do not quantize to fp8, though they multiply fp8 checkpoints; use quantization=int8"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedLinear(self._pool, self._buffers, self.packed(weight), bias)

@@ -2,12 +2,12 @@
 
 import torch
 
+from ...checkpoint.fp8_codes import are_numbers
 from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight
 from ...kernels.cpu.packing import WORD_INPUTS
 
 # With scales in this range, or zero, codes times scales are neither infinite nor denormal in bfloat16.
 LEAST_SCALE, LARGEST_SCALE = 2.0**-117, 2.0**118
-MAGNITUDE = NO_NUMBER = 0x7F  # the bits of a code beside its sign, which are all set in a NaN
 
 
 def is_fp8_product(weight: Fp8Weight | Fp8BlockWeight, dtype: torch.dtype) -> bool:
@@ -21,4 +21,4 @@ def is_fp8_product(weight: Fp8Weight | Fp8BlockWeight, dtype: torch.dtype) -> bo
         return False
     if not bool(((sizes == 0) | ((sizes >= LEAST_SCALE) & (sizes <= LARGEST_SCALE))).all()):
         return False
-    return not bool(((weight.codes.view(torch.uint8) & MAGNITUDE) == NO_NUMBER).any())
+    return are_numbers(weight.codes)
