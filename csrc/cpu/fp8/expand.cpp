@@ -88,13 +88,13 @@ template <bool ONE_SCALE>
 }  // namespace
 
 void expand_fp8(char* out, const char* codes, int quads, const float* scales) {
-  const bool one_scale = is_one_scale(scales);
 #if defined(__AVX512F__)
   if (has_vbmi())
-    return one_scale ? expand_by_table<true>(out, codes, quads, scales) : expand_by_table<false>(out, codes, quads, scales);
+    return is_one_scale(scales) ? expand_by_table<true>(out, codes, quads, scales)
+                                : expand_by_table<false>(out, codes, quads, scales);
 #endif
 #if defined(__AVX2__)
-  if (one_scale && scales[0] != 0.0f) return expand_by_shuffles(out, codes, quads, scales);
+  if (is_one_scale(scales) && scales[0] != 0.0f) return expand_by_shuffles(out, codes, quads, scales);
 #endif
   expand(out, codes, quads, scales);
 }

@@ -5,7 +5,7 @@
 #include "api.h"
 #include "tiles/tile.h"
 
-// y = x * dequantized(weight)^T with x bfloat16, with the bits of gemm_bf16 and of its tile order. products.cpp.
+// y = x * dequantized(weight)^T with x bfloat16, with the bits of gemm_bf16 and of its tile order. gemm_fp8.cpp.
 struct GemmFp8Params {
   GemmParams gemm;       // weight: words of four codes along K, each code ^ 0x80; segments of whole words
   const float* scales;   // [panels, groups, 64]

@@ -38,10 +38,13 @@ int fp8_rows_in_registers() { return !has_vbmi() ? 0 : WIDENS_BF16 ? 1 : MOST_FP
 
 void add_fp8_rows(float* out, int rows, const char* x, size_t x_stride, const char* codes, int quads, const float* scales) {
   EACH(line, 4) prefetch<1>(scales + PANEL + line * LANES);  // of the next group
-  with_rows<WIDENS_BF16 ? 1 : MOST_FP8_ROWS>(rows, [&](auto n) {
-    const auto add = is_one_scale(scales) ? add_rows<n, true> : add_rows<n, false>;
-    add(out, x, x_stride, codes, quads, scales);
-  });
+  constexpr int MOST = WIDENS_BF16 ? 1 : MOST_FP8_ROWS, MOST_SCALED = std::min(MOST, 2);  // scales need registers, too
+  if (is_one_scale(scales))
+    return with_rows<MOST>(rows, [&](auto n) { add_rows<n, true>(out, x, x_stride, codes, quads, scales); });
+  for (int m = 0; m < rows; m += MOST_SCALED)
+    with_rows<MOST_SCALED>(std::min(MOST_SCALED, rows - m), [&](auto n) {
+      add_rows<n, false>(out + m * PANEL, x + m * x_stride, x_stride, codes, quads, scales);
+    });
 }
 #else
 int fp8_rows_in_registers() { return 0; }

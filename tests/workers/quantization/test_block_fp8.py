@@ -59,6 +59,16 @@ def test_experts_with_a_scale_per_output_are_the_float_model_of_their_codes(fold
     assert "held as float" not in ours(folder, "bfloat16", pool=pool).quantization["quantization"]
 
 
+@pytest.mark.parametrize("name", ["fp8-128", "ct-fp8"])
+def test_packed_codes_are_kept_in_a_file_that_later_starts_read(name, folders, make_pool, tmp_path, caplog):
+    pool, folder = make_pool() or pytest.skip("the kernels are not built"), folders["glm4-moe-wide", name]
+    expected = logits(folder, pool=pool)
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert torch.equal(logits(folder, pool=pool, packed_weights_dir=str(tmp_path)), expected)
+    assert "packed weights were read from" in caplog.text
+
+
 def test_ranks_read_their_parts_of_blocks(folders, make_pool, tmp_path):
     folder = folders["glm4-moe-wide", "fp8-128"]
     expected = logits(folder, pool=make_pool() or pytest.skip("the kernels are not built"))
