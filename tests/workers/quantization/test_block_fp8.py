@@ -69,10 +69,11 @@ def test_packed_codes_are_kept_in_a_file_that_later_starts_read(name, folders, m
     assert "packed weights were read from" in caplog.text
 
 
-def test_ranks_read_their_parts_of_blocks(folders, make_pool, tmp_path):
-    folder = folders["glm4-moe-wide", "fp8-128"]
+@pytest.mark.parametrize(("name", "ranks"), [("fp8-128", 2), ("fp8-128", 4), ("ct-fp8", 4)])
+def test_ranks_read_their_parts_of_blocks(name, ranks, folders, make_pool, tmp_path):
+    folder = folders["glm4-moe-wide", name]
     expected = logits(folder, pool=make_pool() or pytest.skip("the kernels are not built"))
-    for found in on_ranks(4, tmp_path / "rendezvous", lambda group: logits(folder, group=group, pool=make_pool())):
+    for found in on_ranks(ranks, tmp_path / "rendezvous", lambda group: logits(folder, group=group, pool=make_pool())):
         assert torch.equal(found, expected)
 
 
