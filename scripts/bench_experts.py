@@ -1,14 +1,15 @@
 """Measure decode steps and a prompt of a mixture of experts against the limits of this machine.
 
-    nice -n -15 python scripts/bench_experts.py [--threads 2] [--batches 1,16] [--quantization int8] [NAME=VALUE ...]
+    nice -n -15 python scripts/bench_experts.py [--threads 2] [--batches 1,16] [--form fp8-blocks] [NAME=VALUE ...]
 
 Regime: a made Qwen3-MoE with random weights (scripts/made_experts.py; 8 of 64 experts, hidden size 2048, experts of
-1024, 4 layers; `layers=2 hidden=1024` changes it) in a temporary folder; the kernels' recorded steps, without sampler,
-engine and HTTP. A step reads the attention, the routers and the output head once, and each expert that a row has
-chosen: at batch 1 exactly 8 of 64, at batch n on average 64 * (1 - (7/8)^n). Its limit is these bytes over the
-machine's read bandwidth, measured by the same threads before. Every step has other tokens, so other experts. A prompt's
-limit is its operations over the peak of products in registers; one row has logits. Figures are medians; the last line
-is JSON.
+1024, 4 layers; `layers=2 hidden=1024` changes it) in a temporary folder, in bfloat16, quantized to int8 while it is
+loaded, or stored in e4m3 with a scale per block of 128 x 128 or per output (`--form`); the kernels' recorded steps,
+without sampler, engine and HTTP. A step reads the attention, the routers and the output head once, and each expert that
+a row has chosen: at batch 1 exactly 8 of 64, at batch n on average 64 * (1 - (7/8)^n). Its limit is these bytes over
+the machine's read bandwidth, measured by the same threads before. Every step has other tokens, so other experts. A
+prompt's limit is its operations over the peak of products in registers; one row has logits. Figures are medians; the
+last line is JSON.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 
 import torch
-from made_experts import Shape, shape_of, write_folder
+from made_experts import FP8_CONFIGS, Shape, shape_of, write_folder
 
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.batch.input_batch import InputBatch
@@ -45,9 +46,12 @@ def read_bandwidth(pool: cpu.Pool) -> float:
     return best
 
 
-def bytes_of_step(model: Model, shape: Shape, batch: int) -> float:
-    """The bytes of the weights that a step of `batch` rows reads, if all weights have the same size."""
-    return model.weights_bytes * shape.weights_of_step(batch) / (shape.expert_weights + shape.other_weights)
+def bytes_of_step(model: Model, shape: Shape, batch: int, form: str) -> float:
+    """The bytes of the weights that a step of `batch` rows reads; with fp8, routers and the head are bfloat16."""
+    floats = shape.vocab * shape.hidden + shape.layers * shape.experts * shape.hidden if form in FP8_CONFIGS else 0
+    coded = shape.expert_weights + shape.other_weights - floats
+    per_weight = (model.weights_bytes - 2 * floats) / coded
+    return 2 * floats + per_weight * (shape.weights_of_step(batch) - floats)
 
 
 def steps_s(model: Model, step: DecodeStep, batch: int, count: int) -> list[float]:
@@ -107,12 +111,14 @@ def peak(pool: cpu.Pool, number_format: str) -> float:
     return best
 
 
-def show_steps(model: Model, shape: Shape, pool: cpu.Pool, batches: list[int], count: int) -> list[dict[str, float]]:
+def show_steps(
+    model: Model, shape: Shape, pool: cpu.Pool, batches: list[int], count: int, form: str
+) -> list[dict[str, float]]:
     step, figures = model.backend.decode_step(), []
     for batch in batches:
         bandwidth = read_bandwidth(pool)
         times = steps_s(model, step, batch, count)
-        floor_s, median_s = bytes_of_step(model, shape, batch) / bandwidth, statistics.median(times)
+        floor_s, median_s = bytes_of_step(model, shape, batch, form) / bandwidth, statistics.median(times)
         figures.append({"batch": batch, "tok/s": batch / median_s, "limit": batch / floor_s, "GB/s": bandwidth / 1e9})
         print(
             f"batch {batch:3}: {batch / median_s:7.1f} tok/s, {floor_s / median_s:.2f} of the limit of "
@@ -121,8 +127,8 @@ def show_steps(model: Model, shape: Shape, pool: cpu.Pool, batches: list[int], c
     return figures
 
 
-def show_prompt(model: Model, shape: Shape, pool: cpu.Pool, quantization: str) -> dict[str, float]:
-    most = peak(pool, "int8" if quantization == "int8" else "bf16")
+def show_prompt(model: Model, shape: Shape, pool: cpu.Pool, form: str) -> dict[str, float]:
+    most = peak(pool, "int8" if form == "int8" else "bf16")
     per_token = 2 * (
         shape.expert_weights * shape.top_k / shape.experts + shape.other_weights - shape.vocab * shape.hidden
     )
@@ -138,19 +144,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16])
-    parser.add_argument("--quantization", default="auto", choices=["auto", "int8"])
+    parser.add_argument("--form", default="bf16", choices=["bf16", "int8", *FP8_CONFIGS])
     parser.add_argument("--dir", help="where the model is written; default: the system's temporary folder")
     options = parser.parse_intermixed_args()
     library, shape = cpu.best_library(), shape_of(options.shape)
     assert library is not None, "the kernels are not built: python setup.py build_ext --inplace"
     pool = cpu.Pool(library, list(range(options.threads)))
     with tempfile.TemporaryDirectory(prefix="bench-experts-", dir=options.dir) as folder:
-        write_folder(Path(folder), shape)
-        config = ModelConfig(device="cpu", quantization=options.quantization)
+        write_folder(Path(folder), shape, options.form if options.form in FP8_CONFIGS else "")
+        config = ModelConfig(device="cpu", quantization="int8" if options.form == "int8" else "auto")
         model = load_model(folder, config, TensorParallelGroup(), lambda done, total: None, pool)
     figures = [
-        *show_steps(model, shape, pool, options.batches, options.steps),
-        show_prompt(model, shape, pool, options.quantization),
+        *show_steps(model, shape, pool, options.batches, options.steps, options.form),
+        show_prompt(model, shape, pool, options.form),
     ]
     print(json.dumps({"isa": library.isa, **vars(options), "weights": model.weights_bytes, "figures": figures}))
 

@@ -101,18 +101,56 @@ def tensors_of(shape: Shape) -> Iterator[tuple[str, Tensor]]:
         yield f"{at}.mlp.experts.down_proj", random(shape.experts, shape.hidden, shape.width)
 
 
-def write_folder(folder: Path, shape: Shape) -> None:
-    """Write config.json and model.safetensors, with a tensor for each expert's projection, as vLLM reads them."""
+FP8_BLOCK, LARGEST_FP8 = 128, 448.0
+FP8_CONFIGS: dict[str, dict[str, Any]] = {
+    "fp8-blocks": {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "weight_block_size": [FP8_BLOCK, FP8_BLOCK],
+    },
+    "fp8-outputs": {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "dynamic": False},
+                "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+            }
+        },
+    },
+}
+
+
+def as_fp8(name: str, matrix: Tensor, form: str) -> dict[str, Tensor]:
+    """The tensors of a projection `name` in e4m3, with a scale for each block or each output."""
+    rows, columns = (FP8_BLOCK, FP8_BLOCK) if form == "fp8-blocks" else (1, matrix.shape[1])
+    tiles = matrix.float().view(matrix.shape[0] // rows, rows, matrix.shape[1] // columns, columns)
+    scales = tiles.abs().amax((1, 3), keepdim=True) / LARGEST_FP8
+    codes = (tiles / scales).to(torch.float8_e4m3fn).view(matrix.shape)
+    ending = "weight_scale_inv" if form == "fp8-blocks" else "weight_scale"
+    return {f"{name}.weight": codes, f"{name}.{ending}": scales[:, 0, :, 0].contiguous()}
+
+
+def write_folder(folder: Path, shape: Shape, form: str = "") -> None:
+    """Write config.json and model.safetensors, with a tensor for each expert's projection, as vLLM reads them.
+
+    Projections are in the `form` of FP8_CONFIGS if one is given.
+    """
     tensors: dict[str, Tensor] = {}
     for name, tensor in tensors_of(shape):
         layer, is_stacked, projection = name.partition(".mlp.experts.")
-        if is_stacked:
-            names = (f"{layer}.mlp.experts.{expert}.{projection}.weight" for expert in range(shape.experts))
-            tensors |= {each: tensor[expert].clone() for expert, each in enumerate(names)}
-        else:
-            tensors[name] = tensor
+        names = [f"{layer}.mlp.experts.{expert}.{projection}.weight" for expert in range(shape.experts)]
+        for each, matrix in zip(names, tensor, strict=True) if is_stacked else [(name, tensor)]:
+            if form and each.endswith("_proj.weight"):
+                tensors |= as_fp8(each.removesuffix(".weight"), matrix, form)
+            else:
+                tensors[each] = matrix.clone()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config_of(shape)))
+    config = config_of(shape) | ({"quantization_config": FP8_CONFIGS[form]} if form else {})
+    (folder / "config.json").write_text(json.dumps(config))
     tokenizer = Tokenizer(models.BPE({name: token for token, name in enumerate(token_names(shape.vocab))}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,6 +1,7 @@
 // A library's description of itself, so that a loader can choose a library and check that its structs are the same.
 #include "api.h"
 #include "blocks/parameters.h"
+#include "fp8/fp8.h"
 #include "isa/isa.h"
 #include "latent/latent.h"
 #include "machine.h"
@@ -61,6 +62,8 @@ int32_t struct_size(const char* name) {
   SIZE_OF(GemmInt8Params)
   SIZE_OF(GemmInt4Params)
   SIZE_OF(GemmBlocksParams)
+  SIZE_OF(GemmFp8Params)
+  SIZE_OF(ExpertGemmFp8Params)
   SIZE_OF(ExpertGemmBlocksParams)
   SIZE_OF(SumPartsParams)
   SIZE_OF(EmbedParams)

@@ -14,6 +14,7 @@ class WeightFormat(StrEnum):
     INT8 = "int8"  # weights and activations
     INT4 = "int4"  # weights only, in groups
     MXFP4 = "mxfp4"  # the same with 4-bit floats, times 2
+    FP8 = "fp8"  # weights only, e4m3
     Q8_0 = "q8_0"  # this and those below: blocks of GGUF files, and activations in int8
     Q4_K = "q4_k"
     Q5_K = "q5_k"
@@ -31,13 +32,14 @@ class PackedWeight:
     data: Tensor  # padded with zeros; its address is that of the first panel
     outputs: int
     inputs: int
-    scales: Tensor | None = None  # int8: [outputs] float32
+    scales: Tensor | None = None  # int8: [outputs] float32; fp8: [panels, groups, 64] float32
     group_size: int = 0  # int4, mxfp4 and blocks: inputs per group
     scale_unit: float = 1.0  # int4 and mxfp4: the unit of the scales in `data`
     has_zeros: bool = False  # int4: whether `data` holds zero points
     order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
     skipped: int = 0  # blocks: inputs of the first block that the weight does not have
     dtype: torch.dtype | None = None  # blocks: of a table's rows
+    scale_inputs: int = 0  # fp8: inputs that share a scale
 
     @property
     def shape(self) -> tuple[int, int]:

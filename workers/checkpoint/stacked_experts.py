@@ -14,7 +14,15 @@ from paged_serve.protocol.errors import ConfigError
 
 from .blocks.block_weight import BlockWeight
 from .blocks.dequantize import E2M1_TWICE
-from .weight_forms import GroupedWeight, OutputScaledWeight, StoredWeight, Weight, each_tensor, with_outputs
+from .weight_forms import (
+    Fp8BlockWeight,
+    GroupedWeight,
+    OutputScaledWeight,
+    StoredWeight,
+    Weight,
+    each_tensor,
+    with_outputs,
+)
 
 ROWS = 64  # so that experts have whole panels in the layout of the CPU kernels
 MXFP4_BLOCK, MXFP4_BIAS, MAX_EXPONENT = 32, 127, 124  # above that, 6 * 2^exponent is not finite in bfloat16
@@ -97,6 +105,8 @@ def _form(weight: Weight) -> tuple[object, ...]:
             return StoredWeight, weight.dtype
         case GroupedWeight():
             return GroupedWeight, weight.bits, weight.group_size, weight.zeros is None, weight.is_e2m1
+        case Fp8BlockWeight():
+            return Fp8BlockWeight, weight.scales.shape[1]
         case _:
             return (type(weight),)
 
@@ -107,6 +117,10 @@ def _stacked_codes(each: Sequence[Weight]) -> Weight:
             same = [weight for weight in each if isinstance(weight, type(first))]
             codes, scales = torch.cat([one.codes for one in same]), torch.cat([one.scales for one in same])
             return type(first)(codes, scales)
+        case Fp8BlockWeight() as first:
+            blocks = [weight for weight in each if isinstance(weight, Fp8BlockWeight)]
+            codes, scales = torch.cat([one.codes for one in blocks]), torch.cat([one.scales for one in blocks])
+            return Fp8BlockWeight(codes, scales, first.form)
         case GroupedWeight() as first:
             grouped = [weight for weight in each if isinstance(weight, GroupedWeight)]
             zeros = None if first.zeros is None else torch.cat([one.zeros for one in grouped if one.zeros is not None])

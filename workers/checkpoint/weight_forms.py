@@ -44,6 +44,29 @@ class Fp8Weight(OutputScaledWeight):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Fp8BlockWeight:
+    """A matrix in e4m3 with a scale for each output and group of inputs; activations are float (weight-only)."""
+
+    codes: Tensor  # [out, in] float8_e4m3fn
+    scales: Tensor  # [out, groups] float32; weight = codes * scales
+    form: str  # for users
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes once packed."""
+        return self.codes.nbytes + self.scales.nbytes
+
+    def dequantized(self) -> Tensor:
+        """The values [out, in] float32."""
+        grouped = self.codes.float().view(*self.scales.shape, -1)
+        return grouped.mul_(self.scales.unsqueeze(2)).flatten(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GroupedWeight:
     """A matrix with a scale (and zero point) for each output and group of inputs; activations are float (weight-only).
 
@@ -115,7 +138,7 @@ class StoredWeight:
 
 
 # A Tensor is a float matrix [out, in], like a StoredWeight. A PackedWeight is for the CPU kernels only.
-Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | GroupedWeight | BlockWeight | PackedWeight
+Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | Fp8BlockWeight | GroupedWeight | BlockWeight | PackedWeight
 
 
 def float_values(weight: Weight) -> Tensor:
@@ -158,6 +181,8 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
             return Int8Weight(change(weight.codes), change(weight.scales))
         case Fp8Weight():
             return Fp8Weight(change(weight.codes), change(weight.scales))
+        case Fp8BlockWeight():
+            return Fp8BlockWeight(change(weight.codes), change(weight.scales), weight.form)
         case GroupedWeight():
             zeros = None if weight.zeros is None else change(weight.zeros)
             return replace(weight, codes=change(weight.codes), scales=change(weight.scales), zeros=zeros)
@@ -204,6 +229,9 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
             return Int8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
         case Fp8Weight(), Fp8Weight():
             return Fp8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
+        case Fp8BlockWeight(), Fp8BlockWeight() if upper.scales.shape[1] == lower.scales.shape[1]:
+            codes, scales = torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales])
+            return Fp8BlockWeight(codes, scales, upper.form)
         case GroupedWeight(), GroupedWeight() if _have_same_layout(upper, lower):
             zeros = None
             if upper.zeros is not None or lower.zeros is not None:

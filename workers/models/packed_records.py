@@ -46,6 +46,7 @@ class StoredPacked(msgspec.Struct, frozen=True):
     has_zeros: bool
     skipped: Size = 0
     rows_dtype: str = ""
+    scale_inputs: Size = 0
 
     def weight(self, data: torch.Tensor, scales: torch.Tensor | None, order: torch.Tensor | None) -> PackedWeight:
         return PackedWeight(
@@ -60,6 +61,7 @@ class StoredPacked(msgspec.Struct, frozen=True):
             order,
             self.skipped,
             DTYPES.get(self.rows_dtype),
+            self.scale_inputs,
         )
 
 

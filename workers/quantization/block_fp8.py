@@ -4,6 +4,7 @@ weight             [out, in]                                            e4m3
 weight_scale_inv   [out / block rows, in / block columns, rounded up]   float; weight = code * scale
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..checkpoint.conversion import converted
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart
-from ..checkpoint.weight_forms import StoredWeight
+from ..checkpoint.weight_forms import Fp8BlockWeight, StoredWeight
 from .on_load import row_blocks
 
 
@@ -24,26 +25,53 @@ class BlockFp8Reader(FloatReader):
 
     block: tuple[int, int] = (128, 128)
 
+    @property
+    def form(self) -> str:
+        return f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
+
     def read(self, name: str, part: MatrixPart) -> StoredWeight:
-        if not self._has(name):
+        if not self.has(name):
             return FloatReader.read(self, name, part)
-        form = f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
         values = converted(f"{name}.weight", self.stored(name, part), self.dtype)
-        return StoredWeight((values,), self.dtype, form)
+        return StoredWeight((values,), self.dtype, self.form)
 
     def stored(self, name: str, part: MatrixPart) -> Tensor:
         """The matrix in float32, or as it is stored if it has no scales."""
-        if not self._has(name):
+        if not self.has(name):
             return FloatReader.stored(self, name, part)
+        codes, scales = self.coded(name, part)
+        values, group = torch.empty(codes.shape), codes.shape[1] // scales.shape[1]
+        for at in row_blocks(codes):
+            values[at] = codes[at].float() * scales[at].repeat_interleave(group, 1)
+        return values
+
+    def coded(self, name: str, part: MatrixPart) -> tuple[Tensor, Tensor]:
+        """The codes [out, in] and, for each output and group of inputs, the scales [out, groups] float32.
+
+        Groups are equally large: blocks, or parts of blocks if the matrix or the rank's share does not end with one.
+        """
         (outputs, inputs), (rows, columns) = part.shape, self.block
         codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, ("F8_E4M3",))
         shape = -(-outputs // rows), -(-inputs // columns)
         scales = self.checkpoint.read(f"{name}.weight_scale_inv", shape).float()
-        row_of, column_of = torch.arange(outputs)[part.outputs] // rows, torch.arange(inputs)[part.inputs] // columns
-        values = torch.empty(codes.shape)
-        for at in row_blocks(codes):
-            values[at] = codes[at].float() * scales[row_of[at]][:, column_of]
-        return values
+        span = range(inputs)[part.inputs]
+        group = math.gcd(columns, span.start, len(span)) if len(span) else 1
+        row_of = torch.arange(outputs)[part.outputs] // rows
+        column_of = torch.arange(span.start, span.stop, group) // columns
+        return codes, scales[row_of][:, column_of]
 
-    def _has(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
+        """Whether a matrix is stored in this form."""
         return f"{name}.weight_scale_inv" in self.checkpoint.entries
+
+
+@dataclass(frozen=True, slots=True)
+class CodedBlockFp8Reader:
+    """Reads such matrices as codes and scales. `floats` reads the others."""
+
+    floats: BlockFp8Reader
+
+    def read(self, name: str, part: MatrixPart) -> Fp8BlockWeight | StoredWeight:
+        if not self.floats.has(name):
+            return self.floats.read(name, part)
+        return Fp8BlockWeight(*self.floats.coded(name, part), self.floats.form)

@@ -1,17 +1,22 @@
 """The matrices of GGUF files: in their own blocks if there are products with them, otherwise dequantized."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from paged_serve.protocol.gguf.block_formats import FLOAT_FORMATS
 
 from ..checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
-from ..checkpoint.blocks.dequantize import codes_of_q4_0, scales_of_q4_0
+from ..checkpoint.blocks.dequantize import codes_of_mxfp4, codes_of_q4_0, scales_of_mxfp4, scales_of_q4_0
 from ..checkpoint.gguf.gguf_checkpoint import GgufCheckpoint
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart, check_cuts
+from ..checkpoint.stacked_experts import MAX_EXPONENT, MXFP4_BIAS
 from ..checkpoint.weight_forms import GroupedWeight, StoredWeight
+from .mxfp4 import MAX_RANGE
 
-Q4_0 = "Q4_0"
+Q4_0, MXFP4 = "Q4_0", "MXFP4"
 GROUP_SIZE = 32  # inputs of a block of Q4_0
+CODES_WITHOUT_SIGN = 0x77  # the bits of a pair of codes of MXFP4 that are 0 in zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +38,21 @@ class GgufTableReader:
 
 @dataclass(frozen=True, slots=True)
 class GgufReader:
-    """Reads projections of GGUF files. Q4_0 is int4 in groups of 32 with 8 as zero: nothing is lost."""
+    """Reads projections of GGUF files. Q4_0 is int4 in groups of 32 with 8 as zero: nothing is lost.
+
+    Experts in MXFP4 are the codes and scales of mxfp4.py, unless the scales of a layer's experts differ too much.
+    """
 
     checkpoint: GgufCheckpoint
     floats: FloatReader
+    _has_near_scales: dict[str, bool] = field(default_factory=dict)  # by layer, for all its experts need one form
 
     def read(self, name: str, part: MatrixPart) -> GroupedWeight | BlockWeight | StoredWeight:
-        if self.checkpoint.format_of(f"{name}.weight") == Q4_0:
+        block_format = self.checkpoint.format_of(f"{name}.weight")
+        if block_format == Q4_0:
             return self._q4_0(name, part)
+        if block_format == MXFP4 and ".experts." in name and self._are_scales_near(name):
+            return self._mxfp4(name, part)
         return GgufTableReader(self.checkpoint, self.floats).read(name, part)
 
     def _q4_0(self, name: str, part: MatrixPart) -> GroupedWeight:
@@ -50,3 +62,35 @@ class GgufReader:
         flat = blocks.reshape(rows * groups, num_bytes)
         codes, scales = codes_of_q4_0(flat), scales_of_q4_0(flat)
         return GroupedWeight(codes.view(rows, groups * GROUP_SIZE), scales.view(rows, groups), None, bits=4)
+
+    def _mxfp4(self, name: str, part: MatrixPart) -> GroupedWeight:
+        assert part.is_whole, "each rank has whole experts"
+        blocks, _ = self.checkpoint.blocks(f"{name}.weight", part.shape, part.dim, part.start, part.stop)
+        rows, groups, num_bytes = blocks.shape
+        flat = blocks.reshape(rows * groups, num_bytes)
+        scales = scales_of_mxfp4(flat)
+        scales[_are_zeros(flat)] = 0.0
+        return GroupedWeight(
+            codes_of_mxfp4(flat).view(rows, groups * GROUP_SIZE), scales.view(rows, groups), None, 4, is_e2m1=True
+        )
+
+    def _are_scales_near(self, name: str) -> bool:
+        """Whether float16 in one unit holds all scales of the experts beside this one; blocks of zeros need none."""
+        layer = f"{name.rpartition('.experts.')[0]}.experts."
+        if layer not in self._has_near_scales:
+            used: list[int] = []
+            for each in self.checkpoint.entries:
+                if each.startswith(layer) and self.checkpoint.format_of(each) == MXFP4:
+                    flat = self.checkpoint.raw_blocks(each).flatten(0, 1)
+                    exponents = flat[:, 0][~_are_zeros(flat)]
+                    used += [int(end) for end in exponents.aminmax()] if len(exponents) else []
+            highest = max(used, default=0)
+            self._has_near_scales[layer] = (
+                highest - min(used, default=0) <= MAX_RANGE and highest <= MXFP4_BIAS + MAX_EXPONENT
+            )
+        return self._has_near_scales[layer]
+
+
+def _are_zeros(blocks: Tensor) -> Tensor:
+    """Which of MXFP4's `blocks` [blocks, bytes] hold zeros only."""
+    return ((blocks[:, 1:] & CODES_WITHOUT_SIGN) == 0).all(1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..checkpoint.blocks.block_weight import BlockWeight
-from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
+from ..checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 
 
 @dataclass(slots=True)
@@ -59,6 +59,8 @@ def form_of(weight: Weight) -> str:
             return "int8"
         case Fp8Weight():
             return "fp8"
+        case Fp8BlockWeight():
+            return weight.form
         case GroupedWeight() if weight.is_e2m1:
             return "mxfp4"
         case GroupedWeight():

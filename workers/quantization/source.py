@@ -15,7 +15,7 @@ from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.weight_forms import Fp8Weight, Int8Weight
 from ..kernels.cpu.library import Pool
 from .awq import AwqReader
-from .block_fp8 import BlockFp8Reader
+from .block_fp8 import BlockFp8Reader, CodedBlockFp8Reader
 from .compressed_tensors import CompressedTensorsReader
 from .config import Awq, BlockFp8, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
 from .gguf import GgufReader, GgufTableReader
@@ -55,18 +55,19 @@ def matrix_source(
     """
     report = QuantizationReport(dtype.itemsize)
     plain, floats = FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)
+    blocks: BlockFp8Reader | None = None
     found, wanted = read_quantization_config(folder), config.quantization
     if found is not None and isinstance(found[1], BlockFp8):
-        plain = floats = _block_fp8(checkpoint, dtype, found[1])
-        found = None  # to all others its matrices are floats
+        plain = floats = blocks = _block_fp8(checkpoint, dtype, found[1])
+        found = None  # to all that quantizes on load its matrices are floats
     if found is None and wanted not in ("auto", *ON_LOAD):
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
-    reader: MatrixReader = Mxfp4Reader(checkpoint, floats)
+    reader: MatrixReader = Mxfp4Reader(checkpoint, floats) if blocks is None else CodedBlockFp8Reader(blocks)
     if found is not None:
         reader = _reader(checkpoint, found[1], floats, pool)
-    head: MatrixReader = plain if found is None else reader
+    head: MatrixReader = plain if found is None and blocks is None else reader
     tables: MatrixReader = plain
     if isinstance(checkpoint, GgufCheckpoint):
         reader = head = GgufReader(checkpoint, plain)

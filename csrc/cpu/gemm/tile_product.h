@@ -234,10 +234,10 @@ template <class Body> void for_tile_panels(Pool* pool, const GemmParams& p, cons
 }
 
 // y = x * weight^T. A segment has `words` of K and `x_bytes` of a row; segments of a row are `x_step` bytes apart.
-// values(panel)(out, row, segment, m, c, n) as in segmented_product.
-template <class T, class Values>
+// values(panel)(out, row, segment, m, c, n) as in segmented_product; panels(panel) returns the words of a panel.
+template <class T, class Values, class Panels>
 void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int words, size_t x_stride, size_t x_bytes, size_t x_step,
-               Values values) {
+               Values values, Panels panels) {
   if (!all.count()) return;
   PackedRows x(all, p.segments, x_bytes);
   x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, x_stride, x_step);
@@ -247,7 +247,7 @@ void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int word
     alignas(64) char tail[PIECE_BYTES];
     SegmentSums<SLAB_ROWS> sums;
     const auto value = values(of.panel);
-    const char* panel = (const char*)p.weight + (size_t)of.panel * p.segments * words * STEP_BYTES;
+    const char* panel = panels(of.panel);
     for (int from = 0; from < of.rows; from += SLAB_ROWS) {
       const int row = of.first_row + from, rows = std::min(SLAB_ROWS, of.rows - from);
       for (int s = 0; s < p.segments; s++) {
@@ -260,5 +260,14 @@ void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int word
       if (p.segments > 1)
         finish(p, of, from, rows, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
     }
+  });
+}
+
+// The same with the panels of p.weight.
+template <class T, class Values>
+void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int words, size_t x_stride, size_t x_bytes, size_t x_step,
+               Values values) {
+  tile_gemm<T>(pool, p, all, words, x_stride, x_bytes, x_step, values, [&](int panel) {
+    return (const char*)p.weight + (size_t)panel * p.segments * words * STEP_BYTES;
   });
 }

@@ -10,14 +10,20 @@ import pytest
 import torch
 
 from paged_serve.workers.backends.cpu.backend import CpuBackend
-from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight
+from paged_serve.workers.checkpoint.weight_forms import (
+    Fp8BlockWeight,
+    Fp8Weight,
+    GroupedWeight,
+    Int8Weight,
+    StoredWeight,
+)
 from paged_serve.workers.kernels.cpu.loading import int4_from_floats, int8_from_floats
 from paged_serve.workers.kernels.cpu.packing import LAYOUT
 
 from ..portable_numbers import integers, normals
 
 OUTPUTS, INPUTS, GROUP = 70, 96, 32  # more than one panel, the last one not whole
-DIGESTS_OF = 3  # the LAYOUT of these digests
+DIGESTS_OF = 4  # the LAYOUT of these digests
 DIGESTS = {
     "bfloat16": "1052e24384eb79c1",
     "bfloat16 of an odd number of inputs": "c4d1039429f6281a",
@@ -30,6 +36,8 @@ DIGESTS = {
     "int4, a rank's share of a group": "066658ba2e4e9a8e",
     "int8 on load": "6685ff1131792711",
     "int4 on load": "6c12c88f529cf90a",
+    "fp8": "a6524a2569c6c141",
+    "fp8 in blocks": "5deaf5f9438bf085",
 }
 
 
@@ -42,6 +50,10 @@ def grouped(zeros, groups=INPUTS // GROUP):
     scales = normals((OUTPUTS, groups), 3).half().float()
     points = integers(0, 16, (OUTPUTS, groups), 4).byte() if zeros else None
     return GroupedWeight(codes, scales, points, bits=4)
+
+
+def fp8_codes():
+    return integers(0, 127, (OUTPUTS, INPUTS), 9).byte().view(torch.float8_e4m3fn)
 
 
 SHARED_BY_TWO = "int4, a rank's share of a group"
@@ -59,6 +71,8 @@ FORMS = {
     SHARED_BY_TWO: lambda pool: grouped(zeros=True, groups=1),
     "int8 on load": lambda pool: int8_from_floats(pool, floats(), slice(None))[0],
     "int4 on load": lambda pool: int4_from_floats(pool, floats(), GROUP)[0],
+    "fp8": lambda pool: Fp8Weight(fp8_codes(), normals((OUTPUTS,), 7).abs()),
+    "fp8 in blocks": lambda pool: Fp8BlockWeight(fp8_codes(), normals((OUTPUTS, INPUTS // GROUP), 8).abs(), "fp8"),
 }
 
 

@@ -126,20 +126,6 @@ def test_experts_have_the_values_that_the_package_dequantizes(kind, tmp_path):
     assert torch.equal(logits(made, dtype="float32"), logits(folder, dtype="float32"))
 
 
-def test_experts_in_mxfp4_are_held_as_float(tmp_path, make_pool):
-    if (pool := make_pool()) is None:
-        pytest.skip("the kernels are not built")
-    folder = write_model("gpt-oss", tmp_path / "folder", torch.bfloat16)
-
-    def kind(name, tensor):
-        return Type.MXFP4 if ".experts." in name else Type.Q8_0
-
-    made = make_folder(write_gguf(folder, tmp_path / "model.gguf", kind), tmp_path / "made")
-    model = ours(made, pool=pool)
-    assert model.quantization["quantization"] == "54 matrices MXFP4 held as float, 14 matrices Q8_0, 3 matrices float"
-    assert logits(made, pool=pool).isfinite().all()
-
-
 def test_a_file_with_more_matrices_than_any_model_has_is_refused(tmp_path, monkeypatch):
     file = write_gguf(write_model("olmoe", tmp_path / "folder", torch.bfloat16), tmp_path / "model.gguf")
     made = make_folder(file, tmp_path / "made")

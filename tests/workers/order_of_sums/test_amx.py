@@ -19,6 +19,7 @@ KERNELS = (
     "gemm",
     "quantized_gemm",
     "blocks",
+    "fp8",
     "experts",
     "segments",
     "attention",

@@ -1,4 +1,4 @@
-"""Checkpoints in fp8 with a scale per block, or per output, dense and with experts, are held as floats."""
+"""Checkpoints in fp8 with a scale per block or output, dense and with experts, are the float model of their codes."""
 
 import pytest
 import torch
@@ -44,7 +44,8 @@ def test_a_scale_per_block_is_the_float_model_of_its_codes(model, name, folders,
             assert torch.equal(logits(folder, pool=pool, **options), expected)
         blocks = "128x128" if name == "fp8-128" else "16x32"
         facts = ours(folder, "bfloat16", pool=pool).quantization["quantization"]
-        assert f"matrices fp8 in blocks of {blocks} held as float" in facts
+        assert (f"matrices fp8 in blocks of {blocks} held as float" in facts) == (pool is None)
+        assert f"matrices fp8 in blocks of {blocks}" in facts
 
 
 def rounded(folder):
@@ -52,16 +53,27 @@ def rounded(folder):
     return folder.with_name(f"{folder.name}-float")
 
 
-def test_experts_with_a_scale_per_output_are_held_as_floats(folders, make_pool):
+def test_experts_with_a_scale_per_output_are_the_float_model_of_their_codes(folders, make_pool):
     pool, folder = make_pool() or pytest.skip("the kernels are not built"), folders["glm4-moe-wide", "ct-fp8"]
     assert torch.equal(logits(folder, pool=pool), logits(rounded(folder), pool=pool))
-    assert "fp8 held as float" in ours(folder, "bfloat16", pool=pool).quantization["quantization"]
+    assert "held as float" not in ours(folder, "bfloat16", pool=pool).quantization["quantization"]
 
 
-def test_ranks_read_their_parts_of_blocks(folders, make_pool, tmp_path):
-    folder = folders["glm4-moe-wide", "fp8-128"]
+@pytest.mark.parametrize("name", ["fp8-128", "ct-fp8"])
+def test_packed_codes_are_kept_in_a_file_that_later_starts_read(name, folders, make_pool, tmp_path, caplog):
+    pool, folder = make_pool() or pytest.skip("the kernels are not built"), folders["glm4-moe-wide", name]
+    expected = logits(folder, pool=pool)
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert torch.equal(logits(folder, pool=pool, packed_weights_dir=str(tmp_path)), expected)
+    assert "packed weights were read from" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("fp8-128", 2), ("fp8-128", 4), ("ct-fp8", 4)])
+def test_ranks_read_their_parts_of_blocks(name, ranks, folders, make_pool, tmp_path):
+    folder = folders["glm4-moe-wide", name]
     expected = logits(folder, pool=make_pool() or pytest.skip("the kernels are not built"))
-    for found in on_ranks(4, tmp_path / "rendezvous", lambda group: logits(folder, group=group, pool=make_pool())):
+    for found in on_ranks(ranks, tmp_path / "rendezvous", lambda group: logits(folder, group=group, pool=make_pool())):
         assert torch.equal(found, expected)
 
 
@@ -85,6 +97,22 @@ def test_a_code_that_is_no_number_is_refused_by_name(tmp_path):
     write_folder(tmp_path, {f"some.{ending}": tensor for ending, tensor in packed.items()}, {})
     with pytest.raises(ConfigError, match=r"tensor some\.weight holds NaN or infinity \(1 such numbers"):
         BlockFp8Reader(Checkpoint(tmp_path), torch.bfloat16).read("some", MatrixPart((256, 384), 0, 0, 256))
+
+
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+@pytest.mark.parametrize(("name", "part"), [("fp8-128", "q_proj"), ("ct-fp8", "down_proj")])
+def test_a_model_with_a_code_that_is_no_number_is_refused_by_name(name, part, code, folders, tmp_path, pools):
+    write_quantized(folders["glm4-moe-wide", name].with_name("glm4-moe-wide"), tmp_path / "changed", name)
+
+    def change(codes):
+        changed = codes.clone()
+        changed.view(torch.uint8)[1, 2] = code
+        return changed
+
+    edit(tmp_path / "changed", **{f"__{part}__weight": change})
+    for pool in pools:
+        with pytest.raises(ConfigError, match=rf"tensor model.layers.\d.*{part}.weight holds NaN or infinity"):
+            ours(tmp_path / "changed", "bfloat16", pool=pool)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ...batch.input_batch import InputBatch
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Activation
 from ...checkpoint.packed_weight import PackedWeight
-from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Weight
+from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cpu.attention import MAX_HEAD_DIM
 from ...kernels.cpu.buffers import Buffers
@@ -29,6 +29,7 @@ from ...layers.recurrent.recurrences import Recurrences
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
 from .attention import CpuPagedAttention
+from .fp8_product import is_fp8_product
 from .latent import CpuLatentHeads
 from .ops import CpuOps
 from .packed_experts import PackedExperts
@@ -50,11 +51,11 @@ class CpuBackend:
         self._rotaries: dict[Rotary, None] = {}
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """The form of `weight` that the kernels support: 4-bit weights need 16-bit activations; fp8 becomes float."""
+        """The form of `weight` that the kernels support: int4 needs 16-bit activations, MXFP4 and fp8 bfloat16."""
         match weight:
             case GroupedWeight() if not is_int4_product(weight, dtype):
                 return weight.dequantized().to(dtype)
-            case Fp8Weight():
+            case Fp8Weight() | Fp8BlockWeight() if not is_fp8_product(weight, dtype):
                 return weight.dequantized().to(dtype)
             case _:
                 return weight
@@ -65,7 +66,7 @@ class CpuBackend:
         return packed(self._pool, weight, must_be_finite=True)
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
-        return "the CPU kernels have no fp8 products; use quantization=int8"
+        return "the CPU kernels do not quantize to fp8, though they multiply fp8 checkpoints; use quantization=int8"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedLinear(self._pool, self._buffers, self.packed(weight), bias)

@@ -7,7 +7,14 @@ from ...checkpoint.blocks.block_weight import BlockWeight
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Activation
 from ...checkpoint.stacked_experts import of_expert
-from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
+from ...checkpoint.weight_forms import (
+    Fp8BlockWeight,
+    Fp8Weight,
+    GroupedWeight,
+    Int8Weight,
+    StoredWeight,
+    Weight,
+)
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
@@ -39,7 +46,7 @@ class TorchBackend:
         match weight:
             case StoredWeight():
                 return weight.tensor()
-            case BlockWeight():
+            case BlockWeight() | Fp8BlockWeight():
                 return weight.dequantized().to(dtype)
             case _:
                 return weight

@@ -117,12 +117,20 @@ def _q6_k(blocks: Tensor) -> Tensor:
     return (steps * codes.view(-1, 16, 16)).flatten(1)
 
 
-def _mxfp4(blocks: Tensor) -> Tensor:
-    """A power of two, as the exponent of a float plus 127 and halved, and 32 floats of 4 bits (e2m1), doubled."""
+def codes_of_mxfp4(blocks: Tensor) -> Tensor:
+    """[blocks, 32] uint8, floats of 4 bits (e2m1): the first 16 in the low halves of the bytes."""
+    return _fields(blocks[:, 1:17], NIBBLES, 16, 15)
+
+
+def scales_of_mxfp4(blocks: Tensor) -> Tensor:
+    """[blocks, 1] float32: a power of two, as the exponent of a float plus 127, halved, because codes are doubled."""
     exponents = blocks[:, :1].int()
     halved = torch.where(exponents < 2, 0x00200000 << exponents.clamp(max=1), (exponents - 1) << 23)
-    codes = _fields(blocks[:, 1:17], NIBBLES, 16, 15)
-    return halved.view(torch.float32) * torch.tensor(E2M1_TWICE)[codes.long()]
+    return halved.view(torch.float32)
+
+
+def _mxfp4(blocks: Tensor) -> Tensor:
+    return scales_of_mxfp4(blocks) * torch.tensor(E2M1_TWICE)[codes_of_mxfp4(blocks).long()]
 
 
 DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -110,7 +110,7 @@ class GgufCheckpoint(Checkpoint):
         rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
         first, last = (0, shape[1]) if dim == 0 else (start, stop)
         span = self._block_span(name, first, last)
-        found = self._raw_blocks(name)[rows, span]
+        found = self.raw_blocks(name)[rows, span]
         return found if order is None else found[order], first - span.start * self._stored[name].format.num_elements
 
     def _rows(self, name: str, start: int, stop: int) -> tuple[slice, Tensor | None]:
@@ -137,7 +137,7 @@ class GgufCheckpoint(Checkpoint):
     def _dequantized(self, name: str, rows: slice, first: int, last: int) -> Tensor:
         """The values of `rows` and of the columns [first, last), in the model's dtype, all finite or ConfigError."""
         span, size = self._block_span(name, first, last), self._stored[name].format.num_elements
-        raw = self._raw_blocks(name)[rows, span]
+        raw = self.raw_blocks(name)[rows, span]
         dequantize, before = DEQUANTIZERS[self.format_of(name)], first - span.start * size
         values = torch.empty((len(raw), last - first), dtype=self._dtype)
         step = max(1, ELEMENTS_AT_ONCE // max(1, raw.shape[1] * size))
@@ -152,7 +152,8 @@ class GgufCheckpoint(Checkpoint):
         size = self._stored[name].format.num_elements
         return slice(first // size, -(-last // size))
 
-    def _raw_blocks(self, name: str) -> Tensor:
+    def raw_blocks(self, name: str) -> Tensor:
+        """All blocks of a matrix in the mapped file: [rows, blocks, bytes] uint8."""
         stored = self._stored[name]
         rows, columns = stored.shape
         return self._bytes(name).view(rows, columns // stored.format.num_elements, stored.format.num_bytes)

@@ -20,6 +20,7 @@ from .parameters import (
     packer,
 )
 from .structs.blocks import GemmBlocksParams
+from .structs.fp8 import GemmFp8Params
 
 ROW_DTYPES = {
     WeightFormat.BF16: (torch.bfloat16,),
@@ -28,10 +29,11 @@ ROW_DTYPES = {
     WeightFormat.INT4: (torch.bfloat16, torch.float16),
     **dict.fromkeys(BLOCK_FORMATS, tuple(DTYPE_CODES)),
     WeightFormat.MXFP4: (torch.bfloat16,),
+    WeightFormat.FP8: (torch.bfloat16,),
 }
 CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
 GEMM, GEMM_INT8, GEMM_INT4 = packer(GemmParams), packer(GemmInt8Params), packer(GemmInt4Params)
-GEMM_BLOCKS = packer(GemmBlocksParams)
+GEMM_BLOCKS, GEMM_FP8 = packer(GemmBlocksParams), packer(GemmFp8Params)
 QUANTIZE, EMBED, SUM_PARTS = packer(QuantizeParams), packer(EmbedParams), packer(SumPartsParams)
 
 
@@ -83,8 +85,8 @@ def gemm(
     `out_dtype` (by default that of x). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums are
     added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides of
     the output, and may be `out` itself. Rows may be strided, but must be contiguous. x is float32 for fp32 weights,
-    float16 for fp16, bfloat16 for bf16 and mxfp4, either 16-bit dtype for int4, any of the three for blocks of GGUF
-    files, and these or `QuantizedRows` for int8. Temporary memory comes from `buffers`, if given.
+    float16 for fp16, bfloat16 for bf16, fp8 and mxfp4, either 16-bit dtype for int4, any of the three for blocks of
+    GGUF files, and these or `QuantizedRows` for int8. Temporary memory comes from `buffers`, if given.
     """
     rows, inputs = x.shape
     assert inputs == weight.inputs, (x.shape, weight.inputs)
@@ -105,6 +107,8 @@ def gemm(
             fields = GEMM_INT4(*product, _pointer(sums), weight.scale_unit, weight.group_size, code)
         elif weight.format in BLOCK_FORMATS:
             fields = GEMM_BLOCKS(*product, weight.skipped, code)
+        elif weight.format == WeightFormat.FP8:
+            fields = GEMM_FP8(*product, _pointer(weight.scales), weight.scale_inputs)
         else:
             fields = GEMM(*product)
     pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
@@ -134,7 +138,7 @@ def embed_rows(
     out: Tensor | None = None,
     multiplier: float = 1.0,
 ) -> Tensor:
-    """Rows `ids` [n] int64 of a packed table of any format but int4 and mxfp4, times `multiplier`: [n, inputs].
+    """Rows `ids` [n] int64 of a packed table of any format but int4, mxfp4 and fp8, times `multiplier`: [n, inputs].
 
     Rows for ids outside the table are zero. The result is written to `out` or to a new tensor of `out_dtype`.
     """

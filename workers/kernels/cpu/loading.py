@@ -11,10 +11,10 @@ from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMAT
 from ...checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
 from ...checkpoint.conversion import NotFiniteError
 from ...checkpoint.packed_weight import PackedWeight, WeightFormat
-from ...checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight, Weight
+from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 from ...distributed.huge_pages import allocate
 from .library import Pool
-from .packing import OCTET, PANEL, grouped_format, scale_unit
+from .packing import OCTET, PANEL, copy_panels, grouped_format, scale_unit
 from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer
 
 ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # see weights/stored_elements.h
@@ -43,6 +43,10 @@ def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> Packe
             return packed_blocks(pool, weight)
         case Int8Weight():
             return packed_rows(pool, [weight.codes], torch.int8, weight.scales.float().contiguous())
+        case Fp8Weight():
+            return packed_fp8(pool, weight.codes, weight.scales.unsqueeze(1))
+        case Fp8BlockWeight():
+            return packed_fp8(pool, weight.codes, weight.scales)
         case GroupedWeight():
             assert weight.bits == 4
             return packed_int4(pool, weight)
@@ -96,6 +100,17 @@ def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
     pool.functions["pack_int4"](pool.handle, PACK_INT4(*pointers, codes.stride(0), outputs, inputs, size))
     rest = size, unit, zeros is not None, weight.order
     return PackedWeight(grouped_format(weight), data, outputs, inputs, None, *rest)
+
+
+def packed_fp8(pool: Pool, codes: Tensor, scales: Tensor) -> PackedWeight:
+    """Pack e4m3 `codes` [outputs, inputs] with `scales` [outputs, groups]; is_fp8_product says which."""
+    outputs, inputs = codes.shape
+    groups = scales.shape[1]
+    assert inputs % (groups * WORD_BYTES) == 0, (inputs, groups)
+    data = packed_rows(pool, [codes.view(torch.int8)], torch.int8).data  # words of four codes, as those of int8
+    panels = allocate((len(data), groups, PANEL), torch.float32)
+    copy_panels(panels, scales.float())
+    return PackedWeight(WeightFormat.FP8, data, outputs, inputs, panels, scale_inputs=inputs // groups)
 
 
 def packed_blocks(pool: Pool, weight: BlockWeight) -> PackedWeight:

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from ...checkpoint.conversion import check_finite, converted
+from ...checkpoint.fp8_codes import are_numbers
 from ...checkpoint.geometry import Geometry, NormKind
 from ...checkpoint.matrix_reader import MatrixPart, MatrixReader
 from ...checkpoint.safetensors_files import Checkpoint
 from ...checkpoint.weight_forms import (
+    Fp8Weight,
     GroupedWeight,
     OutputScaledWeight,
     Weight,
@@ -105,6 +107,8 @@ class WeightReader:
         held = on_device(weight, self._device)
         if isinstance(held, Tensor):
             check_finite(name, held, lambda: float_values(read))
+        elif isinstance(held, Fp8Weight) and not are_numbers(held.codes):
+            check_finite(name, float_values(read), lambda: float_values(read))
         return weight, held
 
     def _vector(self, name: str, size: int) -> Tensor:

@@ -19,10 +19,11 @@ from ..structs.experts import (
     ExpertGemmInt8Params,
     ExpertGemmParams,
 )
+from ..structs.fp8 import ExpertGemmFp8Params
 from .routing import Routing
 
 GEMM, GEMM_INT8, GEMM_INT4 = map(packer, (ExpertGemmParams, ExpertGemmInt8Params, ExpertGemmInt4Params))
-GEMM_BLOCKS = packer(ExpertGemmBlocksParams)
+GEMM_BLOCKS, GEMM_FP8 = packer(ExpertGemmBlocksParams), packer(ExpertGemmFp8Params)
 ROW_SUMS = (("scales", torch.float32), ("sums", torch.int32))
 QUANTIZE, ACTIVATE = packer(CountedQuantizeParams), packer(CountedActivateParams)
 
@@ -63,6 +64,9 @@ def expert_gemm(
             fields = GEMM_INT4(*product, sums_of, weight.scale_unit, weight.group_size, code, *slices)
         elif weight.format in BLOCK_FORMATS:
             fields = GEMM_BLOCKS(*product, weight.skipped, code, *slices)
+        elif weight.format == WeightFormat.FP8:
+            assert weight.scales is not None
+            fields = GEMM_FP8(*product, weight.scales.data_ptr(), weight.scale_inputs, *slices)
         else:
             fields = GEMM(*product, *slices)
     pool.functions[f"expert_gemm_{weight.format}"](pool.handle, fields)

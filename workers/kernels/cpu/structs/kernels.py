@@ -5,6 +5,7 @@ import ctypes
 from ..parameters import API_KERNELS
 from .blocks import BLOCK_KERNELS
 from .experts import EXPERT_KERNELS
+from .fp8 import FP8_KERNELS
 from .latent import LATENT_KERNELS
 from .recurrent import RECURRENT_KERNELS
 
@@ -12,6 +13,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     **API_KERNELS,
     **BLOCK_KERNELS,
     **EXPERT_KERNELS,
+    **FP8_KERNELS,
     **LATENT_KERNELS,
     **RECURRENT_KERNELS,
 }
