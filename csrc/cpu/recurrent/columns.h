@@ -5,6 +5,7 @@
 #include "recurrent/state_rows.h"
 
 constexpr int SEGMENT = 32;  // tokens whose inputs are converted at once, to stay in level 1 and 2
+constexpr int EIGHT = 8;     // states of an output that stay in registers over the tokens of a segment
 
 // The number of elements with those that pad the last column.
 inline int in_columns(int size) { return (size + LANES_OF_COLUMN - 1) / LANES_OF_COLUMN * LANES_OF_COLUMN; }
@@ -45,4 +46,16 @@ template <class Element> void widen(const Element* from, float* to, int size) {
 template <class Element> void gather_tokens(const Element* from, int64_t stride, int count, float* to) {
   for (int t = 0; t < count; t++) to[t] = get(from + t * stride, 1)[0];
   for (int t = count; t < in_columns(count); t++) to[t] = 0.0f;
+}
+
+// `size` elements of token t as floats, in eights that lie `count` tokens apart: [size / 8, count, 8].
+template <class Element> void in_eights(const Element* from, int size, float* to, int t, int count) {
+  alignas(64) float wide[LANES];
+  each_vector(size, [&](int at, int n) {
+    store(wide, get(from + at, n));
+    for (int i = 0; i < n; i += 4) {
+      const int eight = (at + i) / EIGHT, offset = (at + i) % EIGHT;
+      std::memcpy(to + ((int64_t)eight * count + t) * EIGHT + offset, wide + i, 4 * sizeof(float));
+    }
+  });
 }

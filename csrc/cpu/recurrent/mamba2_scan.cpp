@@ -14,7 +14,6 @@
 
 namespace {
 
-constexpr int EIGHT = 8;
 constexpr int VECTORS = REGISTERS >= 32 ? 2 : 1;  // 8 * VECTORS states in registers
 
 struct Segment {
@@ -57,18 +56,6 @@ void scan(const Segment& s, const float* from, float* to) {
     for (int eight = 0; eight < s.depth / EIGHT; eight++) scan_eight<VECTORS>(s, from, to, vector, eight);
   for (; vector < vectors; vector++)
     for (int eight = 0; eight < s.depth / EIGHT; eight++) scan_eight<1>(s, from, to, vector, eight);
-}
-
-// [size] elements of token t as floats, in eights that lie `count` tokens apart.
-template <class Element> void in_eights(const Element* from, int size, float* to, int t, int count) {
-  alignas(64) float wide[LANES];
-  each_vector(size, [&](int at, int n) {
-    store(wide, get(from + at, n));
-    for (int i = 0; i < n; i += 4) {
-      const int eight = (at + i) / EIGHT, offset = (at + i) % EIGHT;
-      std::memcpy(to + ((int64_t)eight * count + t) * EIGHT + offset, wide + i, 4 * sizeof(float));
-    }
-  });
 }
 
 template <class Element> struct Head {
