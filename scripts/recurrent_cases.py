@@ -1,5 +1,6 @@
 """The cases of bench_kernels.py for recurrent layers, with the sizes that hidden size 1024 has: Mamba 1 of 2048
-channels x 16, Mamba 2 of 32 heads of 64 x 128 in one group, a gated delta net of 16 heads of 128 x 128 over 8 key heads.
+channels of 16 numbers, Mamba 2 of 32 heads of 64 x 128 in one group, a gated delta net of 16 heads of 128 x 128 over 8
+key heads.
 
 The states of consecutive calls are different blocks, which come from memory.
 """
