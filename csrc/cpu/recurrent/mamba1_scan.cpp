@@ -58,12 +58,12 @@ template <class Element> struct Strip {  // the channels [first, first + size) o
   }
 
   const Element* x(int token) const { return (const Element*)p.x + token * p.x_stride + first; }
+  const Element* steps(int token) const { return (const Element*)p.dt + token * p.dt_stride + first; }
 
   void inputs(int token, float* dt, float* input) {  // of padding, input is 0
-    const Element* steps = (const Element*)p.dt + token * p.dt_stride + first;
     each_vector(width, [&](int at, int) {
       const int n = std::max(0, size - at);
-      const F32 step = softplus(get(steps + at, n) + get(p.dt_bias + first + at, n));
+      const F32 step = softplus(get(steps(token) + at, n) + get(p.dt_bias + first + at, n));
       store(dt + at, step), store(input + at, step * get(x(token) + at, n));
     });
   }
@@ -73,6 +73,10 @@ template <class Element> struct Strip {  // the channels [first, first + size) o
       in_eights((const Element*)p.b + (token + t) * p.b_stride, p.state_size, b, t, count);
       in_eights((const Element*)p.c + (token + t) * p.b_stride, p.state_size, c, t, count);
       inputs(token + t, dt + t * width, input + t * width);
+    }
+    if (count == SEGMENT) {  // probably another follows
+      prefetch_segment(x(token + count), p.x_stride, size);
+      prefetch_segment(steps(token + count), p.dt_stride, size);
     }
     const Segment segment{count, width, p.state_size, dt, input, b, c, y};
     const float* a = p.a + (int64_t)first * p.state_size;
