@@ -54,14 +54,15 @@ template <class Element> void prefetch_segment(const Element* from, int64_t stri
     for (int at = 0; at < size; at += 64 / sizeof(Element)) prefetch<2>(from + t * stride + at);
 }
 
-// `size` elements of token t as floats, in eights that lie `count` tokens apart: [size / 8, count, 8].
+// `size` elements of token t as floats, a multiple of 8, in eights that lie `count` tokens apart: [size / 8, count, 8].
 template <class Element> void in_eights(const Element* from, int size, float* to, int t, int count) {
+  constexpr unsigned PIECE = std::min(LANES, EIGHT);
   alignas(64) float wide[LANES];
   each_vector(size, [&](int at, int n) {
     store(wide, get(from + at, n));
-    for (int i = 0; i < n; i += 4) {
-      const int eight = (at + i) / EIGHT, offset = (at + i) % EIGHT;
-      std::memcpy(to + ((int64_t)eight * count + t) * EIGHT + offset, wide + i, 4 * sizeof(float));
+    for (unsigned i = 0; i < (unsigned)n; i += PIECE) {
+      const unsigned eight = (at + i) / EIGHT, offset = (at + i) % EIGHT;
+      std::memcpy(to + ((int64_t)eight * count + t) * EIGHT + offset, wide + i, PIECE * sizeof(float));
     }
   });
 }
