@@ -8,7 +8,7 @@
 //            segment, with their a; their b and c lie side by side
 // Floor      decode: the state is read and written once. Chunks: an exponential per state element and token, 17 vector
 //            operations with the rest; no head shares it, as in Mamba 2
-// Achieved   one core of Zen 4, 2048 channels of 16: 32 rows 0.38 of the bandwidth of reading; 512 tokens one vector operation a
+// Achieved   one core of Zen 4, 2048 channels of 16: 32 rows 0.50 of the bandwidth of reading; 512 tokens one vector operation a
 //            cycle, where FMA and multiplications alone could be one a cycle, too
 #include "recurrent/columns.h"
 #include "recurrent/softplus.h"
