@@ -42,7 +42,7 @@ ROW_DTYPES = {
     WeightFormat.FP16: torch.float16,
     WeightFormat.FP32: torch.float32,
     WeightFormat.INT8: torch.bfloat16,
-    WeightFormat.INT4: torch.bfloat16,
+    **dict.fromkeys((WeightFormat.INT4, WeightFormat.MXFP4), torch.bfloat16),
     **dict.fromkeys(BLOCK_FORMATS, torch.bfloat16),
 }
 PRODUCTS = {  # the format that the products use: float16 is multiplied as float
@@ -50,7 +50,7 @@ PRODUCTS = {  # the format that the products use: float16 is multiplied as float
     WeightFormat.FP16: "fp32",
     WeightFormat.FP32: "fp32",
     WeightFormat.INT8: "int8",
-    WeightFormat.INT4: "bf16",
+    **dict.fromkeys((WeightFormat.INT4, WeightFormat.MXFP4), "bf16"),
     **dict.fromkeys(BLOCK_FORMATS, "int8"),
 }
 

@@ -1,5 +1,6 @@
-"""The cases of bench_kernels.py for recurrent layers, with the sizes that hidden size 1024 has: Mamba 2 of 32 heads of
-64 x 128 in one group, a gated delta net of 16 heads of 128 x 128 over 8 key heads.
+"""The cases of bench_kernels.py for recurrent layers, with the sizes that hidden size 1024 has: Mamba 1 of 2048
+channels of 16 numbers, Mamba 2 of 32 heads of 64 x 128 in one group, a gated delta net of 16 heads of 128 x 128 over 8
+key heads.
 
 The states of consecutive calls are different blocks, which come from memory.
 """
@@ -10,18 +11,19 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
-from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences
+from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences, CpuSelectiveScan
 from paged_serve.workers.distributed.huge_pages import allocate
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.library import Pool
 from paged_serve.workers.kv.state_rows import StateRows
-from paged_serve.workers.layers.recurrent.recurrences import Recurrences
-from paged_serve.workers.layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
+from paged_serve.workers.layers.recurrent.recurrences import Recurrences, SelectiveScan
+from paged_serve.workers.layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2
 
 STATES_BYTES = 256 << 20
 BLOCK_SIZE = 512
 SHAPES = ((1, 1), (32, 1), (1, 512))  # rows, tokens of each
 HEADS, HEAD_DIM, STATE_SIZE = 32, 64, 128
+MAMBA1_STATE_SIZE = 16
 DELTA_HEADS, KEY_HEADS, DELTA_DIM = 16, 8, 128
 INNER = HEADS * HEAD_DIM
 CHANNELS = INNER + 2 * STATE_SIZE
@@ -33,6 +35,7 @@ def recurrent_cases(pool: Pool) -> Iterator[RecurrentCase]:
     recurrences = CpuRecurrences(pool, Buffers())
     for rows, tokens in SHAPES:
         yield conv_case(recurrences, rows, tokens)
+        yield mamba1_case(CpuSelectiveScan(pool, Buffers()), rows, tokens)
         yield mamba2_case(recurrences, rows, tokens)
         yield gated_delta_case(recurrences, rows, tokens)
         yield gated_norm_case(recurrences, rows, tokens)
@@ -45,6 +48,16 @@ def conv_case(recurrences: Recurrences, rows: int, tokens: int) -> RecurrentCase
     call = lambda: recurrences.causal_conv(*next(steps), conv, x)  # noqa: E731
     nbytes = 2 * x.nbytes + 2 * rows * 3 * CHANNELS * 2
     return "causal_conv", f"{rows} x {tokens}", call, nbytes, 8 * count * CHANNELS
+
+
+def mamba1_case(selective: SelectiveScan, rows: int, tokens: int) -> RecurrentCase:
+    ones, count, size = torch.ones(INNER), rows * tokens, MAMBA1_STATE_SIZE
+    scan = Mamba1(-torch.arange(1.0, size + 1).repeat(INNER, 1), ones, ones)
+    x, dt, b_and_c = random(count, INNER), random(count, INNER), random(count, 2 * size)
+    steps = steps_of(scan.state_shape, torch.float32, rows, tokens)
+    call = lambda: selective.scan(*next(steps), scan, x, dt, b_and_c)  # noqa: E731
+    nbytes = 2 * rows * 4 * INNER * size + 3 * x.nbytes
+    return "mamba1_scan", f"{rows} x {tokens}", call, nbytes, 6 * count * INNER * size  # without the exponential
 
 
 def mamba2_case(recurrences: Recurrences, rows: int, tokens: int) -> RecurrentCase:

@@ -80,6 +80,8 @@ int32_t struct_size(const char* name) {
   SIZE_OF(CountedQuantizeParams)
   SIZE_OF(CountedActivateParams)
   SIZE_OF(CausalConvParams)
+  SIZE_OF(Mamba1ScanParams)
+  SIZE_OF(NormPartsParams)
   SIZE_OF(Mamba2ScanParams)
   SIZE_OF(GatedDeltaParams)
   SIZE_OF(GatedNormParams)

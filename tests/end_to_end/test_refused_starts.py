@@ -46,11 +46,16 @@ def test_a_missing_model_is_refused(tmp_path):
 
 
 def test_an_unsupported_architecture_is_refused(model):
-    edit_config(model, architectures=["MambaForCausalLM"], model_type="mamba")
+    edit_config(model, architectures=["ZambaForCausalLM"], model_type="zamba")
     natively = start(str(model), "--port", "0", "--model-impl", "native")
-    refused(natively, "MambaForCausalLM is not supported", "LlamaForCausalLM", "Qwen3ForCausalLM")
+    refused(natively, "ZambaForCausalLM is not supported", "LlamaForCausalLM", "Qwen3ForCausalLM")
     refused(
-        start(str(model), "--port", "0"), "MambaForCausalLM", "state_size=", "recurrent", "nearest", "Mamba2ForCausalLM"
+        start(str(model), "--port", "0"),
+        "ZambaForCausalLM",
+        "mamba_d_state=",
+        "recurrent",
+        "nearest",
+        "MambaForCausalLM",
     )
 
 

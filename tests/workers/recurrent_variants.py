@@ -11,6 +11,8 @@ NEMOTRON_LAYERS = {
     "chunk_size": 16,
     "time_step_min": 1e-30,
 }
+# Layers have 96 channels. transformers would keep residuals in float32, whatever the dtype.
+MAMBA1_LAYERS = {"state_size": 24, "time_step_rank": 6, "residual_in_fp32": False}
 RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
     "lfm2": {"family": "Lfm2", "num_hidden_layers": 5, "full_attn_idxs": [1, 4], "block_multiple_of": 32},
     "lfm2-moe": {
@@ -111,4 +113,35 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "use_bias": True,
     },
     "bamba": {"family": "Bamba", "attn_layer_indices": [1], **MAMBA2_LAYERS},
+    "mamba": {"family": "Mamba", **MAMBA1_LAYERS},
+    "mamba-biased": {
+        "family": "Mamba",
+        "state_size": 8,
+        "time_step_rank": 5,
+        "conv_kernel": 3,
+        "use_bias": True,
+        "use_conv_bias": False,
+        "residual_in_fp32": False,
+        "tie_word_embeddings": False,
+    },
+    "falcon-mamba": {"family": "FalconMamba", **MAMBA1_LAYERS, "mixer_rms_eps": 0.01},
+    "jamba": {
+        "family": "Jamba",
+        "num_hidden_layers": 4,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 6,
+        "rms_norm_eps": 0.01,
+    },
+    "jamba-dense": {
+        "family": "Jamba",
+        "attn_layer_period": 2,
+        "attn_layer_offset": 0,
+        "num_experts": 1,
+        "mamba_proj_bias": True,
+        "tie_word_embeddings": True,
+    },
 }

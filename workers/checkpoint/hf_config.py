@@ -119,6 +119,13 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     conv_bias: bool = False
     use_expert_bias: bool = True  # LFM2: routers correct the scores by which experts are chosen
     attn_layer_indices: list[int] | None = None  # the layers that are not recurrent
+    attn_layer_period: Annotated[int, Meta(ge=1)] = 8  # Jamba: layers n with n % period == offset have attention
+    attn_layer_offset: Annotated[int, Meta(ge=0)] = 4
+    expert_layer_period: Annotated[int, Meta(ge=1)] = 2  # likewise experts
+    expert_layer_offset: Annotated[int, Meta(ge=0)] = 1
+    mamba_intermediate_size: Size | None = None  # None: mamba_expand * hidden_size
+    mamba_dt_rank: Size | Literal["auto"] = "auto"
+    mixer_rms_eps: float = 1e-6  # FalconMamba
     mamba_n_heads: Size = 128
     mamba_d_head: Size | Literal["auto"] = "auto"
     mamba_n_groups: Size = 1

@@ -17,7 +17,7 @@ from .embedding import Table, TiedTable
 from .feed_forward import ExpertWeights, FeedForward
 from .linear import Linear
 from .ops import HeadLayout, Ops
-from .recurrent.recurrences import Recurrences
+from .recurrent.recurrences import Recurrences, SelectiveScan
 
 
 class Backend(Protocol):
@@ -62,6 +62,10 @@ class Backend(Protocol):
 
     def recurrences(self) -> Recurrences:
         """The operations of recurrent layers. Raises ConfigError if this backend has none."""
+        ...
+
+    def selective_scan(self) -> SelectiveScan:
+        """The operations of Mamba 1 beside `recurrences`. Raises ConfigError if this backend has none."""
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...

@@ -11,6 +11,7 @@ from .families.distilbert import DISTILBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
 from .families.falcon import FALCON
+from .families.falcon_mamba import FALCON_MAMBA
 from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
@@ -28,10 +29,12 @@ from .families.granitemoehybrid import GRANITE_MOE_HYBRID
 from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
+from .families.jamba import JAMBA
 from .families.lfm2 import LFM2
 from .families.lfm2_moe import LFM2_MOE
 from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
+from .families.mamba import MAMBA
 from .families.mamba2 import MAMBA2
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
@@ -124,4 +127,7 @@ FAMILIES = (
     GLM4_MOE_LITE,
     MINICPM3,
     QWEN3_NEXT,
+    MAMBA,
+    FALCON_MAMBA,
+    JAMBA,
 )

@@ -5,6 +5,7 @@
 #include "recurrent/state_rows.h"
 
 constexpr int SEGMENT = 32;  // tokens whose inputs are converted at once, to stay in level 1 and 2
+constexpr int EIGHT = 8;     // states of an output that stay in registers over the tokens of a segment
 
 // The number of elements with those that pad the last column.
 inline int in_columns(int size) { return (size + LANES_OF_COLUMN - 1) / LANES_OF_COLUMN * LANES_OF_COLUMN; }
@@ -45,4 +46,23 @@ template <class Element> void widen(const Element* from, float* to, int size) {
 template <class Element> void gather_tokens(const Element* from, int64_t stride, int count, float* to) {
   for (int t = 0; t < count; t++) to[t] = get(from + t * stride, 1)[0];
   for (int t = count; t < in_columns(count); t++) to[t] = 0.0f;
+}
+
+// Prefetches `size` elements of each token of a segment into level 2: the processor does not follow rows that are pages apart.
+template <class Element> void prefetch_segment(const Element* from, int64_t stride, int size) {
+  for (int t = 0; t < SEGMENT; t++)
+    for (int at = 0; at < size; at += 64 / sizeof(Element)) prefetch<2>(from + t * stride + at);
+}
+
+// `size` elements of token t as floats, a multiple of 8, in eights that lie `count` tokens apart: [size / 8, count, 8].
+template <class Element> void in_eights(const Element* from, int size, float* to, int t, int count) {
+  constexpr unsigned PIECE = std::min(LANES, EIGHT);
+  alignas(64) float wide[LANES];
+  each_vector(size, [&](int at, int n) {
+    store(wide, get(from + at, n));
+    for (unsigned i = 0; i < (unsigned)n; i += PIECE) {
+      const unsigned eight = (at + i) / EIGHT, offset = (at + i) % EIGHT;
+      std::memcpy(to + ((int64_t)eight * count + t) * EIGHT + offset, wide + i, PIECE * sizeof(float));
+    }
+  });
 }

@@ -22,6 +22,34 @@ struct Mamba2ScanParams {
 };
 API void mamba2_scan(Pool*, const Mamba2ScanParams*);
 
+// Mamba 1: state[n] = exp(dt * a[n]) * state[n] + dt * x * b[n]; y = sum over n of state[n] * c[n] + d * x, for each channel,
+// where dt = softplus(dt + dt_bias). State: [columns of channels, state_size, 16]. mamba1_scan.cpp.
+struct Mamba1ScanParams {
+  StateRows rows;
+  void* y;                           // [tokens, channels], tokens y_stride apart
+  const void *x, *dt;                // likewise, x_stride and dt_stride
+  const void *b, *c;                 // [tokens, state_size], tokens b_stride apart
+  const float* a;                    // as the state, times log2(e)
+  const float *d, *dt_bias;          // [channels]
+  int64_t y_stride, x_stride, dt_stride, b_stride;
+  int32_t channels;
+  int32_t state_size;                // a multiple of 8
+  int32_t dtype;
+};
+API void mamba1_scan(Pool*, const Mamba1ScanParams*);
+
+// Three parts of a row, each normalised to a mean square of 1, times weight; or without weights copied. mamba1_parts.cpp.
+struct NormPartsParams {
+  void* y;                           // [rows, steps + 2 * state_size], rows y_stride apart
+  const void* x;                     // likewise, x_stride
+  const float* weight;               // [steps + 2 * state_size], or null
+  int64_t y_stride, x_stride;
+  int32_t rows, steps, state_size;   // the parts have `steps`, state_size and state_size elements
+  float eps;
+  int32_t dtype;
+};
+API void norm_parts(Pool*, const NormPartsParams*);
+
 // Gated delta net: state = g * state; state[k] += key[k] * beta * (value - sum over k of key[k] * state[k]); y = sum over k of
 // query[k] * state[k], for each element of a value; g = exp(a * softplus(alpha + dt_bias)), beta = sigmoid(b); queries and keys
 // are normalised, queries scaled. State: [heads, columns of value_dim, key_dim, 16]. gated_delta.cpp.
@@ -53,7 +81,7 @@ struct GatedNormParams {
 };
 API void gated_norm(Pool*, const GatedNormParams*);
 
-// y = x * sigmoid(gate): the outputs of gated attention. gated_norm.cpp.
+// y = x * sigmoid(gate): the outputs of gated attention. gated_norm.cpp. With silu instead: those of Mamba 1. mamba1_parts.cpp.
 struct SigmoidGateParams {
   void* y;                           // [rows, size], rows y_stride apart
   const void *x, *gate;              // likewise, x_stride and gate_stride
@@ -61,3 +89,4 @@ struct SigmoidGateParams {
   int32_t rows, size, dtype;
 };
 API void sigmoid_gate(Pool*, const SigmoidGateParams*);
+API void silu_gate(Pool*, const SigmoidGateParams*);

@@ -202,7 +202,7 @@ def test_windows_follow_the_rule_of_each_family(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM is not supported; supported are LlamaForCausalLM"),
+        ({"architectures": ["RwkvForCausalLM"]}, r"RwkvForCausalLM is not supported; supported are LlamaForCausalLM"),
         ({"architectures": []}, "none in config.json"),
         ({"architectures": None}, "none in config.json"),
         ({"rms_norm_eps": -1e-6}, r"rms_norm_eps=-1e-06 must be at least 0 and less than 1"),
@@ -275,7 +275,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
     [
         ("XGLMForCausalLM", {"d_model": 64, "num_layers": 2, "attention_heads": 8}),
         ("GPTNeoForCausalLM", {"hidden_size": 64, "num_layers": 2, "num_heads": 8}),
-        ("MambaForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
+        ("RwkvForCausalLM", {"attention_hidden_size": 64, "hidden_size": 64}),
         ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
     ],
 )

@@ -62,6 +62,8 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "granite4",
         "qwen3-next",
         "nemotron-h",
+        "mamba",
+        *nightly("mamba-biased", "falcon-mamba", "jamba", "jamba-dense"),
         *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks", "nemotron-h-dense"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe", "glm4-moe", "llama4-experts", "gpt-oss"),
         *nightly(
@@ -85,7 +87,8 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
     [
         *("llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"),
         *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2", "lfm2", "granite4"),
-        *nightly("bamba", "granite4-dense", "nemotron-h-dense"),
+        "falcon-mamba",  # without its norms, random weights exceed float16
+        *nightly("bamba", "granite4-dense", "nemotron-h-dense", "jamba-dense"),
         *nightly("gpt-neox-in-turn", "gptj", "falcon", "falcon-two-norms", "falcon-in-turn", "phi", "stablelm"),
         *nightly("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
         *nightly("llama4", "nemotron", "arcee", "stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "mpt"),

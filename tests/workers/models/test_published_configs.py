@@ -25,6 +25,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # fields wit
 BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with attention
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "bamba": {"attn_layer_indices": [1]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts_per_tok": 8},
 }
 WIDE = 5120  # models of this width and more have one layer, others two

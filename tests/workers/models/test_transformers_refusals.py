@@ -72,7 +72,7 @@ def _own_modules(monkeypatch, tmp_path):
     ("name", "options", "reason"),
     [
         ("Ernie4_5_Moe", {}, "num_experts=64 means experts.*nearest architecture that runs natively is GraniteMoeFor"),
-        ("Mamba", {}, "state_size=16 means recurrent layers"),
+        ("RecurrentGemma", {}, "lru_width=128 means recurrent layers"),
         ("Youtu", {}, "kv_lora_rank=512 means latent attention"),
         ("XGLM", {}, "does not call the attention interface of transformers"),
         ("DiffLlama", {}, "layer 0 of 3 attends 2 times"),

@@ -1,13 +1,13 @@
-"""The gated norm of recurrent layers: against float64, and on every instruction set."""
+"""Norms and gates of recurrent layers: against float64, and on every instruction set."""
 
 import pytest
 import torch
 from torch.nn.functional import silu
 
-from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences
-from paged_serve.workers.backends.torch.recurrences import TorchRecurrences
+from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences, CpuSelectiveScan
+from paged_serve.workers.backends.torch.recurrences import TorchRecurrences, TorchSelectiveScan
 from paged_serve.workers.kernels.cpu.buffers import Buffers
-from paged_serve.workers.layers.recurrent.weights import GatedNorm
+from paged_serve.workers.layers.recurrent.weights import GatedNorm, PartNorms
 
 from ..portable_numbers import KINDS, assert_same_bits, normals, numbers
 
@@ -63,3 +63,34 @@ def test_a_gate_without_a_norm_is_a_sigmoid(dtype, isa_pools):
         torch.testing.assert_close(each.double(), exact, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
     for each in found[1:]:
         assert_same_bits(each, found[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_gate_of_mamba_1_is_a_silu(dtype, isa_pools):
+    x, gate = inputs(277, dtype)
+    exact = x.double() * silu(gate.double())
+    found = [CpuSelectiveScan(pool, Buffers()).silu_gated(x, gate).clone() for pool in isa_pools]
+    for each in (found[0], TorchSelectiveScan().silu_gated(x, gate)):
+        torch.testing.assert_close(each.double(), exact, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+    for each in found[1:]:
+        assert_same_bits(each, found[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_each_part_of_a_projection_of_mamba_1_is_normalised_alone(dtype, isa_pools):
+    steps, state_size = 37, 24
+    x, weight = numbers("plain", (5, steps + 2 * state_size + 3), 3).to(dtype)[:, 3:], normals((85,), 1)
+    norms = PartNorms(steps, state_size, weight, 1e-3)
+    parts = x.double().split([steps, state_size, state_size], 1)
+    exact = torch.cat([part / (part.square().mean(-1, keepdim=True) + 1e-3).sqrt() for part in parts], 1) * weight
+    found = [CpuSelectiveScan(pool, Buffers()).normed_parts(norms, x).clone() for pool in isa_pools]
+    for each in (found[0], TorchSelectiveScan().normed_parts(norms, x)):
+        torch.testing.assert_close(each.double(), exact, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+    for each in found[1:]:
+        assert_same_bits(each, found[0])
+
+
+def test_parts_without_norms_are_a_copy(isa_pools):
+    x = numbers("plain", (5, 88), 3)[:, 3:]
+    for backend in (TorchSelectiveScan(), CpuSelectiveScan(isa_pools[0], Buffers())):
+        assert torch.equal(backend.normed_parts(PartNorms(37, 24, None, 0.0), x), x)

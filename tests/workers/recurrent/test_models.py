@@ -6,7 +6,8 @@ import torch
 from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
 
-VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", pytest.param("bamba", marks=pytest.mark.nightly)]
+NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("bamba", "mamba", "falcon-mamba")]
+VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", *NIGHTLY]
 LENGTH = 1100  # several blocks of every model
 
 
@@ -70,7 +71,7 @@ def test_previous_contents_of_a_block_change_no_bit(model, alone):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("variant", ["qwen3-next", pytest.param("nemotron-h", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("variant", ["qwen3-next", "jamba", pytest.param("nemotron-h", marks=pytest.mark.nightly)])
 def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(variant, dtype, tmp_path, make_pool):
     """As in test_families.py, but by the median: a token for which rounding changes the experts has a large error."""
     if (pool := make_pool()) is None:
@@ -84,7 +85,7 @@ def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(var
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
-@pytest.mark.parametrize("variant", ["granite4", "qwen3-next", "nemotron-h"])
+@pytest.mark.parametrize("variant", ["granite4", "qwen3-next", "nemotron-h", "jamba", "mamba-biased"])
 def test_packed_weights_of_an_earlier_start_have_the_same_bits(variant, quantization, tmp_path, make_pool):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.backends.cuda.backend import WITHOUT_RECURRENCES, CudaBackend
+from paged_serve.workers.backends.cuda.backend import WITHOUT_RECURRENCES, WITHOUT_SELECTIVE_SCAN, CudaBackend
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
 
-from ..checkpoints import write_checkpoint
+from ..checkpoints import ours, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +121,60 @@ def test_infinity_is_understood_as_python_writes_it(folder, tmp_path):
 def test_cuda_is_refused():
     with pytest.raises(ConfigError, match=WITHOUT_RECURRENCES):
         CudaBackend(None, "sm_90", 1).recurrences()
+    with pytest.raises(ConfigError, match=WITHOUT_SELECTIVE_SCAN):
+        CudaBackend(None, "sm_90", 1).selective_scan()
+
+
+MAMBA = {"architectures": ["FalconMambaForCausalLM"], "vocab_size": 199, "hidden_size": 64, "num_hidden_layers": 2}
+JAMBA = {
+    "architectures": ["JambaForCausalLM"],
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "changed", "reason"),
+    [
+        (MAMBA, {"state_size": 15}, "no kernel knows a Mamba state size of 15; it must be a multiple of 8 up to 512"),
+        (MAMBA, {"state_size": 1024}, "no kernel knows a Mamba state size of 1024"),
+        (MAMBA, {"conv_kernel": 9}, "no kernel knows a convolution of width 9; it must be 2 to 8"),
+        (MAMBA, {"time_step_rank": 0}, "rank of a Mamba layer's time steps, 0, must be from 1 to its 128 channels"),
+        (MAMBA, {"time_step_rank": 129}, "time steps, 129, must be"),
+        (MAMBA, {"time_step_rank": "all"}, "mamba_dt_rank"),
+        (MAMBA, {"intermediate_size": 0}, "intermediate_size=0 must be at least 1"),
+        (MAMBA, {"mixer_rms_eps": 1.0}, "mixer_rms_eps=1 must be at least 0 and less than 1"),
+        (MAMBA, {"hidden_act": "gelu"}, "hidden_act=gelu is not supported for Mamba; only silu is"),
+        (JAMBA, {"mamba_d_state": 12}, "no kernel knows a Mamba state size of 12"),
+        (JAMBA, {"attn_layer_offset": 8}, "attn_layer_offset=8 must be less than attn_layer_period=8"),
+        (JAMBA, {"expert_layer_offset": 2}, "expert_layer_offset=2 must be less than expert_layer_period=2"),
+        (JAMBA, {"num_experts_per_tok": 17}, "num_experts_per_tok=17 must be from 1 to the number of experts, 16"),
+    ],
+    ids=str,
+)
+def test_a_field_of_mamba_1_is_refused_by_name(tmp_path, fields, changed, reason):
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    _, geometry = read_geometry(tmp_path)
+    assert [kind.step_rank for kind in geometry.recurrent if kind] == [4] * (2 if fields is MAMBA else 7)
+    (tmp_path / "config.json").write_text(json.dumps(fields | changed))
+    with pytest.raises(ConfigError, match=reason):
+        read_geometry(tmp_path)
+
+
+def test_a_projection_of_another_rank_is_refused_by_name(tmp_path):
+    write_checkpoint("mamba", tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"time_step_rank": 7}))
+    with pytest.raises(ConfigError, match=r"tensor backbone.layers.0.mixer.x_proj.weight has shape \[54, 96\], but"):
+        ours(tmp_path)
+
+
+def test_ranks_that_cannot_share_the_channels_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(MAMBA | {"intermediate_size": 130}))
+    _, geometry = read_geometry(tmp_path)
+    with pytest.raises(ConfigError, match="tensor_parallel_size=4 does not divide the 130 channels of its Mamba layer"):
+        geometry.check_tensor_parallel(4)

@@ -4,17 +4,44 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences
-from paged_serve.workers.backends.torch.recurrences import TorchRecurrences
+from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences, CpuSelectiveScan
+from paged_serve.workers.backends.torch.recurrences import TorchRecurrences, TorchSelectiveScan
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kv.state_rows import StateRows
-from paged_serve.workers.layers.recurrent.weights import GatedDelta, Mamba2
+from paged_serve.workers.layers.recurrent.weights import GatedDelta, Mamba1, Mamba2
 
 from ..portable_numbers import KINDS, assert_same_bits, normals, numbers
 from .schedules import Requests, at_once, mixed, one_by_one
 
 LENGTHS = (53, 1, 16, 2)
 BLOCK_SIZE = 48  # more than the tokens whose inputs the kernel converts at once
+
+
+class Mamba1Layer:
+    """The selective scan of Mamba 1 and its inputs."""
+
+    def __init__(self, channels, state_size):
+        a, d, bias = -normals((channels, state_size), 1).exp(), normals((channels,), 2), normals((channels,), 3) - 2
+        self.weights = Mamba1(a, d, bias)
+
+    def inputs(self, length, kind, dtype, seed):
+        """x; steps of all channels, and b and c, as columns of wider matrices."""
+        w = self.weights
+        x, wide = numbers(kind, (length, w.channels), seed), numbers(kind, (length, 2 * w.state_size + 5), seed + 2)
+        return [x.to(dtype), normals((length, w.channels + 3), seed + 1).to(dtype), wide.to(dtype)]
+
+    def run(self, recurrences, rows, states, x, steps, wide):
+        return selective(recurrences).scan(rows, states, self.weights, x, steps[:, 3:], wide[:, 5:])
+
+    def exact(self, x, steps, wide):
+        w, x = self.weights, x.double()
+        dt = softplus(steps[:, 3:].double() + w.dt_bias.double()).unsqueeze(2)
+        b, c = wide[:, 5:].double().unsqueeze(1).chunk(2, 2)
+        state, outputs = torch.zeros(w.channels, w.state_size, dtype=torch.float64), []
+        for t in range(len(x)):
+            state = torch.exp(dt[t] * w.a.double()) * state + dt[t] * x[t].unsqueeze(1) * b[t]
+            outputs.append((state * c[t]).sum(1) + w.d.double() * x[t])
+        return torch.stack(outputs)
 
 
 class Mamba2Layer:
@@ -81,6 +108,8 @@ class GatedDeltaLayer:
 
 
 LAYERS = {
+    "mamba 1": Mamba1Layer(160, 16),
+    "mamba 1, no whole columns": Mamba1Layer(71, 24),
     "mamba 2": Mamba2Layer(4, 64, 2, 128),
     "mamba 2, one group": Mamba2Layer(3, 48, 1, 16, (0.01, 0.5)),
     "mamba 2, no whole columns": Mamba2Layer(2, 20, 2, 24),
@@ -93,6 +122,13 @@ TOLERANCES = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float32: 2**-1
 
 def requests_of(layer, dtype, kind="plain", lengths=LENGTHS):
     return Requests.of([layer.inputs(n, kind, dtype, 10 + n) for n in lengths], BLOCK_SIZE)
+
+
+def selective(recurrences):
+    """The SelectiveScan of the same backend."""
+    if isinstance(recurrences, TorchRecurrences):
+        return TorchSelectiveScan()
+    return CpuSelectiveScan(recurrences._pool, recurrences._buffers)
 
 
 def states_for(layer, requests):
@@ -133,7 +169,7 @@ def test_scans_are_those_of_float64_for_any_rows_and_any_division_into_steps(nam
             assert_same_bits(found, own)
 
 
-@pytest.mark.parametrize("name", ["mamba 2", "gated delta"])
+@pytest.mark.parametrize("name", ["mamba 1", "mamba 2", "gated delta"])
 def test_a_request_may_start_from_a_full_block_of_another(name, cpu_recurrences):
     layer = LAYERS[name]
     requests = requests_of(layer, torch.float32, lengths=(100, 100))

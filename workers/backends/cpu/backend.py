@@ -25,7 +25,7 @@ from ...layers.embedding import Table, TiedTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear
 from ...layers.ops import HeadLayout, Ops
-from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
 from .attention import CpuPagedAttention
@@ -35,7 +35,7 @@ from .ops import CpuOps
 from .packed_experts import PackedExperts
 from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
 from .recorded_forward import RecordedForward
-from .recurrences import CpuRecurrences
+from .recurrences import CpuRecurrences, CpuSelectiveScan
 from .sampling import CpuPasses
 from .segments import in_segments, segments_of_rank
 
@@ -105,6 +105,9 @@ class CpuBackend:
 
     def recurrences(self) -> Recurrences:
         return CpuRecurrences(self._pool, self._buffers)
+
+    def selective_scan(self) -> SelectiveScan:
+        return CpuSelectiveScan(self._pool, self._buffers)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         if heads.head_dim > MAX_HEAD_DIM:

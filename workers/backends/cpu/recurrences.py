@@ -5,9 +5,10 @@ from torch import Tensor
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.recurrent.causal_conv import causal_conv
+from ...kernels.cpu.recurrent.mamba1 import mamba1_scan, norm_parts, silu_gate
 from ...kernels.cpu.recurrent.scans import gated_delta, gated_norm, mamba2_scan, sigmoid_gate
 from ...kv.state_rows import StateRows
-from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 
 
 class CpuRecurrences:
@@ -49,3 +50,22 @@ class CpuRecurrences:
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
         return sigmoid_gate(self._pool, x, gate, out)
+
+
+class CpuSelectiveScan:
+    def __init__(self, pool: Pool, buffers: Buffers):
+        self._pool = pool
+        self._buffers = buffers
+
+    def normed_parts(self, norms: PartNorms, x: Tensor) -> Tensor:
+        out = self._buffers.take("parts", len(x), x.shape[1], x.dtype)
+        return norm_parts(self._pool, x, norms.weight, (norms.steps, norms.state_size), norms.eps, out)
+
+    def scan(self, rows: StateRows, states: Tensor, weights: Mamba1, x: Tensor, dt: Tensor, b_and_c: Tensor) -> Tensor:
+        out = self._buffers.take("scanned", len(x), x.shape[1], x.dtype)
+        per_channel = weights.exponents, weights.d, weights.dt_bias
+        return mamba1_scan(self._pool, rows, states, x, dt, b_and_c, per_channel, out)
+
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
+        return silu_gate(self._pool, x, gate, out)

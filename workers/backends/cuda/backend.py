@@ -18,7 +18,7 @@ from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
-from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
 from .attention import CudaPagedAttention
 from .experts import CudaExperts
 from .fixed_rows import FixedRowsLinear
@@ -27,6 +27,7 @@ from .latent import CudaLatentHeads, LatentPlans, check_latent_sizes
 from .ops import CudaOps
 
 MAX_HEAD_DIM = 256
+WITHOUT_SELECTIVE_SCAN = "Mamba 1 has no CUDA kernels; use --device cpu"
 WITHOUT_RECURRENCES = "recurrent layers have no CUDA kernels; use --device cpu"
 WITHOUT_EXPERTS = (
     "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
@@ -109,6 +110,9 @@ class CudaBackend:
 
     def recurrences(self) -> Recurrences:
         raise ConfigError(WITHOUT_RECURRENCES)
+
+    def selective_scan(self) -> SelectiveScan:
+        raise ConfigError(WITHOUT_SELECTIVE_SCAN)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)

@@ -22,7 +22,7 @@ from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
-from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .attention import TorchOracle
@@ -30,7 +30,7 @@ from .experts import TorchExperts
 from .latent import TorchLatentHeads
 from .ops import TorchOps
 from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
-from .recurrences import TorchRecurrences
+from .recurrences import TorchRecurrences, TorchSelectiveScan
 from .single_rows import aligned, linear_by_rows
 from .single_tokens import SingleTokenAttention
 
@@ -101,6 +101,9 @@ class TorchBackend:
 
     def recurrences(self) -> Recurrences:
         return TorchRecurrences()
+
+    def selective_scan(self) -> SelectiveScan:
+        return TorchSelectiveScan()
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return TorchOracle()

@@ -11,7 +11,8 @@ from torch.nn.functional import pad, silu, softplus
 
 from ...checkpoint.recurrent.columns import LANES
 from ...kv.state_rows import StateRows
-from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
+from ...layers.norm import RMSNorm
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 
 
 class TorchRecurrences:
@@ -86,6 +87,32 @@ class TorchRecurrences:
 
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return (x.float() / (1.0 + (-gate.float()).exp())).to(x.dtype)
+
+
+class TorchSelectiveScan:
+    def normed_parts(self, norms: PartNorms, x: Tensor) -> Tensor:
+        if norms.weight is None:
+            return x.clone()
+        sizes = [norms.steps, norms.state_size, norms.state_size]
+        parts = zip(torch.split(x, sizes, 1), torch.split(norms.weight, sizes), strict=True)
+        return torch.cat([RMSNorm(weight, norms.eps)(part) for part, weight in parts], 1)
+
+    def scan(self, rows: StateRows, states: Tensor, weights: Mamba1, x: Tensor, dt: Tensor, b_and_c: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+
+        def step(state: Tensor, token: int) -> Tensor:
+            own, (b, c) = x[token].float(), b_and_c[token].float().chunk(2)
+            size = softplus(dt[token].float() + weights.dt_bias).unsqueeze(1)
+            state = (size * weights.a).exp() * state + size * own.unsqueeze(1) * b
+            out[token] = (state * c).sum(-1)[0] + weights.d * own
+            return state
+
+        _scan(rows, states, weights.channels, step)
+        return out
+
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        gates = gate.float()
+        return (x.float() * (gates / (1.0 + (-gates).exp()))).to(x.dtype)
 
 
 def _scan(rows: StateRows, states: Tensor, outputs: int, step: Callable[[Tensor, int], Tensor]) -> None:

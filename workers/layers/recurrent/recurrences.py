@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ...kv.state_rows import StateRows
-from .weights import CausalConv, GatedDelta, GatedNorm, Mamba2
+from .weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 
 
 class Recurrences(Protocol):
@@ -55,4 +55,24 @@ class Recurrences(Protocol):
 
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         """`x` times the sigmoid of `gate`, both [tokens, size], rounded once; rows of `gate` may be strided."""
+        ...
+
+
+class SelectiveScan(Protocol):
+    """The operations of Mamba 1, with the promises of Recurrences."""
+
+    def normed_parts(self, norms: PartNorms, x: Tensor) -> Tensor:
+        """`x` [tokens, steps + 2 * state_size] with each of its three parts normalised, rounded once, or a copy."""
+        ...
+
+    def scan(self, rows: StateRows, states: Tensor, weights: Mamba1, x: Tensor, dt: Tensor, b_and_c: Tensor) -> Tensor:
+        """The outputs of all channels, [tokens, channels], of inputs `x` and steps `dt`, both [tokens, channels].
+
+        `b_and_c` [tokens, 2 * state_size]; rows of the three may be strided. `states` [blocks, *weights.state_shape]
+        float32.
+        """
+        ...
+
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """`x` times the silu of `gate`, both [tokens, size], rounded once; rows of `gate` may be strided."""
         ...

@@ -1,10 +1,14 @@
 """The weights of the operations of recurrent layers, as one rank holds them."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ...checkpoint.recurrent.columns import state_shape
+from ...checkpoint.recurrent.columns import LANES, state_shape
+
+LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,6 +22,46 @@ class CausalConv:
     @property
     def width(self) -> int:
         return self.weight.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mamba1:
+    """The selective scan of Mamba 1: each number of a channel's state has its own decay.
+
+    decay = exp(dt * a), dt = softplus(dt + dt_bias).
+    """
+
+    a: Tensor  # [channels, state_size] float32, negative
+    d: Tensor  # [channels] float32
+    dt_bias: Tensor  # [channels] float32
+    exponents: Tensor = field(init=False)  # a * log2(e) as the states lie, zero-padded
+
+    def __post_init__(self) -> None:
+        padded = pad(self.a * LOG2_E, (0, 0, 0, -self.channels % LANES))
+        columns = padded.view(-1, LANES, self.state_size).transpose(1, 2).contiguous()
+        object.__setattr__(self, "exponents", columns.unsqueeze(0))
+
+    @property
+    def channels(self) -> int:
+        return self.a.shape[0]
+
+    @property
+    def state_size(self) -> int:
+        return self.a.shape[1]
+
+    @property
+    def state_shape(self) -> tuple[int, int, int, int]:
+        return state_shape(1, self.channels, self.state_size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartNorms:
+    """RMS norms of the three parts of a projection of Mamba 1: steps of low rank, b and c."""
+
+    steps: int  # elements
+    state_size: int  # elements of b, and of c
+    weight: Tensor | None  # [steps + 2 * state_size] float32; None: no norms
+    eps: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,14 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePo
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
-from .recurrent_names import GATED_DELTA_NAMES, MAMBA2_NAMES, GatedDeltaNames, Mamba2Names
+from .recurrent_names import (
+    GATED_DELTA_NAMES,
+    MAMBA1_NAMES,
+    MAMBA2_NAMES,
+    GatedDeltaNames,
+    Mamba1Names,
+    Mamba2Names,
+)
 
 LARGEST = 1e300  # of a field: its products with sizes are finite
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
@@ -99,6 +106,7 @@ class WeightNames:
     experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
     latent: LatentNames = LatentNames()
+    mamba1: Mamba1Names = MAMBA1_NAMES
     mamba2: Mamba2Names = MAMBA2_NAMES
     gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
     sinks: str = ""  # a vector with one sink per head; "": no sinks
@@ -111,7 +119,7 @@ class WeightNames:
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
-        names = ("experts", "short_convolution", "latent", "mamba2", "gated_delta")
+        names = ("experts", "short_convolution", "latent", "mamba1", "mamba2", "gated_delta")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_without(prefix, asdict(part))) for name, part in parts.items()}
         return replace(self, **parts, **_without(prefix, asdict(self)))

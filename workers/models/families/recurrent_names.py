@@ -4,6 +4,22 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Mamba1Names:
+    """Of a projection or the convolution, ".weight" and ".bias" follow."""
+
+    into: str = "model.layers.{}.mamba.in_proj"  # x, then gates
+    convolution: str = "model.layers.{}.mamba.conv1d"  # its weight is [channels, 1, width]
+    parts: str = "model.layers.{}.mamba.x_proj"  # steps of low rank, b and c
+    steps: str = "model.layers.{}.mamba.dt_proj"
+    a_log: str = "model.layers.{}.mamba.A_log"
+    d: str = "model.layers.{}.mamba.D"
+    steps_norm: str = "model.layers.{}.mamba.dt_layernorm.weight"
+    b_norm: str = "model.layers.{}.mamba.b_layernorm.weight"
+    c_norm: str = "model.layers.{}.mamba.c_layernorm.weight"
+    output: str = "model.layers.{}.mamba.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
 class Mamba2Names:
     """Of a projection or the convolution, ".weight" and ".bias" follow."""
 
@@ -29,5 +45,6 @@ class GatedDeltaNames:
     output: str = "model.layers.{}.linear_attn.out_proj"
 
 
+MAMBA1_NAMES = Mamba1Names()
 MAMBA2_NAMES = Mamba2Names()
 GATED_DELTA_NAMES = GatedDeltaNames()

@@ -25,7 +25,7 @@ class ProjectionReader(NormReader):
             name or parts[0].name,
             lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts]),
         )
-        bias_vector = self._bias(parts) if bias else None
+        bias_vector = self._bias(parts, name) if bias else None
         return self._product(weights, bias_vector)
 
     def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:

@@ -1,15 +1,16 @@
 """Reads the mixers of recurrent layers."""
 
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
+from ...checkpoint.recurrent.mamba1 import Mamba1Layer
 from ...checkpoint.recurrent.mamba2 import Mamba2Layer
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
 from ...mixers.mixer import Mixer
 from ...mixers.short_convolution import ShortConvolutionMixer
 from ..matrix_rows import stacked_rows
-from .gated_delta_reader import GatedDeltaReader
+from .mamba1_reader import Mamba1Reader
 
 
-class RecurrentReader(GatedDeltaReader):
+class RecurrentReader(Mamba1Reader):
     """Reads the mixer of a recurrent layer. Channels are divided among the ranks."""
 
     def _recurrent(self, index: int) -> Mixer:
@@ -17,6 +18,8 @@ class RecurrentReader(GatedDeltaReader):
         match kind:
             case ShortConvolution():
                 return self._short_convolution(index, kind)
+            case Mamba1Layer():
+                return self._mamba1(index, kind)
             case Mamba2Layer():
                 return self._mamba2(index, kind)
             case GatedDeltaLayer():

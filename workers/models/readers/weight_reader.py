@@ -53,9 +53,9 @@ class WeightReader:
         self._store = store  # reads packed weights from a file or writes them to one; None: neither
         self._loaded_bytes = 0
 
-    def _bias(self, parts: list[Rows]) -> Tensor:
-        """The biases of the given rows of several projections, as one vector."""
-        return self._tensor(f"{parts[0].name}.bias", lambda: self._read_bias(parts))
+    def _bias(self, parts: list[Rows], name: str = "") -> Tensor:
+        """The biases of the given rows of several projections, as one vector; `name` as in _column_parallel."""
+        return self._tensor(f"{name or parts[0].name}.bias", lambda: self._read_bias(parts))
 
     def _read_bias(self, parts: list[Rows]) -> Tensor:
         vector, at = self._empty(sum(map(len, parts))), 0

@@ -21,6 +21,25 @@ class CausalConvParams(ctypes.Structure):
     )
 
 
+class Mamba1ScanParams(ctypes.Structure):
+    _fields_ = (
+        ("rows", StateRows),
+        *((name, c_void_p) for name in ("y", "x", "dt", "b", "c", "a", "d", "dt_bias")),
+        *((name, c_int64) for name in ("y_stride", "x_stride", "dt_stride", "b_stride")),
+        *((name, c_int32) for name in ("channels", "state_size", "dtype")),
+    )
+
+
+class NormPartsParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "x", "weight")),
+        *((name, c_int64) for name in ("y_stride", "x_stride")),
+        *((name, c_int32) for name in ("rows", "steps", "state_size")),
+        ("eps", c_float),
+        ("dtype", c_int32),
+    )
+
+
 class Mamba2ScanParams(ctypes.Structure):
     _fields_ = (
         ("rows", StateRows),
@@ -63,6 +82,9 @@ class SigmoidGateParams(ctypes.Structure):
 
 RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "causal_conv": CausalConvParams,
+    "mamba1_scan": Mamba1ScanParams,
+    "norm_parts": NormPartsParams,
+    "silu_gate": SigmoidGateParams,
     "mamba2_scan": Mamba2ScanParams,
     "gated_delta": GatedDeltaParams,
     "gated_norm": GatedNormParams,
