@@ -11,6 +11,7 @@ from .families.distilbert import DISTILBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
 from .families.falcon import FALCON
+from .families.falcon_h1 import FALCON_H1
 from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
@@ -124,4 +125,5 @@ FAMILIES = (
     GLM4_MOE_LITE,
     MINICPM3,
     QWEN3_NEXT,
+    FALCON_H1,
 )

@@ -5,6 +5,7 @@ from torch import Tensor
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.recurrent.causal_conv import causal_conv
+from ...kernels.cpu.recurrent.factors import silu_gate
 from ...kernels.cpu.recurrent.scans import gated_delta, gated_norm, mamba2_scan, sigmoid_gate
 from ...kv.state_rows import StateRows
 from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
@@ -45,6 +46,9 @@ class CpuRecurrences:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
         last = norm.gates_last
         return gated_norm(self._pool, x, gate, norm.weight, norm.group_size, norm.eps, out, gates_last=last)
+
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return silu_gate(self._pool, x, gate, self._buffers.take("gated", len(x), x.shape[1], x.dtype))
 
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)

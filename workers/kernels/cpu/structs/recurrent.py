@@ -61,10 +61,20 @@ class SigmoidGateParams(ctypes.Structure):
     )
 
 
+class ScaleParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "x", "factors")),
+        *((name, c_int64) for name in ("y_stride", "x_stride")),
+        *((name, c_int32) for name in ("rows", "size", "dtype")),
+    )
+
+
 RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "causal_conv": CausalConvParams,
     "mamba2_scan": Mamba2ScanParams,
     "gated_delta": GatedDeltaParams,
     "gated_norm": GatedNormParams,
     "sigmoid_gate": SigmoidGateParams,
+    "silu_gate": SigmoidGateParams,
+    "scale_columns": ScaleParams,
 }
