@@ -6,7 +6,8 @@ import torch
 from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
 
-VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", pytest.param("bamba", marks=pytest.mark.nightly)]
+NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("bamba", "falcon-h1-with-norms")]
+VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", "falcon-h1", *NIGHTLY]
 LENGTH = 1100  # several blocks of every model
 
 
@@ -84,7 +85,7 @@ def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(var
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
-@pytest.mark.parametrize("variant", ["granite4", "qwen3-next", "nemotron-h"])
+@pytest.mark.parametrize("variant", ["granite4", "qwen3-next", "nemotron-h", "falcon-h1"])
 def test_packed_weights_of_an_earlier_start_have_the_same_bits(variant, quantization, tmp_path, make_pool):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")
