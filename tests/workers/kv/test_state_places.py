@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace as replace_fields
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.protocol.messages.worker import KVGroup
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup, NewRow, SchedulerOutput
 from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.budget import blocks_that_fit
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.state_places import LARGEST_BLOCK, STATE_ALIGNMENT, block_size_for, places_of
+from paged_serve.workers.kv.table_units import TableUnits
 from paged_serve.workers.models.loading import read_model
 from paged_serve.workers.process.rank import Rank
 
@@ -124,3 +128,25 @@ def test_a_cache_of_states_alone_that_cannot_be_allocated_is_refused_with_its_by
     layout, num_blocks = CacheLayout.of(alone, 1024, 16), 1 << 45
     with pytest.raises(ConfigError, match=f"needs {num_blocks * layout.bytes_per_block} bytes"):
         KVCache.allocate(alone, num_blocks, layout.block_size, groups=layout.groups)
+
+
+def test_block_ids_of_a_plan_are_in_the_units_of_their_groups():
+    new = NewRow(
+        row=1,
+        token_ids=pack_ids([5]),
+        prompt_len=1,
+        num_computed_tokens=0,
+        block_tables=(pack_ids([3, 7]), pack_ids([2])),
+        sampling_params=SamplingParams(),
+        seed=0,
+        eos_token_ids=(),
+    )
+    plan = SchedulerOutput(
+        epoch=0, step=0, new_rows=(new,), extended_tables=pack_ids([5, 2]), extended_block_ids=pack_ids([9, 8])
+    )
+    found = TableUnits((4, 1)).of(plan)
+    assert [list(unpack_ids(table)) for table in found.new_rows[0].block_tables] == [[12, 28], [2]]
+    assert list(unpack_ids(found.extended_block_ids)) == [9, 32]
+    assert TableUnits((1, 1)).of(plan) is plan
+    steady = replace_fields(plan, new_rows=(), extended_tables=b"", extended_block_ids=b"")
+    assert TableUnits((4, 1)).of(steady) is steady
