@@ -5,6 +5,7 @@
 #include "isa/isa.h"
 #include "latent/latent.h"
 #include "machine.h"
+#include "recurrent/factors.h"
 #include "recurrent/scans.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -86,6 +87,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(GatedDeltaParams)
   SIZE_OF(GatedNormParams)
   SIZE_OF(SigmoidGateParams)
+  SIZE_OF(ScaleParams)
   SIZE_OF(ScanParams)
   SIZE_OF(MaskParams)
   SIZE_OF(DrawParams)

@@ -47,7 +47,7 @@ class PagedLoop:
             groups, block_size = layout.groups, layout.block_size
         self.block_size = block_size
         self.cache = KVCache.allocate(model.geometry, num_blocks, block_size, model.tp_size, dtype=dtype, groups=groups)
-        self.kinds = self.cache.groups.kinds
+        self.kinds, self.units = self.cache.groups.kinds, self.cache.groups.table_units
         self.free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
         self._on_freed = on_freed
 
@@ -98,24 +98,25 @@ class PagedLoop:
             row_starts=torch.tensor(starts, dtype=torch.int32),
             kv_lens=torch.tensor(kv_lens, dtype=torch.int32),
             longest=max(kv_lens),
-            block_tables=[self._tables([row.tables[group] for row, _ in work]) for group in range(len(self.kinds))],
+            block_tables=[self._tables([row.tables[g] for row, _ in work], unit) for g, unit in enumerate(self.units)],
             slots=[
                 torch.tensor(
                     [
-                        row.tables[group][p // self.block_size] * self.block_size + p % self.block_size
+                        row.tables[group][p // self.block_size] * unit * self.block_size + p % self.block_size
                         for (row, _), ps in zip(work, positions, strict=True)
                         for p in ps
                     ]
                 )
-                for group in range(len(self.kinds))
+                for group, unit in enumerate(self.units)
             ],
             logit_tokens=torch.tensor([end - 1 for end in starts[1:]]),
             num_decode_rows=sum(count == 1 for _, count in work),
         )
 
-    def _tables(self, tables: list[list[int]]) -> Tensor:
+    def _tables(self, tables: list[list[int]], unit: int) -> Tensor:
         widest = max(map(len, tables))
-        return torch.tensor([table + [NOWHERE] * (widest - len(table)) for table in tables], dtype=torch.int32)
+        padded = torch.tensor([table + [NOWHERE] * (widest - len(table)) for table in tables])
+        return (padded * unit).clamp_max(NOWHERE).int()
 
     def prefill(self, row: LoopRow, chunk: int = 1 << 30) -> Tensor:
         """Compute the row's remaining tokens in chunks; returns the logits of each, [tokens, vocab]."""

@@ -13,6 +13,17 @@ NEMOTRON_LAYERS = {
 }
 # Layers have 96 channels. transformers would keep residuals in float32, whatever the dtype.
 MAMBA1_LAYERS = {"state_size": 24, "time_step_rank": 6, "residual_in_fp32": False}
+FALCON_H1_MULTIPLIERS = {
+    "embedding_multiplier": 5.7,
+    "lm_head_multiplier": 0.11,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 1.4,
+    "key_multiplier": 0.6,
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.7,
+    "ssm_multipliers": [0.35, 0.5, 0.7, 1.3, 0.6],
+    "mlp_multipliers": [0.88, 0.3],
+}
 RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
     "lfm2": {"family": "Lfm2", "num_hidden_layers": 5, "full_attn_idxs": [1, 4], "block_multiple_of": 32},
     "lfm2-moe": {
@@ -111,6 +122,33 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "n_groups": 1,
         "head_dim": 24,
         "use_bias": True,
+    },
+    "falcon-h1": {
+        "family": "FalconH1",
+        **MAMBA2_LAYERS,
+        "mamba_d_ssm": 160,
+        "mamba_d_head": 20,
+        "mamba_n_groups": 2,
+        "head_dim": 24,
+        **FALCON_H1_MULTIPLIERS,
+    },
+    "falcon-h1-with-norms": {
+        "family": "FalconH1",
+        **MAMBA2_LAYERS,
+        "mamba_d_ssm": 128,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": True,
+        "mamba_conv_bias": False,
+        "tie_word_embeddings": True,
+        **FALCON_H1_MULTIPLIERS,
+    },
+    "falcon-h1-gated-first": {
+        "family": "FalconH1",
+        **MAMBA2_LAYERS,
+        "mamba_d_ssm": None,
+        "mamba_n_groups": 2,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
     },
     "bamba": {"family": "Bamba", "attn_layer_indices": [1], **MAMBA2_LAYERS},
     "mamba": {"family": "Mamba", **MAMBA1_LAYERS},

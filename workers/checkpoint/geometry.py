@@ -11,6 +11,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from .attention_options import Latent
 from .experts import NUM_SHARES, Experts
+from .recurrent.multipliers import PartMultipliers
 from .recurrent.recurrent import Recurrent
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -81,6 +82,7 @@ class Multipliers:
     residual: float = 1.0  # of the outputs of attention and feed-forward
     logits: float = 1.0
     scores: float | None = None  # of attention scores; None: 1 / sqrt(head_dim)
+    parts: PartMultipliers | None = None  # of layers with attention beside a recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class Geometry:
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
     has_gated_attention: bool = False  # attention's outputs have a gate
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
+    is_beside_attention: bool = False  # recurrent layers have attention too, and the sum of both outputs
     lone_parts: tuple[Part, ...] = ()  # per layer: its only part. Empty: all layers have a mixer, then a feed-forward
     latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
 
@@ -157,7 +160,7 @@ class Geometry:
         return not self.lone_parts or self.lone_parts[layer] == "mixer"
 
     def has_attention(self, layer: int) -> bool:
-        return self.has_mixer(layer) and self.recurrent_of(layer) is None
+        return self.has_mixer(layer) and (self.recurrent_of(layer) is None or self.is_beside_attention)
 
     def state_bytes(self, tp_size: int) -> list[int]:
         """Bytes of the state of each recurrent layer on one rank."""

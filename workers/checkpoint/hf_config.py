@@ -14,6 +14,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
 from .geometry import Activation, RopeScaling
+from .recurrent.multipliers import PartMultipliers
 
 MAX_SIZE = 1 << 24  # more than any model has
 Size = Annotated[int, Meta(ge=-1, le=MAX_SIZE)]  # a value below 1 is reported by name later
@@ -132,6 +133,11 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     mamba_d_state: Size = 256
     mamba_d_conv: Size = 4
     mamba_expand: Size = 2
+    mamba_d_ssm: Size | None = None  # Falcon-H1: elements of all heads; None: mamba_expand * hidden_size
+    mamba_rms_norm: bool = False
+    mamba_norm_before_gate: bool = True
+    lm_head_multiplier: Annotated[float, Meta(gt=0)] = 1.0
+    part_multipliers: PartMultipliers = PartMultipliers()
     mamba_conv_bias: bool = True
     mamba_proj_bias: bool = False
     full_attention_interval: Annotated[int, Meta(ge=1)] = 4  # Qwen3-Next: every n-th layer has attention

@@ -6,7 +6,7 @@ import torch
 
 from ..checkpoint.geometry import Geometry
 from .kv_groups import KVGroups
-from .state_places import STATE_BLOCK, block_size_for, places_of
+from .state_places import STATE_ALIGNMENT, STATE_BLOCK, block_size_for, places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class CacheLayout:
             return cls(groups, block_size, block_size * per_token)
         if not groups.layers_per_group:
             block_size = -(-STATE_BLOCK // block_size) * block_size
-            places = places_of(sizes, 1, sum(sizes) + 64 * len(sizes))
+            places = places_of(sizes, sum(sizes) + STATE_ALIGNMENT * len(sizes))
             return cls(groups.with_states(geometry, places), block_size, places[-1].offset + sizes[-1])
         assert not geometry.latent, "keys and values of latent attention are one area, not two"
-        num_areas, of_area = 2 * groups.layers_per_group, geometry.area_bytes_per_token(tp_size, dtype)
-        block_size = block_size_for(sizes, num_areas, of_area, block_size)
-        places = places_of(sizes, num_areas, block_size * of_area)
+        of_areas = 2 * groups.layers_per_group * geometry.area_bytes_per_token(tp_size, dtype)
+        block_size = block_size_for(sizes, of_areas, block_size)
+        places = places_of(sizes, block_size * of_areas)
         return cls(groups.with_states(geometry, places), block_size, block_size * per_token)

@@ -22,10 +22,13 @@ class KVCache:
     With latent attention every rank holds one KV head, whose values are the first elements of its keys: the tensors of
     `values` are those of `keys`.
 
-    Layers of different groups may share a tensor: a block belongs to one group at a time. A recurrent layer has
-    no K and V (tensors of 0 blocks) but a state in each block, in the bytes of one of these tensors. In int8 each head
-    of a token has a scale for its key and one for its value. In fp8 (e4m3) there are no scales: values are rounded to
-    nearest even and saturate at 448.
+    Layers of different groups may share a tensor: a block belongs to one group at a time. A layer without attention has
+    tensors of 0 blocks. In int8 each head of a token has a scale for its key and one for its value. In fp8 (e4m3) there
+    are no scales: values are rounded to nearest even and saturate at 448.
+
+    In a model with states all areas of a block are adjacent in memory, and a state lies anywhere in a block. `keys` and
+    `values` of a layer then begin at the layer's area of block 0, and have a row for each area from there on: those of
+    block b are row b * groups.unit, which is what the block tables of KV groups hold (TableUnits).
     """
 
     keys: Sequence[Tensor]  # by layer
@@ -59,14 +62,12 @@ class KVCache:
         dtype = dtype or geometry.dtype
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)
         groups = groups or KVGroups.whole(geometry.num_layers)
-        tensors = range(groups.layers_per_group)
         sizes = [0 if kind is None else kind.state_bytes(tp_size, geometry.dtype) for kind in geometry.recurrent]
         try:
-            keys = [_empty(shape, dtype, device) for _ in tensors]
-            values = keys if geometry.latent else [_empty(shape, dtype, device) for _ in tensors]
-            coded = tensors if dtype == torch.int8 else ()
-            key_scales, value_scales = ([_empty(shape[:3], torch.float32, device) for _ in coded] for _ in "kv")
-            states = _states(groups, sizes, keys, values, (num_blocks, device))
+            keys, values, memory = _areas(groups, shape, dtype, device, are_same=bool(geometry.latent))
+            coded = dtype == torch.int8
+            scales = _areas(groups, shape[:3], torch.float32, device)[:2] if coded else ((), ())
+            states = _states(groups, sizes, memory, (num_blocks, device))
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
             each = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
             needed = num_blocks * max(each, _states_end(groups, sizes))
@@ -74,39 +75,52 @@ class KVCache:
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
                 "lower kv_cache_memory_bytes"
             ) from error
-        scales, none = list(zip(key_scales, value_scales, strict=True)), torch.empty((0, *shape[1:]), dtype=dtype)
+        pairs, none = list(zip(*scales, strict=True)), torch.empty((0, *shape[1:]), dtype=dtype)
         of_layer = groups.tensor_of_layer
         keys, values = ([none if index < 0 else held[index] for index in of_layer] for held in (keys, values))
-        scales_of = [scales[max(0, index)] for index in of_layer if coded]
+        scales_of = [pairs[max(0, index)] for index in of_layer if coded]
         return cls(keys, values, block_size, scales_of, groups, states)
 
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None
 
 
+def _areas(
+    groups: KVGroups, shape: tuple[int, ...], dtype: torch.dtype, device: str, *, are_same: bool = False
+) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
+    """The tensors of keys and of values, by the index in KVGroups.tensor_of_layer; `are_same`: values are keys.
+
+    With states they are views of one tensor, the last result: area by area, block by block.
+    """
+    tensors, unit = range(groups.layers_per_group), groups.unit
+    if not groups.places or not tensors:
+        keys = [_empty(shape, dtype, device) for _ in tensors]
+        return keys, keys if are_same else [_empty(shape, dtype, device) for _ in tensors], None
+    memory = _empty((shape[0] * unit, *shape[1:]), dtype, device)
+    end = (shape[0] - 1) * unit + 1
+    keys, values = ([memory[2 * index + odd :][:end] for index in tensors] for odd in (0, 1))
+    return keys, values, memory
+
+
 def _states_end(groups: KVGroups, sizes: Sequence[int]) -> int:
-    """The bytes of an area up to the end of its last state; 0 without states."""
+    """The bytes of a block up to the end of its last state; 0 without states."""
     ends = zip(groups.places, sizes, strict=True) if groups.places else ()
     return max((at.offset + size for at, size in ends if at is not None), default=0)
 
 
-def _states(
-    groups: KVGroups, sizes: Sequence[int], keys: Sequence[Tensor], values: Sequence[Tensor], place: tuple[int, str]
-) -> list[Tensor]:
-    """Each layer's states, of `sizes` bytes, as views of the tensors of keys and values: one area of a block each.
+def _states(groups: KVGroups, sizes: Sequence[int], memory: Tensor | None, place: tuple[int, str]) -> list[Tensor]:
+    """Each layer's states, of `sizes` bytes, as views of `memory`, which keys and values have, or else of their own.
 
     `place`: the number of blocks, and the device.
     """
     if not groups.places:
         return []
     num_blocks, device = place
-    areas = [
-        tensor.view(num_blocks, -1).view(torch.uint8) for pair in zip(keys, values, strict=True) for tensor in pair
-    ]
-    if not areas:
-        areas = [_empty((num_blocks, _states_end(groups, sizes)), torch.uint8, device)]
+    if memory is None:
+        memory = _empty((num_blocks, _states_end(groups, sizes)), torch.uint8, device)
+    blocks = memory.view(num_blocks, -1).view(torch.uint8)
     return [
-        areas[0][:0] if at is None else areas[at.area][:, at.offset : at.offset + size]
+        blocks[:0] if at is None else blocks[:, at.offset : at.offset + size]
         for at, size in zip(groups.places, sizes, strict=True)
     ]
 

@@ -3,7 +3,8 @@ attends to can be released.
 
 All groups take blocks of equal size in bytes from one pool, so all have the same number of attention layers. The cache
 has this number of tensors for keys and for values; layers of different groups share a tensor, with different blocks.
-Recurrent layers are in groups of their own, the last ones, and keep their states in the same tensors.
+Recurrent layers are in groups of their own, the last ones, and keep their states in the same tensors. A layer with
+keys, values and a state has a pair of groups, and its mixer gets a step made of both (mixers/mixer.py).
 """
 
 from collections.abc import Sequence
@@ -25,12 +26,23 @@ class KVGroups:
     """The groups of a model, and the place of each layer's keys and values."""
 
     windows: tuple[int, ...]  # per group: positions that a token attends to, itself included; 0: all
-    of_layer: tuple[int, ...]  # the group of each layer
+    of_layer: tuple[int, ...]  # the group of each layer; of one with both kinds, len(windows) + the index of its pair
     tensor_of_layer: tuple[int, ...]  # the index of the cache tensor with each layer's keys and values; -1: it has none
     layers_per_group: int  # a group with fewer layers takes the same memory; 0: the model has no attention
     attention_chunks: tuple[int, ...] = ()  # of each group, see AttentionMask; 0: none. Empty: no group has one
     places: tuple[StatePlace | None, ...] = ()  # of each layer's state; None: it has none. Empty: no layer has one
     num_state_groups: int = 0  # the last ones
+    pairs: tuple[tuple[int, int], ...] = ()  # (KV group, state group) of layers with both
+
+    @property
+    def unit(self) -> int:
+        """The rows that a block has in the tensors of keys and values: with states, one for each of its areas."""
+        return 2 * self.layers_per_group if self.places else 1
+
+    @property
+    def table_units(self) -> tuple[int, ...]:
+        """By group: what a block counts as in block tables."""
+        return (self.unit,) * (len(self.windows) - self.num_state_groups) + (1,) * self.num_state_groups
 
     @property
     def kinds(self) -> tuple[KVGroup, ...]:
@@ -59,13 +71,16 @@ class KVGroups:
 
     def with_states(self, geometry: Geometry, places: Sequence[StatePlace]) -> "KVGroups":
         """These groups of a model's attention layers, and after them those of its recurrent layers at `places`."""
-        states = iter(places)
+        states, count = iter(places), places[-1].group + 1
         place_of_layer = [None if kind is None else next(states) for kind in geometry.recurrent]
-        of_layer = [
-            group if place is None else len(self.windows) + place.group
-            for group, place in zip(self.of_layer, place_of_layer, strict=True)
-        ]
-        count = places[-1].group + 1
+        first, pairs, of_layer = len(self.windows), list[tuple[int, int]](), list(self.of_layer)
+        for layer, place in enumerate(place_of_layer):
+            if place is not None and self.tensor_of_layer[layer] < 0:
+                of_layer[layer] = first + place.group
+            elif place is not None:
+                pair = self.of_layer[layer], first + place.group
+                pairs += [pair] if pair not in pairs else []
+                of_layer[layer] = first + count + pairs.index(pair)
         if len(self.windows) + count > MAX_KV_GROUPS:
             raise ConfigError(
                 f"the states of the model's recurrent layers take {count} KV groups, more than {MAX_KV_GROUPS} in all; "
@@ -78,6 +93,7 @@ class KVGroups:
             attention_chunks=(*self.attention_chunks, *[0] * count) if self.attention_chunks else (),
             places=tuple(place_of_layer),
             num_state_groups=count,
+            pairs=tuple(pairs),
         )
 
     @classmethod

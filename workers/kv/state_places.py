@@ -1,7 +1,8 @@
 """Places of recurrent layers' states in the blocks of the KV cache.
 
-A block is a number of areas of equal size: an attention layer's keys are one, its values another. Each state lies
-within one area, and several small ones share an area. A model without attention has one area, for all its states.
+In a model with states a block is one piece of memory: areas of equal size, the keys of an attention layer being one
+area and its values another. A state lies anywhere in a block, over as many areas as it needs, and is never divided
+among blocks: kernels read it as one array. So one state must fit into a block, and small ones share it.
 """
 
 from collections.abc import Sequence
@@ -17,31 +18,28 @@ class StatePlace:
     """Where a layer's state begins in the blocks of its group."""
 
     group: int  # counted from the first state group
-    area: int
     offset: int  # bytes
 
 
-def places_of(sizes: Sequence[int], num_areas: int, area_bytes: int) -> list[StatePlace]:
-    """The places of states of `sizes` bytes, in order; each fits into an area."""
-    places, group, area, offset = [], 0, 0, 0
+def places_of(sizes: Sequence[int], block_bytes: int) -> list[StatePlace]:
+    """The places of states of `sizes` bytes, in order; each fits into a block."""
+    places, group, offset = [], 0, 0
     for size in sizes:
-        if offset + size > area_bytes:
-            area, offset = area + 1, 0
-        if area == num_areas:
-            group, area = group + 1, 0
-        places.append(StatePlace(group, area, offset))
+        if offset + size > block_bytes:
+            group, offset = group + 1, 0
+        places.append(StatePlace(group, offset))
         offset += -(-size // STATE_ALIGNMENT) * STATE_ALIGNMENT
     return places
 
 
-def block_size_for(sizes: Sequence[int], num_areas: int, bytes_per_token: int, multiple: int) -> int:
+def block_size_for(sizes: Sequence[int], bytes_per_token: int, multiple: int) -> int:
     """The tokens of a block: the least multiple of `multiple` with which states of `sizes` bytes take fewest groups.
 
-    It is at most LARGEST_BLOCK, unless one state needs a larger area. `bytes_per_token`: of one area.
+    It is at most LARGEST_BLOCK, unless one state needs a larger block. `bytes_per_token`: of a block's areas.
     """
     least = _round_up(-(-max(sizes) // bytes_per_token), multiple)
     sizes_tried = range(least, max(least, LARGEST_BLOCK) + 1, multiple)
-    return min(sizes_tried, key=lambda tokens: places_of(sizes, num_areas, tokens * bytes_per_token)[-1].group)
+    return min(sizes_tried, key=lambda tokens: places_of(sizes, tokens * bytes_per_token)[-1].group)
 
 
 def _round_up(count: int, multiple: int) -> int:

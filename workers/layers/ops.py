@@ -67,6 +67,10 @@ class Ops(Protocol):
         """Limits `x` [tokens, n] to [-limit, limit] in place; a NaN stays a NaN."""
         ...
 
+    def scale(self, x: Tensor, factors: Tensor, out: Tensor | None = None) -> Tensor:
+        """`x` [tokens, n] times `factors` [n] float32, rounded once, in `out` if given; which may be `x`."""
+        ...
+
     def rotate_and_cache(
         self, step: Any, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:

@@ -10,11 +10,16 @@ from ..kv.cache_view import CacheView
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupStep:
-    """The data that all layers of a KV group share in one step."""
+    """The data that all layers of a group share in one step.
 
-    view: CacheView
-    attention: Any  # the plan of AttentionBackend.plan
-    ops: Any  # from Ops.start_step
+    Layers with keys, values and a state (Falcon-H1) share the step of a pair of groups: `attention` and `ops` are those
+    of the group of keys and values, `view` is that of the group of states. Each part of such a layer finds what it
+    would find in a layer of its own, so that attention and recurrences do not differ between models.
+    """
+
+    view: CacheView  # attention does not read it
+    attention: Any = None  # the plan of AttentionBackend.plan; None: the group has states only
+    ops: Any = None  # from Ops.start_step, likewise
 
 
 class Mixer(Protocol):
@@ -25,5 +30,8 @@ class Mixer(Protocol):
     """
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden], output projection included. `step` is that of the layer's group."""
+        """[tokens, hidden] -> [tokens, hidden], output projection included.
+
+        `step` is that of the layer's group, or pair of groups.
+        """
         ...

@@ -30,16 +30,16 @@ from .decoder import DecoderLayer, Model
 from .matrix_rows import Rows, Span, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
+from .readers.beside_reader import BesideReader
 from .readers.gated_delta_reader import without_gates
 from .readers.latent_reader import LatentReader
-from .readers.recurrent_reader import RecurrentReader
 
 log = logging.getLogger(__name__)
 
 VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
-class Assembly(LatentReader, RecurrentReader):
+class Assembly(LatentReader, BesideReader):
     """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
@@ -156,14 +156,21 @@ class Assembly(LatentReader, RecurrentReader):
             feed_forward = self._feed_forward(index, ops)
             assert feed_forward is not None
             return LoneFeedForward(feed_forward)
-        if self._geometry.recurrent_of(index) is not None:
+        geometry = self._geometry
+        if not geometry.has_attention(index):
             return self._recurrent(index)
-        geometry, output = self._geometry, self._names.output.format(index)
         if geometry.latent is not None:
             return self._latent_attention(geometry.latent, self._attention_options(index), index, ops, backend)
+        attention = self._attention(index, ops, backend)
+        if geometry.recurrent_of(index) is not None:
+            return self._beside(attention, self._recurrent(index), ops)
+        return self._gated_attention(index, attention) if geometry.has_gated_attention else attention
+
+    def _attention(self, index: int, ops: Ops, backend: AttentionBackend) -> Attention:
+        geometry, output = self._geometry, self._names.output.format(index)
         query_norm, key_norm = self._head_norms(index)
         query_rows = geometry.num_heads * geometry.head_dim
-        attention = Attention(
+        return Attention(
             layer=index,
             qkv=self._query_key_value(index, ops),
             query_norm=query_norm,
@@ -173,7 +180,6 @@ class Assembly(LatentReader, RecurrentReader):
             ops=ops,
             backend=backend,
         )
-        return self._gated_attention(index, attention) if geometry.has_gated_attention else attention
 
     def _query_key_value(self, index: int, ops: Ops) -> Linear:
         geometry, names, group = self._geometry, self._names, self._group

@@ -11,6 +11,7 @@ from .families.distilbert import DISTILBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
 from .families.falcon import FALCON
+from .families.falcon_h1 import FALCON_H1
 from .families.falcon_mamba import FALCON_MAMBA
 from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
@@ -130,4 +131,5 @@ FAMILIES = (
     MAMBA,
     FALCON_MAMBA,
     JAMBA,
+    FALCON_H1,
 )

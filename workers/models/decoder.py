@@ -1,6 +1,6 @@
 """The decoder of all families."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -93,10 +93,14 @@ class Model:
         return normed
 
     def _steps(self, batch: InputBatch, cache: KVCache) -> list[GroupStep]:
-        """The step of each KV group."""
-        views = [CacheView.of(batch, cache, group) for group in range(len(cache.groups.windows))]
-        plans = self.attention.plan(views, self.geometry.heads_of_rank(self.tp_size))
-        return list(map(GroupStep, views, plans, self.ops.start_step(views)))
+        """The step of each KV group, then those of pairs (KVGroups.of_layer)."""
+        groups = cache.groups
+        views = [CacheView.of(batch, cache, group) for group in range(len(groups.windows))]
+        attended = views[: len(views) - groups.num_state_groups]
+        plans = self.attention.plan(attended, self.geometry.heads_of_rank(self.tp_size)) if attended else ()
+        steps = list(map(GroupStep, attended, plans, self.ops.start_step(attended) if attended else ()))
+        steps += [GroupStep(view) for view in views[len(attended) :]]
+        return steps + [replace(steps[own], view=views[states]) for own, states in groups.pairs]
 
     def _sum(self, hidden: Tensor, delta: Tensor, norm: Norm | None, multiplier: float = 1.0) -> Tensor:
         """Add `multiplier` times `delta` to `hidden` in place.

@@ -1,4 +1,4 @@
-"""Operations of some families on queries, keys and values before rotation, as Linears that wrap the projection."""
+"""Operations of some families on the results of a projection, as Linears that wrap it."""
 
 from collections.abc import Sequence
 
@@ -22,6 +22,23 @@ class ClippedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._ops.clip(self._product(x), self._limit)
+
+
+class ScaledLinear:
+    """Multiplies each column of the projection's results by its factor, after they are rounded.
+
+    The factors are not folded into the weights: weights times a factor would be rounded to the model's dtype once more,
+    or, if they are quantized, have other scales.
+    """
+
+    def __init__(self, product: Linear, ops: Ops, factors: Tensor):
+        self._product = product
+        self._ops = ops
+        self._factors = factors  # [outputs] float32
+
+    def __call__(self, x: Tensor) -> Tensor:
+        projected = self._product(x)
+        return self._ops.scale(projected, self._factors, out=projected)
 
 
 class WholeNorms:

@@ -131,6 +131,7 @@ def read_geometry(
         usual_max_len=max_seq_length(folder) if head in ("none", "projection") else family.usual_max_len,
         experts=_checked(family.experts(config)),
         recurrent=family.recurrent(config),
+        is_beside_attention=family.is_beside_attention,
         lone_parts=family.lone_parts(config),
         latent=latent,
         has_gated_attention=family.has_gated_attention,

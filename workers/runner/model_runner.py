@@ -32,6 +32,7 @@ from ..batch.request_rows import RequestRows
 from ..batch.staging import HostCopy
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
+from ..kv.table_units import TableUnits
 from ..layers.decode_step import DecodeStep, EagerDecodeStep
 from ..layers.model import Model
 from ..pooling.rows import PendingPooled, PoolingRows
@@ -98,6 +99,7 @@ class ModelRunner:
         sizes, num_groups = (num_rows, max_model_len, cache.block_size), len(cache.groups.windows)
         self._rows = RequestRows(*sizes, model.geometry.vocab_size, grammars, num_groups)
         self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups)
+        self._table_units = TableUnits(cache.groups.table_units)
         self._max_model_len = max_model_len
         # Shared by decode steps of every size: graphs of all sizes write to the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
@@ -113,6 +115,7 @@ class ModelRunner:
     def launch(self, plan: SchedulerOutput) -> PendingStep:
         """Put the step on the device's stream. Waits for earlier steps only if sampling needs their tokens."""
         started = time.perf_counter()
+        plan = self._table_units.of(plan)
         self._device_rows.apply(plan, self._rows.apply(plan))
         self._pooling.apply(plan.new_rows)
         arrays = step_arrays(self._rows, self._rows.decode_set, plan.chunks)

@@ -38,7 +38,7 @@ struct Mamba1ScanParams {
 };
 API void mamba1_scan(Pool*, const Mamba1ScanParams*);
 
-// Three parts of a row, each normalised to a mean square of 1, times weight; or without weights copied. mamba1_parts.cpp.
+// Three parts of a row, each normalised to a mean square of 1, times weight; or without weights copied. norm_parts.cpp.
 struct NormPartsParams {
   void* y;                           // [rows, steps + 2 * state_size], rows y_stride apart
   const void* x;                     // likewise, x_stride
@@ -81,7 +81,7 @@ struct GatedNormParams {
 };
 API void gated_norm(Pool*, const GatedNormParams*);
 
-// y = x * sigmoid(gate): the outputs of gated attention. gated_norm.cpp. With silu instead: those of Mamba 1. mamba1_parts.cpp.
+// y = x * sigmoid(gate): the outputs of gated attention. gated_norm.cpp.
 struct SigmoidGateParams {
   void* y;                           // [rows, size], rows y_stride apart
   const void *x, *gate;              // likewise, x_stride and gate_stride
@@ -89,4 +89,3 @@ struct SigmoidGateParams {
   int32_t rows, size, dtype;
 };
 API void sigmoid_gate(Pool*, const SigmoidGateParams*);
-API void silu_gate(Pool*, const SigmoidGateParams*);

@@ -129,9 +129,16 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
         "llama4",
         "stablelm-qk-norm",
         *("qwen2-moe", "glm4-moe", "llama4-experts", "gpt-oss"),
-        *("mamba2", "granite4", "qwen3-next", "nemotron-h", "falcon-mamba", "jamba"),
+        *("mamba2", "granite4", "qwen3-next", "nemotron-h", "falcon-mamba", "jamba", "falcon-h1"),
         *nightly(
-            "mamba", "mamba-biased", "jamba-dense", "mamba2-biased", "granite4-dense", "bamba", "nemotron-h-dense"
+            "mamba",
+            "mamba-biased",
+            "jamba-dense",
+            "mamba2-biased",
+            "granite4-dense",
+            "bamba",
+            "nemotron-h-dense",
+            "falcon-h1-with-norms",
         ),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
         *nightly("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),

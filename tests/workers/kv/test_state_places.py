@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace as replace_fields
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.protocol.messages.worker import KVGroup
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup, NewRow, SchedulerOutput
 from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.budget import blocks_that_fit
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.state_places import LARGEST_BLOCK, STATE_ALIGNMENT, block_size_for, places_of
+from paged_serve.workers.kv.table_units import TableUnits
 from paged_serve.workers.models.loading import read_model
 from paged_serve.workers.process.rank import Rank
 
@@ -34,16 +38,15 @@ def geometry(tmp_path):
 def test_no_two_states_of_a_group_overlap(seed):
     rng = random.Random(seed)
     sizes = [rng.choice((64, 100, 1000)) for _ in range(rng.randint(1, 40))]
-    num_areas, area_bytes = rng.randint(1, 12), rng.choice((1000, 1024, 4096))
+    block_bytes = rng.randint(1, 12) * rng.choice((1000, 1024, 4096))
     taken = set()
-    for place, size in zip(places_of(sizes, num_areas, area_bytes), sizes, strict=True):
+    for place, size in zip(places_of(sizes, block_bytes), sizes, strict=True):
         assert place.offset % STATE_ALIGNMENT == 0
-        assert place.offset + size <= area_bytes
-        assert place.area < num_areas
-        own = {(place.group, place.area, at) for at in range(place.offset, place.offset + size)}
+        assert place.offset + size <= block_bytes
+        own = {(place.group, at) for at in range(place.offset, place.offset + size)}
         assert not own & taken
         taken |= own
-    groups = [place.group for place in places_of(sizes, num_areas, area_bytes)]
+    groups = [place.group for place in places_of(sizes, block_bytes)]
     assert groups == sorted(groups)
     assert set(groups) == set(range(groups[-1] + 1))
 
@@ -51,16 +54,17 @@ def test_no_two_states_of_a_group_overlap(seed):
 @pytest.mark.parametrize(
     ("state", "count", "layers", "per_token", "size", "groups"),
     [
-        (8 << 10, 10, 6, 1024, 16, 1),  # LFM2 1.2B: two states share an area of 16 KiB
-        (2 << 20, 36, 12, 1024, 2048, 2),  # a state of 2 MiB needs an area of its own, and more than LARGEST_BLOCK
-        (64 << 10, 24, 4, 1024, 192, 1),  # three states in each of 8 areas
+        (8 << 10, 10, 6, 1024, 16, 1),  # LFM2 1.2B: all states take less than half of a block of 16 tokens
+        (2 << 20, 36, 12, 1024, 512, 6),  # six states of 2 MiB lie over the areas of a block
+        (64 << 10, 24, 4, 1024, 192, 1),  # all in one block, none across more areas than it needs
         (256 << 10, 24, 1, 1024, 512, 6),  # blocks do not grow beyond LARGEST_BLOCK to save groups
+        (2 << 20, 2, 1, 1024, 1024, 2),  # unless one state needs it
     ],
 )
 def test_the_block_size_is_the_least_with_the_fewest_groups(state, count, layers, per_token, size, groups):
-    found = block_size_for([state] * count, 2 * layers, per_token, 16)
+    found = block_size_for([state] * count, 2 * layers * per_token, 16)
     assert found == size
-    assert places_of([state] * count, 2 * layers, found * per_token)[-1].group + 1 == groups
+    assert places_of([state] * count, found * 2 * layers * per_token)[-1].group + 1 == groups
     assert found <= max(LARGEST_BLOCK, state // per_token)
 
 
@@ -70,7 +74,9 @@ def test_states_and_keys_of_one_block_are_the_same_bytes(geometry, dtype, tp_siz
     layout = CacheLayout.of(geometry, 10_000, 16, tp_size, dtype)
     shape = geometry, 5, layout.block_size, tp_size
     cache = KVCache.allocate(*shape, dtype=dtype, groups=layout.groups)
-    assert [len(keys) for keys in cache.keys] == [0, 5, 0, 0, 5]
+    unit = layout.groups.unit
+    assert (unit, layout.groups.table_units) == (4, (4, 1))
+    assert [len(keys) for keys in cache.keys] == [0, 4 * unit + 1, 0, 0, 4 * unit + 1]
     assert [len(states) for states in cache.states] == [5, 0, 5, 5, 0]
     assert [states.shape[1] for states in cache.states if len(states)] == geometry.state_bytes(tp_size)
     areas = [tensor for pair in zip(cache.keys, cache.values, strict=True) for tensor in pair if len(tensor)]
@@ -78,14 +84,14 @@ def test_states_and_keys_of_one_block_are_the_same_bytes(geometry, dtype, tp_siz
         area.view(torch.uint8).zero_()
     for index, states in enumerate(cache.states):
         states[2:3] = index + 1
-    block = torch.cat([area[2].view(torch.uint8).flatten() for area in areas])
+    block = torch.cat([area[2 * unit].view(torch.uint8).flatten() for area in areas])
     expected = [states.shape[1] if len(states) else 0 for states in cache.states]
     assert [int((block == index + 1).sum()) for index in range(5)] == expected
-    others = [area.view(torch.uint8)[block].sum() for area in areas for block in (0, 1, 3, 4)]
+    others = [area.view(torch.uint8)[block * unit].sum() for area in areas for block in (0, 1, 3, 4)]
     assert not any(map(bool, others)), "another block was written"
-    held = sum(tensor.nbytes for tensor in areas)
-    coded = sum(s.nbytes for pair in {id(pair[0]): pair for pair in cache.scales}.values() for s in pair)
-    assert held + coded == 5 * layout.bytes_per_block
+    rows = [areas[0], *cache.scales[1][:1]] if cache.scales else [areas[0]]
+    held = sum(unit * row[0].nbytes for row in rows)
+    assert held == layout.bytes_per_block
 
 
 def test_a_model_without_attention_has_blocks_of_its_own(geometry):
@@ -122,3 +128,25 @@ def test_a_cache_of_states_alone_that_cannot_be_allocated_is_refused_with_its_by
     layout, num_blocks = CacheLayout.of(alone, 1024, 16), 1 << 45
     with pytest.raises(ConfigError, match=f"needs {num_blocks * layout.bytes_per_block} bytes"):
         KVCache.allocate(alone, num_blocks, layout.block_size, groups=layout.groups)
+
+
+def test_block_ids_of_a_plan_are_in_the_units_of_their_groups():
+    new = NewRow(
+        row=1,
+        token_ids=pack_ids([5]),
+        prompt_len=1,
+        num_computed_tokens=0,
+        block_tables=(pack_ids([3, 7]), pack_ids([2])),
+        sampling_params=SamplingParams(),
+        seed=0,
+        eos_token_ids=(),
+    )
+    plan = SchedulerOutput(
+        epoch=0, step=0, new_rows=(new,), extended_tables=pack_ids([5, 2]), extended_block_ids=pack_ids([9, 8])
+    )
+    found = TableUnits((4, 1)).of(plan)
+    assert [list(unpack_ids(table)) for table in found.new_rows[0].block_tables] == [[12, 28], [2]]
+    assert list(unpack_ids(found.extended_block_ids)) == [9, 32]
+    assert TableUnits((1, 1)).of(plan) is plan
+    steady = replace_fields(plan, new_rows=(), extended_tables=b"", extended_block_ids=b"")
+    assert TableUnits((4, 1)).of(steady) is steady

@@ -63,7 +63,9 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "qwen3-next",
         "nemotron-h",
         "mamba",
+        "falcon-h1",
         *nightly("mamba-biased", "falcon-mamba", "jamba", "jamba-dense"),
+        *nightly("falcon-h1-with-norms", "falcon-h1-gated-first"),
         *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks", "nemotron-h-dense"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe", "glm4-moe", "llama4-experts", "gpt-oss"),
         *nightly(
@@ -86,9 +88,9 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
     "variant",
     [
         *("llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"),
-        *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2", "lfm2", "granite4"),
+        *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2", "lfm2", "granite4", "falcon-h1"),
         "falcon-mamba",  # without its norms, random weights exceed float16
-        *nightly("bamba", "granite4-dense", "nemotron-h-dense", "jamba-dense"),
+        *nightly("bamba", "granite4-dense", "nemotron-h-dense", "jamba-dense", "falcon-h1-with-norms"),
         *nightly("gpt-neox-in-turn", "gptj", "falcon", "falcon-two-norms", "falcon-in-turn", "phi", "stablelm"),
         *nightly("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
         *nightly("llama4", "nemotron", "arcee", "stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "mpt"),

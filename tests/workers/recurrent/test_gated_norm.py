@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
+from paged_serve.workers.backends.cpu.ops import CpuOps
 from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences, CpuSelectiveScan
+from paged_serve.workers.backends.torch.ops import TorchOps
 from paged_serve.workers.backends.torch.recurrences import TorchRecurrences, TorchSelectiveScan
 from paged_serve.workers.kernels.cpu.buffers import Buffers
+from paged_serve.workers.layers.ops import HeadLayout
 from paged_serve.workers.layers.recurrent.weights import GatedNorm, PartNorms
 
 from ..portable_numbers import KINDS, assert_same_bits, normals, numbers
@@ -54,26 +57,30 @@ def test_every_instruction_set_has_the_same_bits(sizes, dtype, gates_last, kind,
         assert_same_bits(each, found[0])
 
 
+@pytest.mark.parametrize("gate_kind", ["sigmoid", "silu"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_gate_without_a_norm_is_a_sigmoid(dtype, isa_pools):
+def test_a_gate_without_a_norm_is_a_sigmoid_or_silu(dtype, gate_kind, isa_pools):
     x, gate = inputs(277, dtype)
-    exact = x.double() * gate.double().sigmoid()
-    found = [CpuRecurrences(pool, Buffers()).sigmoid_gated(x, gate).clone() for pool in isa_pools]
-    for each in (found[0], TorchRecurrences().sigmoid_gated(x, gate)):
+    exact = x.double() * (silu if gate_kind == "silu" else torch.sigmoid)(gate.double())
+    gated = f"{gate_kind}_gated"
+    found = [getattr(CpuRecurrences(pool, Buffers()), gated)(x, gate).clone() for pool in isa_pools]
+    for each in (found[0], getattr(TorchRecurrences(), gated)(x, gate)):
         torch.testing.assert_close(each.double(), exact, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
     for each in found[1:]:
         assert_same_bits(each, found[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_gate_of_mamba_1_is_a_silu(dtype, isa_pools):
-    x, gate = inputs(277, dtype)
-    exact = x.double() * silu(gate.double())
-    found = [CpuSelectiveScan(pool, Buffers()).silu_gated(x, gate).clone() for pool in isa_pools]
-    for each in (found[0], TorchSelectiveScan().silu_gated(x, gate)):
-        torch.testing.assert_close(each.double(), exact, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
-    for each in found[1:]:
-        assert_same_bits(each, found[0])
+def test_columns_are_scaled_in_place_and_rounded_once(dtype, isa_pools):
+    factors, x = normals((277,), 2), inputs(277, dtype)[1]
+    exact = (x.double() * factors.double()).to(torch.float32).to(dtype)
+    heads = HeadLayout(1, 1, 16, ())
+    for ops in (TorchOps(heads), *(CpuOps(pool, Buffers(), heads) for pool in isa_pools)):
+        assert_same_bits(ops.scale(x, factors).clone(), exact)
+        wide = torch.cat([x, x], 1)
+        part = wide[:, 277:]
+        assert ops.scale(part, factors, out=part) is part
+        assert_same_bits(wide, torch.cat([x, exact], 1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -6,8 +6,10 @@ import torch
 from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
 
-NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("bamba", "mamba", "falcon-mamba")]
-VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", *NIGHTLY]
+NIGHTLY = [
+    pytest.param(name, marks=pytest.mark.nightly) for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms")
+]
+VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1", *NIGHTLY]
 LENGTH = 1100  # several blocks of every model
 
 
@@ -85,7 +87,7 @@ def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(var
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
-@pytest.mark.parametrize("variant", ["granite4", "qwen3-next", "nemotron-h", "jamba", "mamba-biased"])
+@pytest.mark.parametrize("variant", ["granite4", "qwen3-next", "nemotron-h", "jamba", "mamba-biased", "falcon-h1"])
 def test_packed_weights_of_an_earlier_start_have_the_same_bits(variant, quantization, tmp_path, make_pool):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")

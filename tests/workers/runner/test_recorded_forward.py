@@ -216,7 +216,9 @@ def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
     assert tables == 3
 
 
-@pytest.mark.parametrize("variant", ["lfm2", "mamba", "mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba"])
+@pytest.mark.parametrize(
+    "variant", ["lfm2", "mamba", "mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1"]
+)
 def test_recurrent_layers_run_in_one_call(make_model, tmp_path, variant):
     write_checkpoint(variant, tmp_path)
     answers = []

@@ -9,6 +9,7 @@ from ...checkpoint.geometry import Activation
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.elementwise import activate, cap_logits, clip, normalise, rotate_and_cache
 from ...kernels.cpu.library import Pool
+from ...kernels.cpu.recurrent.factors import scale_columns
 from ...kv.cache_view import CacheView
 from ...layers.norm import Norm, RMSNorm, bias_of, weight_of
 from ...layers.ops import HeadLayout, KernelStep
@@ -42,6 +43,11 @@ class CpuOps:
 
     def clip(self, x: Tensor, limit: float) -> Tensor:
         return clip(self._pool, x, limit)
+
+    def scale(self, x: Tensor, factors: Tensor, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = self._buffers.take("scaled", len(x), x.shape[1], x.dtype)
+        return scale_columns(self._pool, x, factors, out)
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None

@@ -5,7 +5,8 @@ from torch import Tensor
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.recurrent.causal_conv import causal_conv
-from ...kernels.cpu.recurrent.mamba1 import mamba1_scan, norm_parts, silu_gate
+from ...kernels.cpu.recurrent.factors import silu_gate
+from ...kernels.cpu.recurrent.mamba1 import mamba1_scan, norm_parts
 from ...kernels.cpu.recurrent.scans import gated_delta, gated_norm, mamba2_scan, sigmoid_gate
 from ...kv.state_rows import StateRows
 from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
@@ -47,6 +48,9 @@ class CpuRecurrences:
         last = norm.gates_last
         return gated_norm(self._pool, x, gate, norm.weight, norm.group_size, norm.eps, out, gates_last=last)
 
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return silu_gate(self._pool, x, gate, self._buffers.take("gated", len(x), x.shape[1], x.dtype))
+
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
         return sigmoid_gate(self._pool, x, gate, out)
@@ -65,7 +69,3 @@ class CpuSelectiveScan:
         out = self._buffers.take("scanned", len(x), x.shape[1], x.dtype)
         per_channel = weights.exponents, weights.d, weights.dt_bias
         return mamba1_scan(self._pool, rows, states, x, dt, b_and_c, per_channel, out)
-
-    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
-        out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
-        return silu_gate(self._pool, x, gate, out)

@@ -63,6 +63,10 @@ class TorchOps:
     def clip(self, x: Tensor, limit: float) -> Tensor:
         return x.clamp_(-limit, limit)
 
+    def scale(self, x: Tensor, factors: Tensor, out: Tensor | None = None) -> Tensor:
+        scaled = (x.float() * factors).to(x.dtype)
+        return scaled if out is None else out.copy_(scaled)
+
     def rotate_and_cache(
         self, step: TorchStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:

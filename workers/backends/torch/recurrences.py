@@ -85,6 +85,10 @@ class TorchRecurrences:
         scaled = normed.view(x.shape) * norm.weight
         return (scaled * gates if norm.gates_last else scaled).to(x.dtype)
 
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        gates = gate.float()
+        return (x.float() * (gates / (1.0 + (-gates).exp()))).to(x.dtype)
+
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return (x.float() / (1.0 + (-gate.float()).exp())).to(x.dtype)
 
@@ -109,10 +113,6 @@ class TorchSelectiveScan:
 
         _scan(rows, states, weights.channels, step)
         return out
-
-    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
-        gates = gate.float()
-        return (x.float() * (gates / (1.0 + (-gates).exp()))).to(x.dtype)
 
 
 def _scan(rows: StateRows, states: Tensor, outputs: int, step: Callable[[Tensor, int], Tensor]) -> None:

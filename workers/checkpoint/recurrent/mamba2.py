@@ -1,7 +1,8 @@
 """The recurrence of Mamba 2 (arXiv 2405.21060), which several hybrid families have too."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
 import torch
 
@@ -11,11 +12,12 @@ from .columns import STATE_BYTES, conv_bytes, state_shape
 
 STATE_MULTIPLE, MAX_STATE_SIZE = 8, 512  # that the kernels know
 MAX_WIDTH = 8
+Gating = Literal["before_norm", "after_norm", "alone"]  # alone: there is no norm
 
 
 @dataclass(frozen=True, slots=True)
 class Mamba2Layer:
-    """A projection, a convolution, a scan with one decay per head, a gated norm, and a projection.
+    """A projection, a convolution, a scan with one decay per head, a gate, mostly with a norm, and a projection.
 
     A layer's state is that of the convolution, [width - 1, channels] in the model's dtype, and, from the next multiple
     of ALIGNMENT bytes on, that of the scan (columns.py). Heads are divided among ranks, groups as far as possible.
@@ -29,6 +31,7 @@ class Mamba2Layer:
     has_bias: bool  # of both projections
     has_conv_bias: bool
     dt_limits: tuple[float, float]
+    gating: Gating = "before_norm"
 
     def check(self) -> None:
         """Raises ConfigError for sizes that no kernel knows."""
@@ -76,10 +79,7 @@ class Mamba2Layer:
     def of_rank(self, tp_size: int) -> "Mamba2Layer":
         """The sizes of one rank's share."""
         first, last = self.groups_of(0, tp_size)
-        return Mamba2Layer(
-            *(self.heads // tp_size, self.head_dim, last - first, self.state_size, self.width),
-            *(self.has_bias, self.has_conv_bias, self.dt_limits),
-        )
+        return replace(self, heads=self.heads // tp_size, groups=last - first)
 
     def state_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
         share = self.of_rank(tp_size)

@@ -53,6 +53,10 @@ class Recurrences(Protocol):
         """`x` [tokens, size] normalised and gated, rounded once; rows of `gate` may be strided."""
         ...
 
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """`x` times silu(gate), both [tokens, size], rounded once; rows of `gate` may be strided."""
+        ...
+
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         """`x` times the sigmoid of `gate`, both [tokens, size], rounded once; rows of `gate` may be strided."""
         ...
@@ -71,8 +75,4 @@ class SelectiveScan(Protocol):
         `b_and_c` [tokens, 2 * state_size]; rows of the three may be strided. `states` [blocks, *weights.state_shape]
         float32.
         """
-        ...
-
-    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
-        """`x` times the silu of `gate`, both [tokens, size], rounded once; rows of `gate` may be strided."""
         ...

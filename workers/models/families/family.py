@@ -272,6 +272,7 @@ class Family:
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
     recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = no_recurrent_layers  # per layer; None: attention
+    is_beside_attention: bool = False  # recurrent layers have attention too
     lone_parts: Callable[[HFConfig], tuple[Part, ...]] = both_parts  # per layer, see Geometry
     has_gated_attention: bool = False  # query projections have a gate after each head's query
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions

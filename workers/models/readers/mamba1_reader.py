@@ -12,10 +12,10 @@ from ...layers.recurrent.weights import Mamba1, PartNorms
 from ...mixers.mamba1 import Mamba1Mixer
 from ...mixers.mixer import Mixer
 from ..matrix_rows import Rows, Span
-from .gated_delta_reader import GatedDeltaReader
+from .mamba2_reader import Mamba2Reader
 
 
-class Mamba1Reader(GatedDeltaReader):
+class Mamba1Reader(Mamba2Reader):
     """Channels are divided among the ranks; the product from them to steps, b and c is summed over the ranks."""
 
     @cached_property

@@ -11,7 +11,7 @@ from ...checkpoint.recurrent.mamba2 import Mamba2Layer
 from ...layers.recurrent.recurrences import Recurrences
 from ...layers.recurrent.weights import CausalConv, GatedNorm, Mamba2
 from ...mixers.mamba2 import Mamba2Mixer
-from ...mixers.mixer import Mixer
+from ...mixers.norm_gate import Gate, NormGate
 from ..matrix_rows import Rows, Span
 from .feed_forward_reader import FeedForwardReader
 
@@ -23,7 +23,7 @@ class Mamba2Reader(FeedForwardReader):
     def _recurrences(self) -> Recurrences:
         return self._backend.recurrences()
 
-    def _mamba2(self, index: int, kind: Mamba2Layer) -> Mixer:
+    def _mamba2(self, index: int, kind: Mamba2Layer) -> Mamba2Mixer:
         names, hidden, group = self._names.mamba2, self._geometry.hidden_size, self._group
         share, inner = kind.of_rank(group.size), kind.inner_size
         into, convolution = names.into.format(index), names.convolution.format(index)
@@ -41,10 +41,9 @@ class Mamba2Reader(FeedForwardReader):
                 convolution, kind.channels, kind.width, [(a - inner, b - inner) for a, b in of_conv], kind.has_conv_bias
             ),
             scan=Mamba2(-a_log.exp(), d, dt_bias, kind.head_dim, share.groups, kind.state_size, kind.dt_limits),
-            norm=self._gated_norm(names.norm.format(index), kind),
+            gate=self._gate(names.norm.format(index), kind),
             output=self._row_parallel(names.output.format(index), hidden, inner, kind.has_bias),
             recurrences=self._recurrences,
-            group=group,
         )
 
     def _convolution(
@@ -69,12 +68,15 @@ class Mamba2Reader(FeedForwardReader):
         self._loaded(held.nbytes)
         return held
 
-    def _gated_norm(self, name: str, kind: Mamba2Layer) -> GatedNorm:
-        """Of this rank's elements, if these are whole groups; else of all."""
+    def _gate(self, name: str, kind: Mamba2Layer) -> Gate:
+        """With a norm of this rank's elements, if these are whole groups; else of all."""
+        if kind.gating == "alone":
+            return self._recurrences.silu_gated
         weight, (first, last) = self._vector(name, kind.inner_size).float(), self._even_span(kind.inner_size)
         if (last - first) % kind.norm_size == 0:
             weight = weight[first:last].contiguous()
-        return GatedNorm(weight, kind.norm_size, self._geometry.norm_eps)
+        norm = GatedNorm(weight, kind.norm_size, self._geometry.norm_eps, kind.gating == "after_norm")
+        return NormGate(norm, self._recurrences, self._group)
 
     def _per_head(self, name: str, heads: int) -> Tensor:
         """A vector of all heads in float32, not rounded to the model's dtype: decays are powers of it."""

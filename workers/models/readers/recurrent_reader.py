@@ -7,10 +7,11 @@ from ...checkpoint.recurrent.short_convolution import ShortConvolution
 from ...mixers.mixer import Mixer
 from ...mixers.short_convolution import ShortConvolutionMixer
 from ..matrix_rows import stacked_rows
+from .gated_delta_reader import GatedDeltaReader
 from .mamba1_reader import Mamba1Reader
 
 
-class RecurrentReader(Mamba1Reader):
+class RecurrentReader(Mamba1Reader, GatedDeltaReader):
     """Reads the mixer of a recurrent layer. Channels are divided among the ranks."""
 
     def _recurrent(self, index: int) -> Mixer:

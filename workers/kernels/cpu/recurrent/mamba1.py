@@ -7,10 +7,10 @@ from ....checkpoint.recurrent.columns import state_shape
 from ....kv.state_rows import StateRows
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
-from ..structs.recurrent import Mamba1ScanParams, NormPartsParams, SigmoidGateParams
+from ..structs.recurrent import Mamba1ScanParams, NormPartsParams
 from .state_rows import state_fields
 
-SCAN, NORM_PARTS, SILU_GATE = packer(Mamba1ScanParams), packer(NormPartsParams), packer(SigmoidGateParams)
+SCAN, NORM_PARTS = packer(Mamba1ScanParams), packer(NormPartsParams)
 STATE_MULTIPLE = 8
 
 
@@ -56,15 +56,4 @@ def norm_parts(pool: Pool, x: Tensor, weight: Tensor | None, sizes: tuple[int, i
     pointers = out.data_ptr(), x.data_ptr(), 0 if weight is None else weight.data_ptr()
     fields = NORM_PARTS(*pointers, out.stride(0), x.stride(0), len(x), *sizes, eps, DTYPE_CODES[x.dtype])
     pool.functions["norm_parts"](pool.handle, fields)
-    return out
-
-
-def silu_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
-    """Set `out` [rows, size] as SelectiveScan.silu_gated has it; rows may be strided."""
-    assert gate.shape == out.shape == x.shape
-    assert x.dtype == gate.dtype == out.dtype
-    assert x.stride(1) == gate.stride(1) == out.stride(1) == 1
-    strides = out.stride(0), x.stride(0), gate.stride(0)
-    fields = SILU_GATE(out.data_ptr(), x.data_ptr(), gate.data_ptr(), *strides, *x.shape, DTYPE_CODES[x.dtype])
-    pool.functions["silu_gate"](pool.handle, fields)
     return out

@@ -80,13 +80,22 @@ class SigmoidGateParams(ctypes.Structure):
     )
 
 
+class ScaleParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "x", "factors")),
+        *((name, c_int64) for name in ("y_stride", "x_stride")),
+        *((name, c_int32) for name in ("rows", "size", "dtype")),
+    )
+
+
 RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "causal_conv": CausalConvParams,
     "mamba1_scan": Mamba1ScanParams,
     "norm_parts": NormPartsParams,
-    "silu_gate": SigmoidGateParams,
     "mamba2_scan": Mamba2ScanParams,
     "gated_delta": GatedDeltaParams,
     "gated_norm": GatedNormParams,
     "sigmoid_gate": SigmoidGateParams,
+    "silu_gate": SigmoidGateParams,
+    "scale_columns": ScaleParams,
 }

@@ -1,12 +1,10 @@
-// norm_parts, silu_gate: what Mamba 1 computes between its products, beside the convolution and the scan.
+// norm_parts: the norms between the products of Mamba 1.
 //
-// Algorithm  norm_parts: each of three parts of a row is scaled to a mean square of 1, times weight, and rounded once; sums as in
-//            rows.h. silu_gate: x * silu(gate), rounded once
+// Algorithm  each of three parts of a row is scaled to a mean square of 1, times weight, and rounded once; sums as in rows.h
 // Shapes     recurrent/scans.h
 // Tile       one row by one thread
 // Floor      each array passes through level 2 once
 #include "recurrent/scans.h"
-#include "recurrent/softplus.h"
 #include "rows.h"
 
 namespace {
@@ -35,20 +33,6 @@ void norm_parts(Pool* pool, const NormPartsParams* p) {
         norm_part(x + at, p->weight + at, y + at, part, p->eps);
         at += part;
       }
-    });
-  });
-}
-
-void silu_gate(Pool* pool, const SigmoidGateParams* p) {
-  with_element(p->dtype, [&](auto element) {
-    using Element = decltype(element);
-    for_rows(pool, p->rows, p->size, [&](int64_t row) {
-      const Element *x = (const Element*)p->x + row * p->x_stride, *gate = (const Element*)p->gate + row * p->gate_stride;
-      Element* y = (Element*)p->y + row * p->y_stride;
-      each_vector(p->size, [&](int at, int n) {
-        const F32 g = get(gate + at, n);
-        put(y + at, get(x + at, n) * (g * sigmoid(g)), n);
-      });
     });
   });
 }

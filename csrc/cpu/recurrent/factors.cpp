@@ -1,0 +1,34 @@
+// factors: products of elements, of rows with gates and of columns with constants.
+//
+// Algorithm  in float, one rounding
+// Shapes     recurrent/factors.h
+// Tile       one row by one thread
+// Floor      each array passes through level 2 once
+#include "recurrent/factors.h"
+
+#include "rows.h"
+
+void silu_gate(Pool* pool, const SigmoidGateParams* p) {
+  with_element(p->dtype, [&](auto element) {
+    using Element = decltype(element);
+    for_rows(pool, p->rows, p->size, [&](int64_t row) {
+      const Element *x = (const Element*)p->x + row * p->x_stride, *gate = (const Element*)p->gate + row * p->gate_stride;
+      Element* y = (Element*)p->y + row * p->y_stride;
+      each_vector(p->size, [&](int at, int n) {
+        const F32 g = get(gate + at, n);
+        put(y + at, get(x + at, n) * (g / (1.0f + exp(-g))), n);
+      });
+    });
+  });
+}
+
+void scale_columns(Pool* pool, const ScaleParams* p) {
+  with_element(p->dtype, [&](auto element) {
+    using Element = decltype(element);
+    for_rows(pool, p->rows, p->size, [&](int64_t row) {
+      const Element* x = (const Element*)p->x + row * p->x_stride;
+      Element* y = (Element*)p->y + row * p->y_stride;
+      each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) * get(p->factors + at, n), n); });
+    });
+  });
+}

@@ -1,0 +1,16 @@
+// The part of the C ABI that recurrent layers need: products of elements. factors.cpp.
+#pragma once
+#include "recurrent/scans.h"
+
+// y = x * silu(gate), with the parameters of sigmoid_gate: the outputs of a scan without a norm.
+API void silu_gate(Pool*, const SigmoidGateParams*);
+
+// y = x * factors, a number for each column; y may be x.
+struct ScaleParams {
+  void* y;               // [rows, size], rows y_stride apart
+  const void* x;         // likewise, x_stride
+  const float* factors;  // [size]
+  int64_t y_stride, x_stride;
+  int32_t rows, size, dtype;
+};
+API void scale_columns(Pool*, const ScaleParams*);

@@ -1,0 +1,35 @@
+"""Products of elements: of rows with gates, and of columns with constants. A row's bits depend only on that row."""
+
+import torch
+from torch import Tensor
+
+from ..library import Pool
+from ..parameters import DTYPE_CODES, packer
+from ..structs.recurrent import ScaleParams, SigmoidGateParams
+
+SILU_GATE, SCALE = packer(SigmoidGateParams), packer(ScaleParams)
+
+
+def silu_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
+    """Set `out` [rows, size] as Recurrences.silu_gated has it; rows may be strided."""
+    assert gate.shape == out.shape == x.shape
+    assert x.dtype == gate.dtype == out.dtype
+    assert x.stride(1) == gate.stride(1) == out.stride(1) == 1
+    strides = out.stride(0), x.stride(0), gate.stride(0)
+    fields = SILU_GATE(out.data_ptr(), x.data_ptr(), gate.data_ptr(), *strides, *x.shape, DTYPE_CODES[x.dtype])
+    pool.functions["silu_gate"](pool.handle, fields)
+    return out
+
+
+def scale_columns(pool: Pool, x: Tensor, factors: Tensor, out: Tensor) -> Tensor:
+    """Set `out` [rows, size], which may be `x`, to `x` times `factors` [size] float32; rows may be strided."""
+    assert out.shape == x.shape
+    assert x.dtype == out.dtype
+    assert x.stride(1) == out.stride(1) == 1
+    assert factors.dtype == torch.float32, factors.dtype
+    assert factors.shape == (x.shape[1],), factors.shape
+    assert factors.is_contiguous()
+    pointers = out.data_ptr(), x.data_ptr(), factors.data_ptr()
+    fields = SCALE(*pointers, out.stride(0), x.stride(0), *x.shape, DTYPE_CODES[x.dtype])
+    pool.functions["scale_columns"](pool.handle, fields)
+    return out
