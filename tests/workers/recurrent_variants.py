@@ -139,7 +139,6 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "mamba_rms_norm": True,
         "mamba_norm_before_gate": True,
         "mamba_conv_bias": False,
-        "tie_word_embeddings": True,
         **FALCON_H1_MULTIPLIERS,
     },
     "falcon-h1-gated-first": {
