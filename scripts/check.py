@@ -10,6 +10,7 @@ are checked beside the tests, as tests of servers often wait. Tests marked `alon
 Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ FIRST = [
 ]
 TYPES = [PYTHON, "-m", "mypy", "-p", "paged_serve"]
 TESTS = [*PYTEST, "-m", "not nightly and not alone", "--portable-too", *OPTIONS]
+# With this variable, each of the many processes that tests start would compile all of its modules again.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ALONE = [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"]
 
 
@@ -47,7 +50,7 @@ def run(command: list[str]) -> None:
     started = time.monotonic()
     print("$", text_of(command), flush=True)
     try:
-        code = subprocess.run(command, cwd=ROOT, check=False, timeout=LIMIT_S).returncode
+        code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False, timeout=LIMIT_S).returncode
     except subprocess.TimeoutExpired:
         print(f"  took longer than {LIMIT_S} s", flush=True)
         code = 1

@@ -7,6 +7,7 @@
 // Achieved   one core of Zen 4, 32 rows of a model with hidden size 1024: norm 10 us, gate 50 us
 #include "api.h"
 #include "rows.h"
+#include "sigmoid.h"
 
 namespace {
 
@@ -44,8 +45,8 @@ template <class Element> void norm_row(const NormParams& p, int row) {
 // activation(x) * by. The two activations of silu's form divide last, which saves one rounding.
 inline F32 activated(int kind, F32 x, F32 by) {
   switch (kind) {
-    case SILU: return x * by / (1.0f + exp(-x));
-    case GELU_TANH: return x * by / (1.0f + exp(-2.0f * GELU_SLOPE * (x + 0.044715f * x * x * x)));
+    case SILU: return times_sigmoid(x * by, x);
+    case GELU_TANH: return times_sigmoid(x * by, 2.0f * GELU_SLOPE * (x + 0.044715f * x * x * x));
     case GELU: return x * by * normal_distribution(x);
     case RELU: return max(splat(0.0f), x) * by;  // in this order a NaN stays a NaN
     default: {
@@ -58,7 +59,7 @@ inline F32 activated(int kind, F32 x, F32 by) {
 // gate * sigmoid(slope * gate) * (up + 1), of a gate of at most `limit` and an up between -limit and limit (gpt-oss).
 inline F32 clamped(F32 gate, F32 up, float slope, float limit) {
   gate = min(splat(limit), gate), up = min(splat(limit), max(splat(-limit), up));  // in this order a NaN stays one
-  return gate * (up + 1.0f) / (1.0f + exp(-slope * gate));
+  return times_sigmoid(gate * (up + 1.0f), slope * gate);
 }
 
 template <class Element> void activate_row(const ActivateParams& p, int row) {

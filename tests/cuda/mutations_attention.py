@@ -4,7 +4,7 @@ check_attention must detect each of MUTATIONS; EQUIVALENT ones change no result,
 """
 
 KERNEL, TILES, SOFTMAX = "attention/paged_attention.cu", "attention/tiles.cuh", "attention/softmax.cuh"
-SOURCE = "attention/source.cuh"
+SOURCE, VALUES = "attention/source.cuh", "attention/values.cuh"
 ITEM, EXCHANGE, PLAN, MERGE = "attention/item.cuh", "attention/exchange.cuh", "attention/plan.cu", "attention/merge.cu"
 
 MUTATIONS = (
@@ -93,14 +93,14 @@ MUTATIONS = (
     (PLAN, "p.is_bidirectional ? p.kv_lens[index] :", "", "keys after the last row of a tile are not read"),
     (KERNEL, "if (row >= item.work.rows) continue;", "", "rows of others are written"),
     # Fragments.
-    (KERNEL, "load_matrices_transposed(b,", "load_matrices(b,", "values that are not transposed"),
+    (VALUES, "load_matrices_transposed(b,", "load_matrices(b,", "values that are not transposed"),
     (
         KERNEL,
         "multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[1])",
         "multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[2])",
         "wrong matrices",
     ),
-    (KERNEL, "2 * s + i / 2][i % 2 * 2 + 1]", "2 * s + i % 2][i / 2 * 2 + 1]", "weights of other rows"),
+    (VALUES, "2 * s + i / 2][i % 2 * 2 + 1]", "2 * s + i % 2][i / 2 * 2 + 1]", "weights of other rows"),
     (KERNEL, "dim = pair * 16 + d % 2 * 8", "dim = pair * 16 + (1 - d % 2) * 8", "halves of a pair change places"),
     (
         SOURCE,

@@ -5,6 +5,7 @@
 
 KERNEL, ROTATE = "latent/latent_attention.cu", "latent/rotate.cuh"
 CACHE, HEADS = "latent/cache_latents.cu", "latent/rotate_heads.cu"
+VALUES = "attention/values.cuh"
 
 MUTATIONS = [
     # Tiles.
@@ -40,19 +41,19 @@ MUTATIONS = [
     (KERNEL, "item.lane % 8 + item.lane / 16 * 8;", "item.lane % 16;", "keys in another order"),
     (KERNEL, "item.lane % 4 * 2 + e)) scores", "item.lane % 4 * 2)) scores", "a mask for pairs of keys"),
     (KERNEL, "first_key + item.share * WARP_KEYS + t * 8", "first_key + t * 8", "masks of the first warp for all"),
-    (KERNEL, "exchange.join_highs(high);", "", "each warp subtracts another score"),
-    (KERNEL, "  exchange.share_weights(weights);", "", "weights of other warps are missing"),
+    (VALUES, "exchange.join_highs(high);", "", "each warp subtracts another score"),
+    (VALUES, "  exchange.share_weights(weights);", "", "weights of other warps are missing"),
     (KERNEL, "if (SHARING > 1) __syncthreads();", "", "weights are read before they are written"),
     # Sums.
-    (KERNEL, "sums[d][e] *= keep[e / 2];", "", "earlier sums keep their scale"),
+    (VALUES, "sums[d][e] *= keep[e / 2];", "", "earlier sums keep their scale"),
     (
         KERNEL,
         "pair = item.share + d / 2 * SHARING, dim",
-        "pair = item.share * WARP_PAIRS + d / 2, dim",
+        "pair = item.share * WARP_PAIRS<VALUE_PAIRS> + d / 2, dim",
         "dims in another order",
     ),
-    (KERNEL, "sums[2 * d + 1], a, b[2], b[3]", "sums[2 * d + 1], a, b[2], b[2]", "half of the keys twice"),
-    (KERNEL, "step * 16 * STRIDE + pair * 32", "step * 16 * STRIDE", "the first dims for all"),
+    (VALUES, "sums[2 * d + 1], a, b[2], b[3]", "sums[2 * d + 1], a, b[2], b[2]", "half of the keys twice"),
+    (VALUES, "step * 16 * STRIDE + pair * 32", "step * 16 * STRIDE", "the first dims for all"),
     (KERNEL, "    softmax = Softmax<MINE>{};", "", "totals continue the split before"),
     (KERNEL, "softmax.add_lanes();", "", "a quarter of each total"),
     (KERNEL, "key % SPLIT_KEYS == 0 && key > first_tile", "false", "splits are not joined"),

@@ -428,6 +428,12 @@ def reference_logits(model: Any, token_ids: list[int]) -> Tensor:
     return logits
 
 
+def reference_continues(model: Any, prompt: list[int], text: list[int]) -> bool:
+    """Whether `text` is the model's greedy text after `prompt`: in one pass, instead of one for each token."""
+    chosen = reference_logits(model, prompt + text).argmax(1)
+    return bool((chosen[len(prompt) - 1 : -1] == torch.tensor(text)).all())
+
+
 def reference_greedy(model: Any, token_ids: list[int], num_tokens: int) -> list[int]:
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -62,7 +62,8 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in left_out]
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if parameters.get("cpu_library") in slow and item.get_closest_marker("long_in_software"):
+        in_software = parameters.get("cpu_library") in slow or item.get_closest_marker("portable_too")
+        if in_software and item.get_closest_marker("long_in_software"):
             item.add_marker("nightly")
         if "chosen_isa" in getattr(item, "fixturenames", ()) and not _without_kernels(item):
             item.add_marker("chosen_isa")

@@ -9,6 +9,7 @@
 #include "api.h"
 #include "gemm/gemm.h"
 #include "rows.h"
+#include "sigmoid.h"
 
 namespace {
 
@@ -43,7 +44,7 @@ template <class Y> void combine_row(const CombineParams& p, int row) {
 
 template <class Y> void add_row(const AddSharedParams& p, int row) {
   const float *routed = p.routed + row * p.stride, *shared = p.shared + row * p.stride;
-  const F32 gate = p.gates ? 1.0f / (1.0f + exp(splat(-p.gates[row * p.gate_stride]))) : splat(1.0f);
+  const F32 gate = p.gates ? sigmoid(splat(p.gates[row * p.gate_stride])) : splat(1.0f);
   each_vector(p.size, [&](int at, int n) {
     put((Y*)p.y + (int64_t)row * p.size + at, get(routed + at, n) + get(shared + at, n) * gate, n);
   });

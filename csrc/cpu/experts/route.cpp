@@ -12,6 +12,7 @@
 #include "api.h"
 #include "arena.h"
 #include "rows.h"
+#include "sigmoid.h"
 
 namespace {
 
@@ -74,7 +75,7 @@ void mix_row(const RouteParams& p, const float* logits, float* left, float* powe
 
 void choose_row(const RouteParams& p, const float* logits, float* scores, float* choice, int32_t* experts, float* weights) {
   const int size = p.num_experts;
-  if (p.score == SIGMOID) each_vector(size, [&](int at, int n) { put(scores + at, 1.0f / (1.0f + exp(-get(logits + at, n))), n); });
+  if (p.score == SIGMOID) each_vector(size, [&](int at, int n) { put(scores + at, sigmoid(get(logits + at, n)), n); });
   if (p.score == SOFTMAX) softmax(scores, logits, size);
   const bool by_scores = p.correction || p.groups > 1;
   std::copy_n(by_scores && p.score != SOFTMAX_OF_CHOSEN ? scores : logits, size, choice);

@@ -8,6 +8,7 @@
 // Achieved   one core of Zen 4, 2304 channels: 145 us for 32 rows, 1.6 us a token in a prompt; silu is most of it
 #include "api.h"
 #include "recurrent/state_rows.h"
+#include "sigmoid.h"
 
 namespace {
 
@@ -61,7 +62,7 @@ template <class Element> struct Strip {  // the channels [first, first + size) o
       const float* weight = p.weight + first + at;
       for (int j = 0; j < p.width - 1; j++, weight += p.channels) sum = fma(get(weight, n), get(inputs[j] + at, n), sum);
       sum = fma(get(weight, n), u, sum);
-      if (p.activates) sum = sum / (1.0f + exp(-sum));
+      if (p.activates) sum = silu(sum);
       if (y_factors) sum = sum * get(y_factors + from + at, n);
       put(y + at, sum, n);
     });

@@ -9,10 +9,9 @@
 #include "arena.h"
 #include "recurrent/scans.h"
 #include "rows.h"
+#include "sigmoid.h"
 
 namespace {
-
-inline F32 silu(F32 x) { return x / (1.0f + exp(-x)); }
 
 template <bool GATES_LAST, class Element> void norm_group(const GatedNormParams& p, int64_t row, int64_t first) {
   const Element* x = (const Element*)p.x + row * p.x_stride + first;
@@ -50,7 +49,7 @@ void sigmoid_gate(Pool* pool, const SigmoidGateParams* p) {
     for_rows(pool, p->rows, p->size, [&](int64_t row) {
       const Element *x = (const Element*)p->x + row * p->x_stride, *gate = (const Element*)p->gate + row * p->gate_stride;
       Element* y = (Element*)p->y + row * p->y_stride;
-      each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) / (1.0f + exp(-get(gate + at, n))), n); });
+      each_vector(p->size, [&](int at, int n) { put(y + at, times_sigmoid(get(x + at, n), get(gate + at, n)), n); });
     });
   });
 }

@@ -1,6 +1,6 @@
-// softplus and sigmoid of vectors.
+// softplus of vectors.
 #pragma once
-#include "isa/isa.h"
+#include "sigmoid.h"
 
 // log(1 + u) for u in [0, 1]: twice the area hyperbolic tangent of u / (2 + u), which is at most 1/3, by its series. The error
 // is below 2 ulp.
@@ -14,5 +14,3 @@ inline F32 log1p(F32 u) {
 
 // log(1 + e^x), without overflow.
 inline F32 softplus(F32 x) { return max(splat(0.0f), x) + log1p(exp(-abs(x))); }
-
-inline F32 sigmoid(F32 x) { return 1.0f / (1.0f + exp(-x)); }

@@ -36,18 +36,16 @@
 // 32 or 64. HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token attends to all keys of its request.
 // ATTENTION_CHUNK: a token attends to keys from its last multiple on; 0: none. ROW_WARPS, SHARING: the shape. RING: half
 // tiles in shared memory. THREADS, SHARED_BYTES.
-#include "attention/exchange.cuh"
-#include "attention/item.cuh"
 #include "attention/tiles.cuh"
+#include "attention/values.cuh"
 
-constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS, TOTAL_BYTES = SUMS * THREADS * 16;
+constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS<PAIRS>, TOTAL_BYTES = SUMS * THREADS * 16;
 constexpr int FRONT_BYTES = QUERY_BYTES > TOTAL_BYTES ? QUERY_BYTES : TOTAL_BYTES;
 static_assert(THREADS == 32 * ROW_WARPS * SHARING);
 static_assert(SHARED_BYTES == FRONT_BYTES + EXCHANGE_BYTES + RING * SLOT_BYTES + WIDE_BYTES);
 
 using Query = uint32_t[PAIRS][4];
-using Scores = float[2 * MINE][4];  // matrices of 8 keys; a lane has columns 2 * (lane % 4) and the next
-using Sums = float[SUMS][4];
+using Sums = SumsOf<PAIRS>;
 
 DEVICE void copy_query(unsigned char* shared, const Item& item) {
   const SCALAR* query = static_cast<const SCALAR*>(item.p.query);
@@ -115,45 +113,6 @@ DEVICE void shape_and_mask(Scores& scores, int first_key, const Item& item) {
 #pragma unroll
       for (int e = 0; e < 2; e++)
         if (!sight.sees(first_key + t * 8 + item.lane % 4 * 2 + e)) scores[t][2 * i + e] = MASKED;
-  }
-}
-
-// The weights of this warp's keys, in the layout of multiply_add; `keep` becomes the factor of earlier sums.
-DEVICE void weigh(Weights& weights, Scores& scores, float (&keep)[2], Softmax<MINE>& softmax, Exchange& exchange,
-                  float to_log2) {
-  float high[2];
-  softmax.find_high(high, scores);
-  exchange.join_highs(high);
-  softmax.weigh(scores, high, to_log2, keep);
-#pragma unroll
-  for (int s = 0; s < MINE; s++)
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-      weights[s][i] = pack2<SCALAR>(scores[2 * s + i / 2][i % 2 * 2], scores[2 * s + i / 2][i % 2 * 2 + 1]);
-  exchange.share_weights(weights);
-}
-
-// sums = keep * sums + weights * values, for this warp's dims.
-DEVICE void add_values(Sums& sums, const float (&keep)[2], const Weights& mine, const Exchange& exchange,
-                       const unsigned char* values, const Item& item) {
-  const unsigned char* row = values + item.lane % 16 * STRIDE + item.lane / 16 * 16;
-#pragma unroll
-  for (int d = 0; d < SUMS; d++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) sums[d][e] *= keep[e / 2];
-#pragma unroll
-  for (int step = 0; step < STEPS; step++) {
-    uint32_t a[4];
-    exchange.weights(a, mine, step);
-#pragma unroll
-    for (int d = 0; d < WARP_PAIRS; d++) {
-      const int pair = item.share + d * SHARING;
-      if (PAIRS % SHARING && pair >= PAIRS) break;
-      uint32_t b[4];  // dims 0-7, keys 0-7 | 8-15, then dims 8-15
-      load_matrices_transposed(b, row + step * 16 * STRIDE + pair * 32);
-      multiply_add<SCALAR>(sums[2 * d], a, b[0], b[1]);
-      multiply_add<SCALAR>(sums[2 * d + 1], a, b[2], b[3]);
-    }
   }
 }
 
@@ -241,7 +200,7 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
     float keep[2];
     weigh(weights, scores, keep, softmax, exchange, to_log2);
     const unsigned char* values = tiles.values(item.share);  // its barrier makes the weights of other warps visible
-    add_values(sums, keep, weights, exchange, values, item);
+    add_values<PAIRS>(sums, keep, weights, exchange, values, item);
   }
   total.join_into(sums, softmax, exchange, to_log2);
   store(sums, total, item);

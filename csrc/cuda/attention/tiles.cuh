@@ -5,7 +5,6 @@
 
 constexpr bool WIDENS = sizeof(KV) == 1;
 constexpr int WIDE_BYTES = WIDENS ? TILE_KEYS * STRIDE : 0;
-constexpr int WARP_PAIRS = (PAIRS + SHARING - 1) / SHARING;       // pairs of one warp: warp w has w, w + SHARING, ...
 static_assert(RING >= 2);
 
 // Widens 16 elements of one row.

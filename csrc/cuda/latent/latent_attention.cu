@@ -16,16 +16,14 @@
 //
 // -D SCALAR and KV: bf16 or fp16. HEAD_DIM, VALUE_DIM: multiples of 16. GROUP: heads. BLOCK_SIZE. ROW_WARPS, SHARING.
 // STAGES: tiles in shared memory, 1 or 2. IS_BIDIRECTIONAL and ATTENTION_CHUNK are 0. THREADS, SHARED_BYTES.
-#include "attention/exchange.cuh"
-#include "attention/item.cuh"
+#include "attention/values.cuh"
 
 constexpr int QUERY_BYTES = ROWS * STRIDE, VALUE_PAIRS = VALUE_DIM / 16;
-constexpr int WARP_PAIRS = (VALUE_PAIRS + SHARING - 1) / SHARING, SUMS = 2 * WARP_PAIRS;
+constexpr int SUMS = 2 * WARP_PAIRS<VALUE_PAIRS>;
 static_assert(VALUE_DIM % 16 == 0 && VALUE_DIM <= HEAD_DIM && THREADS == 32 * ROW_WARPS * SHARING);
 static_assert(SHARED_BYTES == QUERY_BYTES + EXCHANGE_BYTES + STAGES * SLOT_BYTES && (STAGES == 1 || STAGES == 2));
 
-using Scores = float[2 * MINE][4];  // matrices of 8 keys; a lane has columns 2 * (lane % 4) and the next
-using Sums = float[SUMS][4];
+using Sums = SumsOf<VALUE_PAIRS>;
 
 // The tiles of an item's keys, in order; with two stages the next one is copied while one is read.
 class Tiles {
@@ -98,45 +96,6 @@ DEVICE void score(Scores& scores, const unsigned char* query, const unsigned cha
   }
 }
 
-// The weights of this warp's keys, in the layout of multiply_add; `keep` becomes the factor of earlier sums.
-DEVICE void weigh(Weights& weights, Scores& scores, float (&keep)[2], Softmax<MINE>& softmax, Exchange& exchange,
-                  float to_log2) {
-  float high[2];
-  softmax.find_high(high, scores);
-  exchange.join_highs(high);
-  softmax.weigh(scores, high, to_log2, keep);
-#pragma unroll
-  for (int s = 0; s < MINE; s++)
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-      weights[s][i] = pack2<SCALAR>(scores[2 * s + i / 2][i % 2 * 2], scores[2 * s + i / 2][i % 2 * 2 + 1]);
-  exchange.share_weights(weights);
-}
-
-// sums = keep * sums + weights * values, for this warp's dims.
-DEVICE void add_values(Sums& sums, const float (&keep)[2], const Weights& mine, const Exchange& exchange,
-                       const unsigned char* values, const Item& item) {
-  const unsigned char* row = values + item.lane % 16 * STRIDE + item.lane / 16 * 16;
-#pragma unroll
-  for (int d = 0; d < SUMS; d++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) sums[d][e] *= keep[e / 2];
-#pragma unroll
-  for (int step = 0; step < STEPS; step++) {
-    uint32_t a[4];
-    exchange.weights(a, mine, step);
-#pragma unroll
-    for (int d = 0; d < WARP_PAIRS; d++) {
-      const int pair = item.share + d * SHARING;
-      if (VALUE_PAIRS % SHARING && pair >= VALUE_PAIRS) break;
-      uint32_t b[4];  // dims 0-7, keys 0-7 | 8-15, then dims 8-15
-      load_matrices_transposed(b, row + step * 16 * STRIDE + pair * 32);
-      multiply_add<SCALAR>(sums[2 * d], a, b[0], b[1]);
-      multiply_add<SCALAR>(sums[2 * d + 1], a, b[2], b[3]);
-    }
-  }
-}
-
 // The joined results of the splits before the current one.
 struct Total {
   Sums sums = {};
@@ -202,7 +161,7 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
     float keep[2];
     weigh(weights, scores, keep, softmax, exchange, to_log2);
     if (SHARING > 1) __syncthreads();  // the weights of all warps are visible
-    if (has_rows) add_values(sums, keep, weights, exchange, keys, item);
+    if (has_rows) add_values<VALUE_PAIRS>(sums, keep, weights, exchange, keys, item);
   }
   total.add(sums, softmax, exchange, to_log2);
   store(total, item);

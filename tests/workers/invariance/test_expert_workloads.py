@@ -10,6 +10,7 @@ __all__ = ["load"]  # the fixture
 SLICE = (0, 1, 2, 4, 5)
 
 
+@pytest.mark.long_in_software  # each seed draws its instruction set, the portable one among them
 def test_a_slice_of_workloads_with_experts_gives_each_request_the_same_bytes(load):
     total = run_slice(load, SLICE, draw_expert_workload)
     assert total["ranks"] > total["workloads"], "no model was shared by ranks"

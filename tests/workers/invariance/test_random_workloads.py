@@ -137,6 +137,7 @@ def run_workload(
     return outcomes
 
 
+@pytest.mark.long_in_software  # each seed draws its instruction set, the portable one among them
 def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed) for seed in SLICE), Counter[str]())
     assert total["ranks"] > total["workloads"], "no model was shared by ranks"
@@ -145,6 +146,7 @@ def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 
 
+@pytest.mark.long_in_software  # each seed draws its instruction set, the portable one among them
 def test_a_workload_with_steps_in_flight_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed, NotWaiting) for seed in (*range(8), 52)), Counter[str]())
     for event in ("cached tokens", "preemptions", "aborts", "restarts"):
