@@ -159,6 +159,11 @@ class Geometry:
     def has_attention(self, layer: int) -> bool:
         return self.has_mixer(layer) and self.recurrent_of(layer) is None
 
+    @property
+    def has_heads(self) -> bool:
+        """Whether any layer is attention."""
+        return any(self.has_attention(layer) for layer in range(self.num_layers))
+
     def state_bytes(self, tp_size: int) -> list[int]:
         """Bytes of the state of each recurrent layer on one rank."""
         return [kind.state_bytes(tp_size, self.dtype) for kind in self.recurrent if kind is not None]

@@ -12,6 +12,7 @@ from ...layers.model import Model
 from .backend import CudaBackend
 from .latent import latent_kernels
 from .ops import FUNCTIONS
+from .recurrences import recurrent_kernels
 
 
 def load_kernels(model: Model, cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
@@ -31,7 +32,8 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
         norm_kernel(dtype, geometry.hidden_size),
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
         *([_activation(model)] if has_dense else []),
-        *_attention(model, cached, block_size),
+        *(_attention(model, cached, block_size) if geometry.has_heads else []),
+        *recurrent_kernels(geometry),
         *([cap_kernel()] if geometry.logits_cap else []),
         *backend.kernels_of_products,
         *sampling.production_kernels(),
