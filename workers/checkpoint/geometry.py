@@ -156,6 +156,9 @@ class Geometry:
     def has_mixer(self, layer: int) -> bool:
         return not self.lone_parts or self.lone_parts[layer] == "mixer"
 
+    def has_feed_forward(self, layer: int) -> bool:
+        return not self.lone_parts or self.lone_parts[layer] == "feed_forward"
+
     def has_attention(self, layer: int) -> bool:
         return self.has_mixer(layer) and self.recurrent_of(layer) is None
 

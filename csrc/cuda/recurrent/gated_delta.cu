@@ -66,6 +66,7 @@ KERNEL(gated_delta, GatedDeltaParams) {
 #pragma unroll
           for (int j = 0; j < 4; j++) chains[j] = fmaf(state[i][j], k[j], chains[j]);
         });
+        if constexpr (DEPTH > 256) __syncwarp();  // so that keys are read again, as states take the registers
         const float change = (value - decay * sum_of(chains)) * inputs.factor[slot];
         output.each_quartet(key, [&](int i, const float(&k)[4]) {
 #pragma unroll

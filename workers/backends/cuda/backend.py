@@ -28,8 +28,8 @@ from .recurrences import CudaRecurrences
 
 MAX_HEAD_DIM = 256
 WITHOUT_RECURRENCES = (
-    "recurrent layers on CUDA must be bfloat16 or float16, with attention heads of a multiple of 16 up to 256 dims; use "
-    "--dtype bfloat16 or --device cpu"
+    "recurrent layers on CUDA must be bfloat16 or float16, with attention heads of a multiple of 16 up to 256 dims; "
+    "use --dtype bfloat16 or --device cpu"
 )
 WITHOUT_EXPERTS = (
     "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
