@@ -1,13 +1,25 @@
-"""Whole models with recurrent layers on our CUDA kernels in the emulator: accurate, and the same in any step and graph."""
+"""Models with recurrent layers on our CUDA kernels in the emulator: accurate, and the same in any step and graph."""
+
+from dataclasses import fields
 
 import pytest
 import torch
 
 from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
 from paged_serve.workers.backends.cuda.kernel_list import kernels_for
+from paged_serve.workers.batch.input_batch import InputBatch
 
-from ..workers.checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
+from ..workers.checkpoints import (
+    ours,
+    random_tokens,
+    reference,
+    reference_logits,
+    transformers_model,
+    write_checkpoint,
+)
 from ..workers.paged_loop import PagedLoop
+from .emulated import EmulatorLauncher
+from .emulated_device import EmulatedDevice, StreamLauncher
 from .test_kernel_list import RecordingLauncher
 
 VARIANTS = {
@@ -23,6 +35,7 @@ VARIANTS = {
     "nemotron-h-dense": torch.float16,
 }
 IN_CI = ("mamba2",)
+GRAPHS = ("lfm2-moe", "granite4", "qwen3-next", "nemotron-h")
 
 
 @pytest.mark.parametrize(
@@ -52,3 +65,50 @@ def test_a_family_is_close_to_float32_in_any_chunk_and_batch(tmp_path, variant):
 
 def _usual_error(logits, exact):
     return float((logits - exact).norm(dim=1).median())
+
+
+@pytest.mark.parametrize("variant", ["mamba2", *(pytest.param(name, marks=pytest.mark.nightly) for name in GRAPHS)])
+def test_a_replayed_decode_step_with_padding_has_the_bits_of_steps_without(tmp_path, variant):
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
+    device = EmulatedDevice()
+    backend = CudaBackend(StreamLauncher(EmulatorLauncher(), device.stream), "sm_90a", 2, device="cpu")
+    model = ours(tmp_path, backend=backend)
+    eager, captured = PagedLoop(model), PagedLoop(model)
+    rows = [[loop.row(random_tokens(40)), loop.row(random_tokens(9, seed=1))] for loop in (eager, captured)]
+    for loop, (first, second) in zip((eager, captured), rows, strict=True):
+        loop.step([(second, 4), (first, 20)])
+    batch = _padded(captured.batch([(row, 1) for row in rows[1]]))
+    logits = torch.empty(4, model.geometry.vocab_size)
+    replay = device.graph_pool().capture(lambda: logits.copy_(model.logits(model.forward(batch, captured.cache))))
+    for _ in range(3):
+        expected = eager.step([(row, 1) for row in rows[0]])
+        _copy(_padded(captured.batch([(row, 1) for row in rows[1]])), batch)
+        replay()
+        assert torch.equal(logits[:2], expected)
+        for row in rows[1]:
+            row.num_computed += 1
+
+
+def _padded(batch):
+    """Two more rows, without keys and values and without states."""
+    return InputBatch(
+        token_ids=torch.cat([batch.token_ids, torch.zeros(2, dtype=torch.int64)]),
+        positions=torch.cat([batch.positions, torch.zeros(2, dtype=torch.int64)]),
+        row_starts=torch.arange(5, dtype=torch.int32),
+        kv_lens=torch.cat([batch.kv_lens, torch.zeros(2, dtype=torch.int32)]),
+        longest=64,
+        block_tables=[torch.cat([table, torch.zeros_like(table)]) for table in batch.block_tables],
+        slots=[torch.cat([slots, torch.full((2,), -1)]) for slots in batch.slots],
+        logit_tokens=torch.arange(4),
+        num_decode_rows=4,
+    )
+
+
+def _copy(source, target):
+    for field in fields(target):
+        pairs = getattr(target, field.name), getattr(source, field.name)
+        if isinstance(pairs[0], torch.Tensor):
+            pairs[0].copy_(pairs[1])
+        elif isinstance(pairs[0], list):
+            for one, other in zip(*pairs, strict=True):
+                one.copy_(other)
