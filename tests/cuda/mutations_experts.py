@@ -3,6 +3,7 @@
 (file, a text that occurs once, its replacement, the effect)
 """
 
+EXPONENTIAL = "exponential.cuh"
 ROW, ROUTE, PLACES = "experts/warp_row.cuh", "experts/route.cu", "experts/places.cu"
 TILES, PRODUCT = "experts/product_tiles.cuh", "experts/product.cu"
 COMBINE, JOIN, TREE = "experts/combine.cu", "experts/join.cu", "experts/tree.cuh"
@@ -12,7 +13,7 @@ MUTATIONS = [
     # Routing.
     (ROW, "if (element < N) body(s, element);", "body(s, element);", "experts beyond the last"),
     (
-        ROW,
+        EXPONENTIAL,
         "fmaf(whole, 2.12194440e-4f, fmaf(whole, -0.693359375f, x))",
         "fmaf(whole, -0.6931472f, x)",
         "ln 2 in one part",

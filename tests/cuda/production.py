@@ -36,12 +36,16 @@ LIMITS = {
     "attention_plan": Limits(48),  # a single block
     "cache_latents": Limits(48),  # 64 threads
     "cap_logits": Limits(24),  # 256 threads: 8
+    "causal_conv": Limits(64),  # 128 threads: 8
     "clamped_gate": Limits(40),  # 256 threads: 6
     "combine_experts": Limits(56),  # 256 threads: 4
     "expert_product": Limits(128, TENSOR_CORES),  # 128 threads: 4
+    "gated_delta": Limits(216),  # 128 threads: 2 with keys of 512; of 128: 4
+    "gated_norm": Limits(64),  # 512 threads: 2
     "join_experts": Limits(48),  # 256 threads: 5
     "latent_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
     "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
+    "mamba2_scan": Limits(232),  # 128 threads: 2 with states of 512; of 128: 5
     "place_experts": Limits(32),  # 256 threads: 8
     "paged_attention": Limits(255, TENSOR_CORES),  # also limited by variant, see below
     "quantize_rows": Limits(40),  # 512 threads: 3
@@ -58,6 +62,7 @@ LIMITS = {
     "sampler_rank": Limits(40),
     "sampler_scan": Limits(40),
     "selftest": Limits(32, TENSOR_CORES),
+    "sigmoid_gate": Limits(32),  # 256 threads: 8
     "weigh_experts": Limits(32),  # 256 threads: 8
 }
 

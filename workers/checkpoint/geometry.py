@@ -159,8 +159,16 @@ class Geometry:
     def has_mixer(self, layer: int) -> bool:
         return not self.lone_parts or self.lone_parts[layer] == "mixer"
 
+    def has_feed_forward(self, layer: int) -> bool:
+        return not self.lone_parts or self.lone_parts[layer] == "feed_forward"
+
     def has_attention(self, layer: int) -> bool:
         return self.has_mixer(layer) and (self.recurrent_of(layer) is None or self.is_beside_attention)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether any layer is attention."""
+        return any(self.has_attention(layer) for layer in range(self.num_layers))
 
     def state_bytes(self, tp_size: int) -> list[int]:
         """Bytes of the state of each recurrent layer on one rank."""

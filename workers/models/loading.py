@@ -138,11 +138,13 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
     if device_of(config) == "cpu":
         return SingleRowsBackend()
     from ..backends.cuda.backend import WITHOUT_EXPERTS, WITHOUT_LATENT, WITHOUT_RECURRENCES, CudaBackend, computes
+    from ..backends.cuda.recurrences import check_recurrent
 
-    if geometry.recurrent:
-        raise ConfigError(WITHOUT_RECURRENCES)
+    check_recurrent(geometry)
     if computes(geometry):
         return CudaBackend.for_current_device(config)
+    if geometry.recurrent:
+        raise ConfigError(WITHOUT_RECURRENCES)
     if geometry.latent:
         raise ConfigError(WITHOUT_LATENT)
     if geometry.has_experts:

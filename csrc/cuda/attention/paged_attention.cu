@@ -32,8 +32,8 @@
 //   fp8     128      125 / 249   123 / 217   125 / 228   146 / 214    100 / 85, 2
 //   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
 //
-// -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads per KV head. BLOCK_SIZE: 16,
-// 32 or 64. HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token attends to all keys of its request.
+// -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads per KV head. BLOCK_SIZE.
+// HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token attends to all keys of its request.
 // ATTENTION_CHUNK: a token attends to keys from its last multiple on; 0: none. ROW_WARPS, SHARING: the shape. RING: half
 // tiles in shared memory. THREADS, SHARED_BYTES.
 #include "attention/tiles.cuh"

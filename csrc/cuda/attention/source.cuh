@@ -10,7 +10,7 @@ constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16;                   // bytes from 
 constexpr int SLOT_BYTES = TILE_KEYS * COPIED_STRIDE;
 constexpr int PAIRS = HEAD_DIM / 16;                              // of 8 dims; a warp multiplies whole pairs
 constexpr int WARP_KEYS = TILE_KEYS / SHARING;                    // keys whose scores one warp computes
-static_assert(HEAD_DIM % 16 == 0 && TILE_KEYS % BLOCK_SIZE == 0 && WARP_KEYS % 16 == 0);
+static_assert(HEAD_DIM % 16 == 0 && WARP_KEYS % 16 == 0);
 
 struct Source {
   const KV* keys;    // of this KV head in block 0

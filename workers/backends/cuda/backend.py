@@ -25,10 +25,14 @@ from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
 from .latent import CudaLatentHeads, LatentPlans, check_latent_sizes
 from .ops import CudaOps
+from .recurrences import CudaRecurrences
 
 MAX_HEAD_DIM = 256
 WITHOUT_SELECTIVE_SCAN = "Mamba 1 has no CUDA kernels; use --device cpu"
-WITHOUT_RECURRENCES = "recurrent layers have no CUDA kernels; use --device cpu"
+WITHOUT_RECURRENCES = (
+    "recurrent layers on CUDA must be bfloat16 or float16, with attention heads of a multiple of 16 up to 256 dims; "
+    "use --dtype bfloat16 or --device cpu"
+)
 WITHOUT_EXPERTS = (
     "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
     "--dtype bfloat16 or --device cpu"
@@ -109,7 +113,7 @@ class CudaBackend:
         return CudaOps(self.launcher, heads)
 
     def recurrences(self) -> Recurrences:
-        raise ConfigError(WITHOUT_RECURRENCES)
+        return CudaRecurrences(self.launcher)
 
     def selective_scan(self) -> SelectiveScan:
         raise ConfigError(WITHOUT_SELECTIVE_SCAN)
@@ -137,7 +141,8 @@ class TiedFixedRowsTable(TorchTable):
 def computes(geometry: Geometry) -> bool:
     """Whether the kernels support the model's dtype, positions, head dimension and row sizes (whole packs).
 
-    Latent attention has kernels of its own, which refuse sizes by name.
+    Latent attention and recurrent layers have kernels of their own, which refuse sizes by name.
     """
-    knows_heads = geometry.latent is not None or (geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM)
+    has_own_sizes = geometry.latent is not None or not geometry.has_heads
+    knows_heads = has_own_sizes or (geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM)
     return knows_heads and geometry.relative_positions is None and geometry.dtype in (torch.bfloat16, torch.float16)

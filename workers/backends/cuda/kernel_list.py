@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from ...checkpoint.geometry import Geometry
 from ...kernels.cuda import attention_kernels, sampling
 from ...kernels.cuda.elementwise import activation_kernel, cap_kernel, layer_norm_kernel, rms_norm_kernel
 from ...kernels.cuda.kernel import Kernel
@@ -12,6 +13,7 @@ from ...layers.model import Model
 from .backend import CudaBackend
 from .latent import latent_kernels
 from .ops import FUNCTIONS
+from .recurrences import recurrent_kernels
 
 
 def load_kernels(model: Model, cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
@@ -24,19 +26,25 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     """The kernels of `model` (with a KV cache of dtype `cached` and blocks of `block_size` tokens) and its sampler."""
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
-    has_dense = not geometry.experts or None in geometry.experts
     norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1") else layer_norm_kernel
     whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
-        *([_activation(model)] if has_dense else []),
-        *_attention(model, cached, block_size),
+        *([_activation(model)] if _has_dense(geometry) else []),
+        *(_attention(model, cached, block_size) if geometry.has_heads else []),
+        *recurrent_kernels(geometry),
         *([cap_kernel()] if geometry.logits_cap else []),
         *backend.kernels_of_products,
         *sampling.production_kernels(),
     ]
     return list(dict.fromkeys(wanted))
+
+
+def _has_dense(geometry: Geometry) -> bool:
+    """Whether a layer has a feed-forward without experts."""
+    layers = range(geometry.num_layers)
+    return any(geometry.experts_of(layer) is None and geometry.has_feed_forward(layer) for layer in layers)
 
 
 def _activation(model: Model) -> Kernel:

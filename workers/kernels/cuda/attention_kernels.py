@@ -24,7 +24,7 @@ class AttentionShape:
     num_heads: int
     kv_heads: int
     head_dim: int  # a multiple of 16, at most 256
-    block_size: int  # 16, 32 or 64
+    block_size: int  # any
     has_alibi: bool = False
     is_bidirectional: bool = False
     attention_chunk: int = 0  # tokens; 0: none

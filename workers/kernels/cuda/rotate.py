@@ -10,6 +10,7 @@ from .kernel import SCALARS, Kernel, Launcher
 
 CACHED = {**SCALARS, torch.float8_e4m3fn: "fp8"}
 MAX_THREADS = 512  # beyond this, each thread processes several heads
+MAX_CENTRED_THREADS = 256  # with 512, sm_80 and sm_89 spill registers
 
 
 class RopeKvWriteParams(ctypes.Structure):
@@ -83,11 +84,12 @@ def rotate_and_cache_kernel(
     block_size: int,
     is_centred: bool = False,
 ) -> Kernel:
-    """The kernel, with as many threads per block as a token's heads need, up to MAX_THREADS."""
+    """The kernel, with as many threads per block as a token's heads need, up to a maximum."""
     assert head_dim % 16 == 0, head_dim
     assert head_dim <= 512, head_dim
     lanes = 1 << (head_dim // 16 - 1).bit_length()  # of one head
-    threads = min(-(-(heads + 2 * kv_heads) * lanes // 32) * 32, MAX_THREADS)
+    most = MAX_CENTRED_THREADS if is_centred else MAX_THREADS
+    threads = min(-(-(heads + 2 * kv_heads) * lanes // 32) * 32, most)
     sizes = ("HEAD_DIM", head_dim), ("HEADS", heads), ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size)
     defines = ("SCALAR", SCALARS[dtype]), ("CACHED", CACHED[cached]), *sizes, ("IS_CENTRED", int(is_centred))
     return Kernel("rope_kv_write.cu", "rope_kv_write", defines, threads)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...checkpoint.geometry import Part
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from .family import Family, WeightNames, need, no_ropes, renamed
@@ -56,6 +57,11 @@ def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
     return (mamba2_layer(config),) * config.num_hidden_layers
 
 
+def lone_parts(config: HFConfig) -> tuple[Part, ...]:
+    mixer: Part = "mixer"
+    return (mixer,) * config.num_hidden_layers
+
+
 MAMBA2 = Family(
     name="mamba2",
     architectures=("Mamba2ForCausalLM",),
@@ -64,5 +70,6 @@ MAMBA2 = Family(
     layer_types=(),
     config=config,
     recurrent=recurrent,
+    lone_parts=lone_parts,
     usual_max_len=8192,
 )

@@ -1,0 +1,97 @@
+"""The Recurrences of our CUDA kernels: a fixed sequence of launches, so that a graph holds it for any tokens."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+
+from ...checkpoint.geometry import Geometry
+from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
+from ...checkpoint.recurrent.mamba2 import Mamba2Layer
+from ...checkpoint.recurrent.recurrent import Recurrent
+from ...checkpoint.recurrent.short_convolution import ShortConvolution
+from ...kernels.cuda.kernel import Kernel, Launcher
+from ...kernels.cuda.recurrent.causal_conv import WIDTHS, causal_conv, causal_conv_kernel
+from ...kernels.cuda.recurrent.gates import gated_norm, gated_norm_kernel, sigmoid_gate, sigmoid_gate_kernel
+from ...kernels.cuda.recurrent.scans import gated_delta, gated_delta_kernel, mamba2_kernel, mamba2_scan
+from ...kv.state_rows import StateRows
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
+from .fixed_rows import empty_rows
+
+
+class CudaRecurrences:
+    """Rows that pad a graph's batch have no state: they read and write nothing, and their results are arbitrary."""
+
+    def __init__(self, launcher: Launcher):
+        self._launcher = launcher
+
+    def causal_conv(
+        self,
+        rows: StateRows,
+        states: Tensor,
+        conv: CausalConv,
+        x: Tensor,
+        x_factors: Tensor | None = None,
+        y_factors: Tensor | None = None,
+    ) -> Tensor:
+        out = empty_rows(x, x.shape[1])
+        return causal_conv(self._launcher, rows, states, conv, x, out, x_factors, y_factors)
+
+    def mamba2(self, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor) -> Tensor:
+        out = empty_rows(x, weights.heads * weights.head_dim)
+        return mamba2_scan(self._launcher, rows, states, weights, x, dt, out)
+
+    def gated_delta(
+        self, rows: StateRows, states: Tensor, weights: GatedDelta, x: Tensor, b: Tensor, alpha: Tensor
+    ) -> Tensor:
+        out = empty_rows(x, weights.heads * weights.value_dim)
+        return gated_delta(self._launcher, rows, states, weights, x, (b, alpha), out)
+
+    def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
+        return gated_norm(self._launcher, norm, x, gate, empty_rows(x, x.shape[1]))
+
+    def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]), is_silu=True)
+
+    def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]))
+
+
+def recurrent_kernels(geometry: Geometry) -> list[Kernel]:
+    """The kernels that the recurrent layers and the gates of attention launch on any number of ranks."""
+    kinds = list(filter(None, dict.fromkeys(geometry.recurrent)))
+    gates = [sigmoid_gate_kernel(geometry.dtype)] if geometry.has_gated_attention else []
+    return [*(kernel for kind in kinds for kernel in _kernels_of(kind, geometry.dtype)), *gates]
+
+
+def check_recurrent(geometry: Geometry) -> None:
+    """Raises ConfigError naming a kind of layer, or a size, without a kernel."""
+    for kind in filter(None, dict.fromkeys(geometry.recurrent)):
+        if not isinstance(kind, ShortConvolution | Mamba2Layer | GatedDeltaLayer):
+            raise ConfigError(f"layers of the kind {type(kind).__name__} have no CUDA kernels; use --device cpu")
+        if kind.width not in WIDTHS:
+            raise ConfigError(
+                f"config.json: no CUDA kernel knows a convolution of width {kind.width}; it must be {WIDTHS[0]} to "
+                f"{WIDTHS[-1]}, or use --device cpu"
+            )
+
+
+def _kernels_of(kind: Recurrent, dtype: torch.dtype) -> Iterator[Kernel]:
+    match kind:
+        case ShortConvolution():
+            yield causal_conv_kernel(dtype, kind.width, activates=False)
+        case Mamba2Layer():
+            yield causal_conv_kernel(dtype, kind.width, activates=True)
+            yield mamba2_kernel(dtype, kind.head_dim, kind.state_size)
+            if kind.gating == "alone":
+                yield sigmoid_gate_kernel(dtype, is_silu=True)
+            else:
+                yield gated_norm_kernel(dtype, kind.norm_size, gates_last=kind.gating == "after_norm")
+        case GatedDeltaLayer():
+            yield causal_conv_kernel(dtype, kind.width, activates=True)
+            yield gated_delta_kernel(dtype, kind.value_dim, kind.key_dim)
+            yield gated_norm_kernel(dtype, kind.value_dim, gates_last=True)
+        case _:
+            raise AssertionError(f"a kind without kernels: {kind}")

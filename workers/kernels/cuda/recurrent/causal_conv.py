@@ -1,0 +1,71 @@
+"""Depthwise causal convolutions over a row's last positions."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ....kv.state_rows import StateRows
+from ....layers.recurrent.weights import CausalConv
+from ..kernel import SCALARS, Kernel, Launcher
+from .state_rows import StateRowsParams, state_rows_params
+
+WIDTHS = range(2, 9)  # that the kernel supports
+THREADS = 128
+FEW_TOKENS, SPAN = 256, 16  # a block has one token if there are few, otherwise SPAN; no bit depends on it
+
+
+class CausalConvParams(ctypes.Structure):
+    _fields_ = (
+        ("rows", StateRowsParams),
+        *((name, ctypes.c_void_p) for name in ("y", "x", "x_factors", "y_factors", "weight", "bias")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "y_stride")),
+        *((name, ctypes.c_int) for name in ("channels", "tokens", "span")),
+    )
+
+
+def causal_conv(
+    launcher: Launcher,
+    rows: StateRows,
+    states: Tensor,
+    conv: CausalConv,
+    x: Tensor,
+    out: Tensor,
+    x_factors: Tensor | None = None,
+    y_factors: Tensor | None = None,
+) -> Tensor:
+    """Set `out` [tokens, channels] as Recurrences.causal_conv has it; rows of `out` may be strided."""
+    (width, channels), tokens = conv.weight.shape, len(x)
+    assert x.shape[1] == channels, x.shape
+    assert conv.weight.dtype == torch.float32, conv.weight.dtype
+    assert conv.weight.is_contiguous()
+    assert conv.bias is None or (conv.bias.dtype == torch.float32 and conv.bias.shape == (channels,))
+    assert states.shape[1:] == (width - 1, channels), states.shape
+    assert states.dtype == x.dtype == out.dtype
+    assert out.shape == x.shape
+    assert out.stride(1) == x.stride(1) == 1
+    for factors in (x_factors, y_factors):
+        assert factors is None or (factors.dtype == x.dtype and factors.shape == x.shape)
+        assert factors is None or factors.stride() == x.stride()
+    tensors = out, x, x_factors, y_factors, conv.weight, conv.bias
+    pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    if tokens:
+        span = 1 if tokens <= FEW_TOKENS else SPAN
+        strides, sizes = (x.stride(0), out.stride(0)), (channels, tokens, span)
+        params = CausalConvParams(state_rows_params(rows, states), *pointers, *strides, *sizes)
+        grid = -(-channels // THREADS), -(-tokens // span), 1
+        launcher.launch(causal_conv_kernel(x.dtype, width, conv.activates), grid, params)
+    return out
+
+
+def causal_conv_kernel(dtype: torch.dtype, width: int, activates: bool) -> Kernel:
+    assert width in WIDTHS, width
+    defines = ("SCALAR", SCALARS[dtype]), ("WIDTH", width), ("ACTIVATES", int(activates))
+    return Kernel("recurrent/causal_conv.cu", "causal_conv", defines, THREADS)
+
+
+def production_kernels() -> list[Kernel]:
+    """Kernels of LFM2, of Mamba 2 and Qwen3-Next, and of the widest convolution."""
+    kinds = (torch.bfloat16, torch.float16)
+    sizes = (3, False), (4, True), (8, True)
+    return [causal_conv_kernel(dtype, width, activates) for dtype in kinds for width, activates in sizes]

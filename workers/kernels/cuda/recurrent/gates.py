@@ -1,0 +1,83 @@
+"""What follows the recurrences: a norm with a gate, and a gate alone."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ....layers.recurrent.weights import GatedNorm
+from ..kernel import SCALARS, Kernel, Launcher
+
+MAX_NORM_THREADS, GATE_THREADS = 512, 256
+ELEMENTS_OF_THREAD = 8  # of a norm, unless the group is longer
+
+
+class GatedNormParams(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("y", "x", "gate", "weight")),
+        *((name, ctypes.c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
+        ("eps", ctypes.c_float),
+    )
+
+
+class SigmoidGateParams(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("y", "x", "gate")),
+        *((name, ctypes.c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
+        ("size", ctypes.c_int),
+    )
+
+
+def gated_norm(launcher: Launcher, norm: GatedNorm, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
+    """Set `out` [rows, size] as Recurrences.gated_norm has it; rows may be strided."""
+    rows, size = x.shape
+    assert size % norm.group_size == 0, (size, norm.group_size)
+    assert norm.weight.dtype == torch.float32, norm.weight.dtype
+    assert norm.weight.shape == (size,), norm.weight.shape
+    assert norm.weight.is_contiguous()
+    _check(x, gate, out)
+    if rows:
+        pointers = (tensor.data_ptr() for tensor in (out, x, gate, norm.weight))
+        params = GatedNormParams(*pointers, out.stride(0), x.stride(0), gate.stride(0), norm.eps)
+        kernel = gated_norm_kernel(x.dtype, norm.group_size, norm.gates_last)
+        launcher.launch(kernel, (rows, size // norm.group_size, 1), params)
+    return out
+
+
+def gated_norm_kernel(dtype: torch.dtype, group_size: int, gates_last: bool) -> Kernel:
+    threads = min(-(-group_size // (32 * ELEMENTS_OF_THREAD)) * 32, MAX_NORM_THREADS)
+    defines = ("SCALAR", SCALARS[dtype]), ("GROUP", group_size), ("GATES_LAST", int(gates_last))
+    return Kernel("recurrent/gated_norm.cu", "gated_norm", defines, threads, shared_bytes=threads // 32 * 4)
+
+
+def sigmoid_gate(launcher: Launcher, x: Tensor, gate: Tensor, out: Tensor, *, is_silu: bool = False) -> Tensor:
+    """Set `out` [rows, size] as Recurrences.sigmoid_gated has it, or silu_gated; rows may be strided."""
+    rows, size = x.shape
+    _check(x, gate, out)
+    if rows:
+        pointers = (tensor.data_ptr() for tensor in (out, x, gate))
+        params = SigmoidGateParams(*pointers, out.stride(0), x.stride(0), gate.stride(0), size)
+        kernel = sigmoid_gate_kernel(x.dtype, is_silu)
+        launcher.launch(kernel, (rows, -(-size // kernel.threads), 1), params)
+    return out
+
+
+def sigmoid_gate_kernel(dtype: torch.dtype, is_silu: bool = False) -> Kernel:
+    defines = ("SCALAR", SCALARS[dtype]), ("SILU", int(is_silu))
+    return Kernel("recurrent/sigmoid_gate.cu", "sigmoid_gate", defines, GATE_THREADS)
+
+
+def production_kernels() -> list[Kernel]:
+    """Kernels of Mamba 2 and Granite 4, of Nemotron-H, and of Qwen3-Next."""
+    bf16, fp16 = torch.bfloat16, torch.float16
+    return [
+        *(gated_norm_kernel(dtype, size, False) for dtype in (bf16, fp16) for size in (1024, 5120)),
+        *(gated_norm_kernel(dtype, 128, True) for dtype in (bf16, fp16)),
+        *(sigmoid_gate_kernel(dtype, is_silu) for dtype in (bf16, fp16) for is_silu in (False, True)),
+    ]
+
+
+def _check(x: Tensor, gate: Tensor, out: Tensor) -> None:
+    assert gate.shape == out.shape == x.shape
+    assert x.dtype == gate.dtype == out.dtype
+    assert x.stride(1) == gate.stride(1) == out.stride(1) == 1
