@@ -37,20 +37,25 @@ class CudaRecurrences:
         y_factors: Tensor | None = None,
     ) -> Tensor:
         out = empty_rows(x, x.shape[1])
-        return causal_conv(self._launcher, rows, states, conv, x, out, x_factors, y_factors)
+        tensors = conv.weight, conv.bias, x, out, x_factors, y_factors
+        return causal_conv(self._launcher, rows, states, *tensors, activates=conv.activates)
 
     def mamba2(self, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor) -> Tensor:
         out = empty_rows(x, weights.heads * weights.head_dim)
-        return mamba2_scan(self._launcher, rows, states, weights, x, dt, out)
+        per_head = weights.a, weights.d, weights.dt_bias
+        sizes = weights.head_dim, weights.groups, weights.state_size
+        return mamba2_scan(self._launcher, rows, states, x, dt, per_head, sizes, weights.dt_limits, out)
 
     def gated_delta(
         self, rows: StateRows, states: Tensor, weights: GatedDelta, x: Tensor, b: Tensor, alpha: Tensor
     ) -> Tensor:
         out = empty_rows(x, weights.heads * weights.value_dim)
-        return gated_delta(self._launcher, rows, states, weights, x, (b, alpha), out)
+        per_head, sizes = (weights.a, weights.dt_bias), (weights.key_heads, weights.key_dim, weights.value_dim)
+        return gated_delta(self._launcher, rows, states, x, (b, alpha), per_head, sizes, weights.eps, out)
 
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
-        return gated_norm(self._launcher, norm, x, gate, empty_rows(x, x.shape[1]))
+        out, last = empty_rows(x, x.shape[1]), norm.gates_last
+        return gated_norm(self._launcher, x, gate, norm.weight, norm.group_size, norm.eps, out, gates_last=last)
 
     def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]), is_silu=True)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ....kv.state_rows import StateRows
-from ....layers.recurrent.weights import CausalConv
 from ..kernel import SCALARS, Kernel, Launcher
 from .state_rows import StateRowsParams, state_rows_params
 
@@ -28,18 +27,21 @@ def causal_conv(
     launcher: Launcher,
     rows: StateRows,
     states: Tensor,
-    conv: CausalConv,
+    weight: Tensor,
+    bias: Tensor | None,
     x: Tensor,
     out: Tensor,
     x_factors: Tensor | None = None,
     y_factors: Tensor | None = None,
+    *,
+    activates: bool,
 ) -> Tensor:
     """Set `out` [tokens, channels] as Recurrences.causal_conv has it; rows of `out` may be strided."""
-    (width, channels), tokens = conv.weight.shape, len(x)
+    (width, channels), tokens = weight.shape, len(x)
     assert x.shape[1] == channels, x.shape
-    assert conv.weight.dtype == torch.float32, conv.weight.dtype
-    assert conv.weight.is_contiguous()
-    assert conv.bias is None or (conv.bias.dtype == torch.float32 and conv.bias.shape == (channels,))
+    assert weight.dtype == torch.float32, weight.dtype
+    assert weight.is_contiguous()
+    assert bias is None or (bias.dtype == torch.float32 and bias.shape == (channels,))
     assert states.shape[1:] == (width - 1, channels), states.shape
     assert states.dtype == x.dtype == out.dtype
     assert out.shape == x.shape
@@ -47,14 +49,14 @@ def causal_conv(
     for factors in (x_factors, y_factors):
         assert factors is None or (factors.dtype == x.dtype and factors.shape == x.shape)
         assert factors is None or factors.stride() == x.stride()
-    tensors = out, x, x_factors, y_factors, conv.weight, conv.bias
+    tensors = out, x, x_factors, y_factors, weight, bias
     pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
     if tokens:
         span = 1 if tokens <= FEW_TOKENS else SPAN
         strides, sizes = (x.stride(0), out.stride(0)), (channels, tokens, span)
         params = CausalConvParams(state_rows_params(rows, states), *pointers, *strides, *sizes)
         grid = -(-channels // THREADS), -(-tokens // span), 1
-        launcher.launch(causal_conv_kernel(x.dtype, width, conv.activates), grid, params)
+        launcher.launch(causal_conv_kernel(x.dtype, width, activates), grid, params)
     return out
 
 

@@ -5,7 +5,6 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ....layers.recurrent.weights import GatedNorm
 from ..kernel import SCALARS, Kernel, Launcher
 
 MAX_NORM_THREADS, GATE_THREADS = 512, 256
@@ -28,19 +27,29 @@ class SigmoidGateParams(ctypes.Structure):
     )
 
 
-def gated_norm(launcher: Launcher, norm: GatedNorm, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
-    """Set `out` [rows, size] as Recurrences.gated_norm has it; rows may be strided."""
+def gated_norm(
+    launcher: Launcher,
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    group_size: int,
+    eps: float,
+    out: Tensor,
+    *,
+    gates_last: bool,
+) -> Tensor:
+    """Set `out` [rows, size] as Recurrences.gated_norm has it; `weight` is [size] float32, rows may be strided."""
     rows, size = x.shape
-    assert size % norm.group_size == 0, (size, norm.group_size)
-    assert norm.weight.dtype == torch.float32, norm.weight.dtype
-    assert norm.weight.shape == (size,), norm.weight.shape
-    assert norm.weight.is_contiguous()
+    assert size % group_size == 0, (size, group_size)
+    assert weight.dtype == torch.float32, weight.dtype
+    assert weight.shape == (size,), weight.shape
+    assert weight.is_contiguous()
     _check(x, gate, out)
     if rows:
-        pointers = (tensor.data_ptr() for tensor in (out, x, gate, norm.weight))
-        params = GatedNormParams(*pointers, out.stride(0), x.stride(0), gate.stride(0), norm.eps)
-        kernel = gated_norm_kernel(x.dtype, norm.group_size, norm.gates_last)
-        launcher.launch(kernel, (rows, size // norm.group_size, 1), params)
+        pointers = (tensor.data_ptr() for tensor in (out, x, gate, weight))
+        params = GatedNormParams(*pointers, out.stride(0), x.stride(0), gate.stride(0), eps)
+        kernel = gated_norm_kernel(x.dtype, group_size, gates_last)
+        launcher.launch(kernel, (rows, size // group_size, 1), params)
     return out
 
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ....checkpoint.recurrent.columns import LANES, state_shape
 from ....kv.state_rows import StateRows
-from ....layers.recurrent.weights import GatedDelta, Mamba2
 from ..kernel import SCALARS, Grid, Kernel, Launcher
 from .state_rows import StateRowsParams, state_rows_params
 
@@ -38,20 +37,31 @@ class GatedDeltaParams(ctypes.Structure):
 
 
 def mamba2_scan(
-    launcher: Launcher, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor, out: Tensor
+    launcher: Launcher,
+    rows: StateRows,
+    states: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    per_head: tuple[Tensor, Tensor, Tensor],
+    sizes: tuple[int, int, int],
+    dt_limits: tuple[float, float],
+    out: Tensor,
 ) -> Tensor:
-    """Set `out` [tokens, heads * head_dim] as Recurrences.mamba2 has it. Rows of `x`, `dt` and `out` may be strided."""
-    heads, head_dim, inner = weights.heads, weights.head_dim, weights.heads * weights.head_dim
-    assert heads % weights.groups == 0, (heads, weights.groups)
-    assert x.shape[1] == inner + 2 * weights.groups * weights.state_size, x.shape
+    """Set `out` [tokens, heads * head_dim] as Recurrences.mamba2 has it.
+
+    `per_head` are a, d and dt_bias, each [heads] float32; `sizes` are head_dim, groups and state_size. Rows of `x`,
+    `dt` and `out` may be strided.
+    """
+    heads, (head_dim, groups, state_size) = dt.shape[1], sizes
+    inner = heads * head_dim
+    assert heads % groups == 0, (heads, groups)
+    assert x.shape[1] == inner + 2 * groups * state_size, x.shape
     assert out.shape[1] == inner, out.shape
-    assert dt.shape[1] == heads, dt.shape
-    per_head = weights.a, weights.d, weights.dt_bias
-    _check(states, weights.state_shape, (x, dt, out), per_head)
+    _check(states, (heads, head_dim, state_size), (x, dt, out), per_head)
     if len(x):
-        kernel = mamba2_kernel(x.dtype, head_dim, weights.state_size)
+        kernel = mamba2_kernel(x.dtype, head_dim, state_size)
         pointers = (tensor.data_ptr() for tensor in (out, x, dt, *per_head))
-        rest = out.stride(0), x.stride(0), dt.stride(0), heads, head_dim, weights.groups, *weights.dt_limits
+        rest = out.stride(0), x.stride(0), dt.stride(0), heads, head_dim, groups, *dt_limits
         params = Mamba2ScanParams(state_rows_params(rows, states), *pointers, *rest)
         launcher.launch(kernel, _grid(kernel, rows, heads, head_dim), params)
     return out
@@ -61,28 +71,30 @@ def gated_delta(
     launcher: Launcher,
     rows: StateRows,
     states: Tensor,
-    weights: GatedDelta,
     x: Tensor,
     gates: tuple[Tensor, Tensor],
+    per_head: tuple[Tensor, Tensor],
+    sizes: tuple[int, int, int],
+    eps: float,
     out: Tensor,
 ) -> Tensor:
     """Set `out` [tokens, heads * value_dim] as Recurrences.gated_delta has it.
 
-    `gates` are b and alpha, [tokens, heads]. Rows of `x`, gates and `out` may be strided.
+    `gates` are b and alpha, [tokens, heads], `per_head` a and dt_bias, [heads] float32; `sizes` are key_heads, key_dim
+    and value_dim. Rows of `x`, gates and `out` may be strided.
     """
-    heads, key_heads, key_dim, value_dim = weights.heads, weights.key_heads, weights.key_dim, weights.value_dim
+    heads, (key_heads, key_dim, value_dim) = gates[0].shape[1], sizes
     assert heads % key_heads == 0, (heads, key_heads)
     assert x.shape[1] == 2 * key_heads * key_dim + heads * value_dim, x.shape
     assert out.shape[1] == heads * value_dim, out.shape
     assert gates[0].shape == gates[1].shape == (len(x), heads)
     assert gates[0].stride(0) == gates[1].stride(0)
-    per_head = weights.a, weights.dt_bias
-    _check(states, weights.state_shape, (x, *gates, out), per_head)
+    _check(states, (heads, value_dim, key_dim), (x, *gates, out), per_head)
     if len(x):
         kernel = gated_delta_kernel(x.dtype, value_dim, key_dim)
         pointers = (tensor.data_ptr() for tensor in (out, x, *gates, *per_head))
-        strides, sizes = (out.stride(0), x.stride(0), gates[0].stride(0)), (heads, key_heads, value_dim)
-        rest = *strides, *sizes, key_dim**-0.5, weights.eps
+        strides = out.stride(0), x.stride(0), gates[0].stride(0)
+        rest = *strides, heads, key_heads, value_dim, key_dim**-0.5, eps
         params = GatedDeltaParams(state_rows_params(rows, states), *pointers, *rest)
         launcher.launch(kernel, _grid(kernel, rows, heads, value_dim), params)
     return out
@@ -123,16 +135,17 @@ def _grid(kernel: Kernel, rows: StateRows, heads: int, outputs: int) -> Grid:
 
 
 def _check(
-    states: Tensor, shape: tuple[int, int, int, int], of_tokens: Sequence[Tensor], per_head: Sequence[Tensor]
+    states: Tensor, sizes: tuple[int, int, int], of_tokens: Sequence[Tensor], per_head: Sequence[Tensor]
 ) -> None:
-    """`shape`: of a layer's state."""
+    """`sizes`: heads, outputs of each, and state numbers of each output."""
+    heads, outputs, depth = sizes
     assert states.dtype == torch.float32, states.dtype
-    assert states.shape[1:] == shape == state_shape(len(per_head[0]), shape[1] * shape[3], shape[2]), states.shape
+    assert states.shape[1:] == state_shape(heads, outputs, depth), states.shape
     for tensor in of_tokens:
         assert tensor.dtype == of_tokens[0].dtype, tensor.dtype
         assert len(tensor) == len(of_tokens[0]), tensor.shape
         assert tensor.stride(1) == 1, tensor.stride()
     for tensor in per_head:
         assert tensor.dtype == torch.float32, tensor.dtype
-        assert tensor.shape == shape[:1], tensor.shape
+        assert tensor.shape == (heads,), tensor.shape
         assert tensor.is_contiguous()
