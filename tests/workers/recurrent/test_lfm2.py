@@ -134,10 +134,11 @@ def test_all_instruction_sets_have_the_same_bits(tmp_path):
     assert all(torch.equal(each, found[0]) for each in found)
 
 
-def test_cuda_devices_are_refused_by_name(tmp_path, monkeypatch):
+def test_cuda_refuses_float32_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match=r"^recurrent layers have no CUDA kernels; use --device cpu$"):
-        load_model(write_tiny_lfm2(tmp_path), ModelConfig(device="cuda"), TensorParallelGroup(), lambda done, of: None)
+    folder, config = write_tiny_lfm2(tmp_path), ModelConfig(device="cuda", dtype="float32")
+    with pytest.raises(ConfigError, match="recurrent layers on CUDA must be bfloat16 or float16"):
+        load_model(folder, config, TensorParallelGroup(), lambda done, of: None)
 
 
 def test_channels_must_be_divisible_among_the_ranks(tmp_path):
