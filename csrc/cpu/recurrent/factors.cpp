@@ -7,6 +7,7 @@
 #include "recurrent/factors.h"
 
 #include "rows.h"
+#include "sigmoid.h"
 
 void silu_gate(Pool* pool, const SigmoidGateParams* p) {
   with_element(p->dtype, [&](auto element) {
@@ -14,10 +15,7 @@ void silu_gate(Pool* pool, const SigmoidGateParams* p) {
     for_rows(pool, p->rows, p->size, [&](int64_t row) {
       const Element *x = (const Element*)p->x + row * p->x_stride, *gate = (const Element*)p->gate + row * p->gate_stride;
       Element* y = (Element*)p->y + row * p->y_stride;
-      each_vector(p->size, [&](int at, int n) {
-        const F32 g = get(gate + at, n);
-        put(y + at, get(x + at, n) * (g / (1.0f + exp(-g))), n);
-      });
+      each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) * silu(get(gate + at, n)), n); });
     });
   });
 }

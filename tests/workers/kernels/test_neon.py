@@ -29,9 +29,10 @@ KERNELS = (
     "sampling",
     "program",
 )
-TESTS = (*(f"kernels/test_cpu_{name}.py" for name in KERNELS), "order_of_sums/test_tile_order.py")
+RECURRENT = tuple(f"recurrent/test_{name}.py" for name in ("causal_conv", "gated_norm", "scans"))
+TESTS = (*(f"kernels/test_cpu_{name}.py" for name in KERNELS), *RECURRENT, "order_of_sums/test_tile_order.py")
 NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators or chosen or another_order"
-NOT_OF_KERNELS += " or every_isa"
+NOT_OF_KERNELS += " or every_isa or every_instruction_set"
 needed = (CROSS, QEMU, "aarch64-linux-gnu-objdump", "g++")
 pytestmark = [
     pytest.mark.nightly,

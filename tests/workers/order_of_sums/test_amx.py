@@ -36,6 +36,7 @@ SUBJECTS = {
     "forms": ["quantization", "kv"],
     "ranks": ["distributed", "invariance"],
     "steps": ["runner"],
+    "recurrent": ["recurrent"],
 }
 MISUSES = {
     "no permission": "without the system's permission",
