@@ -58,7 +58,8 @@ def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
 
 
 def lone_parts(config: HFConfig) -> tuple[Part, ...]:
-    return ("mixer",) * config.num_hidden_layers
+    mixer: Part = "mixer"
+    return (mixer,) * config.num_hidden_layers
 
 
 MAMBA2 = Family(
