@@ -28,11 +28,8 @@ VARIANTS = {
     "lfm2": torch.bfloat16,
     "lfm2-moe": torch.bfloat16,
     "granite4": torch.bfloat16,  # a block of 432 tokens
-    "granite4-dense": torch.float16,
-    "bamba": torch.bfloat16,
     "qwen3-next": torch.bfloat16,  # gated delta nets, gates of attention
     "nemotron-h": torch.bfloat16,  # layers of one part
-    "nemotron-h-dense": torch.float16,
 }
 IN_CI = ("mamba2",)
 GRAPHS = ("lfm2-moe", "granite4", "qwen3-next", "nemotron-h")
