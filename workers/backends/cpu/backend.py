@@ -36,7 +36,7 @@ from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, T
 from .recorded_forward import RecordedForward
 from .recurrences import CpuRecurrences
 from .sampling import CpuPasses
-from .segments import in_segments, segments_of_rank
+from .segments import has_whole_segments, in_segments, segments_of_rank
 
 
 class CpuBackend:
@@ -48,6 +48,7 @@ class CpuBackend:
         self._pool = pool
         self._buffers = Buffers()
         self._rotaries: dict[Rotary, None] = {}
+        self.adds_as_one_rank = True  # as far as the weights packed until now show
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         """The form of `weight` that the kernels support: 4-bit weights need 16-bit activations; fp8 becomes float."""
@@ -61,6 +62,7 @@ class CpuBackend:
 
     def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
         if num_ranks is not None:
+            self.adds_as_one_rank = self.adds_as_one_rank and has_whole_segments(weight, num_ranks)
             weight = in_segments(weight, segments_of_rank(weight, num_ranks))
         return packed(self._pool, weight, must_be_finite=True)
 
