@@ -63,6 +63,7 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "qwen3-next",
         "nemotron-h",
         *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks", "nemotron-h-dense"),
+        *nightly("lfm2-moe", "glm4-moe-wide"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe", "glm4-moe", "llama4-experts", "gpt-oss"),
         *nightly(
             "glm4", "helium", "seed-oss", "llama4-chunks-of-whole-blocks", "nemotron-biased", "arcee", "mpt-clipped"
