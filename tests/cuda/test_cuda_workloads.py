@@ -18,8 +18,9 @@ from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..workers.invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN
+from ..workers.invariance.random_workload import MAX_MODEL_LEN, draw_expert_workload, draw_latent_workload
 from ..workers.invariance.test_random_workloads import run_workload
+from ..workers.invariance.workload_models import TINY
 from ..workers.one_process import NotWaiting
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
@@ -27,6 +28,8 @@ from .emulated import EmulatorLauncher
 SLICE = (1, 3)
 FP8_SEED = 1
 NIGHTLY = range(100)
+OF_KERNELS = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}
+EXPERTS_NIGHTLY = range(40)
 
 
 class Padded(EagerDecodeStep):
@@ -60,7 +63,8 @@ def load(tmp_path_factory):
     def named(checkpoint: str):
         folder = str(DEMO_MODEL)
         if checkpoint != "demo":
-            changes = {**CHECKPOINTS[checkpoint], "max_position_embeddings": MAX_MODEL_LEN}
+            changes = {**TINY[checkpoint], "max_position_embeddings": MAX_MODEL_LEN}
+            changes |= OF_KERNELS if checkpoint == "latent" else {}
             folder = write_tiny_model(tmp_path_factory.mktemp(checkpoint), **changes)
         backend = CudaBackend(launcher, "sm_90a", multiprocessors=2, device="cpu")
         config = ModelConfig(device="cpu")
@@ -85,3 +89,13 @@ def test_a_workload_with_an_fp8_cache_gives_each_request_the_same_bytes(load):
 @pytest.mark.parametrize("seed", NIGHTLY)
 def test_a_random_workload_gives_each_request_the_same_bytes(load, seed, process_type):
     run_workload(load, seed, process_type, process_type)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("draw", [draw_expert_workload, draw_latent_workload])
+def test_random_workloads_with_experts_and_latent_attention_give_each_request_the_same_bytes(load, draw):
+    both = (EmulatedProcess, EmulatedProcess)
+    total = sum((run_workload(load, seed, *both, draw) for seed in EXPERTS_NIGHTLY), Counter[str]())
+    for event in ("cached tokens", "preemptions", "restarts", "aborts"):
+        assert total[event], f"there were no {event}, so the workloads do not test them"

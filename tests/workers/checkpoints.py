@@ -254,7 +254,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_experts": 6,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 40,
-        "shared_expert_intermediate_size": 72,
+        "shared_expert_intermediate_size": 80,
         "decoder_sparse_step": 2,
     },
     "qwen3-moe": {
@@ -348,9 +348,14 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32) ->
     return transformers_model(folder, attention=_attention(variant))
 
 
-def write_checkpoint(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **save: Any) -> None:
-    """Write the variant's checkpoint in `dtype` to `folder`: a copy, as a process makes each only once."""
-    shutil.copytree(_made(variant, dtype, **save), folder, dirs_exist_ok=True)
+def write_checkpoint(
+    variant: str, folder: Path, dtype: torch.dtype = torch.float32, fields: dict[str, int] | None = None, **save: Any
+) -> None:
+    """Write the variant's checkpoint in `dtype` to `folder`: a copy, as a process makes each only once.
+
+    `fields` replace those of the variant's configuration.
+    """
+    shutil.copytree(_made(variant, dtype, tuple((fields or {}).items()), **save), folder, dirs_exist_ok=True)
 
 
 @cache
@@ -360,13 +365,13 @@ def _home() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _made(variant: str, dtype: torch.dtype, **save: Any) -> Path:
+def _made(variant: str, dtype: torch.dtype, fields: tuple[tuple[str, int], ...], **save: Any) -> Path:
     folder = Path(tempfile.mkdtemp(dir=_home().name))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
 
-        options = {**SHAPE, **VARIANTS[variant]}
+        options = {**SHAPE, **VARIANTS[variant], **dict(fields)}
         family = options.pop("family")
         if family in (
             "GPT2",

@@ -63,12 +63,14 @@ class OneProcess:
     cache_dtype: torch.dtype | None = None  # None: the model's
 
     def __init__(self, model: Model | SharedModel, config: Config, num_blocks: int, max_model_len: int):
-        """`num_blocks` is per KV group."""
+        """`num_blocks` is per KV group, in blocks of the configured size: a model with states may have larger ones."""
         self.model, self.config, self.max_model_len = model, config, max_model_len
         geometry = model.geometry
         layout = CacheLayout.of(geometry, max_model_len, config.cache.block_size, model.tp_size, self.cache_dtype)
         self.groups, self.block_size = layout.groups, layout.block_size
-        self.num_blocks = num_blocks * len(self.groups.windows)
+        is_larger = self.block_size > config.cache.block_size
+        per_group = num_blocks * config.cache.block_size // self.block_size + 1 if is_larger else num_blocks
+        self.num_blocks = per_group * len(self.groups.windows)
         facts = ModelFacts(
             self.num_blocks,
             self.block_size,

@@ -99,7 +99,7 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "num_experts": 10,
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 48,
-        "shared_expert_intermediate_size": 72,
+        "shared_expert_intermediate_size": 80,
     },
     "nemotron-h": {
         "family": "NemotronH",
@@ -110,7 +110,7 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "n_routed_experts": 8,
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 48,
-        "moe_shared_expert_intermediate_size": 72,
+        "moe_shared_expert_intermediate_size": 80,
         "n_group": 2,
         "topk_group": 1,
         "routed_scaling_factor": 2.5,

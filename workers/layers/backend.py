@@ -24,6 +24,7 @@ class Backend(Protocol):
     """A platform's operations. Factory methods may keep their argument, or pack it into another form and release it."""
 
     device: str
+    adds_as_one_rank: bool  # whether the model's ranks add in the order of a single rank
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         """`weight` itself, or, if no product of this backend supports its form, its values in the model's `dtype`.

@@ -6,8 +6,6 @@ import torch
 from ..kernels.cpu.library import Pool
 from ..layers.model import Model
 
-EQUAL_RANKS = (1, 2, 4)  # these numbers of ranks add in the same order as one rank: see backends/cpu/segments.py
-
 
 def arithmetic(model: Model, num_ranks: int, pool: Pool | None) -> str:
     """Device, dtype, the order of sums, and the number of ranks only where it changes that order.
@@ -23,7 +21,7 @@ def arithmetic(model: Model, num_ranks: int, pool: Pool | None) -> str:
     words = ["cpu", dtype]
     if model.dtype is torch.bfloat16:
         words.append(pool.summation)
-    if num_ranks not in EQUAL_RANKS:
+    if not model.backend.adds_as_one_rank:
         words.append(ranks)
     if model.libraries:
         words.append(model.libraries)

@@ -26,7 +26,7 @@ EOS = 2
 class ModelChoice:
     """A checkpoint, its quantization on load, its instruction set and dtype, and the number of ranks."""
 
-    checkpoint: str  # a key of CHECKPOINTS, or "demo"
+    checkpoint: str  # a key of CHECKPOINTS, one that only a name chooses, a variant of checkpoints.py, or "demo"
     quantization: str
     isa: str
     threads: int
@@ -116,12 +116,12 @@ def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -
         choice = replace(choice, pooling=own.choice(("mean", "cls")))
     is_crowded = kind == "crowded"
     block_size: Any = 16 if is_crowded else rng.choice((16, 16, 32, 64))
-    largest = max(-(-_longest(request) // block_size) for request in requests)
+    largest = max(-(-longest(request) // block_size) for request in requests)
     config = Config(
         cache=CacheConfig(block_size=block_size, enable_prefix_caching=rng.random() < 0.7),
         scheduler=SchedulerConfig(
             max_num_seqs=rng.randint(4, 8) if is_crowded else rng.randint(1, 8),
-            max_num_batched_tokens=rng.choice((5, 16, 33, 64, 150, 2048)) if _longest(requests[0]) < 300 else 256,
+            max_num_batched_tokens=rng.choice((5, 16, 33, 64, 150, 2048)) if longest(requests[0]) < 300 else 256,
             policy=rng.choice(("fcfs", "fcfs", "priority")),
             pipeline_depth=rng.randint(1, 3),
         ),
@@ -164,10 +164,7 @@ def draw_state_workload(seed: int) -> Workload:
     workload = draw_workload(seed)
     if workload.choice.checkpoint == "demo":
         return workload
-    num_blocks = workload.num_blocks
-    if workload.config.cache.block_size == 16 and workload.choice.ranks == 1:  # the states take blocks of 32
-        num_blocks = num_blocks // 2 + 1
-    return replace(workload, choice=replace(workload.choice, checkpoint="states"), num_blocks=num_blocks)
+    return replace(workload, choice=replace(workload.choice, checkpoint="states"))
 
 
 def draw_latent_workload(seed: int) -> Workload:
@@ -283,7 +280,7 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
     return SamplingParams(**options)
 
 
-def _longest(request: EngineCoreRequest) -> int:
+def longest(request: EngineCoreRequest) -> int:
     """The largest number of tokens of the request's sequences."""
     limit = request.sampling_params.max_tokens
     assert limit is not None

@@ -3,6 +3,8 @@
 from functools import cache, partial
 from pathlib import Path
 
+import torch
+
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
@@ -10,10 +12,14 @@ from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
+from ..checkpoints import write_checkpoint
 from ..ranks import Ranks, SharedModel
 from ..tiny_lfm2 import write_tiny_lfm2
 from ..tiny_model import write_tiny_model
 from .random_workload import CHECKPOINTS, EXPERTS, GROUPED, LATENT, MAX_MODEL_LEN, ModelChoice
+from .variant_workload import FIELDS
+
+TINY = {**CHECKPOINTS, "grouped": GROUPED, "experts": EXPERTS, "latent": LATENT}
 
 
 class Models:
@@ -52,8 +58,10 @@ class Models:
         home.mkdir()
         if checkpoint == "states":
             return write_tiny_lfm2(home, max_position_embeddings=MAX_MODEL_LEN)
-        options = {**CHECKPOINTS, "grouped": GROUPED, "experts": EXPERTS, "latent": LATENT}[checkpoint]
-        return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **options)
+        if checkpoint in TINY:
+            return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **TINY[checkpoint])
+        write_checkpoint(checkpoint, home, torch.bfloat16, FIELDS)
+        return str(home)
 
     def _group(self, size: int) -> Ranks:
         if size not in self._groups:

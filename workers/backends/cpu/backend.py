@@ -37,7 +37,7 @@ from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, T
 from .recorded_forward import RecordedForward
 from .recurrences import CpuRecurrences, CpuSelectiveScan
 from .sampling import CpuPasses
-from .segments import in_segments, segments_of_rank
+from .segments import has_whole_segments, in_segments, segments_of_rank
 
 
 class CpuBackend:
@@ -49,6 +49,7 @@ class CpuBackend:
         self._pool = pool
         self._buffers = Buffers()
         self._rotaries: dict[Rotary, None] = {}
+        self.adds_as_one_rank = True  # as far as the weights packed until now show
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         """The form of `weight` that the kernels support: int4 needs 16-bit activations, MXFP4 and fp8 bfloat16."""
@@ -62,6 +63,7 @@ class CpuBackend:
 
     def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
         if num_ranks is not None:
+            self.adds_as_one_rank = self.adds_as_one_rank and has_whole_segments(weight, num_ranks)
             weight = in_segments(weight, segments_of_rank(weight, num_ranks))
         return packed(self._pool, weight, must_be_finite=True)
 

@@ -15,10 +15,14 @@ COUNTS = (4, 2)
 
 
 def segments_of_rank(share: Weight, num_ranks: int) -> int:
-    """The number of segments in this rank's `share` of the inputs; 1 if the share is less than a segment."""
-    inputs = share.shape[1] * num_ranks
-    count = next((count for count in COUNTS if inputs % count == 0 and _is_whole(share, inputs // count)), 1)
+    """The number of segments in this rank's `share` of the inputs; 1 if the share is not of whole segments."""
+    count = _segments_of_all(share, num_ranks)
     return count // num_ranks if count % num_ranks == 0 else 1
+
+
+def has_whole_segments(share: Weight, num_ranks: int) -> bool:
+    """Whether each rank has whole segments, so that all of them add in the order of one rank."""
+    return _segments_of_all(share, num_ranks) % num_ranks == 0
 
 
 def in_segments(share: Weight, count: int) -> Weight:
@@ -30,6 +34,11 @@ def in_segments(share: Weight, count: int) -> Weight:
         return share
     zeros = None if share.zeros is None else share.zeros.repeat_interleave(times, 1)
     return replace(share, scales=share.scales.repeat_interleave(times, 1), zeros=zeros)
+
+
+def _segments_of_all(share: Weight, num_ranks: int) -> int:
+    inputs = share.shape[1] * num_ranks
+    return next((count for count in COUNTS if inputs % count == 0 and _is_whole(share, inputs // count)), 1)
 
 
 def _is_whole(share: Weight, segment: int) -> bool:

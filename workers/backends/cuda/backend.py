@@ -46,6 +46,7 @@ class CudaBackend:
 
     def __init__(self, launcher: Launcher, arch: str, multiprocessors: int, device: str = "cuda"):
         self.device = device
+        self.adds_as_one_rank = False
         self.launcher = launcher
         self.arch = arch  # the architecture for which kernels are compiled
         self.kernels_of_products: set[Kernel] = set()  # our kernels that this backend's products launch

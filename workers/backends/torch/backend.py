@@ -40,6 +40,7 @@ class TorchBackend:
 
     def __init__(self, device: str = "cpu", product: Product = linear):
         self.device = device
+        self.adds_as_one_rank = False
         self._product = product
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
