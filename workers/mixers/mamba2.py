@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..checkpoint.recurrent.mamba2 import Mamba2Layer
@@ -43,7 +44,8 @@ class Mamba2Mixer:
             return self.recurrences.gated_norm(self.norm, y, gates)
         first = self.group.rank * y.shape[1]
         whole = self.recurrences.gated_norm(self.norm, self._gathered(y), self._gathered(gates.contiguous()))
-        return whole[:, first : first + y.shape[1]].contiguous()
+        # A single row counts as contiguous with any stride, but products of several segments need its own.
+        return whole[:, first : first + y.shape[1]].clone(memory_format=torch.contiguous_format)
 
     def _gathered(self, part: Tensor) -> Tensor:
         """The columns of all ranks, [tokens, size]."""
