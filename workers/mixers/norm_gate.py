@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..distributed.tensor_parallel import TensorParallelGroup
@@ -25,7 +26,8 @@ class NormGate:
             return self.recurrences.gated_norm(self.norm, y, gates)
         first = self.group.rank * y.shape[1]
         whole = self.recurrences.gated_norm(self.norm, self._gathered(y), self._gathered(gates.contiguous()))
-        return whole[:, first : first + y.shape[1]].contiguous()
+        # A single row counts as contiguous with any stride, but products of several segments need its own.
+        return whole[:, first : first + y.shape[1]].clone(memory_format=torch.contiguous_format)
 
     def _gathered(self, part: Tensor) -> Tensor:
         """The columns of all ranks, [tokens, size]."""
