@@ -129,7 +129,6 @@ MUTATIONS = [
         "_without(decode, tokens, bad | failures.keys())",
         "an output of a row that has left",
     ),
-    (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers are accepted"),
     (ENGINE, "        scheduler.restart()\n", "", "nothing is requeued when workers die"),
     (OUTPUTS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
     (
