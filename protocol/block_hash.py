@@ -8,6 +8,7 @@ import hashlib
 from typing import Final
 
 TOKEN_BYTES: Final = 4
+HASH_BYTES: Final = 32
 
 
 def chain_root(block_size: int, cache_salt: str) -> bytes:

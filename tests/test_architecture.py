@@ -17,7 +17,8 @@ NEVER = {
 TRANSFORMERS_ONLY_IN = {"workers/models/transformers_impl/library.py"}  # an optional extra, loaded when it is needed
 ZMQ_ONLY_IN = {
     *(f"protocol/transport/{name}.py" for name in ("channel", "async_channel", "authentication", "curve")),
-    *("engine_core/process/engine_process.py", "workers/process/worker_process.py"),
+    *("engine_core/process/engine_process.py", "engine_core/process/event_sockets.py"),
+    "workers/process/worker_process.py",
 }
 PICKLES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 MAX_LINES = 500
@@ -97,9 +98,14 @@ def test_only_the_configuration_reads_the_environment(room):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_file_decides_by_the_wall_clock(room):
-    """It may jump. These show it to users, or delay the removal of old files by it."""
+    """It may jump. These show it to users, number events by it, or delay the removal of old files."""
     allowed = {
-        *("engine_core/engine/step_log.py", "protocol/transport/run_dir.py", "frontend/cli/doctor.py"),
+        *(
+            "engine_core/process/event_sockets.py",
+            "engine_core/engine/step_log.py",
+            "protocol/transport/run_dir.py",
+            "frontend/cli/doctor.py",
+        ),
         *(f"frontend/supervision/flight_recorder/{name}.py" for name in ("bundle", "diagnosis", "recorder")),
         *(f"frontend/http/{name}.py" for name in ("routes/generate", "routes/idempotent", "service")),
         *(f"frontend/http/{name}.py" for name in ("routes/stored/create", "stored_responses/database")),

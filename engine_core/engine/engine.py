@@ -25,6 +25,7 @@ from ..admission.admission import Admission, Admitted
 from ..admission.deadlines import expiry
 from ..admission.validation import ModelFacts
 from ..kv.kv_cache import KVCache
+from ..kv.kv_events import KVEvents
 from ..kv.kv_group import KVGroups
 from ..requests.request import Sequence
 from ..requests.stopping import finish_reason
@@ -61,7 +62,8 @@ class EngineCore:
         rows, max_chunk = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         groups = KVGroups.of(facts.kv_groups, facts.block_size, max_chunk)
         is_causal = not facts.pooling.is_bidirectional
-        self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal)
+        events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
+        self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal, events)
         self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal)
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}

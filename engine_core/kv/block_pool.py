@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from .evictor import Evictor
+from .kv_events import KVEvents
 
 
 class BlockPool:
     """Reference counts and hashes of `num_blocks` blocks."""
 
-    def __init__(self, num_blocks: int):
+    def __init__(self, num_blocks: int, events: KVEvents | None = None):
+        """`events`: told which hashes can no longer be found; None: nothing follows."""
         self.num_blocks = num_blocks
+        self._events = events
         self._refcounts = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id is allocated first
         self._cached = Evictor(num_blocks)
@@ -46,8 +49,7 @@ class BlockPool:
         taken.reverse()
         if len(taken) < count:
             evicted = self._cached.evict(count - len(taken))
-            for block in evicted:
-                del self._block_by_hash[self._hash_by_block.pop(block)]
+            self._drop_hashes(evicted)
             taken += evicted
         refcounts, named = self._refcounts, self._tenants
         for block, tenant in zip(taken, tenants, strict=True):
@@ -79,12 +81,18 @@ class BlockPool:
                 self._blank.append(block)
                 self._cached.count(self._tenants[block], -1)
 
-    def publish(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """Make owned blocks findable by their hashes. Of two blocks with equal contents, the first one is found."""
-        for block, block_hash in zip(blocks, hashes, strict=True):
+    def publish(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> list[int]:
+        """Make owned blocks findable by their hashes. Of two blocks with equal contents, the first one is found.
+
+        Returns the indices of the blocks that can be found now and could not before.
+        """
+        published = []
+        for index, (block, block_hash) in enumerate(zip(blocks, hashes, strict=True)):
             if block_hash not in self._block_by_hash and block not in self._hash_by_block:
                 self._block_by_hash[block_hash] = block
                 self._hash_by_block[block] = block_hash
+                published.append(index)
+        return published
 
     def find(self, hashes: Sequence[bytes]) -> list[int]:
         """The blocks that hold the longest known prefix of `hashes`. Does not add an owner."""
@@ -99,6 +107,10 @@ class BlockPool:
     def hash_of(self, block: int) -> bytes | None:
         """The hash by which `block` can be found, or None."""
         return self._hash_by_block.get(block)
+
+    def hashes(self) -> Iterable[bytes]:
+        """The hashes of all blocks that can be found."""
+        return self._block_by_hash.keys()
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` would leave the free list if they were shared now."""
@@ -126,11 +138,9 @@ class BlockPool:
 
     def drop(self, blocks: Iterable[int]) -> None:
         """Remove the hashes of these blocks, whether owned or not, so that their contents cannot be found."""
-        for block in blocks:
-            block_hash = self._hash_by_block.pop(block, None)
-            if block_hash is None:
-                continue
-            del self._block_by_hash[block_hash]
+        found = [block for block in dict.fromkeys(blocks) if block in self._hash_by_block]
+        self._drop_hashes(found)
+        for block in found:
             if block in self._cached:
                 self._cached.remove([block])
                 self._cached.count(self._tenants[block], -1)
@@ -138,6 +148,14 @@ class BlockPool:
 
     def drop_all(self) -> None:
         self.drop(list(self._hash_by_block))
+
+    def _drop_hashes(self, blocks: Iterable[int]) -> None:
+        """Remove the hashes of these blocks, which have one."""
+        hashes = [self._hash_by_block.pop(block) for block in blocks]
+        for block_hash in hashes:
+            del self._block_by_hash[block_hash]
+        if self._events is not None and hashes:
+            self._events.removed(hashes)
 
     def check(self, owners: Iterable[Sequence[int]]) -> None:
         """Raise AssertionError unless `owners` (block lists) match every refcount and no block is lost."""
@@ -154,3 +172,5 @@ class BlockPool:
         assert all(block in self._hash_by_block for block in self._cached), "a cached block has no hash"
         assert not any(block in self._hash_by_block for block in self._blank), "a blank block has a hash"
         assert {block: key for key, block in self._block_by_hash.items()} == self._hash_by_block, "hashes differ"
+        if self._events is not None:
+            self._events.check(set(self._block_by_hash))

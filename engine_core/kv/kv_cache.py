@@ -5,6 +5,7 @@ from itertools import chain, zip_longest
 
 from ..requests.request import Sequence
 from .block_pool import BlockPool
+from .kv_events import KVEvents
 from .kv_group import RELEASED, KVGroups
 from .prefix_cache import PrefixCache
 
@@ -14,13 +15,17 @@ Extensions = tuple[list[Sequence], list[int], list[int]]  # of which sequence, w
 class KVCache:
     """Block tables of all sequences, one for each KV group."""
 
-    def __init__(self, num_blocks: int, groups: KVGroups, enable_prefix_caching: bool = True):
-        self.pool = BlockPool(num_blocks)
+    def __init__(
+        self, num_blocks: int, groups: KVGroups, enable_prefix_caching: bool = True, events: KVEvents | None = None
+    ):
+        """`events`: told what the prefix cache can find; None: nothing follows."""
+        self.events = events
+        self.pool = BlockPool(num_blocks, events)
         self.groups = groups
         self.num_groups = len(groups)
         self.block_size = groups.block_size  # tokens
         self.capacity_tokens = groups.capacity_tokens(num_blocks)  # the longest sequence that fits when it is alone
-        self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching)
+        self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching, events)
 
     def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
         """Allocate blocks for all known tokens of `sequence`, sharing computed ones; all or nothing.
@@ -140,8 +145,10 @@ class KVCache:
 
     def reset(self) -> None:
         """Start with an empty pool: the contents were lost with the workers. No sequence may own a block."""
-        self.pool = BlockPool(self.pool.num_blocks)
-        self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled)
+        if self.events is not None:
+            self.events.cleared()
+        self.pool = BlockPool(self.pool.num_blocks, self.events)
+        self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled, self.events)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless the pool's counts agree with the tables of `sequences`."""

@@ -15,6 +15,7 @@ from itertools import chain
 from math import gcd
 from typing import Protocol
 
+from paged_serve.protocol.block_hash import HASH_BYTES
 from paged_serve.protocol.messages.worker import KVGroup
 
 RELEASED = -1  # entry of a block table: no later token sees the block, and it is released
@@ -140,3 +141,8 @@ def keys_of(index: int, hashes: Sequence[bytes]) -> Sequence[bytes]:
         return hashes
     suffix = index.to_bytes(2, "little")
     return [block_hash + suffix for block_hash in hashes]
+
+
+def group_of(key: bytes) -> tuple[bytes, int]:
+    """The hash and the group of a block with this pool key, see `keys_of`."""
+    return key[:HASH_BYTES], int.from_bytes(key[HASH_BYTES:], "little")

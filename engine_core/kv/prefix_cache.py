@@ -4,20 +4,23 @@ A prefix can be shared if each group has the blocks that the next token reads: a
 those of its attention chunk, or the last one, which holds the state at the prefix's end.
 """
 
+from collections import abc
 from collections.abc import Callable, Iterable
 
 from paged_serve.protocol.block_hash import chain_blocks
 
 from ..requests.request import Sequence
 from .block_pool import BlockPool
+from .kv_events import KVEvents
 from .kv_group import RELEASED, KVGroups, keys_of
 
 
 class PrefixCache:
     """Finds and publishes the full blocks of sequences in `pool`."""
 
-    def __init__(self, pool: BlockPool, groups: KVGroups, enabled: bool):
+    def __init__(self, pool: BlockPool, groups: KVGroups, enabled: bool, events: KVEvents | None = None):
         self.enabled = enabled
+        self._events = events
         self._pool = pool
         self._groups = groups
         self._block_size = groups.block_size  # tokens
@@ -108,7 +111,19 @@ class PrefixCache:
         start = max(start, sequence.num_released[index])
         if end > start:
             keys = keys_of(index, sequence.block_hashes[start:end])
-            self._pool.publish(sequence.block_tables[index][start:end], keys)
+            published = self._pool.publish(sequence.block_tables[index][start:end], keys)
+            if self._events is not None:
+                self._report(self._events, sequence, keys, start, published)
+
+    def _report(
+        self, events: KVEvents, sequence: Sequence, keys: abc.Sequence[bytes], start: int, published: list[int]
+    ) -> None:
+        """Report these indices of `keys`, which belong to the blocks from `start` on, one event for each run."""
+        size = self._block_size
+        for run in _runs(published):
+            block, end = start + run.start, start + run.stop
+            parent = sequence.block_hashes[block - 1] if block else sequence.request.chain_root
+            events.stored(keys[run.start : run.stop], parent, sequence.token_bytes(block * size, end * size))
 
     def invalidate_hashes(self, sequence: Sequence) -> None:
         """Like `KVCache.invalidate`, for blocks that the sequence no longer owns: they may hold NaN."""
@@ -119,3 +134,14 @@ class PrefixCache:
         """The same for blocks that the sequence has released behind its windows."""
         for index in self._groups.windows:
             self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes[: sequence.num_released[index]]))
+
+
+def _runs(indices: list[int]) -> list[range]:
+    """Ascending `indices` as ranges."""
+    runs: list[range] = []
+    for index in indices:
+        if runs and runs[-1].stop == index:
+            runs[-1] = range(runs[-1].start, index + 1)
+        else:
+            runs.append(range(index, index + 1))
+    return runs

@@ -25,6 +25,7 @@ from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
 from .client_link import ClientLink
 from .client_sockets import ClientSockets
+from .event_sockets import EventSockets
 from .loop_clock import LoopClock
 from .worker_link import WorkerLink
 
@@ -50,9 +51,11 @@ class EngineProcess:
             queue_frames=WORKER_QUEUE_FRAMES,
         )
         self._workers_socket = workers.socket
+        self._events = EventSockets(child.context, child.config.kv_events) if child.config.kv_events.endpoint else None
+        event_sockets = [] if self._events is None else self._events.sockets
         self._link = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
         self._poller = zmq.Poller()
-        for socket in (child.control.socket, self._workers_socket, *self._ports.sockets):
+        for socket in (child.control.socket, self._workers_socket, *self._ports.sockets, *event_sockets):
             self._poller.register(socket, zmq.POLLIN)
         self._engine: EngineCore | None = None
         self._next_heartbeat = 0.0
@@ -93,6 +96,8 @@ class EngineProcess:
         self._clients.expire(now)
         self._advance_isolation(now)
         self._drive_workers(now)
+        if self._events is not None:
+            self._events.publish()
         self._child.heartbeat(now, 0 if self._engine is None else self._engine.scheduler.step)
         if now >= self._next_heartbeat:
             self._heartbeat(now)
@@ -162,6 +167,8 @@ class EngineProcess:
         readable = self._link.readable_facts(engine) | self._ports.readable_facts()
         self._child.control.send(control.Ready(readable))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in readable.items()))
+        if self._events is not None and engine.kv_cache.events is not None:
+            self._events.begin(engine.kv_cache.events)
         self._clients.open(engine, now)
         gc.collect()
         gc.freeze()  # objects that live now live until exit; later collections skip them
@@ -205,3 +212,5 @@ class EngineProcess:
         self._link.shut_down()
         self._ports.close(LINGER_S)
         self._workers_socket.close(linger=int(1000 * LINGER_S))
+        if self._events is not None:
+            self._events.close()

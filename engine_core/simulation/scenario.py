@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_struct
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
-from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, KVEventsConfig, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
@@ -89,6 +89,7 @@ def draw_scenario(seed: int) -> Scenario:
     blocks_of_longest = max_model_len // block_size + 1
     config = Config(
         cache=CacheConfig(enable_prefix_caching=rng.random() < 0.7),
+        kv_events=KVEventsConfig("ipc://simulated" if seed % 2 else ""),
         scheduler=SchedulerConfig(
             max_num_seqs=rng.randint(1, 8),
             max_num_batched_tokens=rng.randint(2, 40),

@@ -11,6 +11,7 @@ from ..engine.debug import check_invariants
 from ..engine.engine import EngineCore
 from ..process.client_link import ClientLink
 from ..process.loop_clock import LoopClock
+from .event_follower import EventFollower
 from .fake_group import FakeGroup
 from .fake_worker import WorkerDied
 from .links import SimulatedLinks, SimulatedWorkerLink, TickingClock
@@ -32,11 +33,16 @@ class SimulatedCore:
         self._rng = rng
         self._starting_ticks = 0  # until the new workers take steps
         self._clock = LoopClock(0.0)
+        has_events = bool(scenario.config.kv_events.endpoint)
+        events_rng = random.Random(f"events of {scenario.seed}")
+        self.follower = EventFollower(events_rng, events_rng.choice((1, 5, 100))) if has_events else None
 
     def start(self, epoch: int, clients: Iterable[bytes], now: float) -> None:
         facts = self._scenario.facts
         self.engine = EngineCore(self._scenario.config, facts, epoch)
         self.engine.scheduler.row_assigner.max_passes = self._scenario.max_passes
+        if self.follower is not None:
+            self.follower.follow(self.engine)
         self._worker_link = SimulatedWorkerLink(facts.num_blocks, facts.vocab_size)
         self._client_link = ClientLink(self._links, (), TickingClock())
         self._client_link.open(self.engine, now)
@@ -79,6 +85,8 @@ class SimulatedCore:
                 self.kill_workers(now, from_outside=False)
         if self.group.answers and rng.random() < 0.9:
             self._apply(now)
+        if self.follower is not None:
+            self.follower.advance(self.engine)
 
     def heartbeat(self, now: float) -> None:
         self._client_link.heartbeat(self.engine, now, computes=True)

@@ -130,6 +130,26 @@ SETTINGS = (
         ("--share-prefixes",),
         "Share prefixes between API keys too: faster, but response times reveal to one key what another has asked.",
     ),
+    Setting(
+        "KV events",
+        "kv_events.endpoint",
+        ("--kv-events-endpoint",),
+        "Publish what enters and leaves the prefix cache there, for routers: tcp://ADDRESS:PORT or ipc://PATH.",
+    ),
+    Setting(
+        "KV events",
+        "kv_events.replay_endpoint",
+        ("--kv-events-replay-endpoint",),
+        "Answer requests for lost events there, or for a snapshot.",
+    ),
+    Setting("KV events", "kv_events.topic", ("--kv-events-topic",), "First frame of each message."),
+    Setting(
+        "KV events",
+        "kv_events.buffer_batches",
+        ("--kv-events-buffer",),
+        "Batches of events kept for replays.",
+        "N",
+    ),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(
         "Scheduling", "scheduler.max_num_batched_tokens", ("--max-num-batched-tokens",), "Tokens in one step.", "N"

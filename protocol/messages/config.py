@@ -71,6 +71,15 @@ class CacheConfig(_Layer, frozen=True):
     share_prefixes: bool = False  # also between API keys
 
 
+class KVEventsConfig(_Layer, frozen=True):
+    """Events of the prefix cache, published for routers and other followers."""
+
+    endpoint: Text = ""  # tcp://ADDRESS:PORT or ipc://PATH that the engine core binds; "": no events
+    replay_endpoint: Text = ""  # likewise, for requests for lost batches and snapshots; "": none
+    topic: Text = ""  # first frame of each message
+    buffer_batches: PositiveInt = 10_000  # batches kept for replays
+
+
 class SchedulerConfig(_Layer, frozen=True):
     """How requests share a step."""
 
@@ -148,6 +157,7 @@ class Config(_Layer, frozen=True):
 
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()
+    kv_events: KVEventsConfig = KVEventsConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     parallel: ParallelConfig = ParallelConfig()
     server: ServerConfig = ServerConfig()

@@ -10,7 +10,7 @@ from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.engine_core.simulation.fake_worker import FakeWorker
-from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, KVEventsConfig, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutputs,
@@ -41,10 +41,12 @@ class Driver:
         epoch=0,
         pooling=None,
         windows=(0,),
+        kv_events="",
         **scheduler,
     ):
         self.config = Config(
             cache=CacheConfig(enable_prefix_caching=prefix_caching),
+            kv_events=KVEventsConfig(kv_events),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
         )
         pooling = PoolingFacts() if pooling is None else pooling

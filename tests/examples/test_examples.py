@@ -14,6 +14,7 @@ EXPECTED = {  # regular expressions that the output must match
     "async_engine": [r"The capital of Japan is Tokyo\.", r"The capital of Italy is Rome\.\n", r"aborted: abort after"],
     "chat": [r"assistant: The capital of Italy is Rome\.", r"assistant: The capital of Peru is Lima\."],
     "embedded": [r"^ ?Paris\.$"],
+    "kv_events": [r"^(\d+) of \1 blocks of the prompt are in the cache$"],
     "offline": [r"The capital of Japan is Tokyo\.", r"three samples: \["],
     "offline_tools": [
         r"calls \{'name': 'get_weather', 'arguments': '\{\"city",

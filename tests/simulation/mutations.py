@@ -42,11 +42,13 @@ MUTATIONS = [
         "        pass\n",
         "a block is both shared and free",
     ),
-    (POOL, "del self._block_by_hash[self._hash_by_block.pop(block)]", "self._hash_by_block.pop(block)", "a stale hash"),
+    (POOL, "self._drop_hashes(evicted)", "pass", "a stale hash"),
+    (POOL, "self._events.removed(hashes)", "pass", "followers still find an evicted block"),
     (POOL, "if block_hash not in self._block_by_hash and block", "if block", "two blocks have one hash"),
     (POOL, "end = blocks.index(None) if None in blocks else len(blocks)", "end = len(blocks)", "a prefix with a hole"),
     (CACHE, "(sequence.num_tokens - 1) // self", "sequence.num_tokens // self", "nothing is left to compute"),
-    (CACHE, "self.pool = BlockPool(self.pool.num_blocks)", "pass", "contents of dead workers are found"),
+    (CACHE, "self.pool = BlockPool(self.pool.num_blocks, self.events)", "pass", "contents of dead workers are found"),
+    (CACHE, "self.events.cleared()", "pass", "followers still find what dead workers had"),
     (
         PREFIX,
         "num_tokens // self._block_size\n        if end > start",
@@ -127,7 +129,6 @@ MUTATIONS = [
         "_without(decode, tokens, bad | failures.keys())",
         "an output of a row that has left",
     ),
-    (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers are accepted"),
     (ENGINE, "        scheduler.restart()\n", "", "nothing is requeued when workers die"),
     (OUTPUTS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
     (

@@ -83,6 +83,7 @@ def test_serve_help_groups_every_option():
         "Options:",
         "Model:",
         "Memory:",
+        "KV events:",
         "Scheduling:",
         "Devices:",
         "Server:",

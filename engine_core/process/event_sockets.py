@@ -1,0 +1,84 @@
+"""The sockets that publish events of the prefix cache: see protocol/kv_events/messages.py for what they carry."""
+
+import logging
+import time
+
+import zmq
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.kv_events.messages import END_OF_REPLAY, SEQUENCE_BYTES, sequence_bytes
+from paged_serve.protocol.messages.config import KVEventsConfig
+from paged_serve.protocol.transport.channel import Context, Socket
+
+from ..kv.event_log import EventLog
+from ..kv.kv_events import KVEvents
+
+log = logging.getLogger(__name__)
+
+QUEUE_BATCHES = 10_000  # of each subscriber; one that falls further behind loses batches and asks for a replay
+
+
+class EventSockets:
+    """A PUB socket, and a ROUTER socket for replays. Neither authenticates its peers, as subscribers expect."""
+
+    def __init__(self, context: Context, config: KVEventsConfig):
+        self._config = config
+        self._topic = config.topic.encode()
+        self._pub = _bind(context, zmq.PUB, "endpoint", config.endpoint, QUEUE_BATCHES)
+        self._router: Socket | None = None
+        if config.replay_endpoint:
+            hwm = config.buffer_batches + QUEUE_BATCHES
+            self._router = _bind(context, zmq.ROUTER, "replay_endpoint", config.replay_endpoint, hwm)
+        self._log: EventLog | None = None
+
+    @property
+    def sockets(self) -> list[Socket]:
+        """The sockets to poll for reading."""
+        return [] if self._router is None else [self._router]
+
+    def begin(self, events: KVEvents) -> None:
+        """Publish `events` from now on. Time numbers the batches, so that those of a later engine core are greater."""
+        self._log = EventLog(events, time.time_ns(), self._config.buffer_batches)
+
+    def publish(self) -> None:
+        """Publish the events since the last call, and answer replay requests."""
+        if self._log is None:
+            return
+        if (batch := self._log.take(time.time())) is not None:
+            self._pub.send_multipart([self._topic, sequence_bytes(batch[0]), batch[1]], zmq.NOBLOCK)
+        if self._router is not None:
+            self._answer(self._router, self._log)
+
+    def _answer(self, router: Socket, events: EventLog) -> None:
+        while router.poll(0, zmq.POLLIN):
+            match router.recv_multipart():
+                case [peer, b"", wanted] if len(wanted) == SEQUENCE_BYTES:
+                    frames = [
+                        [sequence_bytes(number), batch]
+                        for number, batch in events.replay(int.from_bytes(wanted, "big"), time.time())
+                    ]
+                    try:
+                        for each in [*frames, [END_OF_REPLAY, b""]]:
+                            router.send_multipart([peer, b"", *each], zmq.NOBLOCK)
+                    except zmq.Again:
+                        log.warning("a replay of %d batches of KV events was cut: its reader is too slow", len(frames))
+                case _:
+                    log.warning("a request to the replay socket of KV events has another form")
+
+    def close(self) -> None:
+        for socket in [self._pub, *self.sockets]:
+            socket.close(linger=0)
+
+
+def _bind(context: Context, kind: int, field: str, endpoint: str, hwm: int) -> Socket:
+    socket = context.socket(kind)
+    socket.sndhwm = hwm
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        raise ConfigError(
+            f"kv_events.{field}={endpoint!r} cannot be bound: {error.strerror}; use tcp://ADDRESS:PORT with a free "
+            "port, or ipc://PATH"
+        ) from error
+    return socket

@@ -1,0 +1,1 @@
+"""Events of the prefix cache: what they carry, and how to follow them."""

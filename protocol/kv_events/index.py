@@ -1,0 +1,54 @@
+"""Follows the events of a server's prefix cache: which blocks can be found there. It does no input or output."""
+
+import msgspec
+
+from .messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, KVEventBatch
+
+FROM_THE_START = 0  # a replay from this number is a snapshot
+
+
+class KVEventIndex:
+    """The blocks that can be found. It is right up to the last batch that `receive` accepted.
+
+    The reader subscribes, requests a replay from `begin_replay()`, and passes its answers to `replayed` up to the last,
+    for which it calls `end_replay`. It does so again, until an answer is whole, whenever `receive` returns False.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: set[tuple[bytes, int]] = set()  # hash, KV group
+        self._next = FROM_THE_START
+        self._after_replay = FROM_THE_START
+        self._decode = msgspec.msgpack.Decoder(KVEventBatch).decode
+
+    def receive(self, number: int, batch: bytes) -> bool:
+        """Apply a published batch. False: it does not follow the last one, and a replay is due, which has it."""
+        if number != self._next:
+            return False
+        self._apply(batch)
+        self._next += 1
+        return True
+
+    def begin_replay(self) -> int:
+        """The number to request a replay from. If the replay does not reach its end, the next one has the same."""
+        self._after_replay = self._next
+        return self._next
+
+    def replayed(self, number: int, batch: bytes) -> None:
+        self._apply(batch)
+        self._after_replay = number + 1
+
+    def end_replay(self) -> None:
+        self._next = self._after_replay
+
+    def _apply(self, batch: bytes) -> None:
+        for event in self._decode(batch).events:
+            self._apply_event(event)
+
+    def _apply_event(self, event: KVEvent) -> None:
+        match event:
+            case BlockStored():
+                self.blocks.update((block_hash, event.group_idx or 0) for block_hash in event.block_hashes)
+            case BlockRemoved():
+                self.blocks.difference_update((block_hash, event.group_idx or 0) for block_hash in event.block_hashes)
+            case AllBlocksCleared():
+                self.blocks.clear()

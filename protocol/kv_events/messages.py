@@ -1,0 +1,69 @@
+"""Events of the prefix cache, for routers and indexes outside the server: which blocks can be found, and which no more.
+
+The names and the order of fields are those of vLLM 0.11 and later, so that its subscribers read them. A message has
+three frames: the topic, the sequence number (8 bytes, big-endian), and a KVEventBatch as msgpack. Sequence numbers
+increase by one. A number that does not follow the last one means that batches were lost, or that another engine core
+has started: the reader asks for a replay.
+
+A replay request to the replay socket (ROUTER) has two frames: an empty one, and the first wanted sequence number. Each
+answer has three: an empty one, a sequence number, a batch; the last has the number -1 and no batch. If the wanted
+batches are not kept any more, or the number is not from this engine core, the answer is a snapshot: batches that begin
+with AllBlocksCleared and add every block. All of them have the number of the last batch published. A request from
+number 0 always gives a snapshot.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ..messages.message import Count, TokenId
+
+SEQUENCE_BYTES = 8
+END_OF_REPLAY = (-1).to_bytes(SEQUENCE_BYTES, "big", signed=True)
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]  # see block_hash.py
+
+
+class _Event(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of all events."""
+
+
+class BlockStored(_Event, frozen=True):
+    """Blocks, each the next one of a prompt or answer, that can be found from now on."""
+
+    block_hashes: list[Hash]
+    parent_block_hash: Hash | None  # of the block before the first; of a first block, the root of its chain
+    token_ids: list[TokenId]  # block_size for each block
+    block_size: Count
+    lora_id: Count | None = None
+    medium: str | None = None  # the memory of the blocks; None: that of the device, which steps read
+    lora_name: str | None = None
+    extra_keys: list[str] | None = None
+    group_idx: Count | None = None  # a model with several KV groups stores each block once for each group
+
+
+class BlockRemoved(_Event, frozen=True):
+    """Blocks that can no longer be found."""
+
+    block_hashes: list[Hash]
+    medium: str | None = None
+    group_idx: Count | None = None
+
+
+class AllBlocksCleared(_Event, frozen=True):
+    """No block can be found: the workers were replaced, or the cache was reset."""
+
+
+KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class KVEventBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The events between two steps."""
+
+    ts: float  # seconds since 1970
+    events: list[KVEvent]
+    data_parallel_rank: Count | None = 0
+
+
+def sequence_bytes(number: int) -> bytes:
+    return number.to_bytes(SEQUENCE_BYTES, "big")
