@@ -23,7 +23,7 @@ from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOut
 
 from ..admission.admission import Admission, Admitted
 from ..admission.deadlines import expiry
-from ..admission.validation import ModelFacts
+from ..admission.validation import ModelFacts, num_drafts_of
 from ..kv.kv_cache import KVCache
 from ..kv.kv_group import KVGroups
 from ..requests.request import Sequence
@@ -31,7 +31,7 @@ from ..requests.stopping import finish_reason
 from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
 from .client_outbox import ClientOutbox
-from .outputs import StreamOutput, ending, reused_outputs, step_outputs
+from .outputs import StreamOutput, add_ending, ending, reused_outputs, step_outputs
 from .paused_clients import PausedClients
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_results import StepResults, apply_results
@@ -62,7 +62,8 @@ class EngineCore:
         groups = KVGroups.of(facts.kv_groups, facts.block_size, max_chunk)
         is_causal = not facts.pooling.is_bidirectional
         self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal)
-        self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal)
+        num_drafts = num_drafts_of(config, facts.kv_groups)
+        self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=num_drafts)
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
         self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
@@ -201,9 +202,10 @@ class EngineCore:
         plan = in_flight[0]
         results = apply_results(plan, output, self.kv_cache)
         in_flight.popleft()
-        self.counters.applied(plan, len(results.plain_tokens) + len(results.detailed), output.step_s)
+        self.scheduler.speculation.applied(plan, output.step_s)
+        self.counters.applied(plan, len(results.plain_tokens) + sum(results.detailed.values()), output.step_s)
         step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
-        self.admission.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
+        self.admission.forecast.step(plan.num_prompt_tokens, plan.num_generating, plan.num_generated, step_s, now)
         self._last_apply_s = now if in_flight else None
         outputs = step_outputs(results, now)
         self._end(list(results.ended))
@@ -291,5 +293,5 @@ class EngineCore:
 
     def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
         message = ending(sequence, FinishReason.ERROR, now, error)
-        outputs.setdefault(sequence.request.client, []).append((sequence, message))
+        add_ending(outputs.setdefault(sequence.request.client, []), sequence, message)
         self._end([sequence])
