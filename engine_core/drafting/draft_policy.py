@@ -4,7 +4,7 @@ A draft is worth its place in a step if the whole step then yields more tokens p
 j becomes a token is a ** j, where a is the chance that one draft is accepted; the drafts of all rows compete for the
 same step, so those above one threshold of this chance are made, and the best threshold is sought. A sequence that is
 worth no draft decodes plainly, and is tried again after a growing number of tokens: text that was new may begin to
-repeat. Trials are paid from a budget of LOSS of the time.
+repeat. Attempts are paid from a budget of LOSS of the time.
 """
 
 import math
@@ -15,10 +15,10 @@ from .step_curve import StepCurve
 
 THRESHOLDS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
 MIN_GAIN = 1.02  # tokens per second against a plain step: less is within the error of the averages
-FIRST_INTERVAL, LAST_INTERVAL = 32, 512  # tokens between two trials of a sequence
-TRIAL_STEPS, TRIAL_DRAFTS = 4, 4
-LOSS = 0.02  # share of the time that trials may cost
-MAX_SAVED = 2.0  # of the trials' budget, in plain steps
+FIRST_INTERVAL, LAST_INTERVAL = 32, 512  # tokens between two attempts of a sequence
+ATTEMPT_STEPS, ATTEMPT_DRAFTS = 4, 4
+LOSS = 0.02  # share of the time that attempts may cost
+MAX_SAVED = 2.0  # of the attempts' budget, in plain steps
 
 Rates = tuple[float, float]  # the share of allowed drafts that are made, the chance that one is accepted
 
@@ -38,8 +38,8 @@ class DraftPolicy:
         rates = [history.rates(self._of_all) for history in histories]
         counts = most_valuable(rates, num_decoding + len(rates), self.curve, self.num_drafts)
         for index, history in enumerate(histories):
-            if history.num_trial_steps:
-                counts[index] = max(counts[index], min(TRIAL_DRAFTS, self.num_drafts))
+            if history.num_attempt_steps:
+                counts[index] = max(counts[index], min(ATTEMPT_DRAFTS, self.num_drafts))
             elif counts[index]:
                 history.interval = 0
         return counts
@@ -48,26 +48,26 @@ class DraftPolicy:
         """Whether a sequence speculates as soon as its prompt is computed. `num_rows`: with its own."""
         return most_valuable([history.rates(self._of_all)], num_rows, self.curve, self.num_drafts)[0] > 0
 
-    def begin_trial(self, history: DraftHistory, num_rows: int) -> bool:
+    def begin_attempt(self, history: DraftHistory, num_rows: int) -> bool:
         """Let a sequence that decodes speculate for a few steps; False if the budget does not allow it now."""
-        num_drafts = min(TRIAL_DRAFTS, self.num_drafts)
+        num_drafts = min(ATTEMPT_DRAFTS, self.num_drafts)
         longer = self.curve.relative(num_rows + num_drafts) / self.curve.relative(num_rows) - 1.0
-        cost = TRIAL_STEPS * max(0.0, longer)
+        cost = ATTEMPT_STEPS * max(0.0, longer)
         if cost > self._saved:
             return False
         self._saved -= cost
-        history.num_trial_steps = TRIAL_STEPS
+        history.num_attempt_steps = ATTEMPT_STEPS
         return True
 
     def next_interval(self, history: DraftHistory) -> int:
-        """Tokens that a sequence decodes before its next trial; twice as many after each trial in vain."""
-        history.num_trial_steps = 0
+        """Tokens that a sequence decodes before its next attempt; twice as many after each attempt in vain."""
+        history.num_attempt_steps = 0
         history.interval = min(LAST_INTERVAL, 2 * history.interval) if history.interval else FIRST_INTERVAL
         return history.interval
 
     def observe(self, history: DraftHistory, offered: int, made: int, accepted: int) -> None:
         """Record a verification: the drafts that were allowed, made and accepted."""
-        history.num_trial_steps = max(0, history.num_trial_steps - 1)
+        history.num_attempt_steps = max(0, history.num_attempt_steps - 1)
         if offered:
             history.add(offered, made, accepted)
             self._of_all.add(offered, made, accepted)

@@ -33,8 +33,9 @@ from ..scheduling.scheduler_output import plan_message
 from .client_outbox import ClientOutbox
 from .outputs import StreamOutput, add_ending, ending, reused_outputs, step_outputs
 from .paused_clients import PausedClients
+from .results import StepResults
 from .stats import STATS_INTERVAL_S, StepCounters
-from .step_results import StepResults, apply_results
+from .step_results import apply_results
 from .unacknowledged import UnacknowledgedBudget
 
 log = logging.getLogger(__name__)
@@ -203,7 +204,7 @@ class EngineCore:
         results = apply_results(plan, output, self.kv_cache)
         in_flight.popleft()
         self.scheduler.speculation.applied(plan, output.step_s)
-        self.counters.applied(plan, len(results.plain_tokens) + sum(results.detailed.values()), output.step_s)
+        self.counters.applied(plan, results.num_tokens, output.step_s)
         step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
         self.admission.forecast.step(plan.num_prompt_tokens, plan.num_generating, plan.num_generated, step_s, now)
         self._last_apply_s = now if in_flight else None

@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..requests.request import Request, Sequence
 from ..requests.stopping import stop_token_id
-from .step_results import StepResults
+from .results import StepResults
 
 StreamOutput = tuple[Sequence, EngineCoreOutput]
 

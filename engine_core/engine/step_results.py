@@ -1,7 +1,6 @@
 """Appends the sampled tokens of a step to their sequences, and finds the sequences that end."""
 
 from array import array
-from dataclasses import dataclass, field
 from itertools import chain
 
 from paged_serve.protocol.errors import ProtocolError
@@ -16,23 +15,8 @@ from ..requests.request import Sequence
 from ..requests.stopping import finish_reason
 from ..scheduling.decode_set import DecodeSet
 from ..scheduling.scheduled_step import ScheduledChunk, ScheduledStep
+from .results import StepResults
 from .verifications import Run, append_run, check_ends, match_runs, token_owners
-
-
-@dataclass(slots=True)
-class StepResults:
-    """Results of one step, grouped by how they are delivered."""
-
-    plain: DecodeSet  # rows with one more token and nothing else
-    plain_tokens: "array[int]"
-    detailed: dict[Sequence, int] = field(default_factory=dict)  # number of new tokens; these have details, or an end
-    ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # each of them detailed, or pooled
-    logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
-    not_finite: list[Sequence] = field(default_factory=list)  # their last token is meaningless and was not appended
-    failed: dict[Sequence, RowFailure] = field(default_factory=dict)  # no token was sampled at the end
-    pooled: dict[Sequence, Pooled] = field(
-        default_factory=dict
-    )  # the vectors with which sequences end, without a token
 
 
 def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCache) -> StepResults:

@@ -54,8 +54,8 @@ class DraftHistory:
     made: float = 0.0  # of these, made by the worker
     tested: float = 0.0  # of these, accepted or the first that was not
     accepted: float = 0.0
-    num_trial_steps: int = 0  # verifications of the trial that still run
-    interval: int = 0  # tokens from the last trial to the next; 0: none yet
+    num_attempt_steps: int = 0  # verifications of the attempt that still run
+    interval: int = 0  # tokens from the last attempt to the next; 0: none yet
 
     def add(self, offered: int, made: int, accepted: int) -> None:
         self.offered = KEEP * self.offered + offered

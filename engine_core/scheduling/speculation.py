@@ -19,7 +19,7 @@ from .scheduled_step import ScheduledStep, ScheduledVerification
 
 
 class Speculation:
-    """The speculating sequences, and the trials of those that decode. Without drafts it stays empty."""
+    """The speculating sequences, and the attempts of those that decode. Without drafts it stays empty."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Speculation:
         self._decode_rows = decode_rows
         self._max_num_batched_tokens = max_num_batched_tokens
         self._wanted: dict[Sequence, int] = {}  # drafts in the step that is being planned
-        self._trials_due: dict[int, list[tuple[Sequence, int]]] = {}  # by step; each with its joined_step
+        self._attempts_due: dict[int, list[tuple[Sequence, int]]] = {}  # by step; each with its joined_step
 
     def choose_decoding(self, prefilled: list[Sequence], step: int, *, may_draft: bool) -> list[Sequence]:
         """Which of `prefilled`, and of the sequences that speculate, join the decode set in `step`; the rest speculate.
 
         `may_draft`: False while a sequence runs alone because it may be poison.
         """
-        self._begin_trials(step, may_draft)
+        self._begin_attempts(step, may_draft)
         num_rows = len(self._decode_rows.decode_set) + len(self.rows) + len(prefilled)
         joining: list[Sequence] = []
         for sequence in prefilled:
@@ -63,26 +63,26 @@ class Speculation:
             sequence.end_speculating()
             joining.append(sequence)
         for sequence in joining:
-            self._expect_trial(sequence, step, step + self.policy.next_interval(sequence.draft_history))
+            self._expect_attempt(sequence, step, step + self.policy.next_interval(sequence.draft_history))
         return joining
 
     def _begin(self, sequence: Sequence, step: int) -> None:
         sequence.begin_speculating(step)
         insert(self.rows, sequence)
 
-    def _begin_trials(self, step: int, may_draft: bool) -> None:
-        for sequence, joined_step in self._trials_due.pop(step, ()):
+    def _begin_attempts(self, step: int, may_draft: bool) -> None:
+        for sequence, joined_step in self._attempts_due.pop(step, ()):
             if sequence.joined_step != joined_step:
                 continue  # it has left the decode set
             num_rows = len(self._decode_rows.decode_set) + len(self.rows)
-            if may_draft and self.policy.begin_trial(sequence.draft_history, num_rows):
+            if may_draft and self.policy.begin_attempt(sequence.draft_history, num_rows):
                 self._begin(sequence, step)
                 self._decode_rows.leave([sequence])
             else:
-                self._expect_trial(sequence, joined_step, step + sequence.draft_history.interval)
+                self._expect_attempt(sequence, joined_step, step + sequence.draft_history.interval)
 
-    def _expect_trial(self, sequence: Sequence, joined_step: int, step: int) -> None:
-        self._trials_due.setdefault(step, []).append((sequence, joined_step))
+    def _expect_attempt(self, sequence: Sequence, joined_step: int, step: int) -> None:
+        self._attempts_due.setdefault(step, []).append((sequence, joined_step))
 
     def able(self) -> list[Sequence]:
         """The sequences that may take a token in the next step, whatever the results in flight are."""
@@ -140,7 +140,7 @@ class Speculation:
         """The workers were lost, and all rows with them."""
         self.rows = []
         self._wanted.clear()
-        self._trials_due.clear()
+        self._attempts_due.clear()
 
 
 def bounds_of(sequence: Sequence) -> Speculating:

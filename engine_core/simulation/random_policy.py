@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ..drafting.draft_policy import DraftPolicy
 from ..requests.speculating import DraftHistory
 
-MAX_INTERVAL = 6  # tokens between two trials
+MAX_INTERVAL = 6  # tokens between two attempts
 
 
 class RandomPolicy(DraftPolicy):
@@ -22,7 +22,7 @@ class RandomPolicy(DraftPolicy):
     def begins(self, history: DraftHistory, num_rows: int) -> bool:
         return self._rng.random() < 0.5
 
-    def begin_trial(self, history: DraftHistory, num_rows: int) -> bool:
+    def begin_attempt(self, history: DraftHistory, num_rows: int) -> bool:
         return self._rng.random() < 0.7
 
     def next_interval(self, history: DraftHistory) -> int:
