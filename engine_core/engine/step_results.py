@@ -28,13 +28,15 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     failures = {failure.index: failure for failure in output.failures}
     num_decode = len(plan.decode)
     sampling = [chunk for chunk in plan.chunks if chunk.samples]
-    runs = match_runs(plan, output, num_decode + len(sampling))
-    num_tokens = runs[-1].end if runs else num_decode + len(sampling)
+    num_tokens, runs = num_decode + len(sampling), list[Run]()
+    if plan.verifications or output.num_drafted:
+        runs, num_tokens = match_runs(plan, output, num_tokens)
     if len(tokens) != num_tokens:
         raise ProtocolError(f"step {plan.step} returned {len(tokens)} tokens instead of {num_tokens}")
     if not all(0 <= index < len(tokens) for index in (*bad, *failures, *(entry.index for entry in output.logprobs))):
         raise ProtocolError(f"step {plan.step} refers to tokens that it did not return")
-    check_ends(plan, runs, bad | failures.keys())
+    if runs:
+        check_ends(plan, runs, bad | failures.keys())
     pooling = _match_pooled(plan, output)
     decode_tokens = tokens[:num_decode]
 

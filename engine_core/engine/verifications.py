@@ -23,10 +23,11 @@ class Run:
     end: int
 
 
-def match_runs(plan: ScheduledStep, output: ModelRunnerOutput, first: int) -> list[Run]:
-    """The run of each verification, from token number `first` on. Raises ProtocolError if the counts do not fit."""
-    if not (plan.verifications or output.num_drafted):
-        return []
+def match_runs(plan: ScheduledStep, output: ModelRunnerOutput, first: int) -> tuple[list[Run], int]:
+    """The run of each verification, from token number `first` on, and the end of the last one.
+
+    Raises ProtocolError if the counts do not fit the plan.
+    """
     with_drafts = [each for each in plan.verifications if each.num_drafts]
     drafted, sampled = unpack_ids(output.num_drafted), unpack_ids(output.num_sampled)
     if len(drafted) != len(with_drafts):
@@ -42,7 +43,7 @@ def match_runs(plan: ScheduledStep, output: ModelRunnerOutput, first: int) -> li
             )
         runs.append(Run(verification, num_drafted, first, first + num_sampled))
         first += num_sampled
-    return runs
+    return runs, first
 
 
 def check_ends(plan: ScheduledStep, runs: list[Run], missing: set[int]) -> None:

@@ -60,27 +60,26 @@ class ScheduledStep:
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens of the chunks; they may include output of before a preemption."""
-        return sum(chunk.end - chunk.start for chunk in self.chunks)
+        return sum([chunk.end - chunk.start for chunk in self.chunks])
 
     @property
     def num_verified(self) -> int:
         """The most tokens of all verifications."""
-        return sum(verification.num_tokens for verification in self.verifications)
+        return sum([verification.num_tokens for verification in self.verifications])
 
     @property
     def num_tokens(self) -> int:
-        num_tokens = len(self.decode) + self.num_prompt_tokens
-        return num_tokens + self.num_verified if self.verifications else num_tokens
+        return len(self.decode.rows) + self.num_prompt_tokens + self.num_verified
 
     @property
     def num_generating(self) -> int:
         """Rows that decode or verify."""
-        return len(self.decode) + len(self.verifications)
+        return len(self.decode.rows) + len(self.verifications)
 
     @property
     def num_generated(self) -> int:
         """Tokens that these rows were given, once the step is answered."""
-        return len(self.decode) + sum(verification.num_sampled for verification in self.verifications)
+        return len(self.decode.rows) + sum([verification.num_sampled for verification in self.verifications])
 
     def sequences(self) -> Iterator[Sequence]:
         """The sequences whose results are still wanted."""

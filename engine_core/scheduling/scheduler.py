@@ -80,7 +80,9 @@ class Scheduler:
         plan = ScheduledStep(self.step + 1)
         self._join_decode_set(plan.step, may_draft=candidate is None)
         preempted = self._extend_block_tables(plan)
-        budget = self.max_num_batched_tokens - len(self.decode_rows.decode_set) - plan.num_verified
+        budget = self.max_num_batched_tokens - len(self.decode_rows.decode_set)
+        if plan.verifications:
+            budget -= plan.num_verified
         for sequence in self.prefilling:
             if budget:
                 budget -= self._schedule_chunk(plan, sequence, budget)

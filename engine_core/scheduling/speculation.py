@@ -121,6 +121,8 @@ class Speculation:
 
     def applied(self, plan: ScheduledStep, step_s: float) -> None:
         """The tokens of `plan`, which took `step_s` seconds, are appended; no sequence has ended yet."""
+        if not self.is_on:
+            return
         for verification in plan.verifications:
             sequence = verification.sequence
             verification.bounds.applied(verification.num_drafts, verification.num_applied)

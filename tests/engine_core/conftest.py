@@ -45,7 +45,7 @@ class Driver:
         windows=(0,),
         num_drafts=0,
         accuracy=0.7,
-        policy=None,
+        draft_policy=None,
         **scheduler,
     ):
         self.config = Config(
@@ -59,8 +59,8 @@ class Driver:
             num_blocks, block_size, max_model_len, vocab_size, frozenset(eos), pooling=pooling, kv_groups=groups
         )
         self.engine = EngineCore(self.config, self.facts, epoch)
-        if policy is not None:
-            self.engine.scheduler.speculation.policy = policy(num_drafts)
+        if draft_policy is not None:
+            self.engine.scheduler.speculation.policy = draft_policy(num_drafts)
         self.worker = FakeWorker(
             num_blocks,
             block_size,

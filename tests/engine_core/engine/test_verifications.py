@@ -25,7 +25,7 @@ class Always(DraftPolicy):
 @pytest.fixture
 def verified(drive):
     """A driver with an answer to a verification of three drafts, all of them right, and of another without any."""
-    driver = drive(num_drafts=3, accuracy=1.0, policy=Always)
+    driver = drive(num_drafts=3, accuracy=1.0, draft_policy=Always)
     driver.add(4, max_tokens=30)
     driver.step()
     while True:
