@@ -26,9 +26,11 @@ class Shares(Protocol):
 
 class PlannedStep(Protocol):
     @property
-    def num_tokens(self) -> int: ...
+    def num_prompt_tokens(self) -> int: ...
     @property
-    def decode(self) -> Sized: ...
+    def num_generating(self) -> int:
+        """Rows that decode or verify."""
+        ...
 
 
 class Backlog(Protocol):

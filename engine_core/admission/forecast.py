@@ -20,44 +20,51 @@ ROUNDS = 8  # of the iteration over the requests that arrive during the wait its
 
 
 class StepPace:
-    """The cost of a step in seconds: a constant, plus one term per prompt token and one per decode row.
+    """The cost of a step in seconds: a constant, plus one term per prompt token and one per output token.
 
     Fitted by least squares over the last steps, with exponential decay. Steps of one size do not separate the three
     terms; the cost is then spread over them, and the price of a step of that size is still right.
     """
 
     def __init__(self) -> None:
-        self._products = [[0.0] * 4 for _ in range(3)]  # of (1, prompt tokens, rows) with itself and the seconds
+        self._products = [[0.0] * 4 for _ in range(3)]  # of (1, prompt, output tokens) with itself and the seconds
+        self._rows = 0.0  # that decoded or verified, a decaying sum; verifications may yield several tokens
         self._prices: tuple[float, float, float] | None = None  # of the steps so far
-        self._new: list[tuple[int, int, float]] = []
+        self._new: list[tuple[int, int, int, float]] = []
 
-    def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
+    def observe(self, prompt_tokens: int, rows: int, output_tokens: int, seconds: float) -> None:
         """Record one step; the sums are updated only when prices are requested."""
-        self._new.append((prompt_tokens, rows, seconds))
+        self._new.append((prompt_tokens, rows, output_tokens, seconds))
         if len(self._new) == MAX_OBSERVED_STEPS:
             self._add_new()
 
     def _add_new(self) -> None:
-        for prompt_tokens, rows, seconds in self._new:
-            self._add(prompt_tokens, rows, seconds)
+        for prompt_tokens, rows, output_tokens, seconds in self._new:
+            self._rows = KEEP_STEP * self._rows + rows
+            self._add(prompt_tokens, output_tokens, seconds)
         self._new.clear()
         self._prices = None
 
-    def _add(self, prompt_tokens: int, rows: int, seconds: float) -> None:
-        for row, factor in zip(self._products, (1.0, prompt_tokens, rows), strict=True):
+    def _add(self, prompt_tokens: int, output_tokens: int, seconds: float) -> None:
+        for row, factor in zip(self._products, (1.0, prompt_tokens, output_tokens), strict=True):
             row[0] = KEEP_STEP * row[0] + factor
             row[1] = KEEP_STEP * row[1] + factor * prompt_tokens
-            row[2] = KEEP_STEP * row[2] + factor * rows
+            row[2] = KEEP_STEP * row[2] + factor * output_tokens
             row[3] = KEEP_STEP * row[3] + factor * seconds
 
     def prices(self, rows: int) -> tuple[float, float]:
-        """Seconds per prompt token, and per output token when `rows` rows decode together."""
+        """Seconds per prompt token, and per output token when `rows` rows decode or verify together."""
         if self._new:
             self._add_new()
         if self._prices is None:
             self._prices = self._solve((0, 1, 2)) or self._solve((0, 1)) or self._solve((0,)) or (0.0, 0.0, 0.0)
-        step, prompt, row = self._prices
-        return prompt, row + step / max(1, rows)
+        step, prompt, output = self._prices
+        return prompt, output + step / (max(1, rows) * self.tokens_per_row)
+
+    @property
+    def tokens_per_row(self) -> float:
+        """Output tokens of a row in one step, on average; 1.0 without speculation."""
+        return self._products[0][2] / self._rows if self._rows else 1.0
 
     def _solve(self, used: tuple[int, ...]) -> tuple[float, float, float] | None:
         """Solve for the factors in `used` by Gaussian elimination; None if a price would be negative."""
@@ -92,8 +99,9 @@ class Forecast:
     def has_data(self) -> bool:
         return self._pace.prices(1) != (0.0, 0.0)
 
-    def step(self, prompt_tokens: int, rows: int, seconds: float, now: float) -> None:
-        self._pace.observe(prompt_tokens, rows, seconds)
+    def step(self, prompt_tokens: int, rows: int, output_tokens: int, seconds: float, now: float) -> None:
+        """Record a step, in which `rows` rows that decode or verify were given `output_tokens` tokens."""
+        self._pace.observe(prompt_tokens, rows, output_tokens, seconds)
         self._now = now
 
     def admitted(self, sequence: Sequence) -> None:
@@ -149,9 +157,8 @@ class Forecast:
         """Seconds until the first token of a sequence arriving now."""
         backlog, (prompt_s, output_s) = self._backlog, self._prices()
         begun = sum(sequence.prefill_len - sequence.num_scheduled for sequence in backlog.prefilling)
-        planned = sum(
-            (plan.num_tokens - len(plan.decode)) * prompt_s + len(plan.decode) * output_s for plan in backlog.in_flight
-        )
+        row_s = output_s * self._pace.tokens_per_row
+        planned = sum(plan.num_prompt_tokens * prompt_s + plan.num_generating * row_s for plan in backlog.in_flight)
         return self.queue_s(tenant) + planned + (begun + prompt_tokens) * prompt_s
 
     def _prices(self) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from ..requests.request import Sequence, SequenceState
 from ..requests.tenant import OUTPUT_TOKEN_COST
 from ..scheduling.fair_share import FIRST_COST, MAX_LEAD_BATCHES
 from ..scheduling.scheduler import Scheduler
+from ..scheduling.speculation import bounds_of
 from .engine import EngineCore
 
 MAX_DESCRIPTION_BYTES = 1 << 20
@@ -23,10 +24,11 @@ def check_invariants(engine: EngineCore) -> None:
     _check_clients(engine)
     _check_leads(engine)
     _check_states(engine)
-    _check_rows(scheduler)
+    _check_rows(scheduler, engine.config.scheduler.pipeline_depth * scheduler.speculation.policy.num_drafts)
     _check_passes(scheduler, live_sequences(engine))
     _check_decode_set(scheduler)
     _check_calendars(scheduler)
+    _check_speculation(scheduler)
     if scheduler.worker_poison.sequences():
         alone = {sequence for step in scheduler.in_flight for sequence in step.sequences()}
         assert len(alone) <= 1, "a candidate does not run alone"
@@ -98,32 +100,34 @@ def _check_passes(scheduler: Scheduler, live: list[Sequence]) -> None:
         assert is_bounded, f"stream {sequence.stream_id} was passed too often"
 
 
-def _check_rows(scheduler: Scheduler) -> None:
+def _check_rows(scheduler: Scheduler, most_drafts: int) -> None:
+    """`most_drafts`: of one row in all steps in flight; a row keeps blocks of drafts that were not accepted."""
     orders = [sequence.order for sequence in scheduler.running]
     assert orders == sorted(orders), "running is out of order"
     rows = [*scheduler.free_rows, *(sequence.row for sequence in scheduler.running)]
     assert sorted(rows) == list(range(scheduler.max_num_rows)), "a row is lost or used twice"
     for sequence in scheduler.running:
-        _check_tables(scheduler, sequence)
+        _check_tables(scheduler, sequence, most_drafts)
         assert sequence.num_tokens <= sequence.token_limit, f"stream {sequence.stream_id} is over its limit"
     unplanned = [sequence for sequence in scheduler.running if sequence.num_scheduled < sequence.prefill_len]
     assert unplanned == scheduler.prefilling, "prefilling is wrong"
 
 
-def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
+def _check_tables(scheduler: Scheduler, sequence: Sequence, most_drafts: int) -> None:
     """Each table covers the computed tokens and all that the next token reads; blocks behind windows are released."""
     groups, block_size = scheduler.kv_cache.groups, scheduler.kv_cache.block_size
-    position = sequence.num_scheduled
+    position, num_tokens = sequence.span
     if sequence.joined_step:
-        position = sequence.prefill_len + scheduler.step + 1 - sequence.joined_step
+        position = num_tokens = sequence.prefill_len + scheduler.step + 1 - sequence.joined_step
     for table, released, group in zip(sequence.block_tables, sequence.num_released, groups.math, strict=True):
         room = len(table) * block_size
-        assert room >= max(sequence.num_kv_applied, position - 1), f"stream {sequence.stream_id} has too little room"
-        if sequence.joined_step or position < sequence.prefill_len:  # all tokens of other rows are planned
+        planned = position if sequence.speculating is None else num_tokens
+        assert room >= max(sequence.num_kv_applied, planned - 1), f"stream {sequence.stream_id} has too little room"
+        if sequence.joined_step or position < num_tokens:  # all tokens of other rows are planned
             is_read = released <= group.first_needed(position)
             assert is_read, f"stream {sequence.stream_id} has lost a block that it reads"
-        if sequence.joined_step and room > sequence.prefill_len + block_size:
-            least = group.first_needed(room - block_size)
+        if sequence.joined_step and room > sequence.prefill_len + block_size + most_drafts:
+            least = group.first_needed(room - block_size - most_drafts)
             assert released >= least, f"stream {sequence.stream_id} keeps blocks behind its window"
 
 
@@ -148,6 +152,21 @@ def _check_calendars(scheduler: Scheduler) -> None:
     blocks = {s: step for s in members if (step := s.next_block_step(block_size)) <= s.last_step}
     assert scheduler.decode_rows.block_due.entries() == blocks, "the calendar of blocks is wrong"
     assert min([*last.values(), *blocks.values()], default=scheduler.step + 1) > scheduler.step, "overdue"
+
+
+def _check_speculation(scheduler: Scheduler) -> None:
+    """The bounds of each speculating sequence are those of its verifications in flight."""
+    rows = scheduler.speculation.rows
+    assert rows == [each for each in scheduler.running if each.speculating is not None], "a speculating row is lost"
+    for sequence in rows:
+        bounds = bounds_of(sequence)
+        own = [each for step in scheduler.in_flight for each in step.verifications if each.bounds is bounds]
+        assert bounds.num_verifications == len(own), f"stream {sequence.stream_id}: verifications in flight"
+        assert bounds.num_drafts == sum(each.num_drafts for each in own), f"stream {sequence.stream_id}: drafts"
+        assert not sequence.joined_step, f"stream {sequence.stream_id} decodes and speculates"
+        num_certain = sum(sequence in step.sequences() for step in scheduler.in_flight) - len(own)
+        assert sequence.num_tokens <= bounds.base <= sequence.num_tokens + num_certain, "the certain length is wrong"
+        assert bounds.longest <= sequence.token_limit, f"stream {sequence.stream_id} may exceed its limit"
 
 
 def dump_state(engine: EngineCore) -> dict[str, Any]:
@@ -218,5 +237,6 @@ def _sequence_state(sequence: Sequence) -> dict[str, Any]:
         "blocks": sum(blocks),
         "blocks_by_group": blocks,
         "decoding": bool(sequence.joined_step),
+        "speculating": sequence.speculating is not None,
         "preemptions": sequence.num_preemptions,
     }

@@ -23,7 +23,7 @@ from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOut
 
 from ..admission.admission import Admission, Admitted
 from ..admission.deadlines import expiry
-from ..admission.validation import ModelFacts
+from ..admission.validation import ModelFacts, num_drafts_of
 from ..kv.kv_cache import KVCache
 from ..kv.kv_events import KVEvents
 from ..kv.kv_group import KVGroups
@@ -32,10 +32,11 @@ from ..requests.stopping import finish_reason
 from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
 from .client_outbox import ClientOutbox
-from .outputs import StreamOutput, ending, reused_outputs, step_outputs
+from .outputs import StreamOutput, add_ending, ending, reused_outputs, step_outputs
 from .paused_clients import PausedClients
+from .results import StepResults
 from .stats import STATS_INTERVAL_S, StepCounters
-from .step_results import StepResults, apply_results
+from .step_results import apply_results
 from .unacknowledged import UnacknowledgedBudget
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class EngineCore:
         is_causal = not facts.pooling.is_bidirectional
         events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
         self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal, events)
-        self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal)
+        num_drafts = num_drafts_of(config, facts.kv_groups)
+        self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=num_drafts)
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
         self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
@@ -203,9 +205,10 @@ class EngineCore:
         plan = in_flight[0]
         results = apply_results(plan, output, self.kv_cache)
         in_flight.popleft()
-        self.counters.applied(plan, len(results.plain_tokens) + len(results.detailed), output.step_s)
+        self.scheduler.speculation.applied(plan, output.step_s)
+        self.counters.applied(plan, results.num_tokens, output.step_s)
         step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
-        self.admission.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
+        self.admission.forecast.step(plan.num_prompt_tokens, plan.num_generating, plan.num_generated, step_s, now)
         self._last_apply_s = now if in_flight else None
         outputs = step_outputs(results, now)
         self._end(list(results.ended))
@@ -293,5 +296,5 @@ class EngineCore:
 
     def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
         message = ending(sequence, FinishReason.ERROR, now, error)
-        outputs.setdefault(sequence.request.client, []).append((sequence, message))
+        add_ending(outputs.setdefault(sequence.request.client, []), sequence, message)
         self._end([sequence])

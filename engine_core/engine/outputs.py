@@ -1,12 +1,14 @@
 """Builds the outputs of a stream that are more than one plain token: with details, or with an end."""
 
+from msgspec.structs import replace
+
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..requests.request import Request, Sequence
 from ..requests.stopping import stop_token_id
-from .step_results import StepResults
+from .results import StepResults
 
 StreamOutput = tuple[Sequence, EngineCoreOutput]
 
@@ -14,7 +16,7 @@ StreamOutput = tuple[Sequence, EngineCoreOutput]
 def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOutput]]:
     """By client: the outputs of sequences with more than one plain token, or with a vector."""
     outputs: dict[bytes, list[StreamOutput]] = {}
-    for sequence in results.detailed:
+    for sequence, num_tokens in results.detailed.items():
         request, output = sequence.request, sequence.output
         is_first = sequence.first_token_s is None
         if is_first:
@@ -22,8 +24,8 @@ def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOut
         reason = results.ended.get(sequence)
         message = EngineCoreOutput(
             stream_id=sequence.stream_id,
-            position=len(output) - 1,
-            token_ids=pack_ids(output[-1:]),
+            position=len(output) - num_tokens,
+            token_ids=pack_ids(output[-num_tokens:]),
             finish_reason=reason,
             stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
             logprobs=results.logprobs.get(sequence) if request.params.logprobs is not None else None,
@@ -47,6 +49,16 @@ def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOut
         )
         outputs.setdefault(sequence.request.client, []).append((sequence, message))
     return outputs
+
+
+def add_ending(outputs: list[StreamOutput], sequence: Sequence, end: EngineCoreOutput) -> None:
+    """Add an end without a new token to a step's outputs; if that step also gave the sequence tokens, to these."""
+    for index, (each, output) in enumerate(outputs):
+        if each is sequence:
+            whole = replace(output, finish_reason=end.finish_reason, times=end.times, error=end.error)
+            outputs[index] = sequence, whole
+            return
+    outputs.append((sequence, end))
 
 
 def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:

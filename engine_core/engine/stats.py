@@ -19,6 +19,8 @@ class StepCounters:
     generation_tokens: int = 0
     prefix_cache_queries: int = 0  # tokens
     prefix_cache_hits: int = 0  # tokens
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     last_step_s: float = 0.0
     last_step_tokens: int = 0
 
@@ -29,8 +31,11 @@ class StepCounters:
 
     def applied(self, plan: ScheduledStep, num_tokens: int, step_s: float) -> None:
         """`num_tokens`: tokens appended to outputs."""
-        self.prompt_tokens += plan.num_tokens - len(plan.decode)
+        self.prompt_tokens += plan.num_prompt_tokens
         self.generation_tokens += num_tokens
+        for verification in plan.verifications:
+            self.draft_tokens += verification.num_drafted
+            self.accepted_tokens += verification.num_sampled - 1
         self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens
 
     def snapshot(self, scheduler: Scheduler, wait_s: float, tenants: tuple[TenantStats, ...]) -> SchedulerStats:
@@ -50,4 +55,6 @@ class StepCounters:
             last_step_tokens=self.last_step_tokens,
             wait_s=wait_s,
             tenants=tenants,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
         )

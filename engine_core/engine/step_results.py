@@ -1,7 +1,6 @@
 """Appends the sampled tokens of a step to their sequences, and finds the sequences that end."""
 
 from array import array
-from dataclasses import dataclass, field
 from itertools import chain
 
 from paged_serve.protocol.errors import ProtocolError
@@ -16,22 +15,8 @@ from ..requests.request import Sequence
 from ..requests.stopping import finish_reason
 from ..scheduling.decode_set import DecodeSet
 from ..scheduling.scheduled_step import ScheduledChunk, ScheduledStep
-
-
-@dataclass(slots=True)
-class StepResults:
-    """Results of one step, grouped by how they are delivered."""
-
-    plain: DecodeSet  # rows with one more token and nothing else
-    plain_tokens: "array[int]"
-    detailed: list[Sequence] = field(default_factory=list)  # one more token and details
-    ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # each of them detailed, or pooled
-    logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
-    not_finite: list[Sequence] = field(default_factory=list)  # their token is meaningless and was not appended
-    failed: dict[Sequence, RowFailure] = field(default_factory=dict)  # no token was sampled
-    pooled: dict[Sequence, Pooled] = field(
-        default_factory=dict
-    )  # the vectors with which sequences end, without a token
+from .results import StepResults
+from .verifications import Run, append_run, check_ends, match_runs, token_owners
 
 
 def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCache) -> StepResults:
@@ -43,21 +28,25 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     failures = {failure.index: failure for failure in output.failures}
     num_decode = len(plan.decode)
     sampling = [chunk for chunk in plan.chunks if chunk.samples]
-    if len(tokens) != num_decode + len(sampling):
-        raise ProtocolError(f"step {plan.step} returned {len(tokens)} tokens instead of {num_decode + len(sampling)}")
+    num_tokens, runs = num_decode + len(sampling), list[Run]()
+    if plan.verifications or output.num_drafted:
+        runs, num_tokens = match_runs(plan, output, num_tokens)
+    if len(tokens) != num_tokens:
+        raise ProtocolError(f"step {plan.step} returned {len(tokens)} tokens instead of {num_tokens}")
     if not all(0 <= index < len(tokens) for index in (*bad, *failures, *(entry.index for entry in output.logprobs))):
         raise ProtocolError(f"step {plan.step} refers to tokens that it did not return")
+    if runs:
+        check_ends(plan, runs, bad | failures.keys())
     pooling = _match_pooled(plan, output)
-    chunk_tokens = tokens[num_decode:]
-    del tokens[num_decode:]
+    decode_tokens = tokens[:num_decode]
 
     for index in bad & plan.discarded:  # aborted or preempted meanwhile; its blocks may have other owners
         kv_cache.prefix_cache.invalidate_hashes(plan.decode.sequences[index])
     decode_bad = {index for index in bad if index < num_decode}
     decode_failures = {index: failure for index, failure in failures.items() if index < num_decode}
-    results = _apply_decode(plan, tokens, decode_bad, decode_failures)
+    results = _apply_decode(plan, decode_tokens, decode_bad, decode_failures)
     _apply_prompt_logprobs(plan, output)
-    for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
+    for index, chunk in enumerate(sampling, start=num_decode):
         if chunk.discarded:
             if index in bad:
                 kv_cache.prefix_cache.invalidate_hashes(chunk.sequence)
@@ -67,20 +56,62 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
         elif index in failures:
             results.failed[chunk.sequence] = failures[index]
         else:
-            chunk.sequence.output.append(token)
-            results.detailed.append(chunk.sequence)
+            chunk.sequence.output.append(tokens[index])
+            results.detailed[chunk.sequence] = 1
             if (reason := finish_reason(chunk.sequence)) is not None:
                 results.ended[chunk.sequence] = reason
+    for run in runs:
+        _apply_run(run, tokens, bad, failures, results, kv_cache)
     if pooling:
         _apply_pooled(pooling, results, kv_cache)
     for chunk in plan.chunks:
         if not chunk.discarded:
             chunk.sequence.num_applied = chunk.end
             kv_cache.prefix_cache.publish(chunk.sequence, chunk.end)
-    rows = [*plan.decode.sequences, *(chunk.sequence for chunk in sampling)] if output.logprobs else []
-    for entry in output.logprobs:
-        results.logprobs[rows[entry.index]] = Logprobs(entry.token_ids, entry.logprobs, pack_ids((entry.rank,)))
+    if output.logprobs:
+        owners = [*plan.decode.sequences, *(chunk.sequence for chunk in sampling), *token_owners(runs)]
+        _apply_logprobs(output, owners, results)
     return results
+
+
+def _apply_run(
+    run: Run,
+    tokens: "array[int]",
+    bad: set[int],
+    failures: dict[int, RowFailure],
+    results: StepResults,
+    kv_cache: KVCache,
+) -> None:
+    verification, sequence, last = run.verification, run.verification.sequence, run.end - 1
+    verification.num_drafted, verification.num_sampled = run.num_drafted, run.end - run.start
+    if verification.discarded:
+        if last in bad:
+            kv_cache.prefix_cache.invalidate_hashes(sequence)
+        return
+    reason = append_run(run, tokens, is_whole=last not in bad and last not in failures)
+    if verification.num_applied:
+        results.detailed[sequence] = verification.num_applied
+    if reason is not None:
+        results.ended[sequence] = reason
+        if last in bad:  # behind its end; a block that holds tokens before it may also hold the cause
+            kv_cache.invalidate(sequence)
+            sequence.num_nans += 1
+    elif last in bad:
+        results.not_finite.append(sequence)
+    elif last in failures:
+        results.failed[sequence] = failures[last]
+
+
+def _apply_logprobs(output: ModelRunnerOutput, owners: list[Sequence | None], results: StepResults) -> None:
+    """`owners`: the sequence of each token; None if the token was dropped."""
+    for entry in output.logprobs:
+        sequence = owners[entry.index]
+        if sequence is None:
+            continue
+        row, before = (entry.token_ids, entry.logprobs, pack_ids((entry.rank,))), results.logprobs.get(sequence)
+        if before is not None:
+            row = before.token_ids + row[0], before.logprobs + row[1], before.ranks + row[2]
+        results.logprobs[sequence] = Logprobs(*row)
 
 
 def _apply_decode(
@@ -94,9 +125,9 @@ def _apply_decode(
     for append, token in zip(decode.appends, tokens, strict=True):
         append(token)
     ended = _ended(plan, decode, tokens)
-    detailed = list(ended)
+    detailed = dict.fromkeys(ended, 1)
     if sum(decode.num_plain.values()) < len(decode):
-        detailed += [sequence for sequence in decode.sequences if not sequence.plain and sequence not in ended]
+        detailed |= {sequence: 1 for sequence in decode.sequences if not sequence.plain}
     plain, tokens = _without(decode, tokens, {index for s in ended if (index := decode.index(s)) is not None})
     return StepResults(plain, tokens, detailed, ended, {}, not_finite, failed)
 

@@ -81,7 +81,7 @@ class KVCache:
         for sequence in sequences:
             for group, indices in self.groups.by_kind:
                 length, start = len(sequence.block_tables[indices[0]]), sequence.num_released[indices[0]]
-                position = length * self.block_size if sequence.joined_step else sequence.num_scheduled
+                position = length * self.block_size if sequence.joined_step else sequence.span[0]
                 if (end := group.first_needed(position)) > start:
                     self.prefix_cache.publish_behind(sequence, indices, start, end)
                     for index in indices:
@@ -91,24 +91,24 @@ class KVCache:
                         sequence.num_released[index] = end
         self.pool.release(behind)
 
-    def num_wanted(self, sequences: list[Sequence]) -> list[int]:
-        """How many blocks `extend` would allocate to each sequence."""
-        if not self.groups.windows:
+    def num_wanted(self, sequences: list[Sequence], *, decoding: bool) -> list[int]:
+        """How many blocks `extend` would allocate to each sequence. `decoding`: all are in the decode set."""
+        if decoding:
             return [self.num_groups] * len(sequences)
         return [self.num_groups if each.joined_step else sum(self._num_wanted(each)) for each in sequences]
 
-    def extend(self, sequences: list[Sequence]) -> Extensions:
+    def extend(self, sequences: list[Sequence], *, decoding: bool) -> Extensions:
         """Allocate one block per group to sequences that decode, and to others the blocks of their next chunk."""
         num_groups = self.num_groups
-        if num_groups == 1 and not self.groups.windows:
+        if num_groups == 1 and decoding:
             return sequences, [sequence.row for sequence in sequences], self._extend(sequences, 0)
         extended: list[Sequence] = []
         tables: list[int] = []
         blocks: list[int] = []
-        decoding = [sequence for sequence in sequences if sequence.joined_step]
+        decode_rows = [sequence for sequence in sequences if sequence.joined_step]
         others = [(sequence, self._num_wanted(sequence)) for sequence in sequences if not sequence.joined_step]
         for index in range(num_groups):
-            owners = decoding + [sequence for sequence, wanted in others for _ in range(wanted[index])]
+            owners = decode_rows + [sequence for sequence, wanted in others for _ in range(wanted[index])]
             extended += owners
             tables += [sequence.row * num_groups + index for sequence in owners]
             blocks += self._extend(owners, index)
@@ -122,10 +122,11 @@ class KVCache:
         return blocks
 
     def _num_wanted(self, sequence: Sequence) -> list[int]:
-        """How many blocks `sequence` needs in each group before its next chunk."""
-        position, num_blocks = sequence.num_scheduled, -(-sequence.prefill_len // self.block_size)
+        """How many blocks `sequence` needs in each group before its next chunk or verification."""
+        position, num_tokens = sequence.span
+        num_blocks = -(-num_tokens // self.block_size)
         return [
-            group.end(position, num_blocks) - len(table)
+            max(0, group.end(position, num_blocks) - len(table))
             for group, table in zip(self.groups.math, sequence.block_tables, strict=True)
         ]
 

@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.state_machine import fire
 
 from .prompt_logprobs import PromptLogprobs
+from .speculating import DraftHistory, Speculating
 from .tenant import Tenant
 
 
@@ -74,6 +75,13 @@ class Request:
     def prompt_len(self) -> int:
         return len(self.prompt) // TOKEN_BYTES
 
+    def take_followers(self, leader: "Sequence") -> "list[Sequence]":
+        """The siblings that wait for `leader`, which has planned the shared prompt or lost its row; none for others."""
+        if self.leader is not leader:
+            return []
+        followers, self.leader, self.followers = self.followers, None, []
+        return followers
+
     def num_shareable_tokens(self, block_size: int) -> int:
         """Prompt tokens in full blocks but the last token, which each sequence computes itself."""
         return (self.prompt_len - 1) // block_size * block_size
@@ -84,7 +92,8 @@ class Sequence:
     """One output of a request; the unit of scheduling.
 
     Layout of its tokens while it runs (K and V are written left to right):
-      [0, shared prefix) | [.., num_scheduled) planned in chunks | [.., prefill_len) known | then one a decode step
+      [0, shared prefix) | [.., num_scheduled) planned in chunks | [.., prefill_len) known | then one a decode step,
+      or one and more a verification
     """
 
     request: Request
@@ -105,6 +114,7 @@ class Sequence:
     num_applied: int = 0  # tokens of prefill_len that are applied or shared
     num_published: int = 0  # blocks offered to the prefix cache, or taken from it
     joined_step: int = 0  # first step in the decode set; 0: not in it
+    speculating: Speculating | None = None  # instead of decoding: its tokens come from verifications
     num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
     num_preemptions: int = 0
     num_yielded: int = 0  # of them, in favour of another sequence
@@ -112,6 +122,7 @@ class Sequence:
     num_passed: int = 0  # sequences admitted though they were behind it in the queue
     passed: "Sequence | None" = None  # the first in the queue when it was admitted out of order
     num_nans: int = 0  # results that were not finite
+    draft_history: DraftHistory = field(default_factory=DraftHistory)
     scheduled_s: float | None = None
     first_token_s: float | None = None
 
@@ -127,6 +138,24 @@ class Sequence:
     def num_kv_applied(self) -> int:
         """Tokens whose K and V are certainly in the cache, because the result of their step was applied."""
         return self.num_tokens - 1 if self.num_tokens > self.prefill_len else self.num_applied
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The next position to compute, and the tokens whose K and V need places. Not in the decode set."""
+        return (self.num_scheduled, self.prefill_len) if self.speculating is None else self.speculating.span
+
+    def begin_speculating(self, next_step: int) -> None:
+        """Its last chunk is planned, or it has just left the decode set, which it had joined in `joined_step`."""
+        num_decoded = next_step - self.joined_step if self.joined_step else 0
+        self.speculating = Speculating(self.prefill_len + 1 + num_decoded)
+
+    def end_speculating(self) -> None:
+        """Its length is certain, so it may join the decode set as after a prefill of all tokens but the last."""
+        assert self.speculating is not None
+        assert not self.speculating.num_drafts, f"stream {self.stream_id} has drafts in flight"
+        self.num_applied = self.num_kv_applied
+        self.prefill_len = self.num_scheduled = self.speculating.shortest - 1
+        self.speculating = None
 
     @property
     def last_step(self) -> int:

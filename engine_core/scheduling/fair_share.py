@@ -118,6 +118,11 @@ class FairShares:
         for tenant in self._decoding:
             self._serve(tenant, tenant.num_decoding * OUTPUT_TOKEN_COST, kept)
 
+    def charge_output(self, tenant: Tenant, num_tokens: int) -> None:
+        """Charge tokens that a verification has yielded."""
+        cost = num_tokens * OUTPUT_TOKEN_COST
+        self._serve(tenant, cost, self._pass_time(cost))
+
     def workers_lost(self) -> None:
         """Record that no sequence decodes any more."""
         for tenant in self._decoding:

@@ -19,6 +19,7 @@ from .decode_rows import DecodeRows
 from .fair_share import FairShares
 from .row_assigner import RowAssigner
 from .scheduled_step import ScheduledChunk, ScheduledStep
+from .speculation import Speculation, without_open_lengths
 from .waiting_queue import WaitingQueue
 from .worker_poison import WorkerPoison
 
@@ -28,8 +29,16 @@ MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, except the last: de
 class Scheduler:
     """Assigns rows, blocks and the token budget. It is independent of messages and of time."""
 
-    def __init__(self, kv_cache: KVCache, max_num_seqs: int, max_num_batched_tokens: int, *, cuts_prompts: bool = True):
-        """`cuts_prompts`: False if tokens attend to later ones, so that a prompt must be one chunk."""
+    def __init__(
+        self,
+        kv_cache: KVCache,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        *,
+        cuts_prompts: bool = True,
+        num_drafts: int = 0,
+    ):
+        """`cuts_prompts`: False if tokens attend to later ones: a prompt must be one chunk. `num_drafts`: of a row."""
         self.kv_cache = kv_cache
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # each decode row needs a token of the budget
@@ -41,6 +50,7 @@ class Scheduler:
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
         self.decode_rows = DecodeRows(kv_cache.block_size, self.shares)
+        self.speculation = Speculation(kv_cache, self.shares, self.decode_rows, num_drafts, max_num_batched_tokens)
         self.num_live = 0  # sequences not finished
         self.num_queued = 0  # of them, never ran
         self.num_queued_tokens = 0
@@ -68,9 +78,11 @@ class Scheduler:
         if self.worker_poison.is_closed if candidate is None else not self._isolate(candidate):
             return None
         plan = ScheduledStep(self.step + 1)
-        self._join_decode_set(plan.step)
+        self._join_decode_set(plan.step, may_draft=candidate is None)
         preempted = self._extend_block_tables(plan)
         budget = self.max_num_batched_tokens - len(self.decode_rows.decode_set)
+        if plan.verifications:
+            budget -= plan.num_verified
         for sequence in self.prefilling:
             if budget:
                 budget -= self._schedule_chunk(plan, sequence, budget)
@@ -80,7 +92,7 @@ class Scheduler:
         elif not preempted:
             self._admit(plan, budget)
         plan.decode = self.decode_rows.decode_set
-        if not plan.chunks and not plan.decode:
+        if not (plan.chunks or plan.decode or plan.verifications):
             return None
         self.shares.charge_decode_step()
         plan.leaves, plan.joins = self.decode_rows.take_changes()
@@ -90,34 +102,44 @@ class Scheduler:
         self.in_flight.append(plan)
         return plan
 
-    def _join_decode_set(self, step: int) -> None:
-        """Move sequences whose last chunk is planned to the decode set, and queue their waiting siblings."""
+    def _join_decode_set(self, step: int, *, may_draft: bool) -> None:
+        """Let sequences whose last chunk is planned decode or speculate, and queue their waiting siblings."""
         joining = [sequence for sequence in self._prefilled if sequence.prefill_len + 1 < sequence.token_limit]
         for sequence in self._prefilled:
             self._release_followers(sequence)
         self._prefilled = []
+        if self.speculation.is_on:
+            joining = self.speculation.choose_decoding(joining, step, may_draft=may_draft)
         if joining:
             self.decode_rows.join(joining, step)
 
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
         """Allocate blocks to the rows that have filled theirs; True if another sequence was preempted for that."""
         due, preempted = self.decode_rows.block_due.take(plan.step), False
-        windows = self.kv_cache.groups.windows
+        windows, others = self.kv_cache.groups.windows, self.speculation.able()
         if windows:
-            due += self.prefilling
+            others = self.prefilling + others
+        due += others
+        decoding = not others
+        if windows:
             self.kv_cache.release_behind(due)
-        if sum(self.kv_cache.num_wanted(due)) > self.kv_cache.pool.num_free:
+        if sum(self.kv_cache.num_wanted(due, decoding=decoding)) > self.kv_cache.pool.num_free:
+            due = without_open_lengths(due)
             due.sort(key=order_of)
-            for count, sequence in zip(accumulate(self.kv_cache.num_wanted(due)), due, strict=True):
+            counts = accumulate(self.kv_cache.num_wanted(due, decoding=decoding))
+            for count, sequence in zip(counts, due, strict=True):
                 while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count:
                     assert len(self.running) > 1, f"stream {sequence.stream_id} does not fit in an empty cache"
                     self.preempt(self.running[-1])
                     preempted = True
             due = [sequence for sequence in due if sequence.state is SequenceState.RUNNING]
+        if others:
+            self.speculation.grant(due, watermark=self.kv_cache.num_groups * len(self.running))
         if due:
-            plan.extended, plan.extended_tables, plan.new_blocks = self.kv_cache.extend(due)
-            for sequence in [each for each in due if each.joined_step] if windows else due:
+            plan.extended, plan.extended_tables, plan.new_blocks = self.kv_cache.extend(due, decoding=decoding)
+            for sequence in due if decoding else [each for each in due if each.joined_step]:
                 self.decode_rows.expect_block(sequence)
+            plan.verifications = [] if decoding else self.speculation.granted(due)
         return preempted
 
     def _admit(self, plan: ScheduledStep, budget: int) -> None:
@@ -242,11 +264,13 @@ class Scheduler:
             self.waiting.add(sequence)
         self.running, self.prefilling, self._prefilled = [], [], []
         self.decode_rows.clear()
+        self.speculation.clear()
         self.kv_cache.reset()
 
     def _stop_running(self, sequences: list[Sequence]) -> None:
         self.decode_rows.leave([sequence for sequence in sequences if sequence.joined_step])
         for sequence in sequences:
+            self.speculation.remove(sequence)
             for step in self.in_flight:
                 step.discard(sequence)
             remove(self.running, sequence)
@@ -262,15 +286,11 @@ class Scheduler:
         self.shares.row_returned()
         sequence.row = -1
         sequence.prefill_len = sequence.num_scheduled = sequence.num_applied = sequence.num_published = 0
-        sequence.joined_step = 0
+        sequence.joined_step, sequence.speculating = 0, None
 
     def _release_followers(self, sequence: Sequence) -> None:
-        request = sequence.request
-        if request.leader is sequence:
-            request.leader = None
-            for sibling in request.followers:
-                self.waiting.add(sibling)
-            request.followers = []
+        for sibling in sequence.request.take_followers(sequence):
+            self.waiting.add(sibling)
 
     def _count_queued(self, sequence: Sequence, sign: int) -> None:
         """Add (+1) or remove (-1) a sequence that never ran to or from the counts of queued sequences."""

@@ -17,7 +17,10 @@ def plan_message(plan: ScheduledStep, epoch: int) -> SchedulerOutput:
         extended_block_ids=pack_ids(plan.new_blocks),
         decode_leaves=pack_ids(plan.leaves),
         decode_joins=pack_ids(plan.joins),
-        chunks=tuple(Chunk(chunk.row, chunk.end - chunk.start) for chunk in plan.chunks),
+        chunks=(
+            *[Chunk(chunk.row, chunk.end - chunk.start) for chunk in plan.chunks],
+            *[Chunk(each.row, 1, each.num_drafts) for each in plan.verifications],
+        ),
     )
 
 

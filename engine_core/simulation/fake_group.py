@@ -1,5 +1,6 @@
 """A worker group in virtual time: its worker, the plans on their way to it, and the answers on their way back."""
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
@@ -8,6 +9,7 @@ from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOut
 
 from ..engine.engine import EngineCore
 from ..requests.request import Sequence
+from .fake_row import FakeDrafter
 from .fake_worker import Background, FakeWorker
 from .links import SimulatedWorkerLink
 from .scenario import Scenario
@@ -42,7 +44,11 @@ class FakeGroup:
             facts.kv_groups,
             facts.pooling.needs_whole_prompt,
             not facts.pooling.is_bidirectional,
+            FakeDrafter(
+                random.Random(f"drafts of {scenario.seed}, {epoch}"), scenario.draft_accuracy, facts.vocab_size
+            ),
         )
+        self._worker.token_s = scenario.token_s
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()

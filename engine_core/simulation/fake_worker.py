@@ -4,9 +4,10 @@ A KV slot holds a hash of all tokens up to its own; a block records the salt and
 A block of a state group has one slot, which each of its tokens overwrites. Reading a slot that another sequence wrote,
 or that was never written, raises AssertionError; each group reads as far back as its window or attention chunk, or the
 state before the token. No other row of a step reads a state that a row overwrites. The next token is a function of
-(all tokens, seed, position), so any mistake changes the output. A slot can also be poisoned: results computed from it
-are not finite and poison the slots that they write. Once a step has reported this and the engine has applied that step,
-no new row may read the slot.
+(all tokens, seed, position), so any mistake changes the output. Drafts are computed like tokens: wrong ones leave their
+hashes in slots, and block tables must have room for as many as the plan allows. A slot can also be poisoned: results
+computed from it are not finite and poison the slots that they write. Once a step has reported this and the engine has
+applied that step, no new row may read the slot.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +16,17 @@ from dataclasses import dataclass, field
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.worker import (
+    Chunk,
     KVGroup,
     ModelRunnerOutput,
-    NewRow,
     RowLogprobs,
     RowPooled,
-    RowPromptLogprobs,
     SchedulerOutput,
 )
 
-from .correct_results import extend_hash, masked_ids, pooling_mark, sample, vector
+from .correct_results import extend_hash, vector
+from .fake_row import FakeDrafter, FakeRow
 
-POISONED_AFTER = 3  # output tokens
 NOT_REPORTED = 1 << 62  # a step
 
 
@@ -40,16 +40,6 @@ class Background:
 
     applied_step: int = 0  # the last step applied
     salts: dict[int, str] = field(default_factory=dict)  # of new rows
-
-
-@dataclass(slots=True)
-class FakeRow:
-    tokens: list[int]
-    prefixes: list[int]  # hash of tokens[: i + 1]
-    num_computed: int
-    block_tables: list[list[int]]  # one for each KV group
-    new_row: NewRow
-    salt: str
 
 
 class FakeWorker:
@@ -66,15 +56,18 @@ class FakeWorker:
         groups: Sequence[KVGroup] = (KVGroup(),),
         needs_whole_prompt: bool = False,
         cuts_prompts: bool = True,
+        drafter: FakeDrafter | None = None,
     ):
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.epoch = epoch
         self.step_s = 0.001
+        self.token_s = 0.0  # further seconds of a step for each of its tokens
         self._is_nan = is_nan
         self._poison = poison
         self._needs_whole_prompt = needs_whole_prompt  # to compute a vector
         self._cuts_prompts = cuts_prompts
+        self._drafter = drafter
         self._slots = [[0] * block_size for _ in range(num_blocks)]
         self._written_for = [("", 0)] * num_blocks  # salt and group
         self._groups = groups
@@ -95,12 +88,14 @@ class FakeWorker:
     def execute(self, plan: SchedulerOutput, background: Background | None = None) -> ModelRunnerOutput:
         assert plan.epoch == self.epoch
         self._apply_deltas(plan, background or Background())
-        work = [(row, 1) for row in self._decode_set] + [(chunk.row, chunk.num_tokens) for chunk in plan.chunks]
+        drafted = {chunk.row: self._draft(chunk) for chunk in plan.chunks if chunk.num_drafts}
+        work = [(row, 1) for row in self._decode_set]
+        work += [(chunk.row, chunk.num_tokens + drafted.get(chunk.row, 0)) for chunk in plan.chunks]
         assert len({row for row, _ in work}) == len(work), "a row is computed twice in one step"
         for row, num_tokens in work:
             is_whole = num_tokens == self._rows[row].new_row.prompt_len
             assert self._cuts_prompts or is_whole, "a bidirectional prompt was divided into chunks"
-            if self._is_deadly(self._rows[row], num_tokens):
+            if self._rows[row].is_deadly(num_tokens, self._poison):
                 raise WorkerDied
             self._check_reads(self._rows[row], num_tokens)
         states = [(row, block) for row, _ in work for block in self._states_read(self._rows[row])]
@@ -112,13 +107,16 @@ class FakeWorker:
                 self._spoil_last(self._rows[row], num_tokens)
         for row, block in states:
             assert writer.get((block, 0), row) == row, "a row reads a state that another row overwrites"
-        return self._sample(plan, work, ill)
+        return self._sample(plan, work, drafted, ill)
 
-    def _is_deadly(self, row: FakeRow, num_tokens: int) -> bool:
-        end, prompt_len = row.num_computed + num_tokens, row.new_row.prompt_len
-        if row.new_row.pooling_params is not None:
-            return end == prompt_len and pooling_mark(row.prefixes[-1]) == self._poison
-        return row.new_row.seed == self._poison and end >= prompt_len + POISONED_AFTER
+    def _draft(self, chunk: Chunk) -> int:
+        """Append drafts to the chunk's row; returns how many."""
+        assert self._drafter is not None, "drafts are allowed for a worker that makes none"
+        row = self._rows[chunk.row]
+        end = row.num_computed + 1 + chunk.num_drafts
+        has_room = all(len(table) * self.block_size >= end for table in row.block_tables)
+        assert has_room, "a row has no blocks for the drafts that it may make"
+        return self._drafter.draft(row, chunk.num_drafts)
 
     def _apply_deltas(self, plan: SchedulerOutput, background: Background) -> None:
         for new_row in plan.new_rows:
@@ -217,12 +215,16 @@ class FakeWorker:
             for table in row.block_tables:
                 self.spoil(table[position // self.block_size], position % self.block_size)
 
-    def _sample(self, plan: SchedulerOutput, work: list[tuple[int, int]], ill: set[int]) -> ModelRunnerOutput:
+    def _sample(
+        self, plan: SchedulerOutput, work: list[tuple[int, int]], drafted: dict[int, int], ill: set[int]
+    ) -> ModelRunnerOutput:
+        """`drafted`: the number of drafts of each row that may have some."""
         tokens: list[int] = []
-        logprobs, prompt_logprobs, nans, pooled = [], [], [], []
+        logprobs: list[RowLogprobs] = []
+        prompt_logprobs, nans, pooled, sampled = [], [], [], []
         for index, num_tokens in work:
             row = self._rows[index]
-            if (part := self._prompt_logprobs(index, row, num_tokens)) is not None:
+            if (part := row.prompt_logprobs(num_tokens)) is not None:
                 prompt_logprobs.append(part)
             if row.num_computed < len(row.tokens):
                 assert index not in self._decode_set, "a decode row has more than one token to compute"
@@ -232,28 +234,41 @@ class FakeWorker:
                 is_bad = self._is_bad(index, row, num_tokens, ill, plan.step)
                 pooled.append(RowPooled(index, None if is_bad else self._vector(row, row.new_row.pooling_params)))
                 continue
-            params, position = row.new_row.sampling_params, len(row.tokens) - row.new_row.prompt_len
-            masked = masked_ids(params, frozenset(row.new_row.eos_token_ids), position)
-            token = sample(row.prefixes[-1], row.new_row.seed, position, self.vocab_size, masked)
-            if self._is_bad(index, row, num_tokens, ill, plan.step):
-                nans.append(len(tokens))
-                token = 0
-            if params.logprobs is not None:
-                ids = pack_ids((token,) * (params.logprobs + 1))
-                logprobs.append(RowLogprobs(len(tokens), ids, ids, position))
-            row.tokens.append(token)
-            row.prefixes.append(extend_hash(row.prefixes[-1], token))
-            tokens.append(token)
+            first = len(tokens)
+            position = len(row.tokens) - drafted.get(index, 0)
+            while True:
+                token = row.next_token(position, self.vocab_size)
+                if is_bad := self._is_bad(index, row, num_tokens, ill, plan.step):
+                    nans.append(len(tokens))
+                    token = 0
+                self._add_token(row, token, position, tokens, logprobs)
+                if is_bad or position == len(row.tokens) or row.tokens[position] != token:
+                    break
+                position += 1
+            row.end_with(position, token)
+            if index in drafted:
+                sampled.append(len(tokens) - first)
         return ModelRunnerOutput(
             self.epoch,
             plan.step,
             pack_ids(tokens),
-            self.step_s,
+            self.step_s + self.token_s * sum(num_tokens for _, num_tokens in work),
             tuple(logprobs),
             tuple(prompt_logprobs),
             pack_ids(nans),
             pooled=tuple(pooled),
+            num_drafted=pack_ids(drafted.values()),
+            num_sampled=pack_ids(sampled),
         )
+
+    def _add_token(
+        self, row: FakeRow, token: int, position: int, tokens: list[int], logprobs: list[RowLogprobs]
+    ) -> None:
+        params = row.new_row.sampling_params
+        if params.logprobs is not None:
+            ids = pack_ids((token,) * (params.logprobs + 1))
+            logprobs.append(RowLogprobs(len(tokens), ids, ids, position - row.new_row.prompt_len))
+        tokens.append(token)
 
     def _vector(self, row: FakeRow, pooling: PoolingParams) -> Pooled:
         whole = pooling.task == "token_embed" or self._needs_whole_prompt
@@ -282,12 +297,3 @@ class FakeWorker:
                     continue
                 if self._slots[block][offset] == row.prefixes[position]:
                     self._poisoned[block, offset] = min(self._poisoned[block, offset], step)
-
-    def _prompt_logprobs(self, index: int, row: FakeRow, num_tokens: int) -> RowPromptLogprobs | None:
-        wanted = row.new_row.sampling_params.prompt_logprobs
-        start = max(1, row.num_computed - num_tokens)
-        end = min(row.num_computed, row.new_row.prompt_len)
-        if wanted is None or start >= end:
-            return None
-        ids = pack_ids(token for token in row.tokens[start:end] for _ in range(wanted + 1))
-        return RowPromptLogprobs(index, start, ids, ids, pack_ids(range(start, end)))

@@ -12,6 +12,8 @@ class Outcomes:
     tokens: int = 0
     vectors: int = 0
     cached_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0  # drafts that became output, or would have
     preemptions: int = 0
     aborts: int = 0
     overloads: int = 0

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_struct
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
-from paged_serve.protocol.messages.config import CacheConfig, Config, KVEventsConfig, SchedulerConfig
+from paged_serve.protocol.messages.config import (
+    CacheConfig,
+    Config,
+    KVEventsConfig,
+    SchedulerConfig,
+    SpeculationConfig,
+)
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
@@ -16,7 +22,9 @@ from paged_serve.protocol.messages.worker import KVGroup
 
 from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts
+from ..scheduling.scheduler import Scheduler
 from .correct_results import VECTOR_SIZE
+from .random_policy import RandomPolicy
 
 EOS = 0
 TENANTS = (("", 1.0), ("a", 1.0), ("b", 2.0), ("c", 0.25))
@@ -48,6 +56,16 @@ class Scenario:
     max_passes: int = 4  # admissions past a sequence that does not fit
     broken_worker: float = 0.0  # per answer: the worker also violates the protocol
     pooling: float = 0.0  # share of pooling requests
+    draft_accuracy: float = 0.0  # chance that a draft is right
+    draws_drafts: bool = False  # a random policy decides which sequences speculate, not the learning one
+    token_s: float = 0.0  # seconds of a step for each token, besides its constant
+
+    def set_up(self, scheduler: Scheduler, epoch: int) -> None:
+        """Put the parts of this simulation into the scheduler of a core."""
+        scheduler.row_assigner.max_passes = self.max_passes
+        if self.draws_drafts:
+            rng = random.Random(f"policy of {self.seed}, {epoch}")
+            scheduler.speculation.policy = RandomPolicy(self.config.speculation.num_drafts, rng)
 
 
 def happens(rng: random.Random, chance: float) -> bool:
@@ -111,7 +129,7 @@ def draw_scenario(seed: int) -> Scenario:
     facts = with_groups(facts, max_chunk, random.Random(f"KV groups of {seed}"))
     facts = with_states(facts, max_chunk, random.Random(f"states of {seed}"))
     facts, pooling = with_pooling(facts, random.Random(f"kinds {seed}"))
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         config=config,
         facts=facts,
@@ -134,6 +152,22 @@ def draw_scenario(seed: int) -> Scenario:
         max_passes=rng.choice((0, 1, 4)),
         broken_worker=rng.choice((0.0, 0.0, 0.01)),
         pooling=pooling,
+    )
+    return with_speculation(scenario, random.Random(f"speculation of {seed}"))
+
+
+def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:
+    """Half of the models that can speculate do."""
+    num_drafts = rng.choice((0, 0, 0, 1, 4, 8))
+    is_able = not any(group.is_state for group in scenario.facts.kv_groups)
+    if not (num_drafts and is_able):
+        return scenario
+    return replace(
+        scenario,
+        config=replace_struct(scenario.config, speculation=SpeculationConfig("ngram", num_drafts)),
+        draft_accuracy=rng.choice((0.0, 0.5, 0.9, 1.0)),
+        draws_drafts=rng.random() < 0.7,
+        token_s=rng.choice((0.0, 0.0001, 0.001)),
     )
 
 

@@ -40,7 +40,7 @@ class SimulatedCore:
     def start(self, epoch: int, clients: Iterable[bytes], now: float) -> None:
         facts = self._scenario.facts
         self.engine = EngineCore(self._scenario.config, facts, epoch)
-        self.engine.scheduler.row_assigner.max_passes = self._scenario.max_passes
+        self._scenario.set_up(self.engine.scheduler, epoch)
         if self.follower is not None:
             self.follower.follow(self.engine)
         self._worker_link = SimulatedWorkerLink(facts.num_blocks, facts.vocab_size)
@@ -123,6 +123,8 @@ class SimulatedCore:
         """Add this core's counters to the outcomes."""
         self._outcomes.preemptions += self.engine.scheduler.num_preemptions
         self._outcomes.cached_tokens += self.engine.counters.prefix_cache_hits
+        self._outcomes.draft_tokens += self.engine.counters.draft_tokens
+        self._outcomes.accepted_tokens += self.engine.counters.accepted_tokens
 
     def _apply(self, now: float) -> None:
         [answer] = self.group.answer(now)

@@ -178,6 +178,19 @@ SETTINGS = (
         "BYTES",
     ),
     Setting(
+        "Speculation",
+        "speculation.method",
+        ("--speculative",),
+        "Compute several tokens of a row in one step, after drafts from here: the same bytes, sooner.",
+    ),
+    Setting(
+        "Speculation",
+        "speculation.num_drafts",
+        ("--num-speculative-tokens",),
+        "Drafts of a row in one step, at most.",
+        "N",
+    ),
+    Setting(
         "Devices",
         "parallel.tensor_parallel_size",
         ("--tensor-parallel-size", "--tp", "-tp"),

@@ -93,6 +93,14 @@ class SchedulerConfig(_Layer, frozen=True):
     max_unacknowledged_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 62)] = 1 << 28
 
 
+class SpeculationConfig(_Layer, frozen=True):
+    """Several tokens of a row in one step, by verified drafts. Outputs are the same bytes with any settings."""
+
+    # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens
+    method: Literal["off", "ngram"] = "off"
+    num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
+
+
 class ParallelConfig(_Layer, frozen=True):
     """Ranks and threads."""
 
@@ -159,6 +167,7 @@ class Config(_Layer, frozen=True):
     cache: CacheConfig = CacheConfig()
     kv_events: KVEventsConfig = KVEventsConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    speculation: SpeculationConfig = SpeculationConfig()
     parallel: ParallelConfig = ParallelConfig()
     server: ServerConfig = ServerConfig()
 

@@ -234,6 +234,8 @@ class SchedulerStats(Record, frozen=True):
     last_step_tokens: Count
     wait_s: Seconds = 0.0  # predicted, for a tenant without a waiting sequence
     tenants: Annotated[tuple[TenantStats, ...], Meta(max_length=MAX_TENANT_STATS)] = ()  # the longest queues first
+    draft_tokens: Step = 0  # drafts that were verified
+    accepted_tokens: Step = 0  # of these, drafts that agreed with the model's tokens
 
 
 class EngineCoreOutputs(Message, frozen=True):

@@ -13,6 +13,14 @@ step to step. In every step a worker, in this order:
    of its row's tokens. It appends each token to its row, and rank 0 answers with ModelRunnerOutput in that order. A
    row with `pooling_params` samples nothing: the chunk that reaches its end yields a vector, in `pooled`.
 
+A chunk with `num_drafts` *verifies*: it starts from the row's last token, and the worker appends up to `num_drafts`
+tokens of its own choice, the drafts, before the forward pass. It then samples the positions one after the other, each
+with the parameters, rules and random number of that position, as if the drafts before it were output. It stops after
+the first token that differs from the draft at its position, or that cannot be emitted. These tokens, one more than
+the drafts that agreed, are the chunk's: they equal those of plain decoding, bit for bit, whatever the drafts were.
+All ranks make the same drafts. The core does not know the row's length until the answer, so the row is in no decode
+set meanwhile, and its block tables hold the longest possible result of all plans sent.
+
 A row that is in neither the decode set nor `chunks` is idle in that step. A finished row leaves the decode set, and a
 NewRow may reuse its index. Steps run in the order in which they were sent. Two steps are in flight, so a plan may
 refer to a token that the core has not seen yet.
@@ -86,6 +94,11 @@ class Chunk(Record, frozen=True):
 
     row: Row
     num_tokens: Count
+    num_drafts: Count = 0  # the most drafts that follow; num_tokens is 1: the row's last token
+
+    def __post_init__(self) -> None:
+        if self.num_drafts and self.num_tokens != 1:
+            raise ValueError(f"a chunk of {self.num_tokens} tokens with {self.num_drafts} drafts")
 
 
 class Welcome(Message, frozen=True):
@@ -247,9 +260,13 @@ class ModelRunnerOutput(Message, frozen=True):
     nan_indices: Bytes = b""  # int32 indices into token_ids whose logits were not finite: never emitted
     failures: Annotated[tuple[RowFailure, ...], Meta(max_length=MAX_ROWS)] = ()
     pooled: Annotated[tuple[RowPooled, ...], Meta(max_length=MAX_ROWS)] = ()  # in the order of their chunks
+    num_drafted: Bytes = b""  # int32; for each chunk with `num_drafts`, in order: drafts made, at most so many
+    num_sampled: Bytes = b""  # int32; likewise: tokens of the chunk in token_ids, 1 to drafts made + 1
 
     def __post_init__(self) -> None:
-        check_int32(self.token_ids, self.nan_indices)
+        check_int32(self.token_ids, self.nan_indices, self.num_drafted, self.num_sampled)
+        if len(self.num_drafted) != len(self.num_sampled):
+            raise ValueError(f"{len(self.num_drafted)} bytes of num_drafted, {len(self.num_sampled)} of num_sampled")
 
 
 class WorkerFailed(Message, frozen=True):

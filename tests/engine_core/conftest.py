@@ -1,6 +1,7 @@
 """An engine, a fake worker and a client that collects what it receives."""
 
 import dataclasses
+import random
 from collections import defaultdict, deque
 
 import pytest
@@ -9,8 +10,15 @@ from paged_serve.engine_core.admission.pooling import PoolingFacts
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
+from paged_serve.engine_core.simulation.fake_row import FakeDrafter
 from paged_serve.engine_core.simulation.fake_worker import FakeWorker
-from paged_serve.protocol.messages.config import CacheConfig, Config, KVEventsConfig, SchedulerConfig
+from paged_serve.protocol.messages.config import (
+    CacheConfig,
+    Config,
+    KVEventsConfig,
+    SchedulerConfig,
+    SpeculationConfig,
+)
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutputs,
@@ -42,12 +50,16 @@ class Driver:
         pooling=None,
         windows=(0,),
         kv_events="",
+        num_drafts=0,
+        accuracy=0.7,
+        draft_policy=None,
         **scheduler,
     ):
         self.config = Config(
             cache=CacheConfig(enable_prefix_caching=prefix_caching),
             kv_events=KVEventsConfig(kv_events),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
+            speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else SpeculationConfig(),
         )
         pooling = PoolingFacts() if pooling is None else pooling
         groups = tuple(each if isinstance(each, KVGroup) else KVGroup(each) for each in windows)
@@ -55,8 +67,18 @@ class Driver:
             num_blocks, block_size, max_model_len, vocab_size, frozenset(eos), pooling=pooling, kv_groups=groups
         )
         self.engine = EngineCore(self.config, self.facts, epoch)
-        whole = pooling.needs_whole_prompt
-        self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan, groups=groups, needs_whole_prompt=whole)
+        if draft_policy is not None:
+            self.engine.scheduler.speculation.policy = draft_policy(num_drafts)
+        self.worker = FakeWorker(
+            num_blocks,
+            block_size,
+            vocab_size,
+            0,
+            is_nan,
+            groups=groups,
+            needs_whole_prompt=pooling.needs_whole_prompt,
+            drafter=FakeDrafter(random.Random(7), accuracy, vocab_size),
+        )
         self.plans = deque()  # sent and not executed yet
         self.answers = deque()
         self.sent = []  # every plan

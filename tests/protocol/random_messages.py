@@ -14,7 +14,15 @@ from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
-from paged_serve.protocol.messages.worker import KVGroup, NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
+from paged_serve.protocol.messages.worker import (
+    Chunk,
+    KVGroup,
+    ModelRunnerOutput,
+    NewRow,
+    RowLogprobs,
+    RowPromptLogprobs,
+    SchedulerOutput,
+)
 
 PATTERNED = ("*", "POST", "https://a.example:8443", "*.example", "/llm")
 
@@ -83,6 +91,11 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         kinds = {"window": 0, "attention_chunk": 0, "is_state": False}
         kinds.pop(rng.choice(tuple(kinds)))
         values |= kinds
+    elif cls is Chunk:
+        values |= {"num_drafts": 0} if values["num_tokens"] != 1 else {}
+    elif cls is ModelRunnerOutput:
+        rows = rng.randrange(4)
+        values |= {"num_drafted": column(rng, rows), "num_sampled": column(rng, rows)}
     elif cls is NewRow:
         values |= {"token_ids": column(rng, 5), "prompt_len": rng.randint(0, 5)}
         values |= {"num_computed_tokens": rng.randint(0, 4), "block_tables": (column(rng, rows), column(rng, k))}

@@ -40,7 +40,7 @@ class WatchedEngine(EngineCore):
 
     def __init__(self, scenario: Scenario, epoch: int, poison: int):
         super().__init__(scenario.config, scenario.facts, epoch)
-        self.scheduler.row_assigner.max_passes = scenario.max_passes
+        scenario.set_up(self.scheduler, epoch)
         self.taken: deque[tuple[bytes, EngineCoreRequest, list[int]]] = deque()  # and the seeds
         self.salts: dict[tuple[bytes, int], str] = {}
         self._poison = poison

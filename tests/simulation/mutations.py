@@ -11,6 +11,8 @@ SCHEDULER, POOL, CACHE = (
 ROW_ASSIGNER = "engine_core/scheduling/row_assigner.py"
 PREFIX, GROUP = "engine_core/kv/prefix_cache.py", "engine_core/kv/kv_group.py"
 MESSAGES = "protocol/messages/worker.py"
+SPECULATION, SPECULATING = "engine_core/scheduling/speculation.py", "engine_core/requests/speculating.py"
+STEP, VERIFICATIONS = "engine_core/scheduling/scheduled_step.py", "engine_core/engine/verifications.py"
 ENGINE, OUTBOX, DECODE = (
     "engine_core/engine/engine.py",
     "engine_core/engine/client_outbox.py",
@@ -102,11 +104,16 @@ MUTATIONS = [
     (CACHE, "self.prefix_cache.invalidate_behind(sequence)", "pass", "poisoned blocks are found behind the window"),
     (
         CACHE,
-        "if sequence.joined_step else sequence.num_scheduled",
-        "if sequence.joined_step else sequence.prefill_len",
+        "if sequence.joined_step else sequence.span[0]",
+        "if sequence.joined_step else sequence.span[1]",
         "blocks that the next chunk reads are released",
     ),
-    (SCHEDULER, "            due += self.prefilling\n", "", "a chunk has no blocks behind what was reserved"),
+    (
+        SCHEDULER,
+        "            others = self.prefilling + others\n",
+        "            pass\n",
+        "a chunk has no blocks behind what was reserved",
+    ),
     (SCHEDULER, "            self.kv_cache.release_behind(due)\n", "", "nothing is released behind windows"),
     (CACHE, "if not sequence.num_nans:\n", "if True:\n", "poisoned blocks are found after their release"),
     (
@@ -130,7 +137,46 @@ MUTATIONS = [
         "an output of a row that has left",
     ),
     (ENGINE, "        scheduler.restart()\n", "", "nothing is requeued when workers die"),
-    (OUTPUTS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
+    (
+        OUTPUTS,
+        "position=len(output) - num_tokens,",
+        "position=len(output) - num_tokens + 1,",
+        "positions are one too high",
+    ),
+    (
+        REQUEST,
+        "return self.num_tokens - 1 if self.num_tokens > self.prefill_len else self.num_applied",
+        "return self.num_tokens if self.num_tokens > self.prefill_len else self.num_applied",
+        "a block is published before its last token is applied, or with a wrong draft",
+    ),
+    (
+        SPECULATING,
+        "self.longest + self.num_granted",
+        "self.longest + self.num_granted - 1",
+        "a block too few is booked for drafts",
+    ),
+    (SPECULATING, "return self.shortest - 1, self", "return self.longest - 1, self", "a window moves with drafts"),
+    (SPECULATING, "        self.base += num_tokens\n", "        self.base += 1\n", "accepted drafts are not counted"),
+    (REQUEST, "next_step - self.joined_step if", "next_step - self.joined_step - 1 if", "a decode step is forgotten"),
+    (VERIFICATIONS, "            break\n", "            continue\n", "a sequence goes on after its stop token"),
+    (
+        STEP,
+        "        yield from self.verifications\n",
+        "        yield from ()\n",
+        "verifications in flight are forgotten when their sequence is preempted",
+    ),
+    (
+        SPECULATION,
+        "sequence.token_limit - bounds.longest - 1,",
+        "sequence.token_limit - bounds.longest,",
+        "drafts exceed the length limit",
+    ),
+    (
+        SPECULATION,
+        "return not bounds.num_drafts and",
+        "return",
+        "a sequence joins the decode set although its length is open",
+    ),
     (
         ENGINE,
         "            self.scheduler.finish(sequences)\n            self._remove",

@@ -139,6 +139,8 @@ class _EngineStats(Collector):
             "prefix_cache_queries": ("Prompt tokens looked up", stats.prefix_cache_queries),
             "prefix_cache_hits": ("Prompt tokens found", stats.prefix_cache_hits),
             "num_preemptions": ("Requests sent back to the queue", stats.num_preemptions),
+            "spec_decode_num_draft_tokens": ("Drafts verified", stats.draft_tokens),
+            "spec_decode_num_accepted_tokens": ("Drafts accepted", stats.accepted_tokens),
         }
         for name, (text, value) in gauges.items():
             gauge = GaugeMetricFamily(f"paged:{name}", text, labels=_LABELS)

@@ -78,7 +78,7 @@ def test_an_idle_engine_predicts_the_time_of_the_prompt_alone():
 def test_a_pace_is_learned_from_steps_of_any_kind():
     time, pace = StepTime(), StepPace()
     for step in range(100):
-        pace.observe(step % 7 * 50, 10 + step % 5, time.of(step % 7 * 50, 10 + step % 5))
+        pace.observe(step % 7 * 50, 10 + step % 5, 10 + step % 5, time.of(step % 7 * 50, 10 + step % 5))
     prompt_s, output_s = pace.prices(64)
     assert prompt_s == pytest.approx(time.prompt_token_s, rel=0.05)
     assert 64 * output_s == pytest.approx(time.of(0, 64), rel=0.2)
@@ -88,5 +88,5 @@ def test_a_pace_learned_from_equal_steps_is_right_for_such_steps():
     pace = StepPace()
     assert pace.prices(8) == (0.0, 0.0)
     for _ in range(200):
-        pace.observe(0, 8, 0.04)
+        pace.observe(0, 8, 8, 0.04)
     assert 8 * pace.prices(8)[1] == pytest.approx(0.04, rel=0.01)

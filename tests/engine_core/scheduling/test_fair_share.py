@@ -120,7 +120,7 @@ def test_stats_name_the_full_tenants_and_the_wait_of_each(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=4, max_model_len=200, num_blocks=200)
     driver.add(4, tenant="greedy", max_tokens=150)
     driver.step(10)
-    driver.engine.admission.forecast.step(0, 1, 1.0, driver.now)  # a step of a second
+    driver.engine.admission.forecast.step(0, 1, 1, 1.0, driver.now)  # a step of a second
     for tenant in ("greedy", "greedy", "greedy", "modest"):
         driver.add(4, tenant=tenant, max_tokens=150)
     stats = driver.engine.stats(driver.now + STATS_INTERVAL_S)

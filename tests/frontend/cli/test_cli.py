@@ -85,6 +85,7 @@ def test_serve_help_groups_every_option():
         "Memory:",
         "KV events:",
         "Scheduling:",
+        "Speculation:",
         "Devices:",
         "Server:",
         "Stored responses:",

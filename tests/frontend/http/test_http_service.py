@@ -204,6 +204,7 @@ def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
         *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
         *("prompt_tokens_total", "generation_tokens_total", "num_preemptions_total"),
         *("prefix_cache_queries_total", "prefix_cache_hits_total"),
+        *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
         *("request_success_total", "admission_rejections_total"),
         *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds"),
         *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),

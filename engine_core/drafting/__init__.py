@@ -1,0 +1,1 @@
+"""How many drafts each sequence is worth: pure functions of numbers."""
