@@ -1,4 +1,4 @@
-"""Steps that verify drafts give the tokens and log-probabilities of plain decoding, bit for bit, whatever is drafted."""
+"""Steps that verify drafts give the tokens and logprobs of plain decoding, bit for bit, whatever is drafted."""
 
 from collections import Counter
 
