@@ -113,6 +113,7 @@ def test_the_last_used_recordings_are_kept(counted, monkeypatch):
     assert [counted.programs(Chunk(0, 1, n)) for n in (4, 3, 4, 2, 4, 3)] == [0, 0, 1, 0, 1, 0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("variant", ["qwen2-moe", "gpt-oss", "deepseek-v2", "gemma2", "qwen3", "phi", "bloom-even"])
 def test_families_run_in_one_call(make_pool, tmp_path, variant):
     """No torch operation is in a step with several tokens of a row that is not in a decode step."""
