@@ -24,8 +24,8 @@ class NgramDrafter:
 def continuation(tokens: NDArray[np.int32], most: int) -> NDArray[np.int32]:
     """What followed the earlier occurrence that agrees longest with the end of `tokens`, the latest of several.
 
-    At most one token more than agreed: the longer the match, the more likely the drafts. A continuation that reaches
-    the end of `tokens` goes on with itself, because the text then repeats itself.
+    At most as many tokens as agreed: then the last of them is right about one time in six, after a match of any length.
+    A continuation that reaches the end of `tokens` goes on with itself, because the text then repeats itself.
     """
     last = len(tokens) - 1
     ends = np.flatnonzero(tokens[:last] == tokens[last])[-MAX_CANDIDATES:]
@@ -39,5 +39,5 @@ def continuation(tokens: NDArray[np.int32], most: int) -> NDArray[np.int32]:
             break
         ends, length = before, length + 1
     end = int(ends[-1])
-    places = np.arange(min(length + 1, most)) % (last - end)
+    places = np.arange(min(length, most)) % (last - end)
     return tokens[end + 1 + places]

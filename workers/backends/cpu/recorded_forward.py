@@ -34,7 +34,7 @@ VIEWS = {
     ATEN.view.dtype,
 }
 
-MAX_RECORDINGS = 512  # kept, the last used; one of 28 layers takes about MB_PLACEHOLDER
+MAX_RECORDINGS = 512  # kept, the last used; one of 28 layers takes 24 kB
 
 Places = tuple[int, ...]
 
@@ -51,6 +51,8 @@ class Recording:
 class RecordedForward:
     """The DecodeStep of our CPU kernels, which runs through Python once for each number of rows and of tokens.
 
+    A step that verifies drafts does so twice: recording costs several times what it saves, and a size may not recur.
+
     That run records the parameters of the kernels. They are addresses and sizes and do not depend on context lengths,
     or on which tokens are a row's, because attention plans itself from kv_lens and row_starts. The same calls are
     therefore valid for any later step with memory at the same `places`. If torch computes anything (when ranks exchange
@@ -62,7 +64,8 @@ class RecordedForward:
     def __init__(self, pool: Pool, places: Callable[[InputBatch], Places]):
         self._pool = pool
         self._places = places
-        self._recordings: OrderedDict[tuple[int, int], Recording] = OrderedDict()  # by numbers of rows and of tokens
+        # By numbers of rows and of tokens. None: there was one such step, which was not recorded.
+        self._recordings: OrderedDict[tuple[int, int], Recording | None] = OrderedDict()
         self._is_recordable = True
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
@@ -78,7 +81,10 @@ class RecordedForward:
         batch = inputs()
         if not (self._is_recordable and self._pool.runs_programs):
             return logits(batch)
-        size = len(batch.kv_lens), len(batch.token_ids)
+        size = num_rows, num_tokens = len(batch.kv_lens), len(batch.token_ids)
+        if num_tokens > num_rows and size not in self._recordings:
+            self._keep(size, None)
+            return logits(batch)
         recording = self._recordings.get(size)
         if recording is None or recording.places != self._places(batch):
             return self._record(size, batch, logits)
@@ -97,10 +103,13 @@ class RecordedForward:
             self._recordings.clear()
             log.debug("decode steps run through Python torch_computes=%s", ",".join(sorted(watch.computed)))
         else:
-            self._recordings[size] = Recording(before, Program(self._pool, calls), result)
-            if len(self._recordings) > MAX_RECORDINGS:
-                self._recordings.popitem(last=False)
+            self._keep(size, Recording(before, Program(self._pool, calls), result))
         return result
+
+    def _keep(self, size: tuple[int, int], recording: Recording | None) -> None:
+        self._recordings[size] = recording
+        if len(self._recordings) > MAX_RECORDINGS:
+            self._recordings.popitem(last=False)
 
 
 class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
