@@ -35,9 +35,14 @@ def drafted(tokens: list[int], most: int) -> list[int]:
     return drafts.tolist()
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(10))
 def test_drafts_follow_the_latest_of_the_longest_matches(seed):
     rng = random.Random(seed)
+    for _ in range(30):
+        compare(rng)
+
+
+def compare(rng: random.Random) -> None:
     distinct = rng.choice((1, 2, 3, 10, 100))
     tokens = [rng.randrange(distinct) for _ in range(rng.choice((1, 2, 3, rng.randint(1, 300))))]
     if rng.random() < 0.5:  # long matches

@@ -108,11 +108,11 @@ class Bench:
         return Planner(runner, **sizes, seed=seed, groups=layout.groups.kinds)
 
 
-def draw_requests(rng: random.Random, vocab_size: int, has_grammars: bool) -> list[Request]:
+def draw_requests(rng: random.Random, vocab_size: int, has_grammars: bool, most: int = 7) -> list[Request]:
     """Requests whose prompts often repeat themselves."""
     text = [rng.randrange(3, vocab_size) for _ in range(20)]
     requests = []
-    for _ in range(rng.randint(3, 7)):
+    for _ in range(rng.randint(min(3, most), most)):
         own = [rng.randrange(3, vocab_size) for _ in range(rng.randint(1, 30))]
         prompt = tuple((text * rng.randint(0, 3) + own)[: rng.randint(1, 90)])
         params = draw_params(rng, vocab_size, len(prompt), grows=True)
@@ -130,14 +130,16 @@ def draw_requests(rng: random.Random, vocab_size: int, has_grammars: bool) -> li
     return requests
 
 
-def played_alike(bench: Bench, seed: int, drafter: Drafter | None = None, ranks: Bench | None = None) -> Planner:
+def played_alike(
+    bench: Bench, seed: int, drafter: Drafter | None = None, ranks: Bench | None = None, most_requests: int = 7
+) -> Planner:
     """Play random requests plainly, each alone, and then together with drafts of a random quality, or of `drafter`.
 
     The outputs must be equal in every bit. `ranks` plays the second time if given.
     """
     rng = random.Random(seed)
     vocab_size = bench.model.geometry.vocab_size
-    requests = draw_requests(rng, vocab_size, bench.grammars is not None)
+    requests = draw_requests(rng, vocab_size, bench.grammars is not None, most_requests)
     expected = [bench.planner(0).play([request], PLAIN)[0] for request in requests]
     chosen = drafter or known_drafter(seed, rng.choice((0.0, 0.5, 0.9, 1.0)), vocab_size, requests, expected)
     planner = (ranks or bench).planner(seed, chosen)
