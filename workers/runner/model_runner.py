@@ -38,7 +38,7 @@ from ..pooling.rows import PendingPooled, PoolingRows
 from ..sampling.device_sampler import DeviceSampling, PendingSample
 from ..sampling.sampler import SampledTokens
 from ..speculation.drafter import Drafter
-from ..speculation.verification import Verification, verifies
+from ..speculation.verification import Verification, may_start_from_a_late_token, verifies
 from ..speculation.verified_step import VerifiedStep
 from .step_output import PromptLogprobs, row_failures, row_logprobs
 
@@ -127,6 +127,8 @@ class ModelRunner:
         self._pooling.apply(plan.new_rows)
         if verifies(plan.chunks):
             return self._verify(plan, started)
+        if may_start_from_a_late_token(plan.chunks):
+            self._learn_all()
         arrays = step_arrays(self._rows, self._rows.decode_set, plan.chunks)
         sampled_rows = arrays.sampled_rows
         if self._sampling.needs_tokens(sampled_rows, self._rows):

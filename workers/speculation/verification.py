@@ -40,6 +40,11 @@ def verifies(chunks: Sequence[Chunk]) -> bool:
     return any(chunk.num_drafts for chunk in chunks)
 
 
+def may_start_from_a_late_token(chunks: Sequence[Chunk]) -> bool:
+    """Whether the token of a chunk may have been sampled in a step in flight: a row may have no drafts this time."""
+    return any(chunk.num_tokens == 1 for chunk in chunks)
+
+
 class Verification:
     """Drafts and rounds over one set of rows."""
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paged_serve.protocol.messages.config import ModelConfig, SpeculationConfig
-from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
@@ -69,6 +69,17 @@ def test_keys_of_rejected_drafts_stay_and_change_nothing(model, right):
     assert row.is_written(len(PROMPT) + 8)
     assert not row.is_written(len(PROMPT) + 9)
     assert row.decoded(12) == right[2:14]
+
+
+def test_steps_start_before_the_tokens_of_earlier_ones_are_taken(model, right):
+    """A chunk of one token without drafts starts from a late token, too: its row speculates, but not in this step."""
+    row = Row(model, Fixed(*right[3:5], 7), PROMPT, GREEDY)
+    join, leave = ({name: pack_ids([0])} for name in ("decode_joins", "decode_leaves"))
+    late = {"chunks": (Chunk(0, 1),)}
+    plans = (join, leave | late, {"chunks": (Chunk(0, 1, 3),)}, late, join)
+    started = [row.runner.launch(SchedulerOutput(1, 1, **plan)) for plan in plans]
+    tokens = [list(unpack_ids(row.runner.result(step).token_ids)) for step in started]
+    assert tokens == [[right[1]], [right[2]], right[3:6], [right[6]], [right[7]]]
 
 
 def test_a_full_row_ends_at_its_last_token(model, right):
