@@ -30,7 +30,7 @@ class StagedStep:
     token_ids: Tensor  # [tokens] i64; undefined for decode rows
     positions: Tensor  # [tokens] i64
     rows: Tensor  # [rows] i64
-    logit_tokens: Tensor  # [sampled] i64
+    logit_tokens: Tensor  # [logits] i64
     sampled_rows: Tensor  # [sampled] i64
     row_starts: Tensor  # [rows + 1] i32
     kv_lens: Tensor  # [rows] i32; 0 for padding
@@ -39,7 +39,7 @@ class StagedStep:
 
 
 NUM_STAGED = 7  # arrays besides the slots
-STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 2 * 8, 3 * 8 + 2 * 4
+STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 2 * 8 + 2 * 4
 STAGED_BYTES_OF_SLOT = 8
 STAGED_BYTES_BETWEEN = 4 + NUM_STAGED * ALIGNMENT
 

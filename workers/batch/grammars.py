@@ -150,6 +150,16 @@ class Grammars:
         row.read()
         return row
 
+    def forced(self, row: RowGrammar) -> list[int]:
+        """The tokens that spell all text without an alternative from here on. Masks may allow other tokens for it."""
+        self.settle()
+        row.read()
+        if not row.binds or row.opens or row.failure or row.matcher.is_error() or row.matcher.is_stopped():
+            return []
+        copy = row.matcher.deep_copy()  # so that an error does not end the row
+        tokens: list[int] = copy.compute_ff_tokens()
+        return tokens
+
     def append(self, tokens: Iterable[tuple[RowGrammar, int]]) -> None:
         """Record the next output tokens of rows, which the next `start` takes into account."""
         self._new_tokens.extend(tokens)

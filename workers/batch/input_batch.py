@@ -23,7 +23,7 @@ class InputBatch:
     longest: int  # the largest of kv_lens, or more
     block_tables: Sequence[Tensor]  # for each KV group [rows, max_blocks] i32; entries past the last block are not read
     slots: Sequence[Tensor]  # for each KV group [tokens] i64: a token's block_id * block_size + offset
-    logit_tokens: Tensor  # [sampled] i64, indices into tokens
+    logit_tokens: Tensor  # [logits] i64, indices into tokens
     num_decode_rows: int  # the first rows; each has exactly one token
     token_types: Tensor | None = None  # [tokens] i64, for encoders with token types; None: all are 0
 
@@ -40,8 +40,8 @@ class StepArrays:
     longest: int
     rows: NDArray[np.int64]  # [rows]
     sampled_rows: NDArray[np.int64]  # [sampled] rows whose last token is in the step
-    logit_tokens: NDArray[np.int64]  # [sampled] indices into tokens
-    num_decode_rows: int
+    logit_tokens: NDArray[np.int64]  # [logits] indices into tokens: of each sampled row its last, or several (drafts)
+    num_decode_rows: int  # the first rows, whose tokens the device may know alone
 
 
 def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> StepArrays:

@@ -82,6 +82,11 @@ class RequestRows:
             self.num_blocks[table] += 1
         return places
 
+    def num_slots(self, row: int) -> int:
+        """Tokens whose keys and values the row's blocks hold."""
+        tables = slice(row * self._num_groups, (row + 1) * self._num_groups)
+        return int(self.num_blocks[tables].min()) * self.block_size
+
     def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Append one sampled token to each of these distinct rows."""
         places = self.length[rows]

@@ -1,4 +1,4 @@
-"""The execution of steps of the decode set alone: through Python, or as a replay of an earlier step."""
+"""The execution of steps in which every token is sampled: through Python, or as a replay of an earlier step."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from torch import Tensor
 from ..batch.input_batch import InputBatch
 
 Inputs = Callable[[], InputBatch]  # gathers the rows' inputs on the device
-Logits = Callable[[InputBatch], Tensor]  # a model's forward pass over one cache, [rows, vocab] float32
+Logits = Callable[[InputBatch], Tensor]  # a model's forward pass over one cache, [tokens, vocab] float32
 
 
 class DecodeStep(Protocol):
@@ -37,6 +37,13 @@ class DecodeStep(Protocol):
         """`logits(inputs())`, [num_rows, vocab], or its replay. Valid until the next step."""
         ...
 
+    def verify(self, inputs: Inputs, logits: Logits) -> Tensor:
+        """`logits(inputs())`, [tokens, vocab], of rows with several tokens, or its replay. Valid until the next step.
+
+        The inputs for given numbers of rows and tokens have the same addresses each time.
+        """
+        ...
+
 
 class EagerDecodeStep:
     """Runs every step through Python."""
@@ -50,4 +57,7 @@ class EagerDecodeStep:
         return num_rows
 
     def __call__(self, num_rows: int, inputs: Inputs, logits: Logits) -> Tensor:
+        return logits(inputs())
+
+    def verify(self, inputs: Inputs, logits: Logits) -> Tensor:
         return logits(inputs())

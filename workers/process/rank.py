@@ -29,6 +29,7 @@ from ..runner.cuda_device import CudaDevice
 from ..runner.host_steps import host_steps
 from ..runner.steps import Steps
 from ..sampling.logits_processors import Classes
+from ..speculation.methods import drafter_of
 from .arithmetic import arithmetic
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of
@@ -166,11 +167,12 @@ class Rank:
         model, scheduler = self._model, self._config.scheduler
         names = self._config.model.plugins
         processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
+        of_sampling = self._grammars, processors, drafter_of(self._config.speculation)
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps
 
-            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice(), self._grammars, processors)
-        return host_steps(model, cache, self._group, scheduler, longest, self._grammars, processors)
+            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice(), *of_sampling)
+        return host_steps(model, cache, self._group, scheduler, longest, *of_sampling)
 
     @property
     def steps(self) -> Steps:

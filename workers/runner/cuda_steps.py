@@ -11,6 +11,7 @@ from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from ..sampling.custom_sampling import with_processors
 from ..sampling.logits_processors import Classes
+from ..speculation.drafter import Drafter
 from .cuda_device import CudaDevice
 from .cuda_graphs import CudaGraphs, ladder
 from .model_runner import ModelRunner
@@ -29,9 +30,10 @@ def cuda_steps(
     device: CudaDevice,
     grammars: Grammars | None = None,
     processors: Classes | None = None,
+    drafter: Drafter | None = None,
 ) -> Steps:
     sizes = ladder(scheduler.max_num_seqs) if model.geometry.head == "tokens" else []
-    runner = cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars, processors)
+    runner = cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars, processors, drafter)
     return Steps(runner, device.mark)
 
 
@@ -45,6 +47,7 @@ def cuda_runner(
     sizes: Sequence[int],
     grammars: Grammars | None = None,
     processors: Classes | None = None,
+    drafter: Drafter | None = None,
 ) -> ModelRunner:
     """A runner with CUDA graphs for decode steps of `sizes` rows, ascending; `prepare` captures them later."""
     assert isinstance(model.backend, CudaBackend), model.backend
@@ -61,4 +64,5 @@ def cuda_runner(
         steps_in_flight=scheduler.pipeline_depth,
         decode_step=CudaGraphs(sizes, device.graph_pool()),
         grammars=grammars,
+        drafter=drafter,
     )

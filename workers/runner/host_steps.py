@@ -11,6 +11,7 @@ from ..sampling.custom_sampling import with_processors
 from ..sampling.host_sampling import HostSampling
 from ..sampling.logits_processors import Classes
 from ..sampling.sampler import Sampler
+from ..speculation.drafter import Drafter
 from .completions import PassedEvent
 from .model_runner import ModelRunner
 from .steps import Steps
@@ -27,9 +28,10 @@ def host_steps(
     max_model_len: int,
     grammars: Grammars | None = None,
     processors: Classes | None = None,
+    drafter: Drafter | None = None,
 ) -> Steps:
     """Steps that are complete once launched: their tokens are sampled on the host, which waits for the logits."""
-    return Steps(host_runner(model, cache, group, scheduler, max_model_len, grammars, processors), PassedEvent)
+    return Steps(host_runner(model, cache, group, scheduler, max_model_len, grammars, processors, drafter), PassedEvent)
 
 
 def host_runner(
@@ -40,6 +42,7 @@ def host_runner(
     max_model_len: int,
     grammars: Grammars | None = None,
     processors: Classes | None = None,
+    drafter: Drafter | None = None,
 ) -> ModelRunner:
     backend = model.backend
     assert isinstance(backend, HostBackend), backend
@@ -57,4 +60,5 @@ def host_runner(
         steps_in_flight=scheduler.pipeline_depth,
         decode_step=backend.decode_step(),
         grammars=grammars,
+        drafter=drafter,
     )

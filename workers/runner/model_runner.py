@@ -2,8 +2,8 @@
 
 A step starts before the host has seen the previous step's tokens: the device keeps what the next step needs of them
 (DeviceRows). The host's rows count a token when its step starts and record its value when it arrives. A step whose
-sampling needs earlier tokens on the host (bad words of several tokens) waits for them. On the CPU a step is complete
-once it has started.
+sampling needs earlier tokens on the host (bad words of several tokens) waits for them. A step that verifies drafts
+waits for its own tokens, too. On the CPU a step is complete once it has started.
 """
 
 import time
@@ -38,6 +38,9 @@ from ..layers.model import Model
 from ..pooling.rows import PendingPooled, PoolingRows
 from ..sampling.device_sampler import DeviceSampling, PendingSample
 from ..sampling.sampler import SampledTokens
+from ..speculation.drafter import Drafter
+from ..speculation.verification import Verification, may_start_from_a_late_token, verifies
+from ..speculation.verified_step import VerifiedStep
 from .step_output import PromptLogprobs, row_failures, row_logprobs
 
 NO_TOKENS = np.zeros(0, np.int64)
@@ -58,6 +61,8 @@ class PendingStep:
     pooling: PendingPooled | None  # None: no row gets a vector
     sampled: SampledTokens | None = None  # None: not known yet
     pooled: tuple[RowPooled, ...] = ()  # known when `sampled` is
+    num_drafted: bytes = b""  # as in ModelRunnerOutput
+    num_sampled: bytes = b""
 
     def output(self) -> ModelRunnerOutput:
         assert self.sampled is not None, "the step's tokens are not known yet"
@@ -71,6 +76,8 @@ class PendingStep:
             nan_indices=self.sampled.bad.astype("<i4").tobytes(),
             failures=row_failures(self.sampled),
             pooled=self.pooled,
+            num_drafted=self.num_drafted,
+            num_sampled=self.num_sampled,
         )
 
 
@@ -90,6 +97,7 @@ class ModelRunner:
         steps_in_flight: int,
         decode_step: DecodeStep | None = None,
         grammars: Grammars | None = None,
+        drafter: Drafter | None = None,
     ):
         self._model = model
         self._cache = cache
@@ -105,6 +113,8 @@ class ModelRunner:
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
         self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
         self._pooling = PoolingRows(model.pooling)
+        speculation = drafter, grammars, model.device, max_model_len
+        self._verification = Verification(self._rows, group, sampling, *speculation)
         self._unknown: deque[PendingStep] = deque()  # started steps whose tokens are not yet in the host's rows
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -118,6 +128,10 @@ class ModelRunner:
         plan = self._table_units.of(plan)
         self._device_rows.apply(plan, self._rows.apply(plan))
         self._pooling.apply(plan.new_rows)
+        if verifies(plan.chunks):
+            return self._verify(plan, started)
+        if may_start_from_a_late_token(plan.chunks):
+            self._learn_all()
         arrays = step_arrays(self._rows, self._rows.decode_set, plan.chunks)
         sampled_rows = arrays.sampled_rows
         if self._sampling.needs_tokens(sampled_rows, self._rows):
@@ -133,6 +147,19 @@ class ModelRunner:
         self._rows.length[sampled_rows] += 1
         self._unknown.append(step)
         return step
+
+    def _verify(self, plan: SchedulerOutput, started: float) -> PendingStep:
+        """Do as `launch`, and wait for the step: its tokens decide how many there are."""
+        assert not self._cache.groups.num_state_groups, "a rejected draft would stay in the state of a recurrent layer"
+        self._learn_all()
+        verified = self._verification.start(self._rows.decode_set, plan.chunks)
+        logits, rows_on_device, prompt_logprobs, pooling = self._forward_drafts(plan.chunks, verified)
+        found = self._verification.sample(logits, verified)
+        self._device_rows.feed(rows_on_device, torch.from_numpy(found.last_tokens).to(logits.device))
+        pooled = () if pooling is None else pooling.result()
+        nothing = NO_TOKENS, NO_TOKENS, NO_TOKENS, None  # is left to learn
+        of_chunks = (each.astype("<i4").tobytes() for each in (found.num_drafted, found.num_sampled))
+        return PendingStep(plan, started, *nothing, prompt_logprobs, pooling, found.sampled, pooled, *of_chunks)
 
     def result(self, step: PendingStep) -> ModelRunnerOutput:
         """Wait for `step` and all earlier ones. Ranks other than 0 return tokens, but no logprobs."""
@@ -165,6 +192,17 @@ class ModelRunner:
         logits = self._decode_step(len(rows), inputs, self._decode_logits)
         return (logits, rows, (), None) if len(rows) == num_rows else (logits[:num_rows], rows[:num_rows], (), None)
 
+    def _forward_drafts(self, chunks: Sequence[Chunk], step: VerifiedStep) -> Passed:
+        """Compute `_forward` for a step that verifies: logits [logit tokens, vocab], row numbers [sampled]."""
+        if step.is_decode_step:
+            return self._forward((), step.arrays)
+        if not step.samples_all:
+            return self._forward(chunks, step.arrays)
+        self._device_rows.update()
+        staged = self._device_rows.stage(step.arrays, len(step.arrays.rows))
+        inputs = partial(self._device_rows.batch, staged, step.arrays.longest)
+        return self._decode_step.verify(inputs, self._all_logits), staged.sampled_rows, (), None
+
     def _forward_chunks(self, chunks: Sequence[Chunk], arrays: StepArrays) -> Passed:
         """Compute `_forward` for a step with chunks."""
         step = self._device_rows.stage(arrays, len(arrays.rows))
@@ -196,6 +234,10 @@ class ModelRunner:
         """[rows, vocab] float32; prepared steps of all sizes write to the same memory."""
         out = None if self._logits is None else self._logits[: len(batch.kv_lens)]
         return self._model.logits(self._model.forward(batch, self._cache), out=out)
+
+    def _all_logits(self, batch: InputBatch) -> Tensor:
+        """[tokens, vocab] float32."""
+        return self._model.logits(self._model.forward(batch, self._cache))
 
     def _empty_logits(self, num_rows: int) -> Tensor:
         shape = num_rows, self._model.geometry.vocab_size

@@ -1,4 +1,4 @@
-"""A small random planner: it admits, chunks, pauses, preempts and shares blocks at random.
+"""A small random planner: it admits, chunks, pauses, preempts, shares blocks and asks for drafts at random.
 
 It replaces the engine core and does no scheduling; it only obeys the rules of the protocol. Blocks behind the windows
 of a KV group are given to other rows at once, or kept for requests that share the prefix.
@@ -23,6 +23,7 @@ class Request:
     params: SamplingParams
     seed: int
     num_output: int
+    ends: frozenset[int] = frozenset()  # tokens that end the output
 
 
 @dataclass
@@ -32,6 +33,11 @@ class Result:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[tuple[bytes, bytes, int]] = field(default_factory=list)
     prompt_logprobs: dict[int, tuple[bytes, bytes, bytes]] = field(default_factory=dict)  # by prompt position
+    failure: str = ""  # why no token can follow
+
+    def is_done(self, request: Request) -> bool:
+        length = len(self.token_ids)
+        return length == request.num_output or bool(self.failure) or self.token_ids[-1:] in [[e] for e in request.ends]
 
 
 @dataclass
@@ -43,6 +49,7 @@ class Running:
     num_computed: int
     length: int  # tokens of the row, including sampled ones
     decoding: bool = False
+    num_drafts: int = 0  # of its chunk in this step
 
 
 @dataclass
@@ -56,6 +63,8 @@ class Odds:
     pause: float = 0.1  # an unfinished row leaves the decode set
     share: float = 0.7  # a cached prefix is used if there is one
     drop: float = 0.7  # a block behind a window is not kept in the cache
+    verify: float = 0.0  # a chunk of the last token verifies drafts
+    most_drafts: int = 8
 
 
 class Planner:
@@ -82,6 +91,7 @@ class Planner:
         self.hits = 0  # rows that began with a cached prefix
         self.running: list[Running] = []
         self.step = 0
+        self.drafts: Counter[str] = Counter()  # made, accepted
 
     def play(self, requests: list[Request], odds: Odds) -> list[Result]:
         results = [Result() for _ in requests]
@@ -117,7 +127,7 @@ class Planner:
             extended_block_ids=blocks,
             decode_leaves=pack_ids(row for row in leaves if row not in joins),
             decode_joins=pack_ids(joins),
-            chunks=tuple(Chunk(one.row, count) for one, count in chunks),
+            chunks=tuple(Chunk(one.row, count, one.num_drafts) for one, count in chunks),
         )
         self.step += 1
         self.apply(work, self.runner.execute(plan), odds)
@@ -126,7 +136,7 @@ class Planner:
         """Rows that leave the decode set permanently; their blocks and row indices are free at once."""
         leaves = []
         for one in list(self.running):
-            done = len(one.result.token_ids) == one.request.num_output
+            done = one.result.is_done(one.request)
             if done or self.rng.random() < odds.preempt:
                 if one.decoding:
                     leaves.append(one.row)
@@ -182,13 +192,16 @@ class Planner:
             left = one.length - one.num_computed
             if left and not one.decoding and self.rng.random() < odds.chunk:
                 chunks.append((one, left if self.rng.random() < odds.whole_chunk else self.rng.randint(1, left)))
+            one.num_drafts = 0
+            if left == 1 and chunks and chunks[-1][0] is one and odds.verify and self.rng.random() < odds.verify:
+                one.num_drafts = self.rng.randint(1, odds.most_drafts)
         return chunks
 
     def grow(self, work: list[tuple[Running, int]]) -> tuple[bytes, bytes]:
         tables, blocks = [], []
         for one, count in work:
             for group, table in enumerate(one.tables):
-                while len(table) * self.block_size < one.num_computed + count:
+                while len(table) * self.block_size < one.num_computed + count + one.num_drafts:
                     table.append(self.new_block())
                     tables.append(one.row * len(self.groups) + group)
                     blocks.append(table[-1])
@@ -211,18 +224,36 @@ class Planner:
         by_row = {one.row: one for one, _ in work}
         for found in output.prompt_logprobs:
             self.note_prompt_logprobs(by_row[found.row], found)
-        index = 0
+        failures = {failure.index: failure.reason for failure in output.failures}
+        index, verified = 0, zip(unpack_ids(output.num_drafted), unpack_ids(output.num_sampled), strict=True)
         for one, count in work:
-            one.num_computed += count
-            if one.num_computed == one.length:
-                one.result.token_ids.append(token_ids[index])
-                one.length += 1
-                if one.request.params.logprobs is not None:
-                    one.result.logprobs.append(logprobs.pop(index))
-                index += 1
+            taken = int(one.num_computed + count == one.length)
+            if one.num_drafts:
+                made, taken = next(verified)
+                assert 1 <= taken <= made + 1 <= one.num_drafts + 1
+                self.drafts.update(made=made, accepted=taken - 1)
+            for number in range(index, index + taken):
+                self.take(one, token_ids[number], logprobs.pop(number, None), failures.get(number, ""))
+            index += taken
+            one.num_computed += count + max(0, taken - 1)
+            one.length += taken
+            if one.result.is_done(one.request):  # tokens past its end are computed, but not known
+                one.num_computed = min(one.num_computed, len(one.request.prompt) + len(one.result.token_ids))
             self.cache_prefixes(one)
             self.free_behind_windows(one, odds)
-        assert (index, logprobs) == (len(token_ids), {})
+        assert (index, logprobs, list(verified)) == (len(token_ids), {}, [])
+
+    def take(self, one: Running, token: int, logprobs: tuple[bytes, bytes, int] | None, failure: str) -> None:
+        """Store the next token of a row, unless its output has ended."""
+        if one.result.is_done(one.request):
+            return
+        if failure:
+            one.result.failure = failure
+            return
+        one.result.token_ids.append(token)
+        assert (logprobs is not None) == (one.request.params.logprobs is not None)
+        if logprobs is not None:
+            one.result.logprobs.append(logprobs)
 
     def note_prompt_logprobs(self, one: Running, found) -> None:
         """Store logprobs by position; a position that is computed again after a preemption must have the same ones."""

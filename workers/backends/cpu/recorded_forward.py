@@ -1,10 +1,11 @@
-"""Replays the kernel calls of a decode step in one call, as recorded in an earlier step with the same number of rows.
+"""Replays the kernel calls of a step in one call, as recorded in an earlier step with as many rows and tokens.
 
 Python between the kernels of a step costs 25 us per kernel, because streaming the weights evicts Python's objects from
 the caches.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ VIEWS = {
     ATEN.view.dtype,
 }
 
+MAX_RECORDINGS = 512  # kept, the last used; one of 28 layers takes 24 kB
+
 Places = tuple[int, ...]
 
 
@@ -46,12 +49,14 @@ class Recording:
 
 
 class RecordedForward:
-    """The DecodeStep of our CPU kernels, which runs through Python once for each number of rows.
+    """The DecodeStep of our CPU kernels, which runs through Python once for each number of rows and of tokens.
+
+    A step that verifies drafts does so twice: recording costs several times what it saves, and a size may not recur.
 
     That run records the parameters of the kernels. They are addresses and sizes and do not depend on context lengths,
-    because attention plans itself from kv_lens. The same calls are therefore valid for any later step with memory at
-    the same `places`. If torch computes anything (when ranks exchange sums), the kernels are not the whole pass, and
-    all steps run through Python.
+    or on which tokens are a row's, because attention plans itself from kv_lens and row_starts. The same calls are
+    therefore valid for any later step with memory at the same `places`. If torch computes anything (when ranks exchange
+    sums), the kernels are not the whole pass, and all steps run through Python.
     """
 
     sizes: Sequence[int] = ()  # none before the first step: the first step of each size is recorded
@@ -59,7 +64,8 @@ class RecordedForward:
     def __init__(self, pool: Pool, places: Callable[[InputBatch], Places]):
         self._pool = pool
         self._places = places
-        self._recordings: dict[int, Recording] = {}  # by number of rows
+        # By numbers of rows and of tokens. None: there was one such step, which was not recorded.
+        self._recordings: OrderedDict[tuple[int, int], Recording | None] = OrderedDict()
         self._is_recordable = True
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
@@ -69,16 +75,24 @@ class RecordedForward:
         return num_rows
 
     def __call__(self, num_rows: int, inputs: Inputs, logits: Logits) -> Tensor:
+        return self.verify(inputs, logits)
+
+    def verify(self, inputs: Inputs, logits: Logits) -> Tensor:
         batch = inputs()
         if not (self._is_recordable and self._pool.runs_programs):
             return logits(batch)
-        recording = self._recordings.get(num_rows)
+        size = num_rows, num_tokens = len(batch.kv_lens), len(batch.token_ids)
+        if num_tokens > num_rows and size not in self._recordings:
+            self._keep(size, None)
+            return logits(batch)
+        recording = self._recordings.get(size)
         if recording is None or recording.places != self._places(batch):
-            return self._record(batch, logits)
+            return self._record(size, batch, logits)
+        self._recordings.move_to_end(size)
         recording.program.run()
         return recording.logits
 
-    def _record(self, batch: InputBatch, logits: Logits) -> Tensor:
+    def _record(self, size: tuple[int, int], batch: InputBatch, logits: Logits) -> Tensor:
         before = self._places(batch)
         with recorded_calls(self._pool) as calls, TorchWatch() as watch:
             result = logits(batch)
@@ -89,8 +103,13 @@ class RecordedForward:
             self._recordings.clear()
             log.debug("decode steps run through Python torch_computes=%s", ",".join(sorted(watch.computed)))
         else:
-            self._recordings[len(batch.kv_lens)] = Recording(before, Program(self._pool, calls), result)
+            self._keep(size, Recording(before, Program(self._pool, calls), result))
         return result
+
+    def _keep(self, size: tuple[int, int], recording: Recording | None) -> None:
+        self._recordings[size] = recording
+        if len(self._recordings) > MAX_RECORDINGS:
+            self._recordings.popitem(last=False)
 
 
 class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -1,0 +1,80 @@
+"""Bugs planted into verification change outputs, so the comparisons with plain decoding detect them."""
+
+import numpy as np
+import pytest
+
+from paged_serve.workers.batch.request_rows import RequestRows
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.speculation.drafts import Drafts
+from paged_serve.workers.speculation.rounds import Rounds
+from paged_serve.workers.speculation.verification import Verification
+
+from ..invariance.random_workload import ModelChoice
+from ..invariance.workload_models import Models
+from .workloads import Bench, played_alike
+
+SEEDS = range(40, 44)
+sample_one, sample, make, next_positions = Rounds._sample, Verification.sample, Drafts.make, RequestRows.next_positions
+
+
+def with_another_random_number(rounds, logits, places, rows):
+    """That of an earlier position."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RequestRows, "next_positions", lambda state, of: next_positions(state, of) // 2)
+        return sample_one(rounds, logits, places, rows)
+
+
+def with_logits_of_the_first_position(rounds, logits, places, rows):
+    return sample_one(rounds, logits, np.maximum(places - 1, 0), rows)
+
+
+def counting_drafts(drafts, chunks):
+    """Penalties count each draft as output."""
+    made = make(drafts, chunks)
+    for chunk, tokens in zip(chunks, made, strict=True):
+        for token in tokens[tokens >= 0]:
+            drafts._rows.sampling.append(np.array([chunk.row]), np.array([token]))
+    return made
+
+
+def accepting_everything(rounds, logits, places, rows):
+    """Each draft continues its row, whatever was sampled."""
+    found, _ = sample_one(rounds, logits, places, rows)
+    return found, np.array([int(rounds._state.token_ids[row, rounds._state.length[row]]) for row in rows])
+
+
+def starting_from_another_token(verification, logits, step):
+    """The next decode step starts from a token that was not sampled."""
+    found = sample(verification, logits, step)
+    found.last_tokens[:] = found.sampled.token_ids[0]
+    return found
+
+
+BUGS = [
+    (Rounds, "_sample", with_another_random_number),
+    (Rounds, "_sample", with_logits_of_the_first_position),
+    (Rounds, "_sample", accepting_everything),
+    (Drafts, "make", counting_drafts),
+    (Verification, "sample", starting_from_another_token),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    if not cpu.runnable_isas():
+        pytest.skip("the kernels are not built")
+    models = Models(tmp_path_factory.mktemp("models"))
+    yield Bench(models.load(ModelChoice("llama", "auto", cpu.runnable_isas()[0], threads=1)))
+    models.close()
+
+
+@pytest.mark.parametrize(("owner", "name", "bug"), BUGS, ids=lambda each: getattr(each, "__name__", each))
+def test_a_planted_bug_is_detected(bench, monkeypatch, owner, name, bug):
+    monkeypatch.setattr(owner, name, bug)
+    with pytest.raises(AssertionError, match="seed"):
+        play_all(bench)
+
+
+def play_all(bench):
+    for seed in SEEDS:
+        played_alike(bench, seed)

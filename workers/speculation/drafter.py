@@ -1,0 +1,39 @@
+"""The interface of drafters, which propose the tokens that follow in rows; a step then verifies them.
+
+Drafts decide only how fast tokens come, never which: a wrong draft costs the computation of a position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_DRAFTS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftRequest:
+    """A row that may get drafts in this step."""
+
+    row: int
+    tokens: NDArray[np.int32]  # the row's prompt and output, then the drafts of drafters before this one; read only
+    most: int  # drafts, at least 1
+
+    def after(self, drafts: NDArray[np.int32]) -> "DraftRequest":
+        """The request for drafts that follow these."""
+        assert len(drafts) <= self.most, f"{len(drafts)} drafts instead of at most {self.most}"
+        tokens = np.concatenate((self.tokens, drafts)) if len(drafts) else self.tokens
+        return DraftRequest(self.row, tokens, self.most - len(drafts))
+
+
+class Drafter(Protocol):
+    """Called on rank 0 before the forward pass, with all rows of the step, because a draft model computes all at once.
+
+    A drafter may keep state of rows, such as hidden states or earlier answers; `row` and `tokens` identify them.
+    """
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[NDArray[np.int32]]:
+        """Up to `most` tokens for each request, in order; none where a draft is unlikely to be right."""
+        ...

@@ -1,0 +1,19 @@
+"""The drafters of the configuration."""
+
+from typing import assert_never
+
+from paged_serve.protocol.messages.config import SpeculationConfig
+
+from .drafter import Drafter
+from .ngram import NgramDrafter
+
+
+def drafter_of(config: SpeculationConfig) -> Drafter | None:
+    """The drafter of the configured method; None: there are no drafts."""
+    match config.method:
+        case "off":
+            return None
+        case "ngram":
+            return NgramDrafter()
+        case _:
+            assert_never(config.method)
