@@ -12,8 +12,8 @@ from ..engine.engine import EngineCore
 from ..process.client_link import ClientLink
 from ..process.loop_clock import LoopClock
 from .event_follower import EventFollower
-from .fake_group import FakeGroup
-from .fake_worker import WorkerDied
+from .fake_workers.fake_group import FakeGroup
+from .fake_workers.fake_worker import WorkerDied
 from .links import SimulatedLinks, SimulatedWorkerLink, TickingClock
 from .outcomes import Outcomes
 from .scenario import Scenario, happens

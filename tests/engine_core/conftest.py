@@ -10,8 +10,8 @@ from paged_serve.engine_core.admission.pooling import PoolingFacts
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
-from paged_serve.engine_core.simulation.fake_row import FakeDrafter
-from paged_serve.engine_core.simulation.fake_worker import FakeWorker
+from paged_serve.engine_core.simulation.fake_workers.fake_row import FakeDrafter
+from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
 from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,

@@ -9,8 +9,8 @@ from paged_serve.engine_core.process.client_link import ClientLink
 from paged_serve.engine_core.process.loop_clock import LoopClock
 from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.simulation.correct_results import extend_hash, pooling_mark
-from paged_serve.engine_core.simulation.fake_group import FakeGroup
-from paged_serve.engine_core.simulation.fake_worker import WorkerDied
+from paged_serve.engine_core.simulation.fake_workers.fake_group import FakeGroup
+from paged_serve.engine_core.simulation.fake_workers.fake_worker import WorkerDied
 from paged_serve.engine_core.simulation.links import SimulatedSockets, SimulatedWorkerLink, TickingClock
 from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore

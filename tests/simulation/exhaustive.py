@@ -16,7 +16,7 @@ from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
 from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.scheduling.scheduled_step import ScheduledStep
 from paged_serve.engine_core.simulation.client import SimulatedClient
-from paged_serve.engine_core.simulation.fake_group import FakeGroup
+from paged_serve.engine_core.simulation.fake_workers.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.messages.config import Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest

@@ -6,7 +6,7 @@ import pytest
 from paged_serve.engine_core.admission.pooling import MAX_VECTORS_BYTES, PoolingFacts
 from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE_VECTOR
 from paged_serve.engine_core.simulation.correct_results import VECTOR_SIZE, extend_hash, vector
-from paged_serve.engine_core.simulation.fake_worker import FakeWorker
+from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.pooling_params import PoolingParams

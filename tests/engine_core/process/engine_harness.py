@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from paged_serve.engine_core.simulation.fake_worker import FakeWorker
+from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello
 from paged_serve.protocol.process.lifeline import lifeline_pipe

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
 
-from ..engine.engine import EngineCore
-from ..requests.request import Sequence
+from ...engine.engine import EngineCore
+from ...requests.request import Sequence
+from ..links import SimulatedWorkerLink
+from ..scenario import Scenario
 from .fake_row import FakeDrafter
 from .fake_worker import Background, FakeWorker
-from .links import SimulatedWorkerLink
-from .scenario import Scenario
 
 
 class FakeGroup:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.worker import NewRow, RowPromptLogprobs
 
-from .correct_results import extend_hash, masked_ids, pooling_mark, sample
+from ..correct_results import extend_hash, masked_ids, pooling_mark, sample
 
 POISONED_AFTER = 3  # output tokens
 

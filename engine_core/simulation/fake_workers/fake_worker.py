@@ -24,7 +24,7 @@ from paged_serve.protocol.messages.worker import (
     SchedulerOutput,
 )
 
-from .correct_results import extend_hash, vector
+from ..correct_results import extend_hash, vector
 from .fake_row import FakeDrafter, FakeRow
 
 NOT_REPORTED = 1 << 62  # a step
