@@ -18,6 +18,7 @@ WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
     {"quantization": "int8"},
 ]
+EXCEED_FLOAT16 = ("mamba", "mamba-biased")  # with random weights
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(600),
@@ -45,8 +46,15 @@ def whole_prompt(model):
     return loop.prefill(loop.row(PROMPT), chunk=len(PROMPT) - 1)
 
 
-@pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
-@pytest.mark.parametrize("variant", CONTRACT_VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "options"),
+    [
+        pytest.param(variant, options, id=f"{variant}-{next(iter(options.values()))}")
+        for variant in CONTRACT_VARIANTS
+        for options in WAYS
+        if not (variant in EXCEED_FLOAT16 and options.get("dtype") == "float16")
+    ],
+)
 def test_chunks_neighbours_ranks_and_instruction_sets_change_no_bit(variant, options, tmp_path, pool_of):
     write_checkpoint(variant, tmp_path, torch.bfloat16)
     isas = cpu.runnable_isas()
@@ -73,6 +81,7 @@ def test_chunks_neighbours_ranks_and_instruction_sets_change_no_bit(variant, opt
         for variant in CONTRACT_VARIANTS
         for dtype in (torch.bfloat16, torch.float16)
         if (variant, dtype) != ("mixtral", torch.bfloat16)  # plain torch chooses other experts, too
+        and not (variant in EXCEED_FLOAT16 and dtype == torch.float16)
     ],
     ids=str,
 )

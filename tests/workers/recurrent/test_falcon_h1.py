@@ -82,7 +82,7 @@ def test_a_prefix_hit_and_a_preemption_give_the_bits_of_a_request_alone(model):
     assert run(process) == 310 - 290 // size * size, "the blocks of the common prefix are cached"
     for one in (first, second):
         assert process.received[one.request_id] == alone(model, one)
-    process = OneProcess(model, SERVER, num_blocks=4, max_model_len=400)
+    process = OneProcess(model, SERVER, num_blocks=3 * size // 16, max_model_len=400)
     several = [request(random_tokens(100, seed), seed, max_tokens=200) for seed in (1, 2, 3)]
     for one in several:
         process.add(one)
