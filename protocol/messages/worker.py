@@ -18,7 +18,7 @@ tokens of its own choice, the drafts, before the forward pass. It then samples t
 with the parameters, rules and random number of that position, as if the drafts before it were output. It stops after
 the first token that differs from the draft at its position, or that cannot be emitted. These tokens, one more than
 the drafts that agreed, are the chunk's: they equal those of plain decoding, bit for bit, whatever the drafts were.
-All ranks make the same drafts. The core does not know the row's length until the answer, so the row is in no decode
+All ranks have the same drafts. The core does not know the row's length until the answer, so the row is in no decode
 set meanwhile, and its block tables hold the longest possible result of all plans sent.
 
 A row that is in neither the decode set nor `chunks` is idle in that step. A finished row leaves the decode set, and a
