@@ -1,0 +1,70 @@
+"""Speculation in real processes: the bytes of plain decoding, also with kills, and drafts that are accepted."""
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paged_serve import LLM, SamplingParams
+
+from .serving import serving
+
+TALE = "The fox had a red tail. The fox had a long nose. " * 5
+PROMPTS = [TALE + "The fox", "one two three four one two three four one two", "The capital of Japan is", TALE]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name_of_the_city": {"type": "string", "maxLength": 8}, "number": {"type": "integer"}},
+    "required": ["name_of_the_city", "number"],
+    "additionalProperties": False,
+}
+
+
+def bodies():
+    for index, prompt in enumerate(PROMPTS * 2):
+        body = {"prompt": prompt, "max_tokens": 48, "seed": index, "temperature": 0.9 * (index % 3), "logprobs": 2}
+        yield body | ({"presence_penalty": 0.5} if index % 2 else {"n": 2, "ignore_eos": True})
+    yield {"prompt": "As JSON:", "max_tokens": 48, "seed": 1, "structured_outputs": {"json": SCHEMA}}
+
+
+def complete_all(server, on_half=None):
+    """The choices of all bodies at once; `on_half` is called once half of them are there."""
+    num_left = [len(list(bodies())) // 2]
+    lock = threading.Lock()
+
+    def complete(body):
+        status, answer = server.post("/v1/completions", body)
+        assert status == 200, answer
+        with lock:
+            num_left[0] -= 1
+            if on_half is not None and num_left[0] == 0:
+                on_half()
+        return answer["choices"]
+
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(complete, bodies()))
+
+
+def accepted(server):
+    return float(re.search(r"^paged:spec_decode_num_accepted_tokens_total\S* (\S+)", server.metrics(), re.MULTILINE)[1])
+
+
+@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.nightly)])
+def test_answers_are_those_without_drafts_while_processes_are_killed(ranks):
+    with serving("--max-num-seqs", "4") as server:
+        expected = complete_all(server)
+    with serving("--max-num-seqs", "4", "--speculative", "ngram", "--tp", ranks) as server:
+        assert complete_all(server) == expected
+        assert accepted(server) > 20
+        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+            assert complete_all(server, server.children(module)[0].kill) == expected
+
+
+def test_offline_answers_are_those_without_drafts():
+    params = [SamplingParams(temperature=t, seed=7, max_tokens=40, logprobs=1) for t in (0.0, 0.0, 0.7, 1.0)]
+    found = []
+    for method in ("off", "ngram"):
+        with LLM(speculative=method) as llm:
+            outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+            found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
+    assert found[0] == found[1]
