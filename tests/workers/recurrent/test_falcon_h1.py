@@ -5,12 +5,7 @@ import json
 import pytest
 import torch
 
-from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.messages.engine_core import EngineCoreRequest
-from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.kv.state_places import StatePlace
@@ -19,8 +14,7 @@ from paged_serve.workers.models.registry import read_geometry
 from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..one_process import OneProcess
 from ..paged_loop import PagedLoop
-
-SERVER = Config(cache=CacheConfig(), scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64))
+from .served_alone import SERVER, alone, request, run
 
 
 @pytest.fixture(scope="module")
@@ -37,30 +31,6 @@ def model(folder, make_pool):
     return ours(folder, pool=pool)
 
 
-def request(prompt: list[int], number: int = 1, **params) -> EngineCoreRequest:
-    sampling = SamplingParams(**{"max_tokens": 12, "seed": 7, "logprobs": 3, "ignore_eos": True} | params)
-    return EngineCoreRequest(1000 * number, pack_ids(prompt), sampling)
-
-
-def run(process: OneProcess) -> int:
-    """Run to the end; returns how many tokens were computed in chunks."""
-    computed = 0
-    while not process.is_idle:
-        process.plan()
-        computed += sum(chunk.num_tokens for chunk in process.plans[-1].chunks) if process.plans else 0
-        for act in (process.execute, process.apply, process.read):
-            act()
-    check_invariants(process.engine)
-    return computed
-
-
-def alone(model, one: EngineCoreRequest):
-    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=400)
-    process.add(one)
-    run(process)
-    return process.received[one.request_id]
-
-
 def test_a_layer_has_a_place_for_its_keys_and_for_its_state(folder):
     _, geometry = read_geometry(folder)
     layout = CacheLayout.of(geometry, 512, 16)
@@ -70,26 +40,6 @@ def test_a_layer_has_a_place_for_its_keys_and_for_its_state(folder):
     two = KVGroups.of_model(geometry, 512).with_states(geometry, [*layout.groups.places[:2], StatePlace(1, 0)])
     assert (two.pairs, two.of_layer) == (((0, 1), (0, 2)), (3, 3, 4))
     assert two.table_units == (6, 1, 1)
-
-
-def test_a_prefix_hit_and_a_preemption_give_the_bits_of_a_request_alone(model):
-    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=400)
-    size, prompt = process.block_size, random_tokens(300)
-    first, second = request(prompt), request([*prompt[:290], *random_tokens(20, seed=1)], 2)
-    process.add(first)
-    assert run(process) == 300
-    process.add(second)
-    assert run(process) == 310 - 290 // size * size, "the blocks of the common prefix are cached"
-    for one in (first, second):
-        assert process.received[one.request_id] == alone(model, one)
-    process = OneProcess(model, SERVER, num_blocks=3 * size // 16, max_model_len=400)
-    several = [request(random_tokens(100, seed), seed, max_tokens=200) for seed in (1, 2, 3)]
-    for one in several:
-        process.add(one)
-    run(process)
-    assert process.engine.scheduler.num_preemptions, "no sequence was preempted"
-    for one in several:
-        assert process.received[one.request_id] == alone(model, one)
 
 
 def test_a_worker_that_died_computes_keys_and_states_again(model):
