@@ -165,11 +165,11 @@ class Config(_Layer, frozen=True):
 
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()
-    kv_events: KVEventsConfig = KVEventsConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
-    speculation: SpeculationConfig = SpeculationConfig()
     parallel: ParallelConfig = ParallelConfig()
     server: ServerConfig = ServerConfig()
+    speculation: SpeculationConfig = SpeculationConfig()
+    kv_events: KVEventsConfig = KVEventsConfig()
 
     def for_print(self) -> str:
         """One JSON line for the log, API keys masked."""

@@ -220,7 +220,7 @@ def test_each_frontend_labels_its_own_counters(folder):
     text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
     assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
     engine_wide = [line for line in text[0].splitlines() if "frontend=" not in line and not line.startswith("#")]
-    assert len(engine_wide) == 10
+    assert len(engine_wide) == 12
     assert all(line in text[3] for line in engine_wide)
 
 
