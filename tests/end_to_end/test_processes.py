@@ -48,7 +48,8 @@ def test_a_stream_continues_with_the_same_bytes_after_a_kill(server, role):
     stream = server.stream(max_tokens=96)
     received = [next(stream)]  # a busy frontend may join many tokens in one piece
     server.children()[role].kill()
-    assert "".join([*received, *stream]) == undisturbed
+    got = "".join([*received, *stream])
+    assert got == undisturbed, server.stderr()
 
 
 def test_a_standby_takes_a_killed_workers_place(start):
@@ -59,7 +60,8 @@ def test_a_standby_takes_a_killed_workers_place(start):
     stream = server.stream(max_tokens=96)
     received = [next(stream)]
     server.children()["worker"].kill()
-    assert "".join([*received, *stream]) == undisturbed
+    got = "".join([*received, *stream])
+    assert got == undisturbed, server.stderr()
     assert server.children()["worker"] == standby
 
 
@@ -90,7 +92,8 @@ def test_a_halted_worker_is_replaced_and_the_stream_continues(server):
     stream = server.stream(max_tokens=96)
     received = [next(stream)]
     os.kill(server.children()["worker"].pid, signal.SIGSTOP)
-    assert "".join([*received, *stream]) == undisturbed
+    got = "".join([*received, *stream])
+    assert got == undisturbed, server.stderr()
 
 
 def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
@@ -101,7 +104,8 @@ def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
     worker.suspend()  # at once: the answer must not be complete before the supervisor halts
     supervisor.suspend()
     worker.kill()  # it is not replaced until the supervisor continues
-    assert "".join([*received, *stream]) == undisturbed
+    got = "".join([*received, *stream])
+    assert got == undisturbed, server.stderr()
     assert supervisor.status() != psutil.STATUS_STOPPED
     assert "the supervisor (pid" in server.stderr()
 
@@ -148,7 +152,8 @@ def test_a_signal_lets_a_running_stream_end(start):
     stream = server.stream(max_tokens=96)
     received = [next(stream)]
     server.process.send_signal(signal.SIGTERM)
-    assert "".join([*received, *stream]) == undisturbed
+    got = "".join([*received, *stream])
+    assert got == undisturbed, server.stderr()
     assert server.process.wait(60) == 0
 
 
