@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
 
 from ...engine.engine import EngineCore
-from ...requests.request import Sequence
+from ...requests.request import Sequence, SequenceState
 from ..links import SimulatedWorkerLink
 from ..scenario import Scenario
 from .fake_row import FakeDrafter
@@ -66,7 +66,7 @@ class FakeGroup:
 
     def plan(self, engine: EngineCore, now: float) -> SchedulerOutput | None:
         """Let the engine plan a step, and send it to the worker."""
-        waiting = list(engine.scheduler.waiting)
+        leaders = {sequence: sequence.request.leader for sequence in engine.scheduler.waiting}
         is_isolating = bool(engine.scheduler.worker_poison)
         message = engine.plan(now)
         if message is not None:
@@ -76,7 +76,8 @@ class FakeGroup:
                 "a sequence of a paused client was scheduled"
             )
             if not is_isolating:
-                self._count_passes(step.admitted, set(waiting).intersection(engine.scheduler.waiting))
+                waiting = [each for each in engine.scheduler.waiting if not _has_waited_for_a_leader(each, leaders)]
+                self._count_passes(step.admitted, leaders.keys() & set(waiting))
             salts = {s.row: self._salts[s.request.client, s.request.request_id] for s in step.admitted}
             reads_again = any(s.num_nans and s.num_applied for s in step.admitted)
             assert not reads_again, "a sequence with a result that was not finite reads the prefix cache"
@@ -133,3 +134,9 @@ class FakeGroup:
 
     def spoil(self, block: int, offset: int) -> None:
         self._worker.spoil(block, offset)
+
+
+def _has_waited_for_a_leader(sequence: Sequence, leaders: Mapping[Sequence, Sequence | None]) -> bool:
+    """Whether it waited outside the queue until the leader that it had, by `leaders`, was preempted in this plan."""
+    leader = leaders.get(sequence)
+    return leader is not None and leader is not sequence and leader.state is SequenceState.PREEMPTED

@@ -29,7 +29,8 @@ def run(process: OneProcess) -> int:
 
 
 def alone(model, one: EngineCoreRequest, max_model_len: int = 400):
+    """What is received, by stream."""
     process = OneProcess(model, SERVER, num_blocks=max_model_len // 4, max_model_len=max_model_len)
     process.add(one)
     run(process)
-    return process.received[one.request_id]
+    return process.received

@@ -5,12 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.protocol.messages.engine_core import EngineCoreRequest
-from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.loading import load_model, read_model
@@ -19,8 +15,9 @@ from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..one_process import OneProcess
 from ..paged_loop import PagedLoop
 from ..tiny_lfm2 import write_tiny_lfm2
+from .served_alone import SERVER, alone, request, run
 
-SERVER = Config(cache=CacheConfig(), scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64))
+MAX_LEN = 256
 
 
 @pytest.mark.parametrize(
@@ -45,32 +42,8 @@ def model(tmp_path, make_pool):
     return ours(write_tiny_lfm2(tmp_path), pool=pool)
 
 
-def request(prompt: list[int], number: int = 1, **params) -> EngineCoreRequest:
-    sampling = SamplingParams(**{"max_tokens": 12, "seed": 7, "logprobs": 3, "ignore_eos": True} | params)
-    return EngineCoreRequest(1000 * number, pack_ids(prompt), sampling)
-
-
-def run(process: OneProcess) -> int:
-    """Run to the end; returns how many prompt tokens were computed."""
-    computed = 0
-    while not process.is_idle:
-        process.plan()
-        computed += sum(chunk.num_tokens for chunk in process.plans[-1].chunks) if process.plans else 0
-        for act in (process.execute, process.apply, process.read):
-            act()
-    check_invariants(process.engine)
-    return computed
-
-
-def alone(model, one: EngineCoreRequest):
-    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
-    process.add(one)
-    run(process)
-    return process.received
-
-
 def test_a_prefix_hit_starts_from_a_kept_state_and_gives_the_bits_of_no_hit(model):
-    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
+    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=MAX_LEN)
     assert process.block_size == 32, "the states do not fit into blocks of 16"
     prompt = random_tokens(110)
     first, second = request(prompt), request([*prompt[:90], *random_tokens(20, seed=1)], 2)
@@ -83,18 +56,18 @@ def test_a_prefix_hit_starts_from_a_kept_state_and_gives_the_bits_of_no_hit(mode
     process.add(third)
     assert run(process) == len(text) - 96, "the next turn starts from the last kept state"
     for one in (first, second, third):
-        assert process.received[one.request_id] == alone(model, one)[one.request_id]
+        assert process.received[one.request_id] == alone(model, one, MAX_LEN)[one.request_id]
 
 
 def test_siblings_start_from_one_kept_state(model):
-    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
+    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=MAX_LEN)
     several = request(random_tokens(80), n=3, temperature=1.0, seed=11)
     process.add(several)
     assert run(process) == 80 + 2 * (80 - 64)
     tokens = [process.received[1000 + index].token_ids for index in range(3)]
     assert len(set(map(tuple, tokens))) == 3
     for index in range(3):
-        assert process.received[1000 + index] == alone(model, several)[1000 + index]
+        assert process.received[1000 + index] == alone(model, several, MAX_LEN)[1000 + index]
 
 
 def test_an_int8_cache_codes_keys_and_values_alone(model):
@@ -110,8 +83,8 @@ def test_an_int8_cache_codes_keys_and_values_alone(model):
 
 
 def test_a_worker_that_died_computes_the_states_again(model):
-    expected = alone(model, request(random_tokens(80)))
-    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=256)
+    expected = alone(model, request(random_tokens(80)), MAX_LEN)
+    process = OneProcess(model, SERVER, num_blocks=64, max_model_len=MAX_LEN)
     process.add(request(random_tokens(80)))
     for _ in range(6):
         for act in (process.plan, process.execute, process.apply, process.read):

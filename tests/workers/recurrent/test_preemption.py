@@ -38,7 +38,7 @@ def test_a_prefix_hit_and_a_preemption_give_the_bits_of_a_request_alone(model):
     process.add(second)
     assert run(process) == 25, "the blocks of the common prefix are cached"
     for one in (first, second):
-        assert process.received[one.request_id] == alone(model, one, LENGTH)
+        assert process.received[one.request_id] == alone(model, one, LENGTH)[one.request_id]
     process = OneProcess(model, SERVER, num_blocks=3 * size // 16, max_model_len=LENGTH)
     several = [request(random_tokens(size - 4, seed), seed, max_tokens=2 * size) for seed in (1, 2, 3)]
     for one in several:
@@ -47,4 +47,4 @@ def test_a_prefix_hit_and_a_preemption_give_the_bits_of_a_request_alone(model):
     grows = any(not kind.is_state for kind in process.groups.kinds)  # with its sequences; states do not
     assert bool(process.engine.scheduler.num_preemptions) == grows, "no sequence was preempted"
     for one in several:
-        assert process.received[one.request_id] == alone(model, one, LENGTH)
+        assert process.received[one.request_id] == alone(model, one, LENGTH)[one.request_id]
