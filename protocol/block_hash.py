@@ -1,6 +1,6 @@
 """Block hashes: a SHA-256 chain over full KV blocks, so that equal hashes mean equal prefixes.
 
-The root is sha256 over the block size and the salt; each block's hash is sha256 over its parent's hash (32 bytes) and
+The root is sha256 over the block size, the salt and the LoRA adapter, if any; each block's hash is sha256 over its parent's hash (32 bytes) and
 its token ids (little-endian int32). Any language can compute it.
 """
 
@@ -11,9 +11,15 @@ TOKEN_BYTES: Final = 4
 HASH_BYTES: Final = 32
 
 
-def chain_root(block_size: int, cache_salt: str) -> bytes:
-    """The parent hash of a prompt's first block. Requests share prefixes only when this hash is equal."""
-    return hashlib.sha256(f"paged-serve/1 block_size={block_size} salt=".encode() + cache_salt.encode()).digest()
+def chain_root(block_size: int, cache_salt: str, adapter_digest: str = "") -> bytes:
+    """The parent hash of a prompt's first block. Requests share prefixes only when this hash is equal.
+
+    `adapter_digest`: 64 hexadecimal digits of the LoRA adapter, "" for the base model.
+    """
+    adapter = f" adapter={adapter_digest}" if adapter_digest else ""
+    return hashlib.sha256(
+        f"paged-serve/1 block_size={block_size}{adapter} salt=".encode() + cache_salt.encode()
+    ).digest()
 
 
 def chain_blocks(parent: bytes, token_bytes: bytes, block_size: int) -> list[bytes]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from .adapters import MAX_LORA_RANK, MAX_LORAS
 from .message import MAX_ROWS
 
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -101,6 +102,15 @@ class SpeculationConfig(_Layer, frozen=True):
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
 
 
+class LoraConfig(_Layer, frozen=True):
+    """LoRA adapters beside the base model."""
+
+    max_loras: Annotated[int, Meta(ge=0, le=MAX_LORAS)] = 0  # in memory at once; 0: requests cannot use adapters
+    max_lora_rank: Annotated[int, Meta(ge=1, le=MAX_LORA_RANK)] = 64
+    adapters: Texts = ()  # NAME=PATH, known from the start; more can be loaded while the server runs
+    allow_loading: bool = False  # clients may load and unload adapters: /v1/load_lora_adapter
+
+
 class ParallelConfig(_Layer, frozen=True):
     """Ranks and threads."""
 
@@ -170,6 +180,7 @@ class Config(_Layer, frozen=True):
     server: ServerConfig = ServerConfig()
     speculation: SpeculationConfig = SpeculationConfig()
     kv_events: KVEventsConfig = KVEventsConfig()
+    lora: LoraConfig = LoraConfig()
 
     def for_print(self) -> str:
         """One JSON line for the log, API keys masked."""

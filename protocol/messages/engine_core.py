@@ -14,6 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from .adapters import Adapter
 from .message import (
     Bytes,
     Count,
@@ -83,6 +84,7 @@ class EngineCoreRequest(Message, frozen=True):
     pooling_params: PoolingParams | None = (
         None  # asks for a vector instead of tokens; `sampling_params` are the defaults then
     )
+    adapter: Adapter | None = None  # None: the base model
 
     def __post_init__(self) -> None:
         check_int32(self.prompt_token_ids, *self.resume_token_ids)

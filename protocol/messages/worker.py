@@ -42,6 +42,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from .adapters import AdapterLoaded, AdapterPlace, LoadAdapter
 from .message import (
     MAX_ROWS,
     Bytes,
@@ -79,6 +80,7 @@ class NewRow(Record, frozen=True):
     eos_token_ids: TokenIds  # masked while output is shorter than min_tokens; empty with ignore_eos
     sampling_params: SamplingParams
     pooling_params: PoolingParams | None = None  # the row ends with a vector and samples nothing
+    adapter: AdapterPlace = 0  # of the LoRA adapter that the row is computed with
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, *self.block_tables)
@@ -137,7 +139,7 @@ class Shutdown(Message, frozen=True):
     """The worker exits, cleanly and at once."""
 
 
-ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
+ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | LoadAdapter | Shutdown
 
 
 class KVGroup(Record, frozen=True):
@@ -277,4 +279,4 @@ class WorkerFailed(Message, frozen=True):
     refused: bool = False  # the configuration is at fault (a bad model folder, say): a restart does not help
 
 
-ToCoreFromWorker = Hello | WorkerReady | LoadProgress | KVCacheReady | ModelRunnerOutput | WorkerFailed
+ToCoreFromWorker = Hello | WorkerReady | LoadProgress | KVCacheReady | ModelRunnerOutput | AdapterLoaded | WorkerFailed
