@@ -5,7 +5,8 @@ from typing import Any
 
 from ...pooling.head import LabelLayer
 from . import bert
-from .family import WeightNames, renamed
+from .family import renamed
+from .weight_names import WeightNames
 
 FIELDS = {
     "dim": "hidden_size",

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .family import Family, WeightNames, renamed
+from .family import Family, renamed
+from .weight_names import WeightNames
 
 FIELDS = {
     "num_layers": "num_hidden_layers",

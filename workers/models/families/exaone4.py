@@ -6,7 +6,8 @@ In a model with sliding windows, the layers with full attention have no rotary e
 from typing import Any
 
 from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.rope_config import rope_of
 from .family import SLIDING, Family, layer_kinds, renamed, rope_everywhere
 from .olmo2 import NAMES
 

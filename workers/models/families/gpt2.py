@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, renamed
+from .family import Biases, Family, need, renamed
+from .weight_names import WeightNames
 
 FIELDS = {
     "n_embd": "hidden_size",

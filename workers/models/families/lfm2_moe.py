@@ -7,7 +7,8 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
 from . import lfm2
 from .expert_layers import in_chosen_layers
-from .family import ExpertNames, renamed
+from .family import renamed
+from .weight_names import ExpertNames
 
 LAYER = "model.layers.{}.feed_forward."
 NAMES = ExpertNames(

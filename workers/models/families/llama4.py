@@ -7,9 +7,11 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import RopeScaling, Temperature
-from ...checkpoint.hf_config import HFConfig, rope_of
-from .family import FULL, ExpertNames, Family, WeightNames, renamed
+from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.rope_config import rope_of
+from .family import FULL, Family, renamed
 from .llama import biases
+from .weight_names import ExpertNames, WeightNames
 
 CHUNKED = "chunked_attention"  # of layer_types
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from ...checkpoint.geometry import RelativePositions
 from . import bert, roberta
-from .family import WeightNames, need, renamed
+from .family import need, renamed
+from .weight_names import WeightNames
 
 NUM_BUCKETS = 32  # transformers takes no other number, whatever config.json says
 LAYER = "mpnet.encoder.layer.{}."

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from .family import Family, WeightNames
+from .family import Family
 from .olmo import biases
+from .weight_names import WeightNames
 
 LAYER = "model.layers.{}."
 NAMES = WeightNames(

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.rope_config import rope_of
 from . import olmo2
 from .family import FULL, SLIDING, layer_kinds
 

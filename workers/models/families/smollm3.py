@@ -5,7 +5,8 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.rope_config import rope_of
 from .family import Family, windows_by_layer_type
 from .llama import biases
 

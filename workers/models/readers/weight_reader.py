@@ -23,7 +23,7 @@ from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.backend import Backend, PackingBackend
 from ...layers.norm import LayerNorm, Norm, RMSNorm
 from ...quantization.source import MatrixSource
-from ..families.family import WeightNames
+from ..families.weight_names import WeightNames
 from ..matrix_rows import Rows, Span, order_of_head
 from ..packed_cache import PackedReader, PackedStore
 

@@ -23,7 +23,7 @@ from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
 from ...quantization.gptq import skip_zero_biases
 from ...quantization.source import MatrixSource
-from ..families.family import WeightNames
+from ..families.weight_names import WeightNames
 from ..matrix_rows import Rows
 from ..readers.weight_reader import WeightReader
 from .attention_module import NORMS, PRODUCTS, AttentionModule, PlainAttention, plain_attention, rotates_whole_heads
