@@ -75,7 +75,7 @@ def test_previous_contents_of_a_block_change_no_bit(model, alone):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("variant", ["qwen3-next", "jamba", pytest.param("nemotron-h", marks=pytest.mark.nightly)])
 def test_half_precision_is_about_as_accurate_as_in_transformers_at_most_tokens(variant, dtype, tmp_path, make_pool):
-    """By the median: a token for which rounding changes the experts has a large error. Torch's depends on the processor."""
+    """By the median: a token for which rounding changes the experts has a large error."""
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")
     prompt = random_tokens(120)
