@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from paged_serve.frontend.offline.async_llm import AsyncLLM
     from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
+    from paged_serve.frontend.offline.lora import LoRARequest
     from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
     from paged_serve.protocol.messages.samplers import Dry, Xtc
     from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
@@ -42,6 +43,7 @@ _HOMES = {
     "FlexibleArgumentParser": "frontend.config.engine_args",
     "InvalidRequest": "protocol.errors",
     "LLM": "frontend.offline.llm",
+    "LoRARequest": "frontend.offline.lora",
     "Overloaded": "protocol.errors",
     "PagedServeError": "protocol.errors",
     "Pooled": "protocol.messages.pooling_params",
@@ -69,6 +71,7 @@ __all__ = [
     "EngineDead",
     "FlexibleArgumentParser",
     "InvalidRequest",
+    "LoRARequest",
     "Overloaded",
     "PagedServeError",
     "Pooled",

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.engine_core import Welcome
 from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
 from paged_serve.protocol.messages.pooling_params import PoolingParams
@@ -27,6 +28,7 @@ class RequestTerms:
     tenant: str = ""
     weight: float = 1.0
     timeout_s: float = 0.0
+    adapter: Adapter | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest for values outside the message's bounds."""
@@ -38,6 +40,9 @@ class RequestTerms:
             raise InvalidRequest(f"priority is {self.priority!r}; it must be an integer of 32 bits", "priority")
         if not isinstance(self.tenant, str) or len(self.tenant) > MAX_TENANT_CHARS:
             raise InvalidRequest(f"tenant must be a string of at most {MAX_TENANT_CHARS} characters", "tenant")
+        if self.adapter is not None and not isinstance(self.adapter, Adapter):
+            kind = type(self.adapter).__name__
+            raise InvalidRequest(f"adapter is a {kind}; pass the result of read_adapter(name, path)", "adapter")
         for name, low, high in (("weight", MIN_WEIGHT, MAX_WEIGHT), ("timeout_s", 0.0, MAX_TIMEOUT_S)):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not low <= value <= high:
