@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.message import unpack_ids
 
 from .kv_group import group_of
@@ -14,13 +15,14 @@ class KVEvents:
 
     def __init__(self, block_size: int):
         self._block_size = block_size  # tokens
-        self._found: dict[bytes, tuple[bytes, bytes, str]] = {}  # key -> the hash before it, its tokens, the adapter
+        # key of a block -> the hash before it, its tokens, their adapter
+        self._found: dict[bytes, tuple[bytes, bytes, Adapter | None]] = {}
         self._events: list[KVEvent] = [AllBlocksCleared()]  # followers may know the blocks of an earlier engine core
 
-    def stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes, adapter: str = "") -> None:
+    def stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes, adapter: Adapter | None = None) -> None:
         """Blocks that follow each other, after the one with the hash `parent`, can be found by these pool keys.
 
-        `adapter`: its name; "" for the base model.
+        `adapter`: None for the base model.
         """
         stride = self._block_size * TOKEN_BYTES
         assert len(token_bytes) == len(keys) * stride
@@ -58,13 +60,14 @@ class KVEvents:
         """Raise AssertionError unless exactly the blocks with these keys can be found."""
         assert self._found.keys() == keys, "the events differ from the prefix cache"
 
-    def _stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes, adapter: str) -> BlockStored:
+    def _stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes, adapter: Adapter | None) -> BlockStored:
         hashes, groups = zip(*map(group_of, keys), strict=True)
         return BlockStored(
             block_hashes=list(hashes),
             parent_block_hash=parent,
             token_ids=unpack_ids(token_bytes).tolist(),
             block_size=self._block_size,
-            lora_name=adapter or None,
+            lora_id=None if adapter is None else int(adapter.digest[:8], 16) >> 1,  # the same in every core
+            lora_name=None if adapter is None else adapter.name,
             group_idx=groups[0],
         )

@@ -119,12 +119,12 @@ class PrefixCache:
         self, events: KVEvents, sequence: Sequence, keys: abc.Sequence[bytes], start: int, published: list[int]
     ) -> None:
         """Report these indices of `keys`, which belong to the blocks from `start` on, one event for each run."""
-        size, adapter = self._block_size, sequence.request.adapter
+        size = self._block_size
         for run in _runs(published):
             block, end = start + run.start, start + run.stop
             parent = sequence.block_hashes[block - 1] if block else sequence.request.chain_root
             tokens = sequence.token_bytes(block * size, end * size)
-            events.stored(keys[run.start : run.stop], parent, tokens, "" if adapter is None else adapter.name)
+            events.stored(keys[run.start : run.stop], parent, tokens, sequence.request.adapter)
 
     def invalidate_hashes(self, sequence: Sequence) -> None:
         """Like `KVCache.invalidate`, for blocks that the sequence no longer owns: they may hold NaN."""

@@ -48,7 +48,7 @@ class AdapterFolders:
 
 
 def named_paths(config: LoraConfig) -> dict[str, str]:
-    """The configured adapters, name to path. An entry is NAME=PATH, or vLLM's JSON. Raises ConfigError for any other."""
+    """The configured adapters, name to path. Raises ConfigError for an entry that is not NAME=PATH or vLLM's JSON."""
     found: dict[str, str] = {}
     for entry in config.adapters:
         name, path = _named_path(entry)

@@ -40,9 +40,6 @@ class RequestTerms:
             raise InvalidRequest(f"priority is {self.priority!r}; it must be an integer of 32 bits", "priority")
         if not isinstance(self.tenant, str) or len(self.tenant) > MAX_TENANT_CHARS:
             raise InvalidRequest(f"tenant must be a string of at most {MAX_TENANT_CHARS} characters", "tenant")
-        if self.adapter is not None and not isinstance(self.adapter, Adapter):
-            kind = type(self.adapter).__name__
-            raise InvalidRequest(f"adapter is a {kind}; pass the result of read_adapter(name, path)", "adapter")
         for name, low, high in (("weight", MIN_WEIGHT, MAX_WEIGHT), ("timeout_s", 0.0, MAX_TIMEOUT_S)):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not low <= value <= high:

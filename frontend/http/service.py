@@ -219,7 +219,7 @@ class Service:
             formats=text.formats,
             grammars=GrammarCompiler(added_tokens(text.tokenizer)),
             admission=admission,
-            metrics=Metrics(names[0], config.server.metrics_compat, index),
+            metrics=Metrics(names[0], config.server.metrics_compat, index, config.lora.max_loras),
             answers=AnswerStore(config.server, buffers),
             buffers=buffers,
             stored=StoredResponses.of(config.server, index),

@@ -35,7 +35,7 @@ class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 async def load_adapter(service: Service, exchange: Exchange) -> None:
-    """Make an adapter known by a name for requests. Its folder is read now; the workers load it for its first request."""
+    """Make an adapter known by a name for requests. Its folder is read now; workers load it for its first request."""
     _check_allowed(service)
     body, _ = decode_body(LoadAdapterRequest, await exchange.body(), service.config.server.lenient)
     if not body.lora_name or not body.lora_path:
