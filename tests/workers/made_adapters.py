@@ -39,7 +39,7 @@ def make_adapter(
     scale: float = 0.1,
     **config: Any,
 ) -> MadeAdapter:
-    """An adapter of the checkpoint `model` for the modules whose names end in `targets`; `config` are further fields."""
+    """An adapter of the checkpoint `model` for modules whose names end in `targets`; `config` are further fields."""
     generator = torch.Generator().manual_seed(seed)
     weights = load_file(model / "model.safetensors")
     tensors, deltas = {}, {}

@@ -49,8 +49,9 @@ def load_model(
     """Load this rank's share of the model in `folder`.
 
     It computes with `backend` if given, otherwise with the CPU kernels of `pool`, the CUDA kernels, or torch row by
-    row. With `lora`, rows may use adapters. `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError, with the found and
-    the required values, if the folder, the machine or the number of ranks is not suitable.
+    row. With `lora`, requests may use adapters. `on_progress(loaded_bytes, total_bytes)` is called after each tensor.
+    Raises ConfigError, with the found and the required values, if the folder, the machine or the number of ranks is not
+    suitable.
     """
     path = Path(folder)
     architectures = read_architectures(path)

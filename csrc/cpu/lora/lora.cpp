@@ -173,6 +173,7 @@ void lora_look_up(Pool* pool, const LoraParams* p) {
 
 void lora_expand(Pool* pool, const LoraParams* p) {
   with_element(p->dtype, [&](auto element) {
-    with_element(p->y_dtype, [&](auto y) { expand<decltype(element), decltype(y)>(pool, *p); });
+    if (p->y_dtype == DTYPE_FP32) expand<decltype(element), float>(pool, *p);
+    else expand<decltype(element), decltype(element)>(pool, *p);
   });
 }

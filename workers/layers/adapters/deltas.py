@@ -1,7 +1,7 @@
 """What the adapters in memory add to one projection, and the interface of the kernels that add it.
 
-An adapter adds scale * B (A x). Sums are float32, and the result is added to the projection's, which is rounded once more.
-A token without an adapter keeps its bits.
+An adapter adds scale * B (A x). Sums are float32, and the result is added to the projection's, which is rounded once
+more. A token without an adapter keeps its bits.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class DeltaShape:
     is_table: bool = False  # the inputs are token ids
 
     def sizes(self, part: int, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes in memory of A, zero-padded to whole blocks of ranks (a table is transposed), and of B's panels."""
+        """The shapes in memory of A, zero-padded to blocks of ranks (a table is transposed), and of B's panels."""
         a = (self.inputs, rank) if self.is_table else (-(-rank // RANK_BLOCK) * RANK_BLOCK, self.inputs)
         return a, (-(-self.outputs[part] // PANEL), rank, PANEL)
 
@@ -98,6 +98,6 @@ class AdapterOps(Protocol):
     def expand(self, deltas: Deltas, groups: AdapterGroups, shares: Tensor, y: Tensor) -> None:
         """Add scale * B (A x) to the grouped rows of `y` [rows, outputs] in place; A x is the sum of `shares`.
 
-        `shares` [ranks, rows, width] are added as (0 + 1) + (2 + 3). `y` may be float32 for any dtype of the model.
+        `shares` [ranks, rows, width] are added in one order. `y` may be float32 for any dtype of the model.
         """
         ...
