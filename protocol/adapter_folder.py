@@ -85,16 +85,21 @@ def adapter_digest(folder: Path) -> str:
     return str(digest.hexdigest())
 
 
-def read_adapter_weights(folder: Path, config: AdapterConfig, max_bytes: int = MAX_WEIGHTS_BYTES) -> tuple[bytes, str]:
+def read_adapter_weights(
+    folder: Path, config: AdapterConfig, max_bytes: int = MAX_WEIGHTS_BYTES
+) -> tuple[bytearray, str]:
     """The bytes of the folder's safetensors file, and the digest of these bytes and of `config`.
 
     Raises ConfigError if the file is absent, no ordinary file, larger than `max_bytes`, or shrinks meanwhile.
     """
     path = folder / WEIGHTS_FILE
     with _opened(path, max_bytes) as (file, size):
-        data = file.read(size)
-    if len(data) != size:
-        raise ConfigError(f"{path} has {len(data)} bytes, but had {size} when it was opened")
+        data = bytearray(size)
+        filled = 0
+        while count := file.readinto(memoryview(data)[filled:]):
+            filled += count
+    if filled != size:
+        raise ConfigError(f"{path} has {filled} bytes, but had {size} when it was opened")
     digest = _digest_of(config)
     digest.update(data)
     return data, str(digest.hexdigest())
