@@ -98,7 +98,7 @@ def test_a_setting_that_would_change_results_is_refused_by_name(fields, named, m
         ({"a": torch.zeros(4, HIDDEN, dtype=torch.int32)}, "I32"),
         ({"a": None}, "no counterpart lora_A"),
         ({"b": None}, "no counterpart lora_B"),
-        ({f"{PREFIX}lm_head.weight": torch.zeros(300, HIDDEN)}, "whole weight"),
+        ({f"{PREFIX}lm_head.weight": torch.zeros(300, HIDDEN)}, "replaces a whole weight"),
         ({f"{PREFIX}model.layers.0.self_attn.q_proj.lora_magnitude_vector": torch.zeros(HIDDEN)}, "DoRA"),
         ({f"{PREFIX}model.layers.0.self_attn.q_proj.lora_B.bias": torch.zeros(HIDDEN)}, "bias"),
         ({f"{PREFIX}model.layers.0.self_attn.q_proj.lora_C.weight": torch.zeros(1, 1)}, "lora_C"),
@@ -124,6 +124,19 @@ def test_an_adapter_that_changed_since_it_was_named_is_refused(made, sites):
     retensor(made, a=torch.ones(4, HIDDEN))
     with pytest.raises(ConfigError, match="has changed"):
         place_adapter(message, sites)
+
+
+def test_an_embedding_that_peft_saved_unchanged_is_no_obstacle(tmp_path, base, sites):
+    made = make_adapter(tmp_path / "adapter", base, targets=("embed_tokens", "lm_head"))
+    weights = load_file(base / "model.safetensors")
+    saved = {
+        f"{PREFIX}{name}.base_layer.weight": weights[f"{name}.weight"] for name in ("model.embed_tokens", "lm_head")
+    }
+    retensor(made, **saved)
+    place_adapter(made.message(), sites)
+    saved[f"{PREFIX}lm_head.base_layer.weight"][3, 5] += 1
+    retensor(made, **saved)
+    assert "lm_head.base_layer.weight" in refusal(made, sites)
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
