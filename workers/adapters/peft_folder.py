@@ -65,9 +65,9 @@ class SavedWeight:
 
 
 def read_peft_folder(adapter: Adapter, max_rank: int) -> tuple[dict[str, ModuleMatrices], list[SavedWeight]]:
-    """The matrices by module, and whole weights. Raises ConfigError, naming the file and the field or tensor, if anything is amiss.
+    """The matrices by module, and whole weights; numbers are not looked at yet.
 
-    Numbers are not looked at yet.
+    Raises ConfigError, naming the file and the field or tensor, if anything is amiss.
     """
     folder = Path(adapter.path)
     config = read_adapter_config(folder)
