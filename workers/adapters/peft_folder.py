@@ -25,6 +25,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 TENSOR = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.default)?(?P<end>\.weight)?"
 )
+SAVED = re.compile(r"(?:base_model\.model\.)?(?P<module>.+?)(?:\.base_layer)?\.weight")
 LITERAL = re.compile(r"\^?[\w.\-]+\$?")  # keys of patterns that are no regular expressions, which may take for ever
 UNSUPPORTED = (  # fields of adapter_config.json, and the values that they must have
     ("bias", "none"),
@@ -54,10 +55,19 @@ class ModuleMatrices:
         return self.sides["A"].shape[0]
 
 
-def read_peft_folder(adapter: Adapter, max_rank: int) -> dict[str, ModuleMatrices]:
-    """The matrices by module. Raises ConfigError, naming the file and the field or tensor, if anything is amiss.
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedWeight:
+    """A whole weight in the file. PEFT adds embeddings that an adapter targets, unchanged."""
 
-    Numbers are not looked at yet.
+    name: str  # of the tensor
+    module: str
+    values: Tensor
+
+
+def read_peft_folder(adapter: Adapter, max_rank: int) -> tuple[dict[str, ModuleMatrices], list[SavedWeight]]:
+    """The matrices by module, and whole weights; numbers are not looked at yet.
+
+    Raises ConfigError, naming the file and the field or tensor, if anything is amiss.
     """
     folder = Path(adapter.path)
     config = read_adapter_config(folder)
@@ -98,9 +108,13 @@ def check_config(path: Path, config: AdapterConfig) -> None:
 
 def _modules(
     path: Path, config: AdapterConfig, entries: Mapping[str, TensorEntry], data: memoryview, max_rank: int
-) -> dict[str, ModuleMatrices]:
+) -> tuple[dict[str, ModuleMatrices], list[SavedWeight]]:
     modules: dict[str, ModuleMatrices] = {}
+    saved: list[SavedWeight] = []
     for name, entry in entries.items():
+        if ".lora_" not in name and (whole := SAVED.fullmatch(name)) is not None:
+            saved.append(SavedWeight(name, whole["module"], _tensor(path, name, entry, data)))
+            continue
         found = TENSOR.fullmatch(name)
         if found is None or bool(found["embedding"]) == bool(found["end"]):
             raise ConfigError(f"{path}: tensor {_short(name)} {_reason(name)}")
@@ -111,10 +125,10 @@ def _modules(
         module.names[found["side"]] = name
         module.sides[found["side"]] = _tensor(path, name, entry, data)
     if not modules:
-        raise ConfigError(f"{path} has no tensors")
+        raise ConfigError(f"{path} has no LoRA matrices")
     for module in modules.values():
         _check_rank(path, config, module, max_rank)
-    return modules
+    return modules, saved
 
 
 def _check_rank(path: Path, config: AdapterConfig, module: ModuleMatrices, max_rank: int) -> None:
@@ -165,10 +179,6 @@ def _reason(name: str) -> str:
         return "is that of a DoRA, which is not supported"
     if name.endswith(".bias"):
         return "is a bias; only adapters with bias=none are supported"
-    if ".lora_" not in name:
-        return (
-            "is a whole weight of the model (modules_to_save, or a saved embedding); only LoRA matrices are supported"
-        )
     return "is none of lora_A.weight, lora_B.weight, lora_embedding_A and lora_embedding_B"
 
 

@@ -12,10 +12,11 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.adapters import Adapter
 
 from ..checkpoint.conversion import check_finite
+from ..checkpoint.safetensors_files import Checkpoint
 from ..distributed.huge_pages import allocate
 from ..layers.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..layers.adapters.sites import Adapters, Site, SitePart
-from .peft_folder import ModuleMatrices, read_peft_folder
+from .peft_folder import ModuleMatrices, SavedWeight, read_peft_folder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +33,10 @@ def place_adapter(adapter: Adapter, adapters: Adapters) -> PlacedAdapter:
     Raises ConfigError, naming the file and the field or tensor, before anything is kept.
     """
     path = Path(adapter.path) / WEIGHTS_FILE
-    modules = read_peft_folder(adapter, adapters.max_rank)
+    modules, saved = read_peft_folder(adapter, adapters.max_rank)
     found = _matched(path, modules, adapters.sites)
+    for weight in saved:
+        _check_unchanged(path, weight, adapters)
     for module in modules.values():
         for side, values in module.sides.items():
             _check_numbers(path, module.names[side], values, adapters.dtype)
@@ -90,6 +93,24 @@ def _check_shapes(path: Path, module: ModuleMatrices, outputs: int, inputs: int)
                 f"{path}: tensor {module.names[side][:200]!r} has shape {list(found)}, but the model asks for "
                 f"{list(shape)}: this adapter is for another model"
             )
+
+
+def _check_unchanged(path: Path, weight: SavedWeight, adapters: Adapters) -> None:
+    """Raises ConfigError unless the weight is that of the base model, in its dtype; the head may be tied."""
+    base = Checkpoint(adapters.folder) if list(adapters.folder.glob("model*.safetensors*")) else None
+    names = [f"{name}.weight" for name, _ in _aliases(weight.module, False)]
+    if weight.module.rpartition(".")[2] == "lm_head":
+        names += [f"{part.name}.weight" for site in adapters.sites if site.deltas.shape.is_table for part in site.parts]
+    name = next((each for each in names if base is not None and each in base.entries), None)
+    shape, is_equal = tuple(weight.values.shape), False
+    if base is not None and name is not None and tuple(base.entries[name].shape) == shape:
+        is_equal = torch.equal(base.read(name, shape).to(adapters.dtype), weight.values.to(adapters.dtype))
+        base.close()
+    if not is_equal:
+        raise ConfigError(
+            f"{path}: tensor {weight.name[:200]!r} replaces a whole weight of the model (modules_to_save, or a changed "
+            "embedding); only LoRA matrices are supported: merge the adapter into its base model"
+        )
 
 
 def _check_numbers(path: Path, name: str, values: Tensor, dtype: torch.dtype) -> None:

@@ -79,7 +79,7 @@ def load_model(
     def assembled(store: PackedStore | None) -> Model:
         names = family.weight_names.found_in(checkpoint.entries)
         source = matrix_source(path, checkpoint, config, geometry.dtype, pool, is_transposed=names.are_transposed)
-        adapters = _adapters(lora, backend, geometry, group)
+        adapters = _adapters(path, lora, backend, geometry, group)
         return assembly(checkpoint, source, names, geometry, group, backend, on_progress, store, adapters).model(head)
 
     try:
@@ -99,12 +99,12 @@ def load_model(
 
 
 def _adapters(
-    lora: LoraConfig | None, backend: Backend, geometry: Geometry, group: TensorParallelGroup
+    folder: Path, lora: LoraConfig | None, backend: Backend, geometry: Geometry, group: TensorParallelGroup
 ) -> Adapters | None:
     if lora is None or not lora.max_loras:
         return None
     places, ops = (lora.max_loras, lora.max_lora_rank), backend.adapter_ops()
-    return Adapters(*places, ops, geometry.dtype, backend.device, group)
+    return Adapters(*places, ops, geometry.dtype, backend.device, group, folder)
 
 
 def _of_transformers(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -47,7 +48,9 @@ class Adapters:
         dtype: torch.dtype,
         device: str,
         group: TensorParallelGroup,
+        folder: Path,
     ):
+        self.folder = folder  # of the base model
         self.step = StepAdapters()
         self.sites: list[Site] = []
         self.num_places = num_places
