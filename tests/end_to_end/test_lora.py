@@ -111,7 +111,7 @@ def test_a_program_chooses_an_adapter_for_each_prompt(adapters, alone):
         assert texts[0] == alone[0][0]["text"]
         assert len(set(texts)) == 4
         assert llm.generate(PROMPT[:8], params, lora_request=requests[2])[0].outputs[0].text == texts[2]
-        with pytest.raises(InvalidRequest, match="LoRA adapter 'x': /none/adapter_config.json"):
+        with pytest.raises(InvalidRequest, match=r"LoRA adapter 'x': /none/adapter_config\.json"):
             llm.generate(PROMPT, params, lora_request=LoRARequest("x", 9, "/none"))
 
 
