@@ -31,7 +31,6 @@ from ..kv.kv_events import KVEvents
 from ..kv.kv_group import KVGroups
 from ..requests.request import Request, Sequence
 from ..requests.stopping import finish_reason
-from ..scheduling.adapter_loads import take_loads
 from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
 from .client_outbox import ClientOutbox
@@ -220,7 +219,12 @@ class EngineCore:
 
     def take_loads(self) -> list[LoadAdapter]:
         """The adapters that all ranks must load now; called before `plan`."""
-        return take_loads(self.scheduler)
+        scheduler, waiting = self.scheduler, self.scheduler.waiting
+        candidate = scheduler.worker_poison.first()
+        if not waiting.adapters.uses or (candidate is None and scheduler.worker_poison.is_closed):
+            return []
+        oldest = scheduler.in_flight[0].step if scheduler.in_flight else None
+        return waiting.take_loads(candidate, scheduler.step, oldest, has_rows=bool(scheduler.running))
 
     def adapter_loaded(self, message: AdapterLoaded, num_ranks: int, now: float) -> Outgoing:
         """Apply a rank's answer to LoadAdapter. Raises ProtocolError if it answers nothing that was sent."""
@@ -314,7 +318,8 @@ class EngineCore:
         """End all requests that wait for an adapter that cannot be loaded."""
         outgoing: Outgoing = []
         for request in dict.fromkeys(sequence.request for sequence in use.held):
-            reason = f"LoRA adapter {use.adapter.name!r} was not loaded: {error}"[:MAX_LONG_TEXT]
+            adapter = request.adapter or use.adapter  # requests may name it differently
+            reason = f"LoRA adapter {adapter.name!r} was not loaded: {error}"[:MAX_LONG_TEXT]
             if any(each.output for each in request.sequences):
                 ended = dict.fromkeys(request.live, FinishReason.ERROR)
                 outgoing += self._end_early(request.client, ended, now, reason)

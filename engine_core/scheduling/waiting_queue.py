@@ -7,6 +7,8 @@ adapter is not loaded until it is.
 from collections.abc import Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
+from paged_serve.protocol.messages.adapters import LoadAdapter
+
 from ..adapters.adapter_use import AdapterUse
 from ..adapters.places import AdapterPlaces
 from ..requests.order import insert, order_of, remove
@@ -107,6 +109,23 @@ class WaitingQueue:
     def resume(self, client: bytes) -> None:
         for sequence in self.paused.pop(client, ()):
             self.add(sequence)
+
+    def take_loads(
+        self, candidate: Sequence | None, step: int, oldest: int | None, *, has_rows: bool
+    ) -> list[LoadAdapter]:
+        """The adapters to load now, for all ranks; usually none. Moves the sequences that this concerns.
+
+        `candidate`: the only sequence that may run; `step`: the last one planned; `oldest`: the first one in flight.
+        """
+        if candidate is None:
+            loads, reopened = self.adapters.take_loads(step, oldest)
+        else:
+            may_displace = oldest is None and not has_rows
+            loads, reopened, displaced = self.adapters.take_load_for(candidate, may_displace=may_displace)
+            self.hold(displaced)
+        for use in reopened:
+            self.release(use)
+        return loads
 
     def hold(self, sequences: Iterable[Sequence]) -> None:
         """Take sequences out of the queue, because their adapters have lost their places."""

@@ -16,7 +16,7 @@ from ..page.page_files import send_page_file
 from ..responses.answers import DeletedResponse, InputItemList, Response
 from ..responses.schemas import ResponsesRequest
 from ..service import Service
-from .adapters import ADAPTER_ROUTES
+from .adapters.routes import ADAPTER_ROUTES
 from .admin import METRICS
 from .generate import (
     create_chat_batch,

@@ -7,12 +7,12 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.adapters import Adapter
 
-from ...conversation.strict_json import decode_body
-from ...text.off_loop import LONG
-from ..exchange.errors import HttpError
-from ..exchange.exchange import Exchange
-from ..service import Service
-from .route_spec import RouteSpec
+from ....conversation.strict_json import decode_body
+from ....text.off_loop import LONG
+from ...exchange.errors import HttpError
+from ...exchange.exchange import Exchange
+from ...service import Service
+from ..route_spec import RouteSpec
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import LoraConfig
 
-from ..adapters.folders import AdapterFolders
+from .folders import AdapterFolders
 
 FIELD = "lora_request"
 
