@@ -5,7 +5,7 @@ sequences that was used least recently. If every adapter has sequences, one is c
 longest loaded first: its sequences run to their end, new ones wait for its next turn. So none waits forever, however
 many sequences the others receive, and requests for the base model never wait for an adapter.
 
-A crash of the workers while they load an adapter makes it a suspect: it is loaded again alone, without any steps in
+A crash of the workers while they load an adapter makes it a candidate: it is loaded again alone, without any steps in
 flight. If the workers crash again, it is refused. Candidates of worker_poison.py run while nothing is loaded, for the
 same reason.
 """
@@ -26,7 +26,7 @@ class AdapterPlaces:
 
     def __init__(self, num_places: int) -> None:
         self.uses: dict[str, AdapterUse] = {}  # by digest
-        self.stops_steps = False  # a suspect is loaded, or will be once no step is in flight
+        self.stops_steps = False  # a candidate is loaded, or will be once no step is in flight
         self._places: dict[int, AdapterUse | None] = dict.fromkeys(range(1, num_places + 1))
         self._wanted: list[AdapterUse] = []  # they have held sequences and wait for a place, first come first
         self._count = 0  # of events, for the order by use
@@ -88,16 +88,16 @@ class AdapterPlaces:
             if use.is_idle and use.left_step is None:
                 use.left_step = step
         loads: list[LoadAdapter] = []
-        self.stops_steps = any(use.is_suspect and use.state is AdapterState.LOADING for use in self.uses.values())
+        self.stops_steps = any(use.is_candidate and use.state is AdapterState.LOADING for use in self.uses.values())
         for use in [] if self.stops_steps else self._wanted[:]:
             place = 0 if use.state is AdapterState.LOADED else self._free_place(oldest)
             if not place:
                 continue
-            if use.is_suspect and (oldest is not None or self.is_loading):
+            if use.is_candidate and (oldest is not None or self.is_loading):
                 self.stops_steps = True
                 break
             loads.append(self._load(use, place))
-            if use.is_suspect:
+            if use.is_candidate:
                 self.stops_steps = True
                 break
         return loads, self._close_and_reopen()
@@ -145,7 +145,7 @@ class AdapterPlaces:
         else:
             use.fire(AdapterEvent.SUCCEED)
             use.opened = use.used = self._tick()
-        use.is_suspect = False
+        use.is_candidate = False
         return use
 
     def workers_lost(self, *, from_outside: bool) -> list[AdapterUse]:
@@ -158,8 +158,8 @@ class AdapterPlaces:
         had_place.sort(key=lambda use: use.opened)
         for use in self.uses.values():
             if use.state is AdapterState.LOADING and not from_outside:
-                refused += [use] if use.is_suspect else []
-                use.is_suspect = True
+                refused += [use] if use.is_candidate else []
+                use.is_candidate = True
             use.fire(AdapterEvent.WORKERS_LOST)
             use.users.clear()
         self._places = dict.fromkeys(self._places)
@@ -225,7 +225,7 @@ class AdapterPlaces:
         unused = [
             digest
             for digest, use in self.uses.items()
-            if use.state is AdapterState.ABSENT and not (use.held or use.is_suspect)
+            if use.state is AdapterState.ABSENT and not (use.held or use.is_candidate)
         ]
         for digest in unused:
             del self.uses[digest]

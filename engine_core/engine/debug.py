@@ -194,7 +194,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         ],
         "adapters": [
             {"name": use.adapter.name, "state": use.state.name.lower(), "place": use.place, "closing": use.is_closing}
-            | {"sequences": len(use.users), "held": len(use.held), "suspect": use.is_suspect}
+            | {"sequences": len(use.users), "held": len(use.held), "candidate": use.is_candidate}
             for use in scheduler.waiting.adapters.uses.values()
         ],
         "running": [_sequence_state(sequence) for sequence in scheduler.running],

@@ -175,7 +175,7 @@ def test_an_adapter_that_kills_workers_is_refused_after_two_groups_and_costs_no_
         if driver.loads:
             deaths += 1
             if deaths == 2:
-                assert not driver.scheduler.in_flight, "a suspect is loaded beside steps"
+                assert not driver.scheduler.in_flight, "a candidate is loaded beside steps"
             replace_workers(driver)
     assert deaths == 2
     assert driver.rejections[0].request_id == deadly
