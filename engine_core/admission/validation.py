@@ -7,6 +7,7 @@ import msgspec
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES, chain_blocks, chain_root
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
@@ -79,6 +80,7 @@ class Validation:
     max_logprobs: int
     max_num_batched_tokens: int
     logits_processors: frozenset[str] = frozenset()
+    max_loras: int = 0
 
     def request(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
         """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
@@ -97,17 +99,20 @@ class Validation:
                 "thinking=ThinkingBudget(max_tokens, begin, end)",
                 "thinking_token_budget",
             )
+        self._check_adapter(message.adapter)
         self._check_logits_processors(params)
         self._check_logprobs(params, prompt_len)
         token_limit = self._fitting(prompt_len) if pooling else self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
-        root = chain_root(self.kv_cache.block_size, message.cache_salt)
+        digest = "" if message.adapter is None else message.adapter.digest
+        root = chain_root(self.kv_cache.block_size, message.cache_salt, digest)
         params_bytes = len(_encode(params))
         request = Request(
             client, message.request_id, message.prompt_token_ids, params, params_bytes, now, root, tenant, arrival
         )
         if pooling is not None:
             request.pooling, request.needs_whole_prompt = pooling, self.facts.pooling.reads_whole_prompt(pooling)
+        request.adapter = message.adapter
         if message.ttl_s:
             request.deadline_s = now + message.ttl_s
         seed = self._seed(message)
@@ -124,6 +129,14 @@ class Validation:
             )
             request.sequences.append(sequence)
         return request
+
+    def _check_adapter(self, adapter: Adapter | None) -> None:
+        if adapter is not None and not self.max_loras:
+            raise InvalidRequest(
+                f"adapter is {adapter.name:.100}; this server serves the base model only (max_loras=0). Start it with "
+                "--lora NAME=PATH or --max-loras N",
+                "model",
+            )
 
     def _check_logits_processors(self, params: SamplingParams) -> None:
         for processor in params.logits_processors:

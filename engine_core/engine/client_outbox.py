@@ -54,9 +54,10 @@ class ClientOutbox:
         ids = range(message.request_id, message.request_id + message.sampling_params.n)
         known = {self.streams[stream_id].request for stream_id in ids if stream_id in self.streams}
         asked = message.request_id, message.prompt_token_ids, message.sampling_params, message.pooling_params
-        return next(
-            (each for each in known if (each.request_id, each.prompt, each.params, each.pooling) == asked), None
-        )
+        for each in known:
+            if (each.request_id, each.prompt, each.params, each.pooling) == asked and each.adapter == message.adapter:
+                return each
+        return None
 
     def remove(self, stream_ids: list[int]) -> None:
         """Drop ended streams whose end the client already knows, or learns from another message."""

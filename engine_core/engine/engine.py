@@ -8,6 +8,7 @@ import logging
 import math
 
 from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.messages.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -16,18 +17,19 @@ from paged_serve.protocol.messages.engine_core import (
     RejectReason,
     RequestRejected,
     SchedulerStats,
-    TenantStats,
 )
+from paged_serve.protocol.messages.message import MAX_LONG_TEXT
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
+from ..adapters.adapter_use import AdapterUse
 from ..admission.admission import Admission, Admitted
 from ..admission.deadlines import expiry
 from ..admission.validation import ModelFacts, num_drafts_of
 from ..kv.kv_cache import KVCache
 from ..kv.kv_events import KVEvents
 from ..kv.kv_group import KVGroups
-from ..requests.request import Sequence
+from ..requests.request import Request, Sequence
 from ..requests.stopping import finish_reason
 from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
@@ -45,6 +47,7 @@ CLIENT_LEASE_S = 10.0
 MAX_NANS = 1  # recomputations that a sequence is granted after a result that was not finite
 NOT_FINITE = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
 NOT_FINITE_VECTOR = "the model's output was not finite, so there is no vector"
+DEADLY_ADAPTER = "the workers died whenever they loaded it"
 DEADLY = "the workers died whenever they computed this sequence"
 
 Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
@@ -66,13 +69,14 @@ class EngineCore:
         events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
         self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal, events)
         num_drafts = num_drafts_of(config, facts.kv_groups)
-        self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=num_drafts)
+        loras = config.lora.max_loras
+        self.scheduler = Scheduler(
+            self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=num_drafts, max_loras=loras
+        )
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
         self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
         self.paused_clients = PausedClients(self.unacknowledged, self.clients, self.scheduler.waiting)
-        self._waits: tuple[float, tuple[TenantStats, ...]] = (0.0, ())
-        self._waits_s = -math.inf  # when they were predicted
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self.admission = Admission(config, facts, self.kv_cache, self.scheduler, self.scheduler.worker_poison)
         if epoch:
@@ -161,9 +165,7 @@ class EngineCore:
         """Reject the requests that have exceeded their time limit before any of their tokens was computed."""
         outgoing: Outgoing = []
         for request in self.admission.deadlines.take_expired(now):
-            sequences = request.live
-            self.scheduler.finish(sequences)
-            self.clients[request.client].remove([sequence.stream_id for sequence in sequences])
+            self._remove(request)
             outgoing.append((request.client, expiry(request, now, self.scheduler.num_waiting)))
         return outgoing
 
@@ -171,9 +173,7 @@ class EngineCore:
 
     def stats(self, now: float) -> SchedulerStats:
         """The current statistics; waits are predicted at most once per STATS_INTERVAL_S, for all clients."""
-        if now - self._waits_s >= STATS_INTERVAL_S:
-            self._waits, self._waits_s = self.admission.capacity.waits(), now
-        return self.counters.snapshot(self.scheduler, *self._waits)
+        return self.counters.snapshot(self.scheduler, self.admission.capacity.waits, now)
 
     def plan(self, now: float) -> SchedulerOutput | None:
         """The next step, or None when there is nothing to compute or enough is in flight already."""
@@ -217,6 +217,26 @@ class EngineCore:
         refused = self._end_failed(results, outputs, now)
         return [*self._deliver(plan.step, results, outputs, now), *refused]
 
+    def take_loads(self) -> list[LoadAdapter]:
+        """The adapters that all ranks must load now; called before `plan`."""
+        scheduler, waiting = self.scheduler, self.scheduler.waiting
+        candidate = scheduler.worker_poison.first()
+        if not waiting.adapters.uses or (candidate is None and scheduler.worker_poison.is_closed):
+            return []
+        oldest = scheduler.in_flight[0].step if scheduler.in_flight else None
+        return waiting.take_loads(candidate, scheduler.step, oldest, has_rows=bool(scheduler.running))
+
+    def adapter_loaded(self, message: AdapterLoaded, num_ranks: int, now: float) -> Outgoing:
+        """Apply a rank's answer to LoadAdapter. Raises ProtocolError if it answers nothing that was sent."""
+        use = self.scheduler.waiting.adapters.loaded(message, num_ranks)
+        if use is None:
+            return []
+        if use.error:
+            log.warning("adapter refused name=%r reason=%s", use.adapter.name, use.error)
+            return self._end_held(use, use.error, now)
+        self.scheduler.waiting.release(use)
+        return []
+
     def workers_replaced(self, worker_epoch: int, now: float, *, from_outside: bool) -> Outgoing:
         """A new worker group starts with empty caches: all running sequences are queued again, with their output.
 
@@ -225,13 +245,15 @@ class EngineCore:
         self.worker_epoch = worker_epoch
         scheduler = self.scheduler
         poison = None if from_outside else scheduler.worker_poison.count_death(scheduler.in_flight)
+        deadly = scheduler.waiting.workers_lost(from_outside=from_outside)
         scheduler.restart()
         self._last_apply_s = None
+        outgoing = [each for use in deadly for each in self._end_held(use, DEADLY_ADAPTER, now)]
         if poison is None:
-            return []
+            return outgoing
         log.error("stream=%d ends: workers died whenever they computed it", poison.stream_id)
         self.num_poison_requests += 1
-        return self._end_early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)
+        return [*outgoing, *self._end_early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)]
 
     # Outputs
 
@@ -289,10 +311,32 @@ class EngineCore:
             if not failure.param or any(each.output for each in request.sequences):
                 self._fail(sequence, failure.reason, outputs, now)
             elif sequence in request.live:  # else it was rejected with its request
-                self._end(request.live)
-                rejection = RequestRejected(request.request_id, RejectReason.INVALID, failure.reason, failure.param)
-                refused.append((request.client, rejection))
+                refused.append(self._reject(request, failure.reason, failure.param))
         return refused
+
+    def _end_held(self, use: AdapterUse, error: str, now: float) -> Outgoing:
+        """End all requests that wait for an adapter that cannot be loaded."""
+        outgoing: Outgoing = []
+        for request in dict.fromkeys(sequence.request for sequence in use.held):
+            adapter = request.adapter or use.adapter  # requests may name it differently
+            reason = f"LoRA adapter {adapter.name!r} was not loaded: {error}"[:MAX_LONG_TEXT]
+            if any(each.output for each in request.sequences):
+                ended = dict.fromkeys(request.live, FinishReason.ERROR)
+                outgoing += self._end_early(request.client, ended, now, reason)
+            else:
+                outgoing.append(self._reject(request, reason, "model"))
+        return outgoing
+
+    def _reject(self, request: Request, reason: str, param: str) -> tuple[bytes, RequestRejected]:
+        self._remove(request)
+        return request.client, RequestRejected(request.request_id, RejectReason.INVALID, reason, param)
+
+    def _remove(self, request: Request) -> None:
+        """End a request without any token; its client learns that from another message."""
+        sequences = request.live
+        self.scheduler.finish(sequences)
+        self.clients[request.client].remove([sequence.stream_id for sequence in sequences])
+        self._remove_deadlines(sequences)
 
     def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
         message = ending(sequence, FinishReason.ERROR, now, error)

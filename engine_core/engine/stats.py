@@ -1,14 +1,17 @@
 """Counters of one epoch, and the snapshot that clients receive."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from paged_serve.protocol.messages.engine_core import SchedulerStats, TenantStats
+from paged_serve.protocol.messages.engine_core import MAX_ADAPTER_STATS, SchedulerStats, TenantStats
 
 from ..requests.request import Sequence
 from ..scheduling.scheduled_step import ScheduledStep
 from ..scheduling.scheduler import Scheduler
 
 STATS_INTERVAL_S = 0.1
+Waits = tuple[float, tuple[TenantStats, ...]]
 
 
 @dataclass(slots=True)
@@ -23,6 +26,8 @@ class StepCounters:
     accepted_tokens: int = 0
     last_step_s: float = 0.0
     last_step_tokens: int = 0
+    _waits: Waits = (0.0, ())
+    _waits_s: float = -math.inf  # when they were predicted
 
     def admitted(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -38,8 +43,11 @@ class StepCounters:
             self.accepted_tokens += verification.num_sampled - 1
         self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens
 
-    def snapshot(self, scheduler: Scheduler, wait_s: float, tenants: tuple[TenantStats, ...]) -> SchedulerStats:
-        pool = scheduler.kv_cache.pool
+    def snapshot(self, scheduler: Scheduler, predict: Callable[[], Waits], now: float) -> SchedulerStats:
+        """`predict`: the wait of a tenant without a waiting sequence, and of each other; called once per interval."""
+        if now - self._waits_s >= STATS_INTERVAL_S:
+            self._waits, self._waits_s = predict(), now
+        pool, (wait_s, tenants) = scheduler.kv_cache.pool, self._waits
         return SchedulerStats(
             num_running=len(scheduler.running),
             num_waiting=scheduler.num_waiting,
@@ -57,4 +65,5 @@ class StepCounters:
             tenants=tenants,
             draft_tokens=self.draft_tokens,
             accepted_tokens=self.accepted_tokens,
+            adapters=scheduler.waiting.adapters.stats(MAX_ADAPTER_STATS),
         )

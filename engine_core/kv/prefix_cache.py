@@ -123,7 +123,8 @@ class PrefixCache:
         for run in _runs(published):
             block, end = start + run.start, start + run.stop
             parent = sequence.block_hashes[block - 1] if block else sequence.request.chain_root
-            events.stored(keys[run.start : run.stop], parent, sequence.token_bytes(block * size, end * size))
+            tokens = sequence.token_bytes(block * size, end * size)
+            events.stored(keys[run.start : run.stop], parent, tokens, sequence.request.adapter)
 
     def invalidate_hashes(self, sequence: Sequence) -> None:
         """Like `KVCache.invalidate`, for blocks that the sequence no longer owns: they may hold NaN."""

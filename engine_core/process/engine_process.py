@@ -14,6 +14,7 @@ import zmq
 
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.adapters import AdapterLoaded
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
 from paged_serve.protocol.process.lifecycle import LINGER_S, ChildProcess
 from paged_serve.protocol.transport.channel import RouterChannel
@@ -192,7 +193,11 @@ class EngineProcess:
             if engine.num_poison_requests > self._num_poison_reported:
                 self._num_poison_reported = engine.num_poison_requests
                 self._child.control.send(control.PoisonEnded())
-        while self._link.is_ready and (plan := engine.plan(now)) is not None:
+        while self._link.is_ready:
+            for load in engine.take_loads():
+                self._link.send_load(load)
+            if not self._link.is_ready or (plan := engine.plan(now)) is None:
+                return
             self._link.send_step(plan, engine.scheduler, now)
 
     def _receive_from_workers(self, now: float) -> None:
@@ -200,7 +205,10 @@ class EngineProcess:
             if self._engine is None or not self._link.is_ready:
                 return
             try:
-                outgoing = self._engine.apply(answer, now)
+                if isinstance(answer, AdapterLoaded):
+                    outgoing = self._engine.adapter_loaded(answer, self._link.group.size, now)
+                else:
+                    outgoing = self._engine.apply(answer, now)
             except ProtocolError as error:
                 self._link.lose(str(error))
                 return

@@ -11,7 +11,6 @@ from paged_serve.protocol.messages.worker import (
     LoadProgress,
     ModelRunnerOutput,
     ToCoreFromWorker,
-    WorkerFailed,
     WorkerReady,
 )
 from paged_serve.protocol.state_machine import fire
@@ -85,7 +84,7 @@ class WorkerGroup:
 
     def protocol_error(self, rank: int, message: ToCoreFromWorker) -> str:
         """Why this message violates the protocol in the current state, or ""; called before the message is counted."""
-        if isinstance(message, WorkerReady | KVCacheReady | LoadProgress | WorkerFailed) and message.rank != rank:
+        if not isinstance(message, ModelRunnerOutput | Hello) and message.rank != rank:
             return f"its message names rank {message.rank}"
         if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
             return f"it reports loaded weights while the group is {self.state.name}"

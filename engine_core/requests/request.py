@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.engine_core import RequestTimes
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
@@ -59,6 +60,8 @@ class Request:
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
     pooling: PoolingParams | None = None
     needs_whole_prompt: bool = False  # the prefix cache may not replace any of its tokens
+    adapter: Adapter | None = None  # None: the base model
+    place: int = 0  # of the adapter, while it is loaded
 
     @property
     def live(self) -> "list[Sequence]":

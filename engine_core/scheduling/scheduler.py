@@ -37,6 +37,7 @@ class Scheduler:
         *,
         cuts_prompts: bool = True,
         num_drafts: int = 0,
+        max_loras: int = 0,
     ):
         """`cuts_prompts`: False if tokens attend to later ones: a prompt must be one chunk. `num_drafts`: of a row."""
         self.kv_cache = kv_cache
@@ -44,7 +45,7 @@ class Scheduler:
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # each decode row needs a token of the budget
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
-        self.waiting = WaitingQueue(self.shares)
+        self.waiting = WaitingQueue(self.shares, max_loras)
         self.row_assigner = RowAssigner(kv_cache, self.waiting, self.shares, self.max_num_rows, cuts_prompts)
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
@@ -75,7 +76,8 @@ class Scheduler:
         candidate = self.worker_poison.first()
         if self.waiting.paused:
             self._preempt_paused(candidate)
-        if self.worker_poison.is_closed if candidate is None else not self._isolate(candidate):
+        is_closed = self.worker_poison.is_closed if candidate is None else not self._isolate(candidate)
+        if is_closed or self.waiting.adapters.stops_steps:
             return None
         plan = ScheduledStep(self.step + 1)
         self._join_decode_set(plan.step, may_draft=candidate is None)
@@ -181,8 +183,9 @@ class Scheduler:
         return True
 
     def _admit_candidate(self, plan: ScheduledStep, candidate: Sequence, budget: int) -> None:
-        if candidate.state is not SequenceState.RUNNING and self.kv_cache.admit(candidate, None, 0):
-            self._remove_waiting(candidate)
+        may_start = candidate.state is not SequenceState.RUNNING and self.waiting.adapters.use(candidate)
+        if may_start and self.kv_cache.admit(candidate, None, 0):
+            self.waiting.remove(candidate)
             self._start_in(plan, candidate, budget)
 
     def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
@@ -234,11 +237,6 @@ class Scheduler:
             if sequence is not candidate:
                 self.preempt(sequence)
 
-    def _remove_waiting(self, sequence: Sequence) -> None:
-        """Remove a sequence that waits, in the queue or for its leader."""
-        if not self.waiting.remove(sequence):
-            sequence.request.followers.remove(sequence)
-
     def finish(self, sequences: list[Sequence]) -> None:
         """End `sequences`, in any state, and release their rows and blocks."""
         running = [sequence for sequence in sequences if sequence.state is SequenceState.RUNNING]
@@ -246,10 +244,11 @@ class Scheduler:
             if sequence.state is SequenceState.WAITING:
                 self._count_queued(sequence, -1)
             if sequence.state is not SequenceState.RUNNING:
-                self._remove_waiting(sequence)
+                self.waiting.remove(sequence)
             sequence.fire(SequenceEvent.FINISH)
             self.shares.sequence_ended(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
             self.worker_poison.discard(sequence)
+            self.waiting.adapters.leave(sequence)
         self.num_live -= len(sequences)
         self._stop_running(running)
 

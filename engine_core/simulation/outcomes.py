@@ -36,6 +36,9 @@ class Outcomes:
     halts: int = 0  # times that the core stood still for longer than a client's lease
     retries: int = 0  # requests that a new core had to reject at first because it was full
     paused: int = 0  # clients paused for their unacknowledged bytes
+    loads: int = 0  # of LoRA adapters
+    load_crashes: int = 0  # worker deaths caused by an adapter
+    refused: int = 0  # requests that ended because their adapter was not loaded
     passes: int = 0  # admissions past a sequence that did not fit
 
     def add(self, other: "Outcomes") -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_struct
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,
@@ -59,6 +60,8 @@ class Scenario:
     draft_accuracy: float = 0.0  # chance that a draft is right
     draws_drafts: bool = False  # a random policy decides which sequences speculate, not the learning one
     token_s: float = 0.0  # seconds of a step for each token, besides its constant
+    adapters: tuple[Adapter, ...] = ()  # that requests may name
+    load_speed: float = 1.0  # chance per tick that a load ends
 
     def set_up(self, scheduler: Scheduler, epoch: int) -> None:
         """Put the parts of this simulation into the scheduler of a core."""

@@ -13,7 +13,7 @@ from ..process.client_link import ClientLink
 from ..process.loop_clock import LoopClock
 from .event_follower import EventFollower
 from .fake_workers.fake_group import FakeGroup
-from .fake_workers.fake_worker import WorkerDied
+from .fake_workers.worker_died import WorkerDied
 from .links import SimulatedLinks, SimulatedWorkerLink, TickingClock
 from .outcomes import Outcomes
 from .scenario import Scenario, happens
@@ -71,7 +71,10 @@ class SimulatedCore:
         rng = self._rng
         if self._starting_ticks:
             self._starting_ticks -= 1
-        elif rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
+        else:
+            self.group.load_adapters(self.engine)
+        self._finish_load(now)
+        if not self._starting_ticks and rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
             self._links.record(plan)
             if rng.random() < 0.5:
                 check_invariants(self.engine)
@@ -87,6 +90,18 @@ class SimulatedCore:
             self._apply(now)
         if self.follower is not None:
             self.follower.advance(self.engine)
+
+    def _finish_load(self, now: float) -> None:
+        try:
+            loaded = self.group.places.finish_one()
+        except WorkerDied:
+            self._outcomes.load_crashes += 1
+            self.kill_workers(now, from_outside=False)
+            return
+        if loaded is not None:
+            assert self.group.send_to_core(loaded, now) == [loaded], "the answer to a load was not accepted"
+            self._client_link.send(self.engine.adapter_loaded(loaded, 1, now), now)
+            check_invariants(self.engine)
 
     def heartbeat(self, now: float) -> None:
         self._client_link.heartbeat(self.engine, now, computes=True)
@@ -115,6 +130,7 @@ class SimulatedCore:
         while self.group.answers:
             assert self.group.answer(now) == [], "an answer of dead workers was accepted"
         self._outcomes.passes += self.group.num_passes
+        self._outcomes.loads += self.group.places.num_loaded
         self.group = self._start_group(epoch, now)
         self._starting_ticks = self._rng.randint(0, 5)
         self._outcomes.worker_deaths += 1
@@ -128,6 +144,7 @@ class SimulatedCore:
 
     def _apply(self, now: float) -> None:
         [answer] = self.group.answer(now)
+        assert isinstance(answer, ModelRunnerOutput)
         paused = set(self.engine.paused_clients.names)
         self._client_link.send(self.engine.apply(answer, now), now)
         self._outcomes.paused += len(self.engine.paused_clients.names - paused)

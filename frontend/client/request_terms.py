@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.engine_core import Welcome
 from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
 from paged_serve.protocol.messages.pooling_params import PoolingParams
@@ -27,6 +28,7 @@ class RequestTerms:
     tenant: str = ""
     weight: float = 1.0
     timeout_s: float = 0.0
+    adapter: Adapter | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest for values outside the message's bounds."""

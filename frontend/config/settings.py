@@ -3,6 +3,7 @@
 The command line's options, the environment variables and the keys of a configuration file all come from this table.
 """
 
+from .lora_settings import LORA_SETTINGS
 from .server_settings import SERVER_SETTINGS
 from .setting import Setting
 from .stored_settings import STORED_SETTINGS
@@ -246,6 +247,7 @@ SETTINGS = (
         ("--standby-workers",),
         "Keep a started worker per rank, without a model, to replace one that dies.",
     ),
+    *LORA_SETTINGS,
     *SERVER_SETTINGS,
     *STORED_SETTINGS,
     *WEB_SETTINGS,

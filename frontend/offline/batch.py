@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client.streams.request_streams import RequestStreams
@@ -26,6 +27,7 @@ class Job:
     prompt: Prompt
     params: SamplingParams
     priority: int = 0
+    adapter: Adapter | None = None
 
 
 @dataclass(slots=True)
@@ -81,7 +83,12 @@ class Batch:
         params = self._text.params_for(prompt, ids, job.params)
         builder = OutputBuilder(self._text.tokenizer, prompt, ids, params)
         request = self._client.submit(
-            ids, params, priority=job.priority, cache_salt=prompt.cache_salt, on_output=self._with_output.append
+            ids,
+            params,
+            priority=job.priority,
+            cache_salt=prompt.cache_salt,
+            adapter=job.adapter,
+            on_output=self._with_output.append,
         )
         self._running[request.streams] = _Running(job, request, request.streams, builder)
         self._in_flight += job.params.n

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client.async_client import AsyncClient, AsyncRequest
@@ -58,7 +59,12 @@ class Generation:
         self._aborted = asyncio.Event()
 
     async def begin(
-        self, threads: PromptThreads, make_prompt: MakePrompt, params: SamplingParams, priority: int
+        self,
+        threads: PromptThreads,
+        make_prompt: MakePrompt,
+        params: SamplingParams,
+        priority: int,
+        adapter: Adapter | None = None,
     ) -> None:
         """Prepare and submit the request. A prompt is tokenized only once the request may enter the engine.
 
@@ -68,7 +74,7 @@ class Generation:
         prompt = await make_prompt()
         ids = await threads.token_ids(prompt) if await self._enter(params.n, priority) else []
         params = await threads.params_for(prompt, ids, params)
-        self._prompt, self._params, self._priority = prompt, params, priority
+        self._prompt, self._params, self._priority, self._adapter = prompt, params, priority, adapter
         self._builder = OutputBuilder(threads.text.tokenizer, prompt, ids, params)
         self._builder.output.request_id = self.request_id
         self._submit()
@@ -88,6 +94,7 @@ class Generation:
                 self._params,
                 priority=self._priority,
                 cache_salt=self._prompt.cache_salt,
+                adapter=self._adapter,
             )
 
     async def next(self) -> RequestOutput:

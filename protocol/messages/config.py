@@ -108,6 +108,7 @@ class LoraConfig(_Layer, frozen=True):
     max_loras: Annotated[int, Meta(ge=0, le=MAX_LORAS)] = 0  # in memory at once; 0: requests cannot use adapters
     max_lora_rank: Annotated[int, Meta(ge=1, le=MAX_LORA_RANK)] = 64
     adapters: Texts = ()  # NAME=PATH, known from the start; more can be loaded while the server runs
+    enabled: bool = False  # the usual number of places if max_loras is 0
     allow_loading: bool = False  # clients may load and unload adapters: /v1/load_lora_adapter
 
 

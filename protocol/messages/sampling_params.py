@@ -11,9 +11,8 @@ from msgspec import Meta
 from ..errors import InvalidRequest
 from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
 from .message import MAX_TOKEN_ID, TokenId
-from .samplers import Dry, RepetitionDetection, Xtc
+from .samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from .structured_outputs import Grammar, StructuredOutputsParams
-from .thinking import ThinkingBudget
 
 MAX_N = 128
 MAX_LOGPROB_TOKEN_IDS = 128

@@ -45,6 +45,9 @@ LIMITS = {
     "join_experts": Limits(48),  # 256 threads: 5
     "latent_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
     "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
+    "lora_expand": Limits(64),  # 128 threads: 8
+    "lora_look_up": Limits(40),  # 128 threads: 12
+    "lora_shrink": Limits(96),  # 128 threads: 5
     "mamba2_scan": Limits(232),  # 128 threads: 2 with states of 512; of 128: 5
     "place_experts": Limits(32),  # 256 threads: 8
     "paged_attention": Limits(255, TENSOR_CORES),  # also limited by variant, see below

@@ -10,10 +10,9 @@ from msgspec import inspect
 
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
 from paged_serve.protocol.messages.pooling_params import Pooled
-from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, Xtc
+from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import (
     Chunk,
     KVGroup,

@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
+from ..adapters.loading import AdapterLoading
 from ..backends.torch.backend import TorchBackend
 from ..batch.grammars import Grammars
 from ..checkpoint.weight_files import weight_files
@@ -52,12 +53,14 @@ class Rank:
         grammars: Grammars | None,
         load_s: float,
         platform: Platform | None = None,
+        cpus: Sequence[int] = (),
     ):
         self._config = config
         self._group = group
         self._model = model
         self._pool = pool
         self._grammars = grammars
+        self.adapters = AdapterLoading(model.adapters, group.rank, cpus)
         self._platform = platform
         self._load_s = load_s
         self._steps: Steps | None = None
@@ -76,11 +79,11 @@ class Rank:
         folder = config.model.model or str(DEMO_MODEL)
         cpus = usable_cpus()  # the pool pins this thread
         pool = _create_pool(config, index, Path(folder), device) if platform is None else None
-        model = load_model(folder, config.model, group, on_progress, pool, backend)
+        model = load_model(folder, config.model, group, on_progress, pool, backend, config.lora)
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform)
+        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
@@ -143,7 +146,7 @@ class Rank:
                 "model runs on the CPU; set kv_cache_memory_bytes instead"
             )
         tokens = self._config.scheduler.max_num_batched_tokens
-        reserved = expert_rows_bytes(self._model.geometry, tokens)
+        reserved = expert_rows_bytes(self._model.geometry, tokens) + self._model.adapters_bytes
         return host_budget(free_host_bytes(), self._group.size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:

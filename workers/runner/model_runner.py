@@ -25,9 +25,9 @@ from paged_serve.protocol.messages.worker import (
     SchedulerOutput,
 )
 
-from ..batch.device_rows import DeviceRows
+from ..batch.device_rows import Adapting, DeviceRows
 from ..batch.grammars import Grammars
-from ..batch.input_batch import InputBatch, StepArrays, step_arrays
+from ..batch.input_batch import AdapterGroups, InputBatch, StepArrays, adapter_groups, step_arrays
 from ..batch.request_rows import RequestRows
 from ..batch.staging import HostCopy
 from ..distributed.tensor_parallel import TensorParallelGroup
@@ -106,12 +106,13 @@ class ModelRunner:
         self._decode_step = decode_step or EagerDecodeStep()
         sizes, num_groups = (num_rows, max_model_len, cache.block_size), len(cache.groups.windows)
         self._rows = RequestRows(*sizes, model.geometry.vocab_size, grammars, num_groups)
-        self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups)
+        adapting: Adapting = "never" if model.adapters is None else "always" if self._decode_step.sizes else "if any"
+        self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups, adapting)
         self._table_units = TableUnits(cache.groups.table_units)
         self._max_model_len = max_model_len
         # Shared by decode steps of every size: graphs of all sizes write to the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
-        self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
+        self._prompt_logprobs = PromptLogprobs(self._row_logits, sampling, self._rows)
         self._pooling = PoolingRows(model.pooling)
         speculation = drafter, grammars, model.device, max_model_len
         self._verification = Verification(self._rows, group, sampling, *speculation)
@@ -210,10 +211,11 @@ class ModelRunner:
         if self._model.geometry.num_token_types > 1:
             types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
             batch = replace(batch, token_types=types.to(self._model.device))
-        hidden = self._model.forward(batch, self._cache)
+        hidden = self._hidden(batch)
         # First, because logits are valid only until the model's next call.
         found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
         pooling = self._pool(chunks, arrays, hidden) if self._group.rank == 0 else None
+        self._use(logits=batch.logit_adapters)
         ends = hidden[step.logit_tokens]
         return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found, pooling
 
@@ -233,11 +235,28 @@ class ModelRunner:
     def _decode_logits(self, batch: InputBatch) -> Tensor:
         """[rows, vocab] float32; prepared steps of all sizes write to the same memory."""
         out = None if self._logits is None else self._logits[: len(batch.kv_lens)]
-        return self._model.logits(self._model.forward(batch, self._cache), out=out)
+        return self._model.logits(self._hidden(batch), out=out)
 
     def _all_logits(self, batch: InputBatch) -> Tensor:
         """[tokens, vocab] float32."""
-        return self._model.logits(self._model.forward(batch, self._cache))
+        return self._model.logits(self._hidden(batch))
+
+    def _hidden(self, batch: InputBatch) -> Tensor:
+        """The hidden states of all tokens; the logits of the batch may follow."""
+        self._use(batch.adapters, batch.logit_adapters)
+        return self._model.forward(batch, self._cache)
+
+    def _row_logits(self, hidden: Tensor, row: int) -> Tensor:
+        """Logits of hidden states [n, hidden] of one row, [n, vocab] float32."""
+        if self._model.adapters is not None:
+            table, most = adapter_groups(np.full(len(hidden), self._rows.adapters[row]), len(hidden))
+            self._use(logits=AdapterGroups(torch.from_numpy(table).to(hidden.device), most) if most else None)
+        return self._model.logits(hidden)
+
+    def _use(self, tokens: AdapterGroups | None = None, logits: AdapterGroups | None = None) -> None:
+        """The adapters of the pass that follows."""
+        if self._model.adapters is not None:
+            self._model.adapters.step.tokens, self._model.adapters.step.logits = tokens, logits
 
     def _empty_logits(self, num_rows: int) -> Tensor:
         shape = num_rows, self._model.geometry.vocab_size

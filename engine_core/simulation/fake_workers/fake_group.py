@@ -8,9 +8,11 @@ from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
 
 from ...engine.engine import EngineCore
+from ...process.worker_link import Answer
 from ...requests.request import Sequence, SequenceState
 from ..links import SimulatedWorkerLink
 from ..scenario import Scenario
+from .fake_places import FakePlaces
 from .fake_row import FakeDrafter
 from .fake_worker import Background, FakeWorker
 
@@ -49,6 +51,8 @@ class FakeGroup:
             ),
         )
         self._worker.token_s = scenario.token_s
+        self.places = FakePlaces(scenario, epoch)
+        self._worker.digest_at = self.places.digest_at
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
@@ -89,12 +93,21 @@ class FakeGroup:
             self._plans.append((message, Background(applied_step, salts)))
         return message
 
-    def answer(self, now: float) -> list[ModelRunnerOutput]:
+    def load_adapters(self, engine: EngineCore) -> None:
+        """Send the loads that are due to the worker."""
+        for load in engine.take_loads():
+            if self._link is not None:
+                self._link.link.send_load(load)
+                _, sent = self._link.channel.to_workers.popleft()
+                assert sent is load, "the load that was sent is not the one that is due"
+            self.places.begin(load)
+
+    def answer(self, now: float) -> list[Answer]:
         """Send the oldest answer through the link; returns the answers that the link accepts."""
         assert self._link is not None
         return self._link.send_to_core(self._peer, self.answers.popleft(), now)
 
-    def send_to_core(self, message: ToCoreFromWorker, now: float) -> list[ModelRunnerOutput]:
+    def send_to_core(self, message: ToCoreFromWorker, now: float) -> list[Answer]:
         """Send any message, also one that violates the protocol."""
         assert self._link is not None
         return self._link.send_to_core(self._peer, message, now)

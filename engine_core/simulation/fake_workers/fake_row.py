@@ -21,6 +21,7 @@ class FakeRow:
     block_tables: list[list[int]]  # one for each KV group
     new_row: NewRow
     salt: str
+    digest: str  # of its adapter
 
     def append(self, token: int) -> None:
         self.prefixes.append(extend_hash(self.prefixes[-1], token))

@@ -24,14 +24,11 @@ from paged_serve.protocol.messages.worker import (
     SchedulerOutput,
 )
 
-from ..correct_results import extend_hash, vector
+from ..correct_results import extend_hash, start_hash, vector
 from .fake_row import FakeDrafter, FakeRow
+from .worker_died import WorkerDied
 
 NOT_REPORTED = 1 << 62  # a step
-
-
-class WorkerDied(Exception):
-    """The worker crashed during a step, as after a segmentation fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +60,7 @@ class FakeWorker:
         self.epoch = epoch
         self.step_s = 0.001
         self.token_s = 0.0  # further seconds of a step for each of its tokens
+        self.digest_at: Callable[[int], str] = lambda place: ""  # of the adapter in a place
         self._is_nan = is_nan
         self._poison = poison
         self._needs_whole_prompt = needs_whole_prompt  # to compute a vector
@@ -120,7 +118,8 @@ class FakeWorker:
 
     def _apply_deltas(self, plan: SchedulerOutput, background: Background) -> None:
         for new_row in plan.new_rows:
-            tokens, prefixes, prefix = unpack_ids(new_row.token_ids).tolist(), [], 0
+            tokens, prefixes, digest = unpack_ids(new_row.token_ids).tolist(), [], self.digest_at(new_row.adapter)
+            prefix = start_hash(digest)
             for token in tokens:
                 prefix = extend_hash(prefix, token)
                 prefixes.append(prefix)
@@ -128,7 +127,7 @@ class FakeWorker:
             assert len(new_row.block_tables) == len(self._groups), "a row lacks the block table of a group"
             tables = [unpack_ids(table).tolist() for table in new_row.block_tables]
             salt = background.salts.get(new_row.row, "")
-            row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt)
+            row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt, digest)
             self._rows[new_row.row] = row
             for slot in self._poison_of(row):
                 assert self._poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
@@ -145,6 +144,7 @@ class FakeWorker:
         """Every slot that the first new token sees holds exactly this row's tokens, written in an earlier step."""
         size, slots, end = self.block_size, self._slots, row.num_computed
         assert row.num_computed + num_tokens <= len(row.tokens), "a row computes tokens that it does not have"
+        assert self.digest_at(row.new_row.adapter) == row.digest, "another adapter is in the place of a row's adapter"
         for group, table in enumerate(row.block_tables):
             assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
             first = self._first_seen(row, group) // size

@@ -1,5 +1,6 @@
 """Prometheus metrics: the usual names and buckets under the prefix `paged`; `compat` repeats them under another."""
 
+import time
 from collections.abc import Callable, Iterable
 
 import prometheus_client
@@ -44,13 +45,13 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 class Metrics:
     """All metrics of one frontend."""
 
-    def __init__(self, model_name: str, compat: str = "", index: int = 0):
+    def __init__(self, model_name: str, compat: str = "", index: int = 0, max_loras: int = 0):
         self._compat = compat
         labels = (model_name, "0")
         self._labels = (*labels, str(index))
         self._registry = CollectorRegistry()
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._engine_stats = _EngineStats(list(labels))
+        self._engine_stats = _EngineStats(list(labels), max_loras)
         self._registry.register(self._engine_stats)
         self._observe: dict[str, Callable[[float], None]] = {}
         for name, (text, buckets) in _HISTOGRAMS.items():
@@ -114,8 +115,9 @@ class Metrics:
 class _EngineStats(Collector):
     """Exports the engine's own figures, `stats`."""
 
-    def __init__(self, labels: list[str]):
+    def __init__(self, labels: list[str], max_loras: int):
         self.stats: SchedulerStats | None = None
+        self._max_loras = max_loras
         self._labels = labels
 
     def describe(self) -> Iterable[Metric]:
@@ -150,3 +152,14 @@ class _EngineStats(Collector):
             counter = CounterMetricFamily(f"paged:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)
             yield counter
+        if self._max_loras:
+            yield self._adapters(stats)
+
+    def _adapters(self, stats: SchedulerStats) -> Metric:
+        """The value is the time: of two series, the one with the later time is current."""
+        labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+        info = GaugeMetricFamily("paged:lora_requests_info", "LoRA adapters of requests", labels=labels)
+        waiting = ",".join(sorted(each.name for each in stats.adapters if each.num_waiting))
+        running = ",".join(sorted(each.name for each in stats.adapters if each.num_running))
+        info.add_metric([str(self._max_loras), waiting, running], time.time())
+        return info

@@ -110,7 +110,7 @@ class CompletionWriter:
             model=head.model,
             choices=choices,
             usage=self._usage(),
-            system_fingerprint=self._service.fingerprint,
+            system_fingerprint=self._service.fingerprint_of(head.model),
             timings=self._generation.timings() if self._body.timings_per_token else UNSET,
             warnings=head.warnings or UNSET,
         )
@@ -135,7 +135,8 @@ class CompletionWriter:
             if events:
                 yield events
         if options is not None and options.include_usage:
-            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._service.fingerprint)]
+            fingerprint = self._service.fingerprint_of(head.model)
+            yield [frames.without_choice(usage=self._usage(), system_fingerprint=fingerprint)]
         yield [DONE]
 
     def _usage(self) -> Usage:

@@ -46,6 +46,8 @@ class Terms(Protocol):
     def cache_salt(self) -> str | None: ...
     @property
     def timeout(self) -> float | None: ...
+    @property
+    def model(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
     if endpoint.translate is not None:
         raw, translated = await service.off_loop(len(raw), endpoint.translate, raw, lenient)
     body, warnings = await service.off_loop(len(raw), decode_body, endpoint.body, raw, lenient)
-    model = service.model_name(body.model)
+    model = await service.model_name(body.model)
     options = body.stream_options
     if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")
@@ -122,6 +124,7 @@ def terms_of(service: Service, sender: Sender, body: Terms) -> RequestTerms:
         tenant=sender.tenant.name,
         weight=sender.tenant.weight,
         timeout_s=body.timeout or sender.timeout_s() or 0.0,
+        adapter=service.adapter_of(body.model),
     )
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paged_serve.engine_core.simulation.adapters import with_adapters
 from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.scenario import draw_scenario
 from paged_serve.engine_core.simulation.simulator import simulate
@@ -28,6 +29,7 @@ def test_every_simulation_gives_each_request_its_output_alone():
     assert min(total.passes, total.paused, total.broken_workers, total.halts, total.retries) > 0
     assert min(total.slow_steps, total.clock_jumps, total.duplicates, total.late_aborts) > 0
     assert total.draft_tokens > total.accepted_tokens > 0
+    assert min(total.loads, total.refused, total.load_crashes) > 0
 
 
 @pytest.mark.parametrize("seed", [3, 14, 15])
@@ -90,4 +92,16 @@ def test_a_million_steps_of_attention_chunks_beside_other_kv_groups_hold_every_i
             total.add(simulate(seed)[0])
         seed += 1
     assert min(total.cached_tokens, total.preemptions, total.nans, total.worker_deaths) > 0
+    print(total)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_a_million_steps_of_lora_adapters_hold_every_invariant():
+    total, seed = Outcomes(), 4_000_000
+    while total.steps < NIGHTLY_STEPS:
+        if with_adapters(draw_scenario(seed)).adapters:
+            total.add(simulate(seed)[0])
+        seed += 1
+    assert min(total.loads, total.refused, total.load_crashes, total.worker_deaths, total.core_deaths) > 0
     print(total)

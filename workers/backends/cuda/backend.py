@@ -13,12 +13,14 @@ from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
+from ...layers.adapters.deltas import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
+from .adapters import CudaAdapterOps
 from .attention import CudaPagedAttention
 from .experts import CudaExperts
 from .fixed_rows import FixedRowsLinear
@@ -112,6 +114,9 @@ class CudaBackend:
 
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)
+
+    def adapter_ops(self) -> AdapterOps:
+        return CudaAdapterOps(self.launcher)
 
     def recurrences(self) -> Recurrences:
         return CudaRecurrences(self.launcher)
