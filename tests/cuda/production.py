@@ -45,7 +45,9 @@ LIMITS = {
     "join_experts": Limits(48),  # 256 threads: 5
     "latent_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
     "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
+    "mamba1_scan": Limits(255),
     "mamba2_scan": Limits(232),  # 128 threads: 2 with states of 512; of 128: 5
+    "norm_parts": Limits(40),
     "place_experts": Limits(32),  # 256 threads: 8
     "paged_attention": Limits(255, TENSOR_CORES),  # also limited by variant, see below
     "quantize_rows": Limits(40),  # 512 threads: 3
