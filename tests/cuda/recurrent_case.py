@@ -30,7 +30,12 @@ LAYERS = {
 }
 
 
-IN_CHECK = ("mamba 1, no whole columns", "mamba 1, decays read for each token", "mamba 2, no whole columns", "gated delta, no whole columns")
+IN_CHECK = (
+    "mamba 1, no whole columns",
+    "mamba 1, decays read for each token",
+    "mamba 2, no whole columns",
+    "gated delta, no whole columns",
+)
 
 
 class Convolution:

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.experts import Experts

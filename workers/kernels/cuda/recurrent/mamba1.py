@@ -66,7 +66,9 @@ def mamba1_scan(
     return out
 
 
-def norm_parts(launcher: Launcher, x: Tensor, weight: Tensor, sizes: tuple[int, int], eps: float, out: Tensor) -> Tensor:
+def norm_parts(
+    launcher: Launcher, x: Tensor, weight: Tensor, sizes: tuple[int, int], eps: float, out: Tensor
+) -> Tensor:
     """Set `out` as SelectiveScan.normed_parts has it; `sizes` are steps and state_size, rows may be strided."""
     steps, state_size = sizes
     assert x.shape == out.shape == (len(x), steps + 2 * state_size), x.shape
