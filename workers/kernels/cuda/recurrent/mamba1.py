@@ -5,8 +5,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ....checkpoint.recurrent.columns import state_shape
 from ....kv.state_rows import StateRows
+from ...shapes.recurrent import check_mamba1, check_norm_parts
 from ..kernel import SCALARS, Kernel, Launcher
 from .scans import MAX_DEPTH, MAX_WARPS, OUTPUTS_OF_WARP, scan_grid, scan_kernel
 from .state_rows import StateRowsParams, state_rows_params
@@ -49,14 +49,7 @@ def mamba1_scan(
     `per_channel` are the exponents of decays, with the shape of a state, d and dt_bias, both [channels]; all float32.
     """
     (tokens, channels), state_size = x.shape, b_and_c.shape[1] // 2
-    exponents, *vectors = per_channel
-    assert b_and_c.shape == (tokens, 2 * state_size), b_and_c.shape
-    assert dt.shape == out.shape == x.shape, (dt.shape, out.shape)
-    assert states.dtype == torch.float32, states.dtype
-    assert states.shape[1:] == exponents.shape == state_shape(1, channels, state_size), states.shape
-    assert all(each.shape == (channels,) for each in vectors)
-    assert all(each.dtype == torch.float32 and each.is_contiguous() for each in per_channel)
-    assert all(each.dtype == x.dtype and each.stride(1) == 1 for each in (x, dt, b_and_c, out))
+    check_mamba1(states, x, dt, b_and_c, per_channel, out)
     if tokens:
         kernel = mamba1_kernel(x.dtype, state_size)
         pointers = (each.data_ptr() for each in (out, x, dt, b_and_c, *per_channel))
@@ -70,13 +63,7 @@ def norm_parts(
     launcher: Launcher, x: Tensor, weight: Tensor, sizes: tuple[int, int], eps: float, out: Tensor
 ) -> Tensor:
     """Set `out` as SelectiveScan.normed_parts has it; `sizes` are steps and state_size, rows may be strided."""
-    steps, state_size = sizes
-    assert x.shape == out.shape == (len(x), steps + 2 * state_size), x.shape
-    assert x.dtype == out.dtype
-    assert x.stride(1) == out.stride(1) == 1
-    assert weight.dtype == torch.float32, weight.dtype
-    assert weight.shape == x.shape[1:], weight.shape
-    assert weight.is_contiguous()
+    check_norm_parts(x, weight, sizes, out)
     if len(x):
         pointers = out.data_ptr(), x.data_ptr(), weight.data_ptr()
         params = NormPartsParams(*pointers, out.stride(0), x.stride(0), *sizes, eps)

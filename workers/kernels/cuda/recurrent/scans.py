@@ -1,13 +1,13 @@
 """Recurrences with a state of float32 numbers for each output. A token's bits depend only on its request's tokens."""
 
 import ctypes
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ....checkpoint.recurrent.columns import LANES, state_shape
+from ....checkpoint.recurrent.columns import LANES
 from ....kv.state_rows import StateRows
+from ...shapes.recurrent import check_gated_delta, check_mamba2
 from ..kernel import SCALARS, Grid, Kernel, Launcher
 from .state_rows import StateRowsParams, state_rows_params
 
@@ -54,11 +54,7 @@ def mamba2_scan(
     `dt` and `out` may be strided.
     """
     heads, (head_dim, groups, state_size) = dt.shape[1], sizes
-    inner = heads * head_dim
-    assert heads % groups == 0, (heads, groups)
-    assert x.shape[1] == inner + 2 * groups * state_size, x.shape
-    assert out.shape[1] == inner, out.shape
-    _check(states, (heads, head_dim, state_size), (x, dt, out), per_head)
+    check_mamba2(states, x, dt, per_head, sizes, out)
     if len(x):
         kernel = mamba2_kernel(x.dtype, head_dim, state_size)
         pointers = (tensor.data_ptr() for tensor in (out, x, dt, *per_head))
@@ -85,12 +81,7 @@ def gated_delta(
     and value_dim. Rows of `x`, gates and `out` may be strided.
     """
     heads, (key_heads, key_dim, value_dim) = gates[0].shape[1], sizes
-    assert heads % key_heads == 0, (heads, key_heads)
-    assert x.shape[1] == 2 * key_heads * key_dim + heads * value_dim, x.shape
-    assert out.shape[1] == heads * value_dim, out.shape
-    assert gates[0].shape == gates[1].shape == (len(x), heads)
-    assert gates[0].stride(0) == gates[1].stride(0)
-    _check(states, (heads, value_dim, key_dim), (x, *gates, out), per_head)
+    check_gated_delta(states, x, gates, per_head, sizes, out)
     if len(x):
         kernel = gated_delta_kernel(x.dtype, value_dim, key_dim)
         pointers = (tensor.data_ptr() for tensor in (out, x, *gates, *per_head))
@@ -141,20 +132,3 @@ def scan_grid(kernel: Kernel, rows: StateRows, heads: int, outputs: int) -> Grid
     """Thread blocks of all outputs of all rows."""
     padded = -(-outputs // LANES) * LANES
     return heads * -(-padded // (kernel.threads // 32 * OUTPUTS_OF_WARP)), len(rows.kv_lens), 1
-
-
-def _check(
-    states: Tensor, sizes: tuple[int, int, int], of_tokens: Sequence[Tensor], per_head: Sequence[Tensor]
-) -> None:
-    """`sizes`: heads, outputs of each, and state numbers of each output."""
-    heads, outputs, depth = sizes
-    assert states.dtype == torch.float32, states.dtype
-    assert states.shape[1:] == state_shape(heads, outputs, depth), states.shape
-    for tensor in of_tokens:
-        assert tensor.dtype == of_tokens[0].dtype, tensor.dtype
-        assert len(tensor) == len(of_tokens[0]), tensor.shape
-        assert tensor.stride(1) == 1, tensor.stride()
-    for tensor in per_head:
-        assert tensor.dtype == torch.float32, tensor.dtype
-        assert tensor.shape == (heads,), tensor.shape
-        assert tensor.is_contiguous()
