@@ -48,7 +48,9 @@ LIMITS = {
     "lora_expand": Limits(64),  # 128 threads: 8
     "lora_look_up": Limits(40),  # 128 threads: 12
     "lora_shrink": Limits(96),  # 128 threads: 5
+    "mamba1_scan": Limits(255),
     "mamba2_scan": Limits(232),  # 128 threads: 2 with states of 512; of 128: 5
+    "norm_parts": Limits(40),
     "place_experts": Limits(32),  # 256 threads: 8
     "paged_attention": Limits(255, TENSOR_CORES),  # also limited by variant, see below
     "quantize_rows": Limits(40),  # 512 threads: 3

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.experts import Experts
@@ -27,10 +26,9 @@ from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
 from .latent import CudaLatentHeads, LatentPlans, check_latent_sizes
 from .ops import CudaOps
-from .recurrences import CudaRecurrences
+from .recurrences import CudaRecurrences, CudaSelectiveScan
 
 MAX_HEAD_DIM = 256
-WITHOUT_SELECTIVE_SCAN = "Mamba 1 has no CUDA kernels; use --device cpu"
 WITHOUT_RECURRENCES = (
     "recurrent layers on CUDA must be bfloat16 or float16, with attention heads of a multiple of 16 up to 256 dims; "
     "use --dtype bfloat16 or --device cpu"
@@ -122,7 +120,7 @@ class CudaBackend:
         return CudaRecurrences(self.launcher)
 
     def selective_scan(self) -> SelectiveScan:
-        raise ConfigError(WITHOUT_SELECTIVE_SCAN)
+        return CudaSelectiveScan(self.launcher)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)

@@ -66,7 +66,10 @@ class SelectiveScan(Protocol):
     """The operations of Mamba 1, with the promises of Recurrences."""
 
     def normed_parts(self, norms: PartNorms, x: Tensor) -> Tensor:
-        """`x` [tokens, steps + 2 * state_size] with each of its three parts normalised, rounded once, or a copy."""
+        """`x` [tokens, steps + 2 * state_size] with each of its three parts normalised, rounded once.
+
+        Without norms, `x` or a copy of it that outlives the next product.
+        """
         ...
 
     def scan(self, rows: StateRows, states: Tensor, weights: Mamba1, x: Tensor, dt: Tensor, b_and_c: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ...shapes.recurrent import check_gate
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
 from ..structs.recurrent import ScaleParams, SigmoidGateParams
@@ -12,9 +13,7 @@ SILU_GATE, SCALE = packer(SigmoidGateParams), packer(ScaleParams)
 
 def silu_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
     """Set `out` [rows, size] as Recurrences.silu_gated has it; rows may be strided."""
-    assert gate.shape == out.shape == x.shape
-    assert x.dtype == gate.dtype == out.dtype
-    assert x.stride(1) == gate.stride(1) == out.stride(1) == 1
+    check_gate(x, gate, out)
     strides = out.stride(0), x.stride(0), gate.stride(0)
     fields = SILU_GATE(out.data_ptr(), x.data_ptr(), gate.data_ptr(), *strides, *x.shape, DTYPE_CODES[x.dtype])
     pool.functions["silu_gate"](pool.handle, fields)
