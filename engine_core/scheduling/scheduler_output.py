@@ -36,4 +36,5 @@ def _new_row(sequence: Sequence) -> NewRow:
         eos_token_ids=tuple(sorted(sequence.eos_ids)),
         sampling_params=request.params,
         pooling_params=request.pooling,
+        history=b"" if request.pooling else request.chain_root,  # answers are kept apart like prefixes
     )
