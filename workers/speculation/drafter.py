@@ -44,7 +44,7 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class Learner(Protocol):
+class Learner(Drafter, Protocol):
     """A Drafter that learns from the text of rows."""
 
     def learn(self, plan: SchedulerOutput, rows: RequestRows, num_late: int) -> None:

@@ -110,9 +110,6 @@ def test_owners_with_equal_codes_stay_apart(monkeypatch):
     assert found(answers, 1, TEXT[:20])[1] == 20
 
 
-CODES = np.zeros(100, np.uint64)
-
-
 def test_the_most_frequent_path_is_taken():
     paths = [[1, 2, 3], [1, 5, 3], [4, 2, 2], [1, 5, NO_TOKEN]]
     assert most_frequent(np.array(paths, np.int32)).tolist() == [1, 5, 3]
