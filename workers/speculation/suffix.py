@@ -21,6 +21,7 @@ from .ngram import MAX_MATCH, longest_match
 
 MAX_COUNTED = 32  # places of the longest match, the latest
 MIN_SHARE = 0.2
+LONG_MATCH = 3  # tokens; after shorter matches there are as many drafts as agreed, after these twice as many
 
 
 @dataclass(slots=True)
@@ -74,7 +75,8 @@ class SuffixDrafter:
                 options, length = others, others_length
             elif others_length == length and len(others):
                 options = np.concatenate((options, others))
-        return most_frequent(options[:, : min(length, request.most)])
+        most = 2 * length if length >= LONG_MATCH else length
+        return most_frequent(options[:, : min(most, request.most)])
 
 
 def repeated(tokens: NDArray[np.int32], ends: NDArray[np.int64], most: int) -> NDArray[np.int32]:

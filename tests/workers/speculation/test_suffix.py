@@ -193,4 +193,11 @@ def test_the_answer_given_most_often_is_drafted():
 def test_without_memory_a_row_is_drafted_from_its_own_text():
     server = Server(num_tokens=0)
     server.start(0, [1, 2, 3, 4, 1, 2, 3], MINE)
-    assert server.drafts(0) == [4, 1, 2]
+    assert server.drafts(0) == [4, 1, 2, 3, 4, 1]
+
+
+def test_a_longer_match_has_more_drafts():
+    server = Server()
+    for agreeing, drafts in ((1, 1), (2, 2), (3, 6), (4, 8)):
+        server.start(0, [*TEXT, 1, *TEXT[10 : 10 + agreeing]], b"")
+        assert server.drafts(0) == TEXT[10 + agreeing :][:drafts]
