@@ -62,6 +62,8 @@ def num_drafts_of(config: Config, kv_groups: tuple[KVGroup, ...]) -> int:
     if config.speculation.method == "off":
         return 0
     if any(group.is_state for group in kv_groups):
+        if config.speculation.method == "auto":
+            return 0
         raise ConfigError(
             f"speculation.method={config.speculation.method!r} does not work with this model: it has recurrent layers, "
             f"whose states cannot go back behind a draft that was not accepted. Start with --speculative off"

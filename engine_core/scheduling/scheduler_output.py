@@ -37,4 +37,5 @@ def _new_row(sequence: Sequence) -> NewRow:
         sampling_params=request.params,
         pooling_params=request.pooling,
         adapter=request.place,
+        history=b"" if request.pooling else request.chain_root,  # answers are kept apart like prefixes
     )

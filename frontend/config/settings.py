@@ -192,6 +192,14 @@ SETTINGS = (
         "N",
     ),
     Setting(
+        "Speculation",
+        "speculation.history_tokens",
+        ("--speculative-history-tokens",),
+        "Tokens of earlier answers that drafts may come from, with suffix and auto. Rows find answers only where they "
+        "may share prefixes: of the same API key and cache_salt.",
+        "N",
+    ),
+    Setting(
         "Devices",
         "parallel.tensor_parallel_size",
         ("--tensor-parallel-size", "--tp", "-tp"),

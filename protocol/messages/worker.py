@@ -66,6 +66,7 @@ from .sampling_params import SamplingParams
 
 MAX_KV_GROUPS = 256
 Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
+History = Annotated[bytes, Meta(max_length=32)]
 
 
 class NewRow(Record, frozen=True):
@@ -81,6 +82,7 @@ class NewRow(Record, frozen=True):
     sampling_params: SamplingParams
     pooling_params: PoolingParams | None = None  # the row ends with a vector and samples nothing
     adapter: AdapterPlace = 0  # of the LoRA adapter that the row is computed with
+    history: History = b""  # rows with the same one may be drafted from each other's answers; b"": from its own text
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, *self.block_tables)

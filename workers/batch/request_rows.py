@@ -97,6 +97,12 @@ class RequestRows:
         self.length[rows] += 1
         self.fill(rows, places, token_ids)
 
+    def append_runs(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Append sampled tokens to rows that may occur several times, with places 0, 1, ... in ascending order."""
+        self.token_ids[rows, self.length[rows] + places] = token_ids
+        self.sampling.append(rows, token_ids)
+        self.length += np.bincount(rows, minlength=len(self.length))
+
     def fill(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Store late tokens at these places of distinct rows, whose lengths already include them."""
         self.token_ids[rows, places] = token_ids

@@ -127,6 +127,7 @@ class ModelRunner:
         """Put the step on the device's stream. Waits for earlier steps only if sampling needs their tokens."""
         started = time.perf_counter()
         plan = self._table_units.of(plan)
+        self._verification.learn(plan, num_late=len(self._unknown))
         self._device_rows.apply(plan, self._rows.apply(plan))
         self._pooling.apply(plan.new_rows)
         if verifies(plan.chunks):

@@ -6,6 +6,7 @@ from paged_serve.protocol.messages.config import SpeculationConfig
 
 from .drafter import Drafter
 from .ngram import NgramDrafter
+from .suffix import SuffixDrafter
 
 
 def drafter_of(config: SpeculationConfig) -> Drafter | None:
@@ -15,5 +16,7 @@ def drafter_of(config: SpeculationConfig) -> Drafter | None:
             return None
         case "ngram":
             return NgramDrafter()
+        case "suffix" | "auto":
+            return SuffixDrafter(config.history_tokens)
         case _:
             assert_never(config.method)

@@ -17,15 +17,19 @@ SEEDS = range(40, 44)
 sample_one, sample, make, next_positions = Rounds._sample, Verification.sample, Drafts.make, RequestRows.next_positions
 
 
-def with_another_random_number(rounds, logits, places, rows):
+def with_another_random_number(rounds, logits, places, rows, ahead):
     """That of an earlier position."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RequestRows, "next_positions", lambda state, of: next_positions(state, of) // 2)
-        return sample_one(rounds, logits, places, rows)
+        return sample_one(rounds, logits, places, rows, ahead)
 
 
-def with_logits_of_the_first_position(rounds, logits, places, rows):
-    return sample_one(rounds, logits, np.maximum(places - 1, 0), rows)
+def with_the_random_number_of_the_first_position(rounds, logits, places, rows, ahead):
+    return sample_one(rounds, logits, places, rows, np.zeros_like(ahead))
+
+
+def with_logits_of_the_first_position(rounds, logits, places, rows, ahead):
+    return sample_one(rounds, logits, np.maximum(places - 1, 0), rows, ahead)
 
 
 def counting_drafts(drafts, chunks):
@@ -37,10 +41,10 @@ def counting_drafts(drafts, chunks):
     return made
 
 
-def accepting_everything(rounds, logits, places, rows):
+def accepting_everything(rounds, logits, places, rows, ahead):
     """Each draft continues its row, whatever was sampled."""
-    found, _ = sample_one(rounds, logits, places, rows)
-    return found, np.array([int(rounds._state.token_ids[row, rounds._state.length[row]]) for row in rows])
+    found, _ = sample_one(rounds, logits, places, rows, ahead)
+    return found, rounds._state.token_ids[rows, rounds._state.length[rows] + ahead].astype(np.int64)
 
 
 def starting_from_another_token(verification, logits, step):
@@ -52,6 +56,7 @@ def starting_from_another_token(verification, logits, step):
 
 BUGS = [
     (Rounds, "_sample", with_another_random_number),
+    (Rounds, "_sample", with_the_random_number_of_the_first_position),
     (Rounds, "_sample", with_logits_of_the_first_position),
     (Rounds, "_sample", accepting_everything),
     (Drafts, "make", counting_drafts),
