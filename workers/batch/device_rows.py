@@ -36,10 +36,11 @@ class StagedStep:
     kv_lens: Tensor  # [rows] i32; 0 for padding
     slots: Sequence[Tensor]  # for each KV group [tokens] i64; NO_SLOT for padding
     num_decode_rows: int
+    stored_lens: Tensor | None  # [rows] i32; None: there are no drafts
 
 
-NUM_STAGED = 7  # arrays besides the slots
-STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 2 * 8 + 2 * 4
+NUM_STAGED = 8  # arrays besides the slots
+STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 2 * 8 + 3 * 4
 STAGED_BYTES_OF_SLOT = 8
 STAGED_BYTES_BETWEEN = 4 + NUM_STAGED * ALIGNMENT
 
@@ -58,6 +59,7 @@ class DeviceRows:
         num_groups: int = 1,
     ):
         max_blocks = -(-max_len // block_size)
+        self.device = device
         self.last_token = torch.zeros(num_rows, dtype=torch.int64, device=device)
         # A row's tables are contiguous, so that the tables of all groups are gathered at once.
         self.block_tables = torch.zeros((num_rows, num_groups * max_blocks), dtype=torch.int32, device=device)
@@ -119,12 +121,13 @@ class DeviceRows:
             staged = _padded(arrays, more)
         else:
             of_rows = arrays.rows, arrays.logit_tokens, arrays.sampled_rows, arrays.row_starts, arrays.kv_lens
-            staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots
-        token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, *slots = self._steps.put(staged)
+            stored = () if arrays.stored_lens is None else (arrays.stored_lens,)
+            staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots, *stored
+        token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, *rest = self._steps.put(staged)
+        slots, stored_lens = rest[: self._num_groups], rest[self._num_groups :]
         num_decode_rows = arrays.num_decode_rows + more
-        return StagedStep(
-            token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, slots, num_decode_rows
-        )
+        of_rows = rows, logit_tokens, sampled_rows, row_starts, kv_lens
+        return StagedStep(token_ids, positions, *of_rows, slots, num_decode_rows, *stored_lens or [None])
 
     def batch(self, step: StagedStep, longest: int) -> InputBatch:
         """The inputs of the step, with the tokens that only the device has. It never waits: a graph may contain it."""
@@ -147,7 +150,12 @@ class DeviceRows:
             slots=step.slots,
             logit_tokens=step.logit_tokens,
             num_decode_rows=step.num_decode_rows,
+            stored_lens=step.stored_lens,
         )
+
+    def tables_of(self, rows: Tensor) -> Sequence[Tensor]:
+        """The block tables of `rows` [n] i64 in each KV group, [n, max_blocks] i32."""
+        return self.block_tables[rows].view(len(rows), self._num_groups, self._max_blocks).unbind(1)
 
     def _place_of_tables(self, num_rows: int) -> tuple[Tensor, Sequence[Tensor]]:
         tables = self._gathered_tables[:num_rows]

@@ -26,6 +26,7 @@ class InputBatch:
     logit_tokens: Tensor  # [logits] i64, indices into tokens
     num_decode_rows: int  # the first rows; each has exactly one token
     token_types: Tensor | None = None  # [tokens] i64, for encoders with token types; None: all are 0
+    stored_lens: Tensor | None = None  # [rows] i32, kv_lens without drafts; None: there are no drafts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,7 @@ class StepArrays:
     sampled_rows: NDArray[np.int64]  # [sampled] rows whose last token is in the step
     logit_tokens: NDArray[np.int64]  # [logits] indices into tokens: of each sampled row its last, or several (drafts)
     num_decode_rows: int  # the first rows, whose tokens the device may know alone
+    stored_lens: NDArray[np.int32] | None = None  # [rows], kv_lens without drafts; None: there are no drafts
 
 
 def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> StepArrays:
