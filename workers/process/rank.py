@@ -21,7 +21,15 @@ from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
-from ..kv.budget import blocks_that_fit, cache_dtype, expert_rows_bytes, host_budget, layout_of, max_model_len
+from ..kv.budget import (
+    blocks_that_fit,
+    cache_dtype,
+    draft_inputs_bytes,
+    expert_rows_bytes,
+    host_budget,
+    layout_of,
+    max_model_len,
+)
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from ..models.loading import device_of, load_model
@@ -133,17 +141,18 @@ class Rank:
             return 0
         if self._platform is not None:
             return self._platform.free_bytes(self._group.rank)
+        drafts = draft_inputs_bytes(self._config, self._model.geometry, self._group.size)
         if self._model.device == "cuda":
             from ..runner.cuda_memory import cuda_budget
 
-            return cuda_budget(self._config, self._model, self._group, CudaDevice())
+            return cuda_budget(self._config, self._model, self._group, CudaDevice()) - drafts
         if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
             raise ConfigError(
                 f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, but this "
                 "model runs on the CPU; set kv_cache_memory_bytes instead"
             )
         tokens = self._config.scheduler.max_num_batched_tokens
-        reserved = expert_rows_bytes(self._model.geometry, tokens)
+        reserved = drafts + expert_rows_bytes(self._model.geometry, tokens)
         return host_budget(free_host_bytes(), self._group.size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:

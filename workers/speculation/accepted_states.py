@@ -33,12 +33,23 @@ class AcceptedStates:
         if arrays.stored_lens is None or not num_accepted.any():
             return
         rows = step.verified_rows[num_accepted > 0]
-        num_accepted = num_accepted[num_accepted > 0]
-        # Tokens belong to rows without gaps between these, so the tokens before each row's drafts are a row of padding.
-        row_starts, kv_lens = np.zeros(2 * len(rows) + 1, np.int32), np.zeros(2 * len(rows), np.int32)
-        row_starts[1::2] = arrays.row_starts[rows] + 1 - step.draft_tokens.start
-        row_starts[2::2] = row_starts[1::2] + num_accepted
-        kv_lens[1::2] = arrays.stored_lens[rows] + num_accepted
-        on_device = [torch.from_numpy(each).to(self._rows.device) for each in (row_starts, kv_lens)]
+        first_drafts = arrays.row_starts[rows] + 1 - step.draft_tokens.start
+        spans = accepted_spans(first_drafts, arrays.stored_lens[rows], num_accepted[num_accepted > 0])
+        on_device = [torch.from_numpy(each).to(self._rows.device) for each in spans]
         tables = self._rows.tables_of(torch.from_numpy(np.repeat(arrays.rows[rows], 2)).to(self._rows.device))
         self._inputs.again(lambda group: StateRows(tables[group], *on_device, self._block_size, group=group))
+
+
+def accepted_spans(
+    first_drafts: NDArray[np.int32], stored_lens: NDArray[np.int32], num_accepted: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """`row_starts` [2n + 1] and `kv_lens` [2n] of StateRows for the accepted drafts of n rows, ascending tokens.
+
+    Rows have no gaps between them, so before each is a row of padding with the tokens that are not computed again.
+    """
+    num_rows = len(num_accepted)
+    row_starts, kv_lens = np.zeros(2 * num_rows + 1, np.int32), np.zeros(2 * num_rows, np.int32)
+    row_starts[1::2] = first_drafts
+    row_starts[2::2] = first_drafts + num_accepted
+    kv_lens[1::2] = stored_lens + num_accepted
+    return row_starts, kv_lens

@@ -1,4 +1,7 @@
-"""Products of elements: of rows with gates, and of columns with constants; and copies of rows. A row's bits depend only on that row."""
+"""Products of elements: of rows with gates, and of columns with constants; and copies of rows.
+
+A row's bits depend only on that row.
+"""
 
 import torch
 from torch import Tensor
