@@ -82,7 +82,7 @@ def speculated(requests: Requests, recurrences, states, run, seed: int) -> list[
             spans = accepted_spans(starts[:-1] + 1, stored_lens, np.array(accepted))
             of_spans = map(torch.from_numpy, spans)
             again = StateRows(tables.repeat_interleave(2, 0), *of_spans, requests.block_size)
-            kept.again(lambda group: again)
+            kept.again({0: again}.__getitem__)
     return [torch.cat(own) for own in found]
 
 
