@@ -98,8 +98,9 @@ class SpeculationConfig(_Layer, frozen=True):
     """Several tokens of a row in one step, by verified drafts. Outputs are the same bytes with any settings."""
 
     # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens
-    method: Literal["off", "ngram"] = "off"
+    method: Literal["off", "ngram", "draft"] = "off"  # draft: a smaller model
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
+    draft_model: str = ""  # the folder of that model, which has the same vocabulary
 
 
 class LoraConfig(_Layer, frozen=True):

@@ -39,6 +39,7 @@ from ..runner.steps import Steps
 from ..sampling.logits_processors import Classes
 from ..speculation.methods import drafter_of
 from .arithmetic import arithmetic
+from .draft_model import DraftModel, draft_model_of
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of
 from .warm_up import warm_up
@@ -60,6 +61,7 @@ class Rank:
         grammars: Grammars | None,
         load_s: float,
         platform: Platform | None = None,
+        draft_model: DraftModel | None = None,
     ):
         self._config = config
         self._group = group
@@ -67,6 +69,7 @@ class Rank:
         self._pool = pool
         self._grammars = grammars
         self._platform = platform
+        self._draft_model = draft_model
         self._load_s = load_s
         self._steps: Steps | None = None
         self._num_blocks = 0
@@ -88,7 +91,8 @@ class Rank:
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform)
+        draft_model = draft_model_of(config, folder, model, pool, index)
+        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, draft_model)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
@@ -153,6 +157,7 @@ class Rank:
             )
         tokens = self._config.scheduler.max_num_batched_tokens
         reserved = drafts + expert_rows_bytes(self._model.geometry, tokens)
+        reserved += 0 if self._draft_model is None else self._draft_model.cache_bytes
         return host_budget(free_host_bytes(), self._group.size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
@@ -176,7 +181,8 @@ class Rank:
         model, scheduler = self._model, self._config.scheduler
         names = self._config.model.plugins
         processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
-        of_sampling = self._grammars, processors, drafter_of(self._config.speculation)
+        of_model = None if self._draft_model is None else self._draft_model.drafter(scheduler)
+        of_sampling = self._grammars, processors, drafter_of(self._config.speculation, of_model)
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps
 

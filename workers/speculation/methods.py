@@ -8,12 +8,14 @@ from .drafter import Drafter
 from .ngram import NgramDrafter
 
 
-def drafter_of(config: SpeculationConfig) -> Drafter | None:
-    """The drafter of the configured method; None: there are no drafts."""
+def drafter_of(config: SpeculationConfig, of_model: Drafter | None = None) -> Drafter | None:
+    """The drafter of the configured method; None: there are no drafts. `of_model` uses the draft model, on rank 0."""
     match config.method:
         case "off":
             return None
         case "ngram":
             return NgramDrafter()
+        case "draft":
+            return of_model
         case _:
             assert_never(config.method)
