@@ -58,7 +58,8 @@ def speculated(requests: Requests, recurrences, states, run, seed: int) -> list[
     """The results of all tokens, computed in steps of one token and random drafts; rejected ones are other inputs."""
     rng, kept, done = random.Random(seed), DraftInputs(), [0] * len(requests.inputs)
     found: list[list[torch.Tensor]] = [[] for _ in done]
-    while rows := [row for row, length in enumerate(requests.lengths()) if done[row] < length and rng.random() < 0.8]:
+    while going := [row for row, length in enumerate(requests.lengths()) if done[row] < length]:
+        rows = rng.sample(going, rng.randint(1, len(going)))
         left = [requests.lengths()[row] - done[row] - 1 for row in rows]
         accepted = [min(rest, rng.choice((0, 0, 1, 3, MOST))) for rest in left]
         drafted = [count + rng.choice((0, 2, 20)) for count in accepted]
@@ -75,7 +76,7 @@ def speculated(requests: Requests, recurrences, states, run, seed: int) -> list[
         of_rows = [torch.from_numpy(each) for each in (starts, stored_lens + np.array(drafted, np.int32), stored_lens)]
         kept.tokens = slice(0, int(starts[-1]))
         out = run(recurrences, StateRows(tables, *of_rows[:2], requests.block_size, of_rows[2], kept), states, *inputs)
-        for row, start, count in zip(rows, starts.tolist(), accepted, strict=True):
+        for row, start, count in zip(rows, starts[:-1].tolist(), accepted, strict=True):
             found[row].append(out[start : start + count + 1].clone())
             done[row] += count + 1
         if any(accepted):
