@@ -139,7 +139,7 @@ def test_what_cannot_draft_is_refused_by_name(model, folder, pool, tmp_path):
     write_tokenizer(tmp_path / "words", {"a": 0})
     own = structs.replace(config_for(words).model, tokenizer=str(tmp_path))
     write_tokenizer(tmp_path, {"b": 0})
-    with pytest.raises(ConfigError, match="its tokenizer.json has another vocabulary than"):
+    with pytest.raises(ConfigError, match=r"its tokenizer\.json has another vocabulary than"):
         draft_model_of(structs.replace(config_for(words), model=own), words, model, pool, rank=0)
     with pytest.raises(ConfigError, match="lower max_model_len or use a smaller model"):
         DraftModel.load(config_for(folder), Path(folder), model.geometry, pool, free_bytes=1000)
