@@ -52,11 +52,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--method", default="ngram")
+    parser.add_argument("--draft-model", default="", help="a folder, with --method draft; MODEL itself: all are right")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     with (
         LLM(options.model, max_model_len=2048) as off,
-        LLM(options.model, max_model_len=2048, speculative=options.method) as on,
+        LLM(options.model, max_model_len=2048, speculative=options.method, draft_model=options.draft_model) as on,
     ):
         for _ in range(options.rounds):
             for load in loads():

@@ -124,10 +124,10 @@ class DeviceRows:
             stored = () if arrays.stored_lens is None else (arrays.stored_lens,)
             staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots, *stored
         token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, *rest = self._steps.put(staged)
-        slots, stored_lens = rest[: self._num_groups], rest[self._num_groups :]
+        slots, stored_lens = rest[: self._num_groups], None if arrays.stored_lens is None else rest[-1]
         num_decode_rows = arrays.num_decode_rows + more
         of_rows = rows, logit_tokens, sampled_rows, row_starts, kv_lens
-        return StagedStep(token_ids, positions, *of_rows, slots, num_decode_rows, *stored_lens or [None])
+        return StagedStep(token_ids, positions, *of_rows, slots, num_decode_rows, stored_lens)
 
     def batch(self, step: StagedStep, longest: int) -> InputBatch:
         """The inputs of the step, with the tokens that only the device has. It never waits: a graph may contain it."""

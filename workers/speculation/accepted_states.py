@@ -35,9 +35,9 @@ class AcceptedStates:
         rows = step.verified_rows[num_accepted > 0]
         first_drafts = arrays.row_starts[rows] + 1 - step.draft_tokens.start
         spans = accepted_spans(first_drafts, arrays.stored_lens[rows], num_accepted[num_accepted > 0])
-        on_device = [torch.from_numpy(each).to(self._rows.device) for each in spans]
+        row_starts, kv_lens = (torch.from_numpy(each).to(self._rows.device) for each in spans)
         tables = self._rows.tables_of(torch.from_numpy(np.repeat(arrays.rows[rows], 2)).to(self._rows.device))
-        self._inputs.again(lambda group: StateRows(tables[group], *on_device, self._block_size, group=group))
+        self._inputs.again(lambda group: StateRows(tables[group], row_starts, kv_lens, self._block_size, group=group))
 
 
 def accepted_spans(
