@@ -94,9 +94,12 @@ def measure(llm: LLM, load: Load, number: int) -> tuple[float, list[list[int]]]:
     return sum(map(len, tokens)) / seconds, tokens
 
 
-def measure_all(model: str, method: str, kinds: Sequence[str], rounds: int) -> dict[str, float]:
+def measure_all(model: str, method: str, draft_model: str, kinds: Sequence[str], rounds: int) -> dict[str, float]:
     results = {}
-    with LLM(model, max_model_len=2048) as off, LLM(model, max_model_len=2048, speculative=method) as on:
+    with (
+        LLM(model, max_model_len=2048) as off,
+        LLM(model, max_model_len=2048, speculative=method, draft_model=draft_model) as on,
+    ):
         for load in LOADS:
             if kinds and load.kind not in kinds:
                 continue
@@ -132,13 +135,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--method", default="suffix")
+    parser.add_argument("--draft-model", default="", help="a folder, with --method draft; MODEL itself: all are right")
     parser.add_argument("--kinds", default="", help="of loads, separated by commas; all by default")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     kinds = options.kinds.split(",") if options.kinds else []
     results = {}
     if kinds != ["json"]:
-        results = measure_all(options.model, options.method, kinds, options.rounds)
+        results = measure_all(options.model, options.method, options.draft_model, kinds, options.rounds)
     if not kinds or "json" in kinds:
         results["json"] = round(json_steps(options.method), 2)
     print(json.dumps({"model": options.model, "method": options.method, "times": results}))

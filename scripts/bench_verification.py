@@ -24,6 +24,7 @@ from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.distributed.allocator import keep_freed_memory
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.model import Model
 from paged_serve.workers.models.loading import load_model
@@ -54,8 +55,10 @@ class Rows:
     """Requests of CONTEXT random tokens each."""
 
     def __init__(self, model: Model, count: int, length: int, drafter: FixedDrafter):
-        blocks = -(-length // BLOCK_SIZE)
-        cache = KVCache.allocate(model.geometry, count * blocks, BLOCK_SIZE)
+        layout = CacheLayout.of(model.geometry, length, BLOCK_SIZE)
+        blocks, groups = -(-length // layout.block_size), len(layout.groups.windows)
+        shape = model.geometry, count * groups * blocks, layout.block_size
+        cache = KVCache.allocate(*shape, groups=layout.groups)
         scheduler = SchedulerConfig(max_num_seqs=count)
         self.runner: ModelRunner = host_runner(model, cache, TensorParallelGroup(), scheduler, length, drafter=drafter)
         self.all = pack_ids(range(count))
@@ -63,8 +66,9 @@ class Rows:
         self.texts: list[list[int]] = []
         for row in range(count):
             tokens = rng.integers(0, model.geometry.vocab_size, CONTEXT).tolist()
-            ids = pack_ids(range(row * blocks, (row + 1) * blocks))
-            new = (NewRow(row, pack_ids(tokens), CONTEXT, 0, (ids,), row, (), SamplingParams(temperature=0.0)),)
+            tables = range(row * groups, (row + 1) * groups)
+            ids = tuple(pack_ids(range(table * blocks, (table + 1) * blocks)) for table in tables)
+            new = (NewRow(row, pack_ids(tokens), CONTEXT, 0, ids, row, (), SamplingParams(temperature=0.0)),)
             output = self.runner.execute(SchedulerOutput(0, 1, new, chunks=(Chunk(row, CONTEXT),)))
             self.texts.append([*tokens, *unpack_ids(output.token_ids)])
         self.count = count

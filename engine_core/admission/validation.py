@@ -57,18 +57,9 @@ def fitting_model_len(
     return min(max_model_len, capacity)
 
 
-def num_drafts_of(config: Config, kv_groups: tuple[KVGroup, ...]) -> int:
-    """The most drafts of a row in one step; 0 without speculation. Raises ConfigError for a model that cannot."""
-    if config.speculation.method == "off":
-        return 0
-    if any(group.is_state for group in kv_groups):
-        if config.speculation.method == "auto":
-            return 0
-        raise ConfigError(
-            f"speculation.method={config.speculation.method!r} does not work with this model: it has recurrent layers, "
-            f"whose states cannot go back behind a draft that was not accepted. Start with --speculative off"
-        )
-    return config.speculation.num_drafts
+def num_drafts_of(config: Config) -> int:
+    """The most drafts of a row in one step; 0 without speculation."""
+    return 0 if config.speculation.method == "off" else config.speculation.num_drafts
 
 
 @dataclass(frozen=True, slots=True)

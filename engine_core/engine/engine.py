@@ -68,7 +68,7 @@ class EngineCore:
         is_causal = not facts.pooling.is_bidirectional
         events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
         self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal, events)
-        num_drafts = num_drafts_of(config, facts.kv_groups)
+        num_drafts = num_drafts_of(config)
         loras = config.lora.max_loras
         self.scheduler = Scheduler(
             self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=num_drafts, max_loras=loras

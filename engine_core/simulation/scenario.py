@@ -160,10 +160,9 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:
-    """Half of the models that can speculate do."""
+    """Half of the scenarios speculate."""
     num_drafts = rng.choice((0, 0, 0, 1, 4, 8))
-    is_able = not any(group.is_state for group in scenario.facts.kv_groups)
-    if not (num_drafts and is_able):
+    if not num_drafts:
         return scenario
     return replace(
         scenario,

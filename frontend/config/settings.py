@@ -200,6 +200,13 @@ SETTINGS = (
         "N",
     ),
     Setting(
+        "Speculation",
+        "speculation.draft_model",
+        ("--draft-model",),
+        "Folder of the model that makes drafts, with --speculative draft.",
+        "FOLDER",
+    ),
+    Setting(
         "Devices",
         "parallel.tensor_parallel_size",
         ("--tensor-parallel-size", "--tp", "-tp"),

@@ -98,10 +98,11 @@ class SpeculationConfig(_Layer, frozen=True):
     """Several tokens of a row in one step, by verified drafts. Outputs are the same bytes with any settings."""
 
     # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens; suffix:
-    # also earlier answers; auto: like suffix, and off for models that cannot verify drafts
-    method: Literal["off", "ngram", "suffix", "auto"] = "off"
+    # also earlier answers; auto: like suffix; draft: a smaller model
+    method: Literal["off", "ngram", "suffix", "draft", "auto"] = "off"
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
     history_tokens: Annotated[int, Meta(ge=0, le=1 << 28)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
+    draft_model: Text = ""  # the folder of the smaller model, which has the same vocabulary
 
 
 class LoraConfig(_Layer, frozen=True):

@@ -35,7 +35,9 @@ The layers of a *state group* are recurrent: instead of keys and values they kee
 state after the last computed token among positions [i * block_size, (i + 1) * block_size). The token at position p
 starts from the state in block (p - 1) // block_size, or from zero if p = 0, and leaves its own in block
 p // block_size; so a worker leaves the state at each border of blocks that a chunk crosses. A full block is never
-written again: the prefix cache shares it like any other block.
+written again: the prefix cache shares it like any other block. Drafts count as computed once they are accepted: after
+a step that verifies, the row's blocks hold the states up to its last accepted draft, and no block one after a draft
+that was not accepted.
 """
 
 from typing import Annotated, Literal

@@ -37,12 +37,13 @@ class StagedStep:
     kv_lens: Tensor  # [rows] i32; 0 for padding
     slots: Sequence[Tensor]  # for each KV group [tokens] i64; NO_SLOT for padding
     num_decode_rows: int
+    stored_lens: Tensor | None = None  # [rows] i32; None: there are no drafts
     adapters: AdapterGroups | None = None  # as in InputBatch
     logit_adapters: AdapterGroups | None = None
 
 
-NUM_STAGED = 7  # arrays besides the slots
-STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 2 * 8 + 2 * 4
+NUM_STAGED = 8  # arrays besides the slots
+STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 2 * 8 + 3 * 4
 STAGED_BYTES_OF_SLOT = 8
 STAGED_BYTES_OF_ADAPTER = 2 * 4 * 4  # of a token, if there are adapters
 STAGED_BYTES_BETWEEN = 4 + NUM_STAGED * ALIGNMENT
@@ -63,6 +64,7 @@ class DeviceRows:
         adapters: Adapting = "never",
     ):
         max_blocks = -(-max_len // block_size)
+        self.device = device
         self.last_token = torch.zeros(num_rows, dtype=torch.int64, device=device)
         # A row's tables are contiguous, so that the tables of all groups are gathered at once.
         self.block_tables = torch.zeros((num_rows, num_groups * max_blocks), dtype=torch.int32, device=device)
@@ -127,25 +129,17 @@ class DeviceRows:
             staged = _padded(arrays, more)
         else:
             of_rows = arrays.rows, arrays.logit_tokens, arrays.sampled_rows, arrays.row_starts, arrays.kv_lens
-            staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots
+            stored = () if arrays.stored_lens is None else (arrays.stored_lens,)
+            staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots, *stored
         groups = self._groups_of(arrays, more)
         on_device = self._steps.put((*staged, *(table for table, _ in groups)))
         token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, *rest = on_device
-        slots, tables = rest[: self._num_groups], rest[self._num_groups :]
-        adapters = [AdapterGroups(table, most) for table, (_, most) in zip(tables, groups, strict=True)]
+        slots, rest = rest[: self._num_groups], rest[self._num_groups :]
+        stored_lens = None if arrays.stored_lens is None else rest.pop(0)
+        adapters = [AdapterGroups(table, most) for table, (_, most) in zip(rest, groups, strict=True)]
         num_decode_rows = arrays.num_decode_rows + more
-        return StagedStep(
-            token_ids,
-            positions,
-            rows,
-            logit_tokens,
-            sampled_rows,
-            row_starts,
-            kv_lens,
-            slots,
-            num_decode_rows,
-            *adapters,
-        )
+        of_rows = rows, logit_tokens, sampled_rows, row_starts, kv_lens
+        return StagedStep(token_ids, positions, *of_rows, slots, num_decode_rows, stored_lens, *adapters)
 
     def _groups_of(self, arrays: StepArrays, more: int) -> list[tuple[NDArray[np.int32], int]]:
         """The groups of the tokens and of the logits, with `more` rows of padding; none if the step has no adapters.
@@ -187,7 +181,12 @@ class DeviceRows:
             num_decode_rows=step.num_decode_rows,
             adapters=step.adapters,
             logit_adapters=step.logit_adapters,
+            stored_lens=step.stored_lens,
         )
+
+    def tables_of(self, rows: Tensor) -> Sequence[Tensor]:
+        """The block tables of `rows` [n] i64 in each KV group, [n, max_blocks] i32."""
+        return self.block_tables[rows].view(len(rows), self._num_groups, self._max_blocks).unbind(1)
 
     def _place_of_tables(self, num_rows: int) -> tuple[Tensor, Sequence[Tensor]]:
         tables = self._gathered_tables[:num_rows]

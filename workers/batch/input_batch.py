@@ -42,6 +42,7 @@ class InputBatch:
     token_types: Tensor | None = None  # [tokens] i64, for encoders with token types; None: all are 0
     adapters: AdapterGroups | None = None  # of the tokens; None: no row has an adapter
     logit_adapters: AdapterGroups | None = None  # of the hidden states `logit_tokens`, likewise
+    stored_lens: Tensor | None = None  # [rows] i32, kv_lens without drafts; None: there are no drafts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +60,7 @@ class StepArrays:
     logit_tokens: NDArray[np.int64]  # [logits] indices into tokens: of each sampled row its last, or several (drafts)
     num_decode_rows: int  # the first rows, whose tokens the device may know alone
     adapters: NDArray[np.int32] | None = None  # [tokens] the place of each token's adapter; None: 0 everywhere
+    stored_lens: NDArray[np.int32] | None = None  # [rows], kv_lens without drafts; None: there are no drafts
 
 
 def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> StepArrays:

@@ -1,7 +1,7 @@
 """The paged KV cache of one rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ..checkpoint.geometry import Geometry
 from ..distributed.huge_pages import allocate
+from .draft_inputs import DraftInputs
 from .kv_groups import KVGroups
 
 ONE_LAYER = KVGroups.whole(1)
@@ -41,6 +42,7 @@ class KVCache:
     states: Sequence[
         Tensor
     ] = ()  # by layer: [num_blocks, bytes of a state] uint8, or 0 blocks; empty: no layer has one
+    draft_inputs: DraftInputs = field(default_factory=DraftInputs)  # of the last step with drafts, for its states
 
     @classmethod
     def allocate(

@@ -22,7 +22,15 @@ from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
-from ..kv.budget import blocks_that_fit, cache_dtype, expert_rows_bytes, host_budget, layout_of, max_model_len
+from ..kv.budget import (
+    blocks_that_fit,
+    cache_dtype,
+    draft_inputs_bytes,
+    expert_rows_bytes,
+    host_budget,
+    layout_of,
+    max_model_len,
+)
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from ..models.loading import device_of, load_model
@@ -32,6 +40,7 @@ from ..runner.steps import Steps
 from ..sampling.logits_processors import Classes
 from ..speculation.methods import drafter_of
 from .arithmetic import arithmetic
+from .draft_model import DraftModel, draft_model_of
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of
 from .warm_up import warm_up
@@ -54,6 +63,7 @@ class Rank:
         load_s: float,
         platform: Platform | None = None,
         cpus: Sequence[int] = (),
+        draft_model: DraftModel | None = None,
     ):
         self._config = config
         self._group = group
@@ -62,6 +72,7 @@ class Rank:
         self._grammars = grammars
         self.adapters = AdapterLoading(model.adapters, group.rank, cpus)
         self._platform = platform
+        self._draft_model = draft_model
         self._load_s = load_s
         self._steps: Steps | None = None
         self._num_blocks = 0
@@ -83,7 +94,8 @@ class Rank:
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus)
+        draft_model = draft_model_of(config, folder, model, pool, index)
+        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus, draft_model)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
@@ -136,17 +148,19 @@ class Rank:
             return 0
         if self._platform is not None:
             return self._platform.free_bytes(self._group.rank)
+        drafts = draft_inputs_bytes(self._config, self._model.geometry, self._group.size)
         if self._model.device == "cuda":
             from ..runner.cuda_memory import cuda_budget
 
-            return cuda_budget(self._config, self._model, self._group, CudaDevice())
+            return cuda_budget(self._config, self._model, self._group, CudaDevice()) - drafts
         if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
             raise ConfigError(
                 f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, but this "
                 "model runs on the CPU; set kv_cache_memory_bytes instead"
             )
         tokens = self._config.scheduler.max_num_batched_tokens
-        reserved = expert_rows_bytes(self._model.geometry, tokens) + self._model.adapters_bytes
+        reserved = drafts + expert_rows_bytes(self._model.geometry, tokens) + self._model.adapters_bytes
+        reserved += 0 if self._draft_model is None else self._draft_model.cache_bytes
         return host_budget(free_host_bytes(), self._group.size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
@@ -170,7 +184,8 @@ class Rank:
         model, scheduler = self._model, self._config.scheduler
         names = self._config.model.plugins
         processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
-        of_sampling = self._grammars, processors, drafter_of(self._config.speculation)
+        of_model = None if self._draft_model is None else self._draft_model.drafter(scheduler)
+        of_sampling = self._grammars, processors, drafter_of(self._config.speculation, of_model)
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps
 

@@ -38,6 +38,7 @@ from ..layers.model import Model
 from ..pooling.rows import PendingPooled, PoolingRows
 from ..sampling.device_sampler import DeviceSampling, PendingSample
 from ..sampling.sampler import SampledTokens
+from ..speculation.accepted_states import AcceptedStates
 from ..speculation.drafter import Drafter
 from ..speculation.verification import Verification, may_start_from_a_late_token, verifies
 from ..speculation.verified_step import VerifiedStep
@@ -116,6 +117,7 @@ class ModelRunner:
         self._pooling = PoolingRows(model.pooling)
         speculation = drafter, grammars, model.device, max_model_len
         self._verification = Verification(self._rows, group, sampling, *speculation)
+        self._accepted_states = AcceptedStates(cache.draft_inputs, self._device_rows, cache.block_size)
         self._unknown: deque[PendingStep] = deque()  # started steps whose tokens are not yet in the host's rows
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -152,11 +154,12 @@ class ModelRunner:
 
     def _verify(self, plan: SchedulerOutput, started: float) -> PendingStep:
         """Do as `launch`, and wait for the step: its tokens decide how many there are."""
-        assert not self._cache.groups.num_state_groups, "a rejected draft would stay in the state of a recurrent layer"
         self._learn_all()
         verified = self._verification.start(self._rows.decode_set, plan.chunks)
+        self._accepted_states.begin(verified)
         logits, rows_on_device, prompt_logprobs, pooling = self._forward_drafts(plan.chunks, verified)
         found = self._verification.sample(logits, verified)
+        self._accepted_states.store(verified, found.num_sampled)
         self._device_rows.feed(rows_on_device, torch.from_numpy(found.last_tokens).to(logits.device))
         pooled = () if pooling is None else pooling.result()
         nothing = NO_TOKENS, NO_TOKENS, NO_TOKENS, None  # is left to learn

@@ -47,9 +47,7 @@ class Sampler:
     def __init__(self, passes: Passes):
         self._passes = passes
 
-    def sample(
-        self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0
-    ) -> SampledTokens:
+    def sample(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> SampledTokens:
         """Sample from logits [n, vocab] float32, which are overwritten, one token for each of `rows`.
 
         Only rows without rules (SamplingColumns.has_no_rules) may occur several times, each time further `ahead`.

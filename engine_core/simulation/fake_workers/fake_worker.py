@@ -3,7 +3,8 @@
 A KV slot holds a hash of all tokens up to its own; a block records the salt and the KV group for which it was written.
 A block of a state group has one slot, which each of its tokens overwrites. Reading a slot that another sequence wrote,
 or that was never written, raises AssertionError; each group reads as far back as its window or attention chunk, or the
-state before the token. No other row of a step reads a state that a row overwrites. The next token is a function of
+state before the token. No other row of a step reads a state that a row overwrites. States after drafts are written once
+these are accepted, others never. The next token is a function of
 (all tokens, seed, position), so any mistake changes the output. Drafts are computed like tokens: wrong ones leave their
 hashes in slots, and block tables must have room for as many as the plan allows. A slot can also be poisoned: results
 computed from it are not finite and poison the slots that they write. Once a step has reported this and the engine has
@@ -100,12 +101,17 @@ class FakeWorker:
         ill = {row for row, _ in work if self._poisoned and self._poison_of(self._rows[row])}
         writer: dict[tuple[int, int], int] = {}  # the row that writes each slot
         for row, num_tokens in work:
-            self._write(row, num_tokens, writer)
+            self._write(row, num_tokens, drafted.get(row, 0), writer)
             if row in ill:
                 self._spoil_last(self._rows[row], num_tokens)
+        output = self._sample(plan, work, drafted, ill)
+        for row in drafted:
+            self._write_accepted(row, writer, is_ill=row in ill)
+            if row in ill:
+                self._report(self._rows[row], plan.step)
         for row, block in states:
             assert writer.get((block, 0), row) == row, "a row reads a state that another row overwrites"
-        return self._sample(plan, work, drafted, ill)
+        return output
 
     def _draft(self, chunk: Chunk) -> int:
         """Append drafts to the chunk's row; returns how many."""
@@ -178,21 +184,37 @@ class FakeWorker:
             return []
         return [row.block_tables[group][last // self.block_size] for group in self._states]
 
-    def _write(self, index: int, num_tokens: int, writer: dict[tuple[int, int], int]) -> None:
-        row = self._rows[index]
-        for position in range(row.num_computed, row.num_computed + num_tokens):
-            for group, table in enumerate(row.block_tables):
-                block, offset = table[position // self.block_size], position % self.block_size
-                if group in self._states:
-                    for other in range(self.block_size):  # they may be left from another group's use of the block
-                        self._poisoned.pop((block, other), None)
-                    offset = 0
-                assert block >= 0, "a row writes to a block that it does not have"
-                assert writer.setdefault((block, offset), index) == index, "two rows write one slot in one step"
-                self._slots[block][offset] = row.prefixes[position]
-                self._written_for[block] = (row.salt, group)
-                self._poisoned.pop((block, offset), None)
+    def _write(self, index: int, num_tokens: int, num_drafts: int, writer: dict[tuple[int, int], int]) -> None:
+        row, first = self._rows[index], self._rows[index].num_computed
         row.num_computed += num_tokens
+        row.num_stored = row.num_computed - num_drafts
+        for position in range(first, row.num_computed):
+            for group in range(len(row.block_tables)):
+                if group not in self._states or position < row.num_stored:
+                    self._write_slot(index, group, position, writer)
+
+    def _write_accepted(self, index: int, writer: dict[tuple[int, int], int], *, is_ill: bool) -> None:
+        """Write the states after accepted drafts."""
+        row = self._rows[index]
+        for position in range(row.num_stored, row.num_computed):
+            for group in self._states:
+                self._write_slot(index, group, position, writer)
+                if is_ill:
+                    self.spoil(row.block_tables[group][position // self.block_size], 0)
+        row.num_stored = row.num_computed
+
+    def _write_slot(self, index: int, group: int, position: int, writer: dict[tuple[int, int], int]) -> None:
+        row = self._rows[index]
+        block, offset = row.block_tables[group][position // self.block_size], position % self.block_size
+        if group in self._states:
+            for other in range(self.block_size):  # they may be left from another group's use of the block
+                self._poisoned.pop((block, other), None)
+            offset = 0
+        assert block >= 0, "a row writes to a block that it does not have"
+        assert writer.setdefault((block, offset), index) == index, "two rows write one slot in one step"
+        self._slots[block][offset] = row.prefixes[position]
+        self._written_for[block] = (row.salt, group)
+        self._poisoned.pop((block, offset), None)
 
     def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
         """Poisoned slots within the row's window, computed by the row or taken from the prefix cache."""
@@ -212,8 +234,9 @@ class FakeWorker:
     def _spoil_last(self, row: FakeRow, num_tokens: int) -> None:
         """Poison the slots that the row has just written."""
         for position in range(row.num_computed - num_tokens, row.num_computed):
-            for table in row.block_tables:
-                self.spoil(table[position // self.block_size], position % self.block_size)
+            for group, table in enumerate(row.block_tables):
+                if group not in self._states or position < row.num_stored:
+                    self.spoil(table[position // self.block_size], position % self.block_size)
 
     def _sample(
         self, plan: SchedulerOutput, work: list[tuple[int, int]], drafted: dict[int, int], ill: set[int]
@@ -281,6 +304,7 @@ class FakeWorker:
             return False
         if index not in ill:
             self._spoil_last(row, num_tokens)
+            ill.add(index)
         self._report(row, step)
         return True
 

@@ -96,6 +96,8 @@ class Bench:
         def make(model: Model, group: TensorParallelGroup) -> ModelRunner:
             shape = model.geometry, NUM_BLOCKS, layout.block_size, group.size
             cache = KVCache.allocate(*shape, dtype=self.cache_dtype, groups=layout.groups)
+            for tensor in cache.states:
+                tensor.fill_(255)
             for tensor in (*cache.keys, *cache.values):
                 tensor.fill_(torch.nan if tensor.is_floating_point() else 77)
             scheduler = SchedulerConfig(max_num_seqs=NUM_ROWS, max_num_batched_tokens=2048)

@@ -138,7 +138,8 @@ class CpuBackend:
         """The addresses that a step of `batch` reads and writes, except those of weights and cache, which are fixed."""
         assert self._rotaries, "a step came before the model was built"
         tokens = batch.token_ids, batch.positions, *batch.slots
-        requests = batch.row_starts, batch.kv_lens, *batch.block_tables
+        stored_lens = () if batch.stored_lens is None else (batch.stored_lens,)
+        requests = batch.row_starts, batch.kv_lens, *batch.block_tables, *stored_lens
         adapters = [each.table for each in (batch.adapters, batch.logit_adapters) if each is not None]
         tables = [rotary.table(batch.longest) for rotary in self._rotaries]  # their scales grow with them
         return self._buffers.version, *(tensor.data_ptr() for tensor in (*tokens, *requests, *adapters, *tables))

@@ -19,14 +19,16 @@ from ...kernels.cuda.recurrent.gates import gated_norm, gated_norm_kernel, sigmo
 from ...kernels.cuda.recurrent.mamba1 import mamba1_kernel, mamba1_scan, norm_parts, norm_parts_kernel
 from ...kernels.cuda.recurrent.scans import gated_delta, gated_delta_kernel, mamba2_kernel, mamba2_scan
 from ...kv.state_rows import StateRows
+from ...layers.recurrent.torch_copies import TorchCopies
 from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 from .fixed_rows import empty_rows
 
 
-class CudaRecurrences:
+class CudaRecurrences(TorchCopies):
     """Rows that pad a graph's batch have no state: they read and write nothing, and their results are arbitrary."""
 
     def __init__(self, launcher: Launcher):
+        super().__init__()
         self._launcher = launcher
 
     def causal_conv(

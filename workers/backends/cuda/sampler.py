@@ -54,9 +54,7 @@ class DeviceSampler:
         """Launch, and wait for the result."""
         return self.launch(logits, rows, state).result()
 
-    def launch(
-        self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0
-    ) -> "PendingTokens":
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> "PendingTokens":
         """Sample from logits [n, vocab] float32, which are overwritten, one token for each of `rows`.
 
         Only rows without rules (SamplingColumns.has_no_rules) may occur several times, each time further `ahead`.

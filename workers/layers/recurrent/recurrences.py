@@ -4,11 +4,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ...kv.draft_inputs import Copies
 from ...kv.state_rows import StateRows
 from .weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 
 
-class Recurrences(Protocol):
+class Recurrences(Copies, Protocol):
     """A token's bits depend only on its request's tokens up to it, however these are divided among steps.
 
     `states` is the memory of one layer's states, by block: [blocks, ...], of which blocks may be any distance apart. A

@@ -10,7 +10,7 @@ from ...shapes.recurrent import state_fields
 
 class StateRowsParams(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("row_starts", "kv_lens", "block_tables", "states")),
+        *((name, ctypes.c_void_p) for name in ("row_starts", "kv_lens", "stored_lens", "block_tables", "states")),
         ("block_stride", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("rows", "table_stride", "block_size")),
     )
