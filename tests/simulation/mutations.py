@@ -123,7 +123,7 @@ MUTATIONS = [
         "a sequence reads its own poisoned blocks again",
     ),
     (HASH, ".encode() + cache_salt.encode()", ".encode()", "salts mix"),
-    (CACHE, " - self.pool.num_free_among(shared)", "", "free blocks counted twice"),
+    (CACHE, " - self.pool.num_free_among([*shared, *sources])", "", "free blocks counted twice"),
     (
         RESULTS,
         "if chunk.discarded:\n            if index in bad",
