@@ -18,7 +18,7 @@ BlockTables = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Tokens that a sequence need not compute: the beginnings of its block tables, and the blocks to copy after them."""
+    """Tokens that a sequence need not compute: the beginnings of its tables, and the blocks to copy after them."""
 
     tables: BlockTables  # by group
     num_tokens: int

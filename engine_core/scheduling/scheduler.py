@@ -13,11 +13,11 @@ from itertools import accumulate
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 
 from ..kv.kv_cache import KVCache
+from ..requests.forks import Forks
 from ..requests.order import insert, order_of, remove
 from ..requests.request import Sequence, SequenceEvent, SequenceState
 from .decode_rows import DecodeRows
 from .fair_share import FairShares
-from .forks import Forks
 from .row_assigner import RowAssigner
 from .scheduled_step import ScheduledChunk, ScheduledStep
 from .speculation import Speculation, without_open_lengths
@@ -51,7 +51,7 @@ class Scheduler:
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
         self.decode_rows = DecodeRows(kv_cache.block_size, self.shares)
-        self.forks = Forks(kv_cache.groups)
+        self.forks = Forks(kv_cache.block_size, has_states=kv_cache.groups.has_states)
         self.speculation = Speculation(kv_cache, self.shares, self.decode_rows, num_drafts, max_num_batched_tokens)
         self.num_live = 0  # sequences not finished
         self.num_queued = 0  # of them, never ran

@@ -32,7 +32,7 @@ from .generation import Generation, MakePrompt, PromptThreads
 from .in_flight import InFlightLimit
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
-from .outputs import NewParts, RequestOutput
+from .outputs import NewParts, RequestOutput, check_output_kind, keep_best
 from .pooling.async_job import AsyncPoolingJob
 from .pooling.outputs import PoolingRequestOutput
 from .pooling.prompts import PoolingOptions, one_job
@@ -261,11 +261,13 @@ class AsyncLLM:
         try:
             asked = sampling_params or self._text.default_params
             kind = asked.output_kind
+            check_output_kind(asked)
             await generation.begin(PromptThreads(self._text, self._threads), make_prompt, asked, priority)
             parts = NewParts() if kind is RequestOutputKind.DELTA else None
             while not (output := await generation.next()).finished:
                 if kind is not RequestOutputKind.FINAL_ONLY:
                     yield output if parts is None else parts.of(output)
+            keep_best(output, asked)
             yield output if parts is None else parts.of(output)
         except EngineDead as error:
             raise EngineDead(self._engine.why(error)) from None

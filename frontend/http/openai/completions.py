@@ -22,9 +22,9 @@ from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import logprobs
 from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
-from .best_of import check_best_of
 from .generation import Generation, Prompt
 from .pieces import Piece
+from .request.best_of import check_best_of
 from .request.infill import with_suffix
 from .request.prompts import split_prompt
 from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params, size_of_work

@@ -17,14 +17,14 @@ from ..exchange.errors import HttpError
 from ..exchange.exchange import Exchange
 from ..exchange.sse import AnswerHead
 from ..service import Service
-from .beams import BeamGeneration, beam_params
-from .best_of import BestOfGeneration, with_best_of
 from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
 from .generation import Generation, Prompt
 from .output_memory import OutputMemory
 from .request.custom_tools import WithCustomTools, translate
 from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields, with_logprobs, with_vocabulary
+from .selection.beams import BeamGeneration, beam_params
+from .selection.best_of import BestOfGeneration, with_best_of
 
 
 class Writer(Protocol):

@@ -9,12 +9,12 @@ from typing import Any
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, RequestFailed
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ...client.streams.deltas import SequenceDelta, TokenLogprobs
-from ...text.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, check_beam_width
-from ..service import EngineRequest, Service
-from .generation import Generation, Prompt
-from .pieces import Piece
-from .request.schemas import BeamFields, SamplingFields
+from ....client.streams.deltas import SequenceDelta, TokenLogprobs
+from ....text.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, check_beam_width
+from ...service import EngineRequest, Service
+from ..generation import Generation, Prompt
+from ..pieces import Piece
+from ..request.schemas import BeamFields, SamplingFields
 
 # With a beam search every token is one of the most likely ones; these fields would have no effect.
 _CONTRADICTING = (

@@ -6,28 +6,8 @@ from typing import Any
 
 import msgspec
 
-from paged_serve.protocol.errors import InvalidRequest
-
-from .generation import Generation, Prompt
-from .pieces import Piece
-from .request.schemas import CompletionRequest
-
-
-def check_best_of(body: CompletionRequest) -> None:
-    """Raises InvalidRequest."""
-    n, best_of = body.n or 1, body.best_of
-    if best_of is None:
-        return
-    if best_of < n:
-        raise InvalidRequest(f"best_of is {best_of} and n is {n}; best_of must be at least n", "best_of")
-    if best_of > n and body.stream:
-        raise InvalidRequest(
-            f"best_of is {best_of} and n is {n}: which outputs are the best is known at the end, so they cannot be "
-            "streamed; leave out stream or best_of",
-            "best_of",
-        )
-    if best_of > n and body.use_beam_search:
-        raise InvalidRequest("use_beam_search is true; its width is n, so leave out best_of", "best_of")
+from ..generation import Generation, Prompt
+from ..pieces import Piece
 
 
 def with_best_of(prompts: Sequence[Prompt], best_of: int) -> list[Prompt]:

@@ -7,16 +7,16 @@ the step of its next chunk copy the state before it is overwritten.
 
 from collections.abc import Iterable
 
-from ..kv.kv_group import KVGroups
-from ..requests.request import Request, Sequence
+from .request import Request, Sequence
 
 
 class Forks:
     """The requests whose sequences may copy a leader's states in the step that is being planned."""
 
-    def __init__(self, groups: KVGroups) -> None:
-        self._has_states = groups.has_states
-        self._block_size = groups.block_size  # tokens
+    def __init__(self, block_size: int, *, has_states: bool) -> None:
+        """`block_size`: tokens; `has_states`: a KV group of the model keeps states."""
+        self._block_size = block_size
+        self._has_states = has_states
         self._open: list[Request] = []
 
     def begin_step(self, prefilling: Iterable[Sequence]) -> list[Sequence]:
