@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from paged_serve.frontend.client.sync_client import Client
     from paged_serve.frontend.config.engine_args import EngineArgs, FlexibleArgumentParser
     from paged_serve.frontend.offline.async_llm import AsyncLLM
-    from paged_serve.frontend.offline.beam_search import BeamSearchParams
+    from paged_serve.frontend.text.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
     from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
     from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget, Xtc
@@ -32,7 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncClient": "frontend.client.async_client",
     "AsyncLLM": "frontend.offline.async_llm",
-    "BeamSearchParams": "frontend.offline.beam_search",
+    "BeamSearchParams": "frontend.text.beam_search",
     "Client": "frontend.client.sync_client",
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",

@@ -86,6 +86,8 @@ class Validation:
         params.check_vocabulary(self.facts.vocab_size)
         if params.structured_outputs is not None:
             raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
+        if params.best_of is not None:
+            raise InvalidRequest("best_of is for frontends, which send n and choose among the outputs", "best_of")
         if params.thinking_token_budget is not None and params.thinking_token_budget >= 0:
             raise InvalidRequest(
                 "thinking_token_budget needs the tokens of the model's tags; a client of tokens sends them as "

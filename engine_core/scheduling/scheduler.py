@@ -13,6 +13,7 @@ from itertools import accumulate
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 
 from ..kv.kv_cache import KVCache
+from ..requests.forks import Forks
 from ..requests.order import insert, order_of, remove
 from ..requests.request import Sequence, SequenceEvent, SequenceState
 from .decode_rows import DecodeRows
@@ -51,6 +52,7 @@ class Scheduler:
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
         self.decode_rows = DecodeRows(kv_cache.block_size, self.shares)
+        self.forks = Forks(kv_cache.block_size, has_states=kv_cache.groups.has_states)
         self.speculation = Speculation(kv_cache, self.shares, self.decode_rows, num_drafts, max_num_batched_tokens)
         self.num_live = 0  # sequences not finished
         self.num_queued = 0  # of them, never ran
@@ -99,7 +101,8 @@ class Scheduler:
         self.shares.charge_decode_step()
         plan.leaves, plan.joins = self.decode_rows.take_changes()
         plan.last = self.decode_rows.last_token_due.take(plan.step)
-        self.decode_rows.leave(plan.last)
+        self.decode_rows.leave(plan.last, plan.step)
+        plan.copies = self.kv_cache.copies.take()
         self.step = plan.step
         self.in_flight.append(plan)
         return plan
@@ -107,7 +110,7 @@ class Scheduler:
     def _join_decode_set(self, step: int, *, may_draft: bool) -> None:
         """Let sequences whose last chunk is planned decode or speculate, and queue their waiting siblings."""
         joining = [sequence for sequence in self._prefilled if sequence.prefill_len + 1 < sequence.token_limit]
-        for sequence in self._prefilled:
+        for sequence in self._prefilled + self.forks.begin_step(self.prefilling):
             self._release_followers(sequence)
         self._prefilled = []
         if self.speculation.is_on:
@@ -209,14 +212,14 @@ class Scheduler:
         insert(self.running, sequence)
         request = sequence.request
         if len(request.sequences) > 1:
-            is_leader = sequence.num_scheduled < request.num_shareable_tokens(self.kv_cache.block_size)
+            is_leader = sequence.num_scheduled < request.num_shareable_tokens
             request.leader = sequence if is_leader else None
         if sequence.num_cached_tokens < 0:
             sequence.num_cached_tokens = min(sequence.num_scheduled, request.prompt_len)
 
     def _schedule_chunk(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
         start = sequence.num_scheduled
-        end = sequence.num_scheduled = min(start + budget, sequence.prefill_len)
+        end = sequence.num_scheduled = min(start + budget, self.forks.chunk_limit(sequence))
         is_last, pools = end == sequence.prefill_len, sequence.request.pooling is not None
         plan.chunks.append(ScheduledChunk(sequence, sequence.row, start, end, is_last and not pools, is_last and pools))
         if is_last:
@@ -267,7 +270,7 @@ class Scheduler:
         self.kv_cache.reset()
 
     def _stop_running(self, sequences: list[Sequence]) -> None:
-        self.decode_rows.leave([sequence for sequence in sequences if sequence.joined_step])
+        self.decode_rows.leave([sequence for sequence in sequences if sequence.joined_step], self.step)
         for sequence in sequences:
             self.speculation.remove(sequence)
             for step in self.in_flight:
@@ -285,7 +288,8 @@ class Scheduler:
         self.shares.row_returned()
         sequence.row = -1
         sequence.prefill_len = sequence.num_scheduled = sequence.num_applied = sequence.num_published = 0
-        sequence.joined_step, sequence.speculating = 0, None
+        sequence.joined_step, sequence.num_decoded, sequence.speculating = 0, 0, None
+        sequence.request.fork = None
 
     def _release_followers(self, sequence: Sequence) -> None:
         for sibling in sequence.request.take_followers(sequence):

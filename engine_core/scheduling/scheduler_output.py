@@ -13,6 +13,7 @@ def plan_message(plan: ScheduledStep, epoch: int) -> SchedulerOutput:
         epoch=epoch,
         step=plan.step,
         new_rows=tuple(map(_new_row, plan.admitted)),
+        copied_blocks=pack_ids(plan.copies),
         extended_tables=pack_ids(plan.extended_tables),
         extended_block_ids=pack_ids(plan.new_blocks),
         decode_leaves=pack_ids(plan.leaves),

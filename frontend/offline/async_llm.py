@@ -33,7 +33,7 @@ from .in_flight import InFlightLimit
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .lora import LoRARequest, LoraRequests
 from .model_text import ChatOptions, ModelText
-from .outputs import NewParts, RequestOutput
+from .outputs import NewParts, RequestOutput, check_output_kind, keep_best
 from .pooling.async_job import AsyncPoolingJob
 from .pooling.outputs import PoolingRequestOutput
 from .pooling.prompts import PoolingOptions, one_job
@@ -270,6 +270,7 @@ class AsyncLLM:
         try:
             asked = sampling_params or self._text.default_params
             kind = asked.output_kind
+            check_output_kind(asked)
             adapter = await off_loop(self._threads, LONG if lora_request else 0, self._lora.adapter, lora_request)
             threads = PromptThreads(self._text, self._threads)
             await generation.begin(threads, make_prompt, asked, priority, adapter)
@@ -277,6 +278,7 @@ class AsyncLLM:
             while not (output := await generation.next()).finished:
                 if kind is not RequestOutputKind.FINAL_ONLY:
                     yield output if parts is None else parts.of(output)
+            keep_best(output, asked)
             yield output if parts is None else parts.of(output)
         except EngineDead as error:
             raise EngineDead(self._engine.why(error)) from None

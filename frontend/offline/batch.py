@@ -12,7 +12,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 from ..client.streams.request_streams import RequestStreams
 from ..client.sync_client import Client, Request
 from .model_text import ModelText
-from .outputs import OutputBuilder, RequestOutput
+from .outputs import OutputBuilder, RequestOutput, keep_best
 from .prompts import Prompt
 
 WAIT_S = 0.25
@@ -91,7 +91,7 @@ class Batch:
             on_output=self._with_output.append,
         )
         self._running[request.streams] = _Running(job, request, request.streams, builder)
-        self._in_flight += job.params.n
+        self._in_flight += params.n
         if request.done:  # refused at once; no delta will come
             self._with_output.append(request.streams)
 
@@ -108,7 +108,7 @@ class Batch:
 
     def _end(self, running: _Running, results: dict[int, RequestOutput]) -> None:
         del self._running[running.streams]
-        self._in_flight -= running.job.params.n
+        self._in_flight -= len(running.builder.output.outputs)
         try:
             running.request.check()
         except Overloaded as full:
@@ -119,5 +119,6 @@ class Batch:
             return
         output = running.builder.output
         output.request_id = str(running.job.number)
+        keep_best(output, running.job.params)
         results[running.job.number] = output
         self._on_done(output)

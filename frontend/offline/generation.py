@@ -15,7 +15,7 @@ from ..client.streams.deltas import SequenceDelta
 from ..text.off_loop import LONG, off_loop
 from .in_flight import InFlightLimit
 from .model_text import ModelText
-from .outputs import OutputBuilder, RequestOutput
+from .outputs import OutputBuilder, RequestOutput, generated
 from .prompts import Prompt, prepared
 
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
@@ -72,7 +72,7 @@ class Generation:
         """
         params = await threads.prepared(params)
         prompt = await make_prompt()
-        ids = await threads.token_ids(prompt) if await self._enter(params.n, priority) else []
+        ids = await threads.token_ids(prompt) if await self._enter(generated(params).n, priority) else []
         params = await threads.params_for(prompt, ids, params)
         self._prompt, self._params, self._priority, self._adapter = prompt, params, priority, adapter
         self._builder = OutputBuilder(threads.text.tokenizer, prompt, ids, params)

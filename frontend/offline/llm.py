@@ -15,16 +15,17 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest
+from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..client.sync_client import Client
 from ..config.llm_options import config_of
+from ..text.beam_search import BeamSearchParams, check_beam_width
 from ..text.tokenizer import Tokenizer
 from .batch import Batch, Job
-from .beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from .beam_search import BeamSearchOutput, beam_search
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .lora import LoRARequest, LoraRequests
 from .model_text import ChatOptions, ModelText
@@ -170,12 +171,7 @@ class LLM(PoolingMethods):
         `use_tqdm` has no effect, because the number of tokens is not known in advance. Raises InvalidRequest.
         """
         check_keywords(vllm_keywords, LLM.beam_search.__annotations__)
-        limit = self.config.server.max_logprobs
-        if 2 * params.beam_width > limit:
-            raise InvalidRequest(
-                f"beam_width is {params.beam_width}; the limit is {limit // 2}, half of max_logprobs={limit}",
-                "beam_width",
-            )
+        check_beam_width(params.beam_width, self.config.server.max_logprobs, "beam_width")
 
         def one_step(beams: list[list[int]], step: SamplingParams) -> list[RequestOutput]:
             return self._run(self._jobs([Prompt(None, beam) for beam in beams], step, None), False)

@@ -128,6 +128,8 @@ class ModelRunner:
     def launch(self, plan: SchedulerOutput) -> PendingStep:
         """Put the step on the device's stream. Waits for earlier steps only if sampling needs their tokens."""
         started = time.perf_counter()
+        if plan.copied_blocks:
+            self._cache.copy_blocks(plan.copied_blocks)
         plan = self._table_units.of(plan)
         self._verification.learn(plan, num_late=len(self._unknown))
         self._device_rows.apply(plan, self._rows.apply(plan))

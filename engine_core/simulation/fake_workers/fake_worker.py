@@ -86,6 +86,7 @@ class FakeWorker:
 
     def execute(self, plan: SchedulerOutput, background: Background | None = None) -> ModelRunnerOutput:
         assert plan.epoch == self.epoch
+        self._copy_blocks(unpack_ids(plan.copied_blocks).tolist())
         self._apply_deltas(plan, background or Background())
         drafted = {chunk.row: self._draft(chunk) for chunk in plan.chunks if chunk.num_drafts}
         work = [(row, 1) for row in self._decode_set]
@@ -113,6 +114,18 @@ class FakeWorker:
             assert writer.get((block, 0), row) == row, "a row reads a state that another row overwrites"
         return output
 
+    def _copy_blocks(self, pairs: list[int]) -> None:
+        sources, destinations = pairs[::2], pairs[1::2]
+        assert len(set(destinations)) == len(destinations), "two blocks are copied to one"
+        assert not set(sources) & set(destinations), "a block is overwritten in the step that copies it"
+        for source, block in zip(sources, destinations, strict=True):
+            self._slots[block] = self._slots[source][:]
+            self._written_for[block] = self._written_for[source]
+            for offset in range(self.block_size):
+                self._poisoned.pop((block, offset), None)
+                if (source, offset) in self._poisoned:
+                    self._poisoned[block, offset] = self._poisoned[source, offset]
+
     def _draft(self, chunk: Chunk) -> int:
         """Append drafts to the chunk's row; returns how many."""
         assert self._drafter is not None, "drafts are allowed for a worker that makes none"
@@ -135,6 +148,7 @@ class FakeWorker:
             salt = background.salts.get(new_row.row, "")
             row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt, digest)
             self._rows[new_row.row] = row
+            self._forget_poison_behind(row)
             for slot in self._poison_of(row):
                 assert self._poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
         for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
@@ -145,6 +159,14 @@ class FakeWorker:
         joins = unpack_ids(plan.decode_joins).tolist()
         assert not set(joins) & set(self._decode_set), "a row joins the decode set twice"
         self._decode_set = sorted(self._decode_set + joins)
+
+    def _forget_poison_behind(self, row: FakeRow) -> None:
+        """A copied block may hold later tokens of another row, which the new row overwrites before it reads them."""
+        index, length = divmod(row.num_computed, self.block_size)
+        for group, table in enumerate(row.block_tables):
+            if length and group not in self._states:
+                for offset in range(length, self.block_size):
+                    self._poisoned.pop((table[index], offset), None)
 
     def _check_reads(self, row: FakeRow, num_tokens: int) -> None:
         """Every slot that the first new token sees holds exactly this row's tokens, written in an earlier step."""
