@@ -232,6 +232,21 @@ def write_quantized(source: Path, folder: Path, name: str) -> None:
     write_folder(folder.with_name(f"{folder.name}-float"), floats, config)
 
 
+def unstack_experts(folder: Path) -> None:
+    """Replace the tensors of experts [experts, in, out] by a matrix for each, as llm-compressor does with Llama 4."""
+    tensors, separate = load_file(folder / "model.safetensors"), {}
+    for name, tensor in tensors.items():
+        experts, _, kind = name.rpartition(".")
+        if kind not in ("gate_up_proj", "down_proj"):
+            separate[name] = tensor
+            continue
+        kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+        for number, matrix in enumerate(tensor):
+            for each, part in zip(kinds, matrix.t().chunk(len(kinds)), strict=True):
+                separate[f"{experts}.{number}.{each}.weight"] = part
+    write_folder(folder, separate, json.loads((folder / "config.json").read_text()))
+
+
 def write_folder(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     folder.mkdir(exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
