@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from paged_serve.frontend.client.sync_client import Client
     from paged_serve.frontend.config.engine_args import EngineArgs, FlexibleArgumentParser
     from paged_serve.frontend.offline.async_llm import AsyncLLM
-    from paged_serve.frontend.text.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
+    from paged_serve.frontend.text.beam_search import BeamSearchParams
     from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
     from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget, Xtc
     from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams

@@ -37,7 +37,7 @@ class Server:
     """An engine and its workers; `run` counts the tokens of chunks."""
 
     def __init__(self, models: Models, name: str, *, caches: bool = True):
-        checkpoint, _, kind = name.partition("-int8") if "int8" in name else name.partition("-tp")
+        checkpoint, _, _kind = name.partition("-int8") if "int8" in name else name.partition("-tp")
         isa = cpu.runnable_isas()[0]
         model = models.load(ModelChoice(checkpoint, "auto", isa, 1, ranks=2 if "-tp" in name else 1))
         config = Config(
