@@ -118,7 +118,7 @@ def test_clients_load_and_unload_adapters(model, sql):
         (
             "load",
             {"lora_name": "x", "lora_path": "/none"},
-            400,
+            404,
             "LoRA adapter 'x': /none/adapter_config.json cannot be",
         ),
         ("load", {"lora_name": "x", "lora_path": "/"}, 400, "LoRA adapter 'x': /adapter_config.json"),
@@ -167,9 +167,7 @@ def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, monkeypatch):
 
 def test_a_rank_beyond_the_limit_is_refused_with_the_remedy(model, tmp_path):
     large = make_adapter_folder(tmp_path / "large", r=128)
-    with pytest.raises(
-        ConfigError, match=r"LoRA adapter 'x': its rank is 128; this server accepts 64. Raise --max"
-    ):
+    with pytest.raises(ConfigError, match=r"LoRA adapter 'x': its rank is 128; this server accepts 64. Raise --max"):
         serving(model, f"x={large}")
 
 
