@@ -195,7 +195,7 @@ class EngineProcess:
                 self._child.control.send(control.PoisonEnded())
         while self._link.is_ready:
             for load in engine.take_loads():
-                self._link.send_load(load)
+                self._link.send_load(load, now)
             if not self._link.is_ready or (plan := engine.plan(now)) is None:
                 return
             self._link.send_step(plan, engine.scheduler, now)

@@ -96,6 +96,7 @@ class WorkerLink:
             self._log.answered(message)
             return [message]
         elif isinstance(message, AdapterLoaded):
+            self.group.load_answered(message.place)
             return [message]
         else:
             self._bring_up(rank, message)
@@ -113,12 +114,16 @@ class WorkerLink:
         self._log.sent(scheduler)
         self._send_to_all(plan)
 
-    def send_load(self, load: LoadAdapter) -> None:
+    def send_load(self, load: LoadAdapter, now: float) -> None:
+        self.group.load_sent(load, now)
         log.info("loading adapter=%s place=%d", load.adapter.name, load.place)
         self._send_to_all(load)
 
     def check_deadline(self, now: float) -> None:
         """Lose a group whose step is late: at once if all its threads sleep, later if some are running."""
+        if self.is_ready and (late := self.group.late_load(now)):
+            self.lose(late)
+            return
         if now < self.group.deadline:
             return
         at_work = any(map(is_at_work, self.group.pids.values()))

@@ -72,7 +72,7 @@ class SimulatedCore:
         if self._starting_ticks:
             self._starting_ticks -= 1
         else:
-            self.group.load_adapters(self.engine)
+            self.group.load_adapters(self.engine, now)
         self._finish_load(now)
         if not self._starting_ticks and rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
             self._links.record(plan)

@@ -24,6 +24,7 @@ from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
 
+from ..adapters.lora_requests import LoRARequest, LoraRequests
 from ..client.async_client import AsyncClient
 from ..config.llm_options import config_of
 from ..text.off_loop import LONG, off_loop, text_threads
@@ -31,7 +32,6 @@ from ..text.tokenizer import Tokenizer
 from .generation import Generation, MakePrompt, PromptThreads
 from .in_flight import InFlightLimit
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
-from .lora import LoRARequest, LoraRequests
 from .model_text import ChatOptions, ModelText
 from .outputs import NewParts, RequestOutput, check_output_kind, keep_best
 from .pooling.async_job import AsyncPoolingJob

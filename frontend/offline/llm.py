@@ -20,6 +20,7 @@ from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from ..adapters.lora_requests import LoRARequest, LoraRequests
 from ..client.sync_client import Client
 from ..config.llm_options import config_of
 from ..text.beam_search import BeamSearchParams, check_beam_width
@@ -27,7 +28,6 @@ from ..text.tokenizer import Tokenizer
 from .batch import Batch, Job
 from .beam_search import BeamSearchOutput, beam_search
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
-from .lora import LoRARequest, LoraRequests
 from .model_text import ChatOptions, ModelText
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pooling.methods import PoolingMethods

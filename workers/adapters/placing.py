@@ -148,7 +148,7 @@ def _delta(
         a[: module.rank].copy_(module.sides["A"][:, slice(*site.span)])
         a[module.rank :] = 0
     rows = module.sides["B"]
-    if len(part.rows) != len(rows) or int(part.rows[0]) or int(part.rows[-1]) != len(rows) - 1:
+    if not torch.equal(part.rows, torch.arange(len(rows))):
         rows = rows[part.rows]
     whole, rest = divmod(len(rows), PANEL)
     b[:whole].copy_(rows[: whole * PANEL].view(whole, PANEL, module.rank).transpose(1, 2))

@@ -93,11 +93,11 @@ class FakeGroup:
             self._plans.append((message, Background(applied_step, salts)))
         return message
 
-    def load_adapters(self, engine: EngineCore) -> None:
+    def load_adapters(self, engine: EngineCore, now: float) -> None:
         """Send the loads that are due to the worker."""
         for load in engine.take_loads():
             if self._link is not None:
-                self._link.link.send_load(load)
+                self._link.link.send_load(load, now)
                 _, sent = self._link.channel.to_workers.popleft()
                 assert sent is load, "the load that was sent is not the one that is due"
             self.places.begin(load)

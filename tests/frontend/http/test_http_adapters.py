@@ -118,9 +118,10 @@ def test_clients_load_and_unload_adapters(model, sql):
         (
             "load",
             {"lora_name": "x", "lora_path": "/none"},
-            400,
+            404,
             "LoRA adapter 'x': /none/adapter_config.json cannot be",
         ),
+        ("load", {"lora_name": "x", "lora_path": "/"}, 400, "LoRA adapter 'x': /adapter_config.json"),
         ("load", {"lora_name": "model", "lora_path": "/none"}, 400, "The base model has the name 'model'"),
         ("load", {"lora_name": "sql", "lora_path": "/none"}, 400, "The lora adapter 'sql' has already been loaded."),
         ("unload", {}, 400, "'lora_name' needs to be provided to unload a LoRA adapter."),

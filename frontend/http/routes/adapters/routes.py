@@ -1,6 +1,7 @@
 """The routes by which clients load and unload LoRA adapters, in vLLM's form."""
 
 import logging
+import os
 
 import msgspec
 
@@ -46,7 +47,8 @@ async def load_adapter(service: Service, exchange: Exchange) -> None:
     try:
         adapter = await service.off_loop(LONG, _load, service, body)
     except ConfigError as error:
-        raise HttpError(400, f"{error}.", "lora_path") from error
+        status = 400 if await service.off_loop(LONG, os.path.isdir, body.lora_path) else 404
+        raise HttpError(status, f"{error}.", "lora_path") from error
     log.info("adapter added name=%r path=%s digest=%.12s", adapter.name, adapter.path, adapter.digest)
     await exchange.send(200, f"Success: LoRA adapter '{body.lora_name}' added successfully.".encode(), _TEXT)
 
