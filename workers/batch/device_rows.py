@@ -138,8 +138,8 @@ class DeviceRows:
         stored_lens = None if arrays.stored_lens is None else rest.pop(0)
         adapters = [AdapterGroups(table, most) for table, (_, most) in zip(rest, groups, strict=True)]
         num_decode_rows = arrays.num_decode_rows + more
-        of_rows = rows, logit_tokens, sampled_rows, row_starts, kv_lens
-        return StagedStep(token_ids, positions, *of_rows, slots, num_decode_rows, stored_lens, *adapters)
+        by_row = rows, logit_tokens, sampled_rows, row_starts, kv_lens
+        return StagedStep(token_ids, positions, *by_row, slots, num_decode_rows, stored_lens, *adapters)
 
     def _groups_of(self, arrays: StepArrays, more: int) -> list[tuple[NDArray[np.int32], int]]:
         """The groups of the tokens and of the logits, with `more` rows of padding; none if the step has no adapters.

@@ -85,7 +85,7 @@ class KVCache:
         of_layer = groups.tensor_of_layer
         keys, values = ([none if index < 0 else held[index] for index in of_layer] for held in (keys, values))
         scales_of = [pairs[max(0, index)] for index in of_layer if coded]
-        return cls(keys, values, block_size, scales_of, groups, states, whole_blocks(num_blocks, areas))
+        return cls(keys, values, block_size, scales_of, groups, states, blocks=whole_blocks(num_blocks, areas))
 
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None

@@ -14,7 +14,8 @@ from .state_rows import StateRowsParams, state_rows_params
 MAX_WARPS, OUTPUTS_OF_WARP = 4, 8
 DEPTH_MULTIPLE, MAX_DEPTH = 4, 512  # numbers of an output's state
 WIDE_DEPTH = 256  # beyond it the inputs of fewer tokens are in shared memory
-BOUNDED_DEPTH = 128  # beyond it the compiler, without a number of blocks, spills registers for more of them
+# Beyond it the compiler spills registers for more blocks of a multiprocessor, unless their number is given.
+BOUNDED_DEPTH, MIN_BLOCKS = 128, 2
 
 
 class Mamba2ScanParams(ctypes.Structure):
@@ -123,7 +124,7 @@ def scan_kernel(
     warps = min(MAX_WARPS, -(-outputs // LANES) * LANES // OUTPUTS_OF_WARP)
     tokens, padded = 8 if depth > WIDE_DEPTH else 16, -(-depth // 16) * 16
     shared_bytes = 4 * tokens * (2 * padded + of_output * warps * OUTPUTS_OF_WARP + of_token)
-    bounds = [("MIN_BLOCKS", 2 if depth > WIDE_DEPTH else 3)] if depth > BOUNDED_DEPTH else []
+    bounds: list[tuple[str, int | str]] = [("MIN_BLOCKS", MIN_BLOCKS)] if depth > BOUNDED_DEPTH else []
     defines = ("SCALAR", SCALARS[dtype]), ("DEPTH", depth), *bounds
     return Kernel(f"recurrent/{function}.cu", function, defines, 32 * warps, shared_bytes)
 
