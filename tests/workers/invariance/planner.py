@@ -165,7 +165,8 @@ class Planner:
         one = Running(request, result, self.free_rows.pop(), tables, computed, len(tokens))
         self.running.append(one)
         prompt_len, packed = len(request.prompt), tuple(map(pack_ids, tables))
-        return NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, request.seed, (2,), request.params)
+        seed, params, history = request.seed, request.params, bytes([prompt_len % 2])
+        return NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, seed, (2,), params, history=history)
 
     def longest_prefix(self, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
         """The longest cached prefix in whole blocks, shorter than `tokens`; groups with windows need only its end."""
