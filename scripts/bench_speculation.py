@@ -111,7 +111,7 @@ def measure_all(model: str, method: str, kinds: Sequence[str], rounds: int) -> d
             results[load.name] = round(statistics.median(ratios[1:]), 3)
             pairs = " ".join(f"{before:.1f}:{after:.1f}" for before, after in speeds[1:])
             print(
-                f"{load.name:34} {results[load.name]:.2f} times; {plain_steps} steps, {steps} with drafts; tok/s {pairs}",
+                f"{load.name:34} {results[load.name]:.2f} times; steps {plain_steps}:{steps}; tok/s {pairs}",
                 flush=True,
             )
     return results

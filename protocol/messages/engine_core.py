@@ -238,6 +238,8 @@ class SchedulerStats(Record, frozen=True):
     tenants: Annotated[tuple[TenantStats, ...], Meta(max_length=MAX_TENANT_STATS)] = ()  # the longest queues first
     draft_tokens: Step = 0  # drafts that were verified
     accepted_tokens: Step = 0  # of these, drafts that agreed with the model's tokens
+    num_drafts: Step = 0  # verifications with drafts
+    accepted_per_position: Annotated[tuple[Step, ...], Meta(max_length=64)] = ()  # by place among a row's drafts
 
 
 class EngineCoreOutputs(Message, frozen=True):

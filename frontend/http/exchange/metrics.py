@@ -139,6 +139,7 @@ class _EngineStats(Collector):
             "prefix_cache_queries": ("Prompt tokens looked up", stats.prefix_cache_queries),
             "prefix_cache_hits": ("Prompt tokens found", stats.prefix_cache_hits),
             "num_preemptions": ("Requests sent back to the queue", stats.num_preemptions),
+            "spec_decode_num_drafts": ("Verifications with drafts", stats.num_drafts),
             "spec_decode_num_draft_tokens": ("Drafts verified", stats.draft_tokens),
             "spec_decode_num_accepted_tokens": ("Drafts accepted", stats.accepted_tokens),
         }
@@ -150,3 +151,11 @@ class _EngineStats(Collector):
             counter = CounterMetricFamily(f"paged:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)
             yield counter
+        yield self._accepted_per_position(stats)
+
+    def _accepted_per_position(self, stats: SchedulerStats) -> Metric:
+        name, text = "paged:spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by place among a row's drafts"
+        counter = CounterMetricFamily(name, text, labels=(*_LABELS, "position"))
+        for position, count in enumerate(stats.accepted_per_position):
+            counter.add_metric([*self._labels, str(position)], count)
+        return counter
