@@ -71,13 +71,12 @@ class Load:
 
 
 LOADS = [
-    Load("edit", 1, 512),
+    Load("edit", 1, 256),
     Load("again", 1, 256),
     Load("new", 1, 128),
     Load("wrong", 1, 256),
     Load("sampled", 1, 128),
     Load("wrong", 4, 96),
-    Load("edit", 16, 64),
     Load("wrong", 16, 64),
     Load("sampled", 16, 64),
 ]

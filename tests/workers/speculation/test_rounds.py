@@ -56,7 +56,7 @@ def sampled(seed: int, *, at_once: bool):
             calls.append(1)
             return super().launch(*arguments)
 
-    rounds = Rounds(state, TensorParallelGroup(), Counted(Sampler(NumpyPasses())))
+    rounds = Rounds(state, TensorParallelGroup(), Counted(Sampler(NumpyPasses(VOCAB))))
     found, numbers = rounds.sample(logits, step)
     logprobs = [(index, one.token_ids.tolist(), one.logprobs.tolist()) for index, one in found.logprobs.items()]
     tokens = [state.tokens(row).tolist() for row in range(NUM_ROWS)]
