@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from paged_serve.protocol.messages.engine_core import MAX_ADAPTER_STATS, SchedulerStats, TenantStats
 
@@ -24,6 +25,8 @@ class StepCounters:
     prefix_cache_hits: int = 0  # tokens
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    num_drafts: int = 0  # verifications with drafts
+    runs: list[int] = field(default_factory=list)  # verifications with drafts, by how many were accepted
     last_step_s: float = 0.0
     last_step_tokens: int = 0
     _waits: Waits = (0.0, ())
@@ -41,7 +44,18 @@ class StepCounters:
         for verification in plan.verifications:
             self.draft_tokens += verification.num_drafted
             self.accepted_tokens += verification.num_sampled - 1
+            if verification.num_drafted:
+                self._count_run(verification.num_sampled - 1)
         self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens
+
+    def _count_run(self, num_accepted: int) -> None:
+        self.num_drafts += 1
+        self.runs += [0] * (num_accepted + 1 - len(self.runs))
+        self.runs[num_accepted] += 1
+
+    def accepted_per_position(self) -> tuple[int, ...]:
+        """How many drafts were accepted as the first of their row in a step, as the second, and so on."""
+        return tuple(accumulate(reversed(self.runs[1:])))[::-1]
 
     def snapshot(self, scheduler: Scheduler, predict: Callable[[], Waits], now: float) -> SchedulerStats:
         """`predict`: the wait of a tenant without a waiting sequence, and of each other; called once per interval."""
@@ -66,4 +80,6 @@ class StepCounters:
             draft_tokens=self.draft_tokens,
             accepted_tokens=self.accepted_tokens,
             adapters=scheduler.waiting.adapters.stats(MAX_ADAPTER_STATS),
+            num_drafts=self.num_drafts,
+            accepted_per_position=self.accepted_per_position(),
         )

@@ -101,7 +101,7 @@ class SpeculationConfig(_Layer, frozen=True):
     # also earlier answers; auto: like suffix; draft: a smaller model
     method: Literal["off", "ngram", "suffix", "draft", "auto"] = "off"
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
-    history_tokens: Annotated[int, Meta(ge=0, le=1 << 28)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
+    history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
     draft_model: Text = ""  # the folder of the smaller model, which has the same vocabulary
 
 

@@ -249,6 +249,8 @@ class SchedulerStats(Record, frozen=True):
     draft_tokens: Step = 0  # drafts that were verified
     accepted_tokens: Step = 0  # of these, drafts that agreed with the model's tokens
     adapters: Annotated[tuple[AdapterStats, ...], Meta(max_length=MAX_ADAPTER_STATS)] = ()
+    num_drafts: Step = 0  # verifications with drafts
+    accepted_per_position: Annotated[tuple[Step, ...], Meta(max_length=64)] = ()  # by place among a row's drafts
 
 
 class EngineCoreOutputs(Message, frozen=True):

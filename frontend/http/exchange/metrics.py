@@ -141,6 +141,7 @@ class _EngineStats(Collector):
             "prefix_cache_queries": ("Prompt tokens looked up", stats.prefix_cache_queries),
             "prefix_cache_hits": ("Prompt tokens found", stats.prefix_cache_hits),
             "num_preemptions": ("Requests sent back to the queue", stats.num_preemptions),
+            "spec_decode_num_drafts": ("Verifications with drafts", stats.num_drafts),
             "spec_decode_num_draft_tokens": ("Drafts verified", stats.draft_tokens),
             "spec_decode_num_accepted_tokens": ("Drafts accepted", stats.accepted_tokens),
         }
@@ -152,6 +153,7 @@ class _EngineStats(Collector):
             counter = CounterMetricFamily(f"paged:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)
             yield counter
+        yield self._accepted_per_position(stats)
         if self._max_loras:
             yield self._adapters(stats)
 
@@ -163,3 +165,10 @@ class _EngineStats(Collector):
         running = ",".join(sorted(each.name for each in stats.adapters if each.num_running))
         info.add_metric([str(self._max_loras), waiting, running], time.time())
         return info
+
+    def _accepted_per_position(self, stats: SchedulerStats) -> Metric:
+        name, text = "paged:spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by place among a row's drafts"
+        counter = CounterMetricFamily(name, text, labels=(*_LABELS, "position"))
+        for position, count in enumerate(stats.accepted_per_position):
+            counter.add_metric([*self._labels, str(position)], count)
+        return counter

@@ -169,7 +169,8 @@ class Planner:
         one = Running(request, result, self.free_rows.pop(), tables, computed, len(tokens))
         self.running.append(one)
         prompt_len, packed = len(request.prompt), tuple(map(pack_ids, tables))
-        row = NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, request.seed, (2,), request.params)
+        seed, params, history = request.seed, request.params, bytes([prompt_len % 2])
+        row = NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, seed, (2,), params, history=history)
         return replace(row, adapter=request.adapter)
 
     def longest_prefix(self, adapter: int, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
