@@ -5,6 +5,8 @@ accepted, the states advance by these: the operations on states run again, with 
 pass. A token's bits do not depend on the division into steps, so the states have the bits of plain decoding.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -41,7 +43,7 @@ class AcceptedStates:
 
 
 def accepted_spans(
-    first_drafts: NDArray[np.int32], stored_lens: NDArray[np.int32], num_accepted: NDArray[np.int64]
+    first_drafts: NDArray[np.integer[Any]], stored_lens: NDArray[np.int32], num_accepted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """`row_starts` [2n + 1] and `kv_lens` [2n] of StateRows for the accepted drafts of n rows, ascending tokens.
 

@@ -59,7 +59,7 @@ def verified_step(
         length = state.length[row]
         state.token_ids[row, length : length + count] = tokens[:count]
     arrays = _arrays(state, decode_rows, chunks, verifying, counts)
-    verified_rows = len(decode_rows) + np.flatnonzero([chunk.num_drafts > 0 for chunk in chunks])
+    places = [place for place, chunk in enumerate(chunks, start=len(decode_rows)) if chunk.num_drafts]
     rows = arrays.sampled_rows
     place_of = {row: place for place, row in enumerate(rows.tolist())}
     verified = np.array([place_of[row] for row in verifying.tolist()], np.int64)
@@ -70,11 +70,11 @@ def verified_step(
     first_logits = np.cumsum(positions) - positions
     if positions.sum() > len(rows):
         stored_lens = arrays.kv_lens.copy()
-        stored_lens[verified_rows] -= counts
+        stored_lens[places] -= counts
         arrays = replace(arrays, stored_lens=stored_lens)
         ends = np.repeat(arrays.logit_tokens - positions + 1 - first_logits, positions)
         arrays = replace(arrays, logit_tokens=ends + np.arange(len(ends)))
-    step = VerifiedStep(arrays, of_rows, first_logits, verified, verified_rows)
+    step = VerifiedStep(arrays, of_rows, first_logits, verified, np.array(places, np.int64))
     if step.samples_all and not step.is_decode_step:
         step = replace(step, arrays=replace(arrays, num_decode_rows=0))
     return step
