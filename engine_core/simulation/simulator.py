@@ -93,6 +93,7 @@ class Simulation:
         assert self.outcomes.crashes <= 2 * num_deadly, "one poison request ended three worker groups"
         self._core.count()
         self.outcomes.passes += self._core.group.num_passes
+        self.outcomes.copies += self._core.group.num_copies
 
     def _responsive(self) -> list[SimulatedClient]:
         return [client for client in self._clients if not client.is_silent]
