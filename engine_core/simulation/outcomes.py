@@ -12,6 +12,7 @@ class Outcomes:
     tokens: int = 0
     vectors: int = 0
     cached_tokens: int = 0
+    copies: int = 0  # of blocks
     draft_tokens: int = 0
     accepted_tokens: int = 0  # drafts that became output, or would have
     preemptions: int = 0

@@ -131,6 +131,7 @@ class SimulatedCore:
             assert self.group.answer(now) == [], "an answer of dead workers was accepted"
         self._outcomes.passes += self.group.num_passes
         self._outcomes.loads += self.group.places.num_loaded
+        self._outcomes.copies += self.group.num_copies
         self.group = self._start_group(epoch, now)
         self._starting_ticks = self._rng.randint(0, 5)
         self._outcomes.worker_deaths += 1

@@ -98,6 +98,7 @@ class Simulation:
         self._core.count()
         self.outcomes.loads += self._core.group.places.num_loaded
         self.outcomes.passes += self._core.group.num_passes
+        self.outcomes.copies += self._core.group.num_copies
 
     def _responsive(self) -> list[SimulatedClient]:
         return [client for client in self._clients if not client.is_silent]

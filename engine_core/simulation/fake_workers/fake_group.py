@@ -56,7 +56,7 @@ class FakeGroup:
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
-        self.num_passes = 0
+        self.num_passes = self.num_copies = 0
         self._max_passes = scenario.max_passes
         self._passes = Counter[Sequence]()
 
@@ -82,6 +82,7 @@ class FakeGroup:
             if not is_isolating:
                 waiting = [each for each in engine.scheduler.waiting if not _has_waited_for_a_leader(each, leaders)]
                 self._count_passes(step.admitted, leaders.keys() & set(waiting))
+            self.num_copies += len(step.copies) // 2
             salts = {s.row: self._salts[s.request.client, s.request.request_id] for s in step.admitted}
             reads_again = any(s.num_nans and s.num_applied for s in step.admitted)
             assert not reads_again, "a sequence with a result that was not finite reads the prefix cache"

@@ -148,7 +148,7 @@ class FakeWorker:
             salt = background.salts.get(new_row.row, "")
             row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt, digest)
             self._rows[new_row.row] = row
-            self._forget_poison_behind(row)
+            self._drop_poison_behind(row)
             for slot in self._poison_of(row):
                 assert self._poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
         for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
@@ -160,7 +160,7 @@ class FakeWorker:
         assert not set(joins) & set(self._decode_set), "a row joins the decode set twice"
         self._decode_set = sorted(self._decode_set + joins)
 
-    def _forget_poison_behind(self, row: FakeRow) -> None:
+    def _drop_poison_behind(self, row: FakeRow) -> None:
         """A copied block may hold later tokens of another row, which the new row overwrites before it reads them."""
         index, length = divmod(row.num_computed, self.block_size)
         for group, table in enumerate(row.block_tables):

@@ -103,7 +103,7 @@ def test_an_evicted_tail_is_not_found_and_the_last_block_suffices_without_it(dri
     driver.run()
     pool = driver.engine.kv_cache.pool
     assert pool.num_cached == 3
-    whole = driver.add([*PROMPT, 5, 6], max_tokens=4)  # needs all blocks: there is no room to keep the tail meanwhile
+    whole = driver.add([*PROMPT, 5, 6, 7], max_tokens=3)  # needs all blocks: there is no room to keep the tail
     driver.run()
     assert driver.firsts[whole].num_cached_tokens == 8
     driver.add([7] * 12, max_tokens=4)

@@ -22,7 +22,7 @@ def test_every_simulation_gives_each_request_its_output_alone():
         if "state" in kinds_of(seed):
             with_states.add(outcomes)
     for each in (total, with_states):
-        assert min(each.tokens, each.cached_tokens, each.preemptions, each.aborts, each.worker_deaths) > 0
+        assert min(each.tokens, each.cached_tokens, each.copies, each.preemptions, each.aborts, each.worker_deaths) > 0
     assert min(total.tokens, total.vectors, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
     assert min(total.cached_tokens, total.silent_clients, total.reused, total.nans, total.steps_behind) > 0
     assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0

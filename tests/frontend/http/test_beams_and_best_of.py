@@ -71,7 +71,7 @@ def expected(server: Server, prompt: str, params: BeamSearchParams):
 @pytest.mark.parametrize("penalty", [None, 0.0, 2.0])
 def test_the_choices_are_the_beams_that_llm_finds(beams, penalty):
     asked = {"use_beam_search": True, "n": 3, "max_tokens": 5, "length_penalty": penalty, "temperature": 0}
-    answer = beams.complete(prompt="abc", logprobs=2, **asked)
+    answer = beams.complete(prompt="abc", logprobs=2, top_p=1, top_k=-1, presence_penalty=0, **asked)
     params = BeamSearchParams(beam_width=3, max_tokens=5, length_penalty=1.0 if penalty is None else penalty)
     found = expected(beams, "abc", params)
     assert [choice["text"] for choice in answer["choices"]] == [beam.text.removeprefix("abc") for beam in found]

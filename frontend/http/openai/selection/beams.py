@@ -23,6 +23,7 @@ _CONTRADICTING = (
     *("prompt_logprobs", "repetition_detection", "thinking_token_budget", "logits_processors", "response_format"),
     *("tools", "functions", "dry_multiplier", "xtc_probability", "vllm_xargs", "echo", "suffix"),
 )
+_NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1, "thinking_token_budget": -1}
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ def beam_params(service: Service, body: SamplingFields, prompt: Prompt) -> BeamS
     if body.stream:
         raise InvalidRequest("use_beam_search is true: beams are known at their end; leave out stream", "stream")
     for name in _CONTRADICTING:
-        if getattr(body, name, None) not in (None, False, [], {}, ""):
+        if getattr(body, name, None) not in (None, False, [], {}, "", _NEUTRAL.get(name)):
             raise InvalidRequest(f"{name} has no effect with use_beam_search; leave one of them out", name)
     check_beam_width(prompt.params.n, service.config.server.max_logprobs, "n")
     limit = service.max_model_len - len(prompt.token_ids)
