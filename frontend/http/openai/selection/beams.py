@@ -158,7 +158,8 @@ async def _only_delta(request: EngineRequest) -> SequenceDelta:
 
 def _candidates(delta: SequenceDelta) -> dict[int, _Candidate]:
     """The most likely tokens, after the sampled one, which may be none of them."""
-    [entry] = delta.logprobs or ()
+    assert delta.logprobs
+    [entry] = delta.logprobs
     ranks = [entry.rank, *range(1, len(entry.token_ids))]
     candidates: dict[int, _Candidate] = {}
     for token, logprob, rank in zip(entry.token_ids, entry.logprobs, ranks, strict=True):

@@ -125,7 +125,7 @@ def scan_kernel(
     tokens, padded = 8 if depth > WIDE_DEPTH else 16, -(-depth // 16) * 16
     shared_bytes = 4 * tokens * (2 * padded + of_output * warps * OUTPUTS_OF_WARP + of_token)
     bounds: list[tuple[str, int | str]] = [("MIN_BLOCKS", MIN_BLOCKS)] if depth > BOUNDED_DEPTH else []
-    defines = ("SCALAR", SCALARS[dtype]), ("DEPTH", depth), *bounds
+    defines: tuple[tuple[str, int | str], ...] = ("SCALAR", SCALARS[dtype]), ("DEPTH", depth), *bounds
     return Kernel(f"recurrent/{function}.cu", function, defines, 32 * warps, shared_bytes)
 
 
