@@ -11,10 +11,10 @@ from paged_serve.protocol.adapter_folder import WEIGHTS_FILE
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.adapters import Adapter
 
+from ..checkpoint.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..checkpoint.conversion import check_finite
 from ..checkpoint.safetensors_files import Checkpoint
 from ..distributed.huge_pages import allocate
-from ..layers.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..layers.adapters.sites import Adapters, Site, SitePart
 from .peft_folder import ModuleMatrices, SavedWeight, read_peft_folder
 
