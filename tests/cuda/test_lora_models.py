@@ -1,4 +1,4 @@
-"""Models with adapters on an emulated CUDA device: graphs, padded steps and steps without graphs give a row its bits."""
+"""Models with adapters on an emulated CUDA device: in graphs, in padded steps and alone a row has the same bits."""
 
 import pytest
 import torch
