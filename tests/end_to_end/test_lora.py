@@ -69,6 +69,7 @@ def test_each_adapter_changes_the_answer(alone):
     assert len({choices[0]["text"] for choices in alone[4:8]}) == 4
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.nightly)])
 def test_answers_are_those_alone_while_adapters_share_places_and_processes_are_killed(adapters, alone, ranks):
     with serving(*options(adapters, "--max-loras", "2", "--max-num-seqs", "4", "--tp", ranks)) as server:

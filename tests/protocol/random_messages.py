@@ -119,10 +119,12 @@ def value_of(info: Any, rng: random.Random) -> Any:
             low = info.ge if info.ge is not None else info.gt
             return rng.uniform(low, min(info.le, low + 1000)) if low is not None else rng.uniform(-1e9, 1e9)
         case inspect.StrType():
-            if info.pattern is not None:  # the pattern of a header's value, a name or a path
-                words = ["".join(rng.choices("!09AZaz~", k=rng.randint(1, 20))), *PATTERNED]
+            if info.pattern is not None:  # the pattern of a header's value, a name, a path or a digest
+                digest = "".join(rng.choices("0123456789abcdef", k=64))
+                words = ["".join(rng.choices("!09AZaz~", k=rng.randint(1, 20))), digest, *PATTERNED]
+                words = [word for word in words if len(word) <= (info.max_length or len(word))]
                 return rng.choice([word for word in words if re.search(info.pattern, word)])
-            return text(rng, info.max_length or 20)
+            return text(rng, info.max_length or 20) or "a" * (info.min_length or 0)
         case inspect.BytesType():
             return column(rng, rng.randint(0, 5))
         case inspect.VarTupleType():

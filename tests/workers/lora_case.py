@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paged_serve.workers.batch.input_batch import AdapterGroups, adapter_groups
-from paged_serve.workers.layers.adapters.deltas import PANEL, Delta, Deltas, DeltaShape
+from paged_serve.workers.checkpoint.adapters.deltas import PANEL, Delta, Deltas, DeltaShape
 
 from .portable_numbers import normals
 

@@ -39,8 +39,7 @@ class AdapterLoading:
             places = 0 if self._adapters is None else self._adapters.num_places
             self._report(order, f"place {order.place} does not exist: this server has {places} (max_loras={places})")
             return
-        for site in self._adapters.sites:
-            site.deltas.clear(order.place)
+        self._clear(order.place)
         if self._thread is None:
             self._thread = threading.Thread(target=self._load_each, name="adapters", daemon=True)
             self._thread.start()
@@ -57,13 +56,20 @@ class AdapterLoading:
         if isinstance(outcome, Exception):
             raise outcome
         if isinstance(outcome, str):
+            self._clear(order.place)  # an order before this one may have filled it
             log.warning("refused adapter=%s place=%d reason=%s", order.adapter.name, order.place, outcome)
             return AdapterLoaded(*answer, error=outcome[:MAX_LONG_TEXT])
         assert self._adapters is not None
         for site, deltas in zip(self._adapters.sites, outcome.deltas, strict=True):
             if any(delta is not None for delta in deltas):
                 site.deltas.put(order.place, deltas)
+            else:
+                site.deltas.clear(order.place)
         return AdapterLoaded(*answer, num_bytes=outcome.num_bytes)
+
+    def _clear(self, place: int) -> None:
+        for site in () if self._adapters is None else self._adapters.sites:
+            site.deltas.clear(place)
 
     def close(self) -> None:
         """Wait for the orders so far and end the thread."""

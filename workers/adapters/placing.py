@@ -11,10 +11,10 @@ from paged_serve.protocol.adapter_folder import WEIGHTS_FILE
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.adapters import Adapter
 
+from ..checkpoint.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..checkpoint.conversion import check_finite
 from ..checkpoint.safetensors_files import Checkpoint
 from ..distributed.huge_pages import allocate
-from ..layers.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..layers.adapters.sites import Adapters, Site, SitePart
 from .peft_folder import ModuleMatrices, SavedWeight, read_peft_folder
 
@@ -47,8 +47,8 @@ def place_adapter(adapter: Adapter, adapters: Adapters) -> PlacedAdapter:
     shapes: list[list[Delta | None]] = []
     for site, of_parts in zip(adapters.sites, found, strict=True):
         deltas: list[Delta | None] = []
-        for index, (part, matrices) in enumerate(zip(site.parts, of_parts, strict=True)):
-            deltas.append(None if matrices is None else _delta(site, index, part, matrices, views, adapters))
+        for index, (part, of_part) in enumerate(zip(site.parts, of_parts, strict=True)):
+            deltas.append(None if of_part is None else _delta(site, index, part, of_part, views, adapters))
         shapes.append(deltas)
     return PlacedAdapter(total, shapes)
 

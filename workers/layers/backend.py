@@ -11,7 +11,7 @@ from ..checkpoint.packed_weight import PackedWeight
 from ..checkpoint.weight_forms import Weight
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.passes import Passes
-from .adapters.deltas import AdapterOps
+from .adapters.ops import AdapterOps
 from .attention import AttentionBackend, LatentHeads, LatentLayer
 from .decode_step import DecodeStep
 from .embedding import Table, TiedTable

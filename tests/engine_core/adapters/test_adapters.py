@@ -149,6 +149,20 @@ def test_after_the_workers_are_replaced_rows_wait_until_their_adapter_is_loaded_
     assert driver.tokens[first] == tokens_of(drive, 5, A, max_tokens=9, seed=1)
 
 
+def test_requests_in_the_queue_wait_for_their_adapter_again_after_the_workers_are_replaced(drive):
+    driver = drive(max_loras=1, max_num_seqs=1)
+    first, queued = (driver.add(5, max_tokens=9, seed=seed, adapter=A) for seed in (1, 2))
+    driver.step(3)
+    replace_workers(driver, from_outside=True)
+    driver.loads_at_once = False
+    driver.abort(first)
+    driver.step(3)
+    assert not driver.tokens[queued]
+    driver.finish_load()
+    driver.run()
+    assert driver.tokens[queued] == tokens_of(drive, 5, A, max_tokens=9, seed=2)
+
+
 def test_an_adapter_that_cannot_be_loaded_again_ends_its_running_requests_with_an_error(drive):
     driver = drive(max_loras=1)
     stream = driver.add(5, max_tokens=9, adapter=A)
@@ -176,6 +190,7 @@ def test_an_adapter_that_kills_workers_is_refused_after_two_groups_and_costs_no_
             deaths += 1
             if deaths == 2:
                 assert not driver.scheduler.in_flight, "a candidate is loaded beside steps"
+                assert driver.plan() is None, "a step is planned while a candidate is loaded"
             replace_workers(driver)
     assert deaths == 2
     assert driver.rejections[0].request_id == deadly

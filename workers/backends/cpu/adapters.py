@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from ...batch.input_batch import AdapterGroups
+from ...checkpoint.adapters.deltas import Deltas
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.lora.products import lora_expand, lora_look_up, lora_shrink
-from ...layers.adapters.deltas import Deltas
 
 
 class CpuAdapterOps:

@@ -19,7 +19,7 @@ from ...kernels.cpu.gemm import ROW_DTYPES
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.loading import packed
 from ...kernels.cpu.packing import OCTET
-from ...layers.adapters.deltas import AdapterOps
+from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable

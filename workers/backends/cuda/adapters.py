@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from ...batch.input_batch import AdapterGroups
+from ...checkpoint.adapters.deltas import Deltas
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.lora import lora_expand, lora_look_up, lora_shrink
-from ...layers.adapters.deltas import Deltas
 
 
 class CudaAdapterOps:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ...batch.input_batch import AdapterGroups
-from ...layers.adapters.deltas import Delta, Deltas
+from ...checkpoint.adapters.deltas import Delta, Deltas
 
 
 class TorchAdapterOps:

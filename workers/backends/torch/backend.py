@@ -16,7 +16,7 @@ from ...checkpoint.weight_forms import (
     Weight,
 )
 from ...distributed.tensor_parallel import TensorParallelGroup
-from ...layers.adapters.deltas import AdapterOps
+from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable

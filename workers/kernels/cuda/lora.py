@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...batch.input_batch import AdapterGroups
-from ...layers.adapters.deltas import Deltas
+from ...checkpoint.adapters.deltas import Deltas
 from .kernel import SCALARS, Kernel, Launcher
 
 SHRINK_RANKS = 4  # of a thread block, a warp each

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...batch.input_batch import AdapterGroups
+from ...checkpoint.adapters.deltas import Deltas
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ..embedding import VocabularyEmbedding
 from ..linear import Linear
-from .deltas import AdapterOps, Deltas
+from .ops import AdapterOps
 
 
 @dataclass(slots=True, eq=False)

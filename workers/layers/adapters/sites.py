@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...checkpoint.adapters.deltas import Deltas, DeltaShape
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ..embedding import VocabularyEmbedding
 from ..linear import Linear
 from .adapted import AdaptedEmbedding, AdaptedHead, AdaptedLinear, StepAdapters
-from .deltas import AdapterOps, Deltas, DeltaShape
+from .ops import AdapterOps
 
 SEGMENTS = (4, 2)  # numbers of segments of divided inputs, the first that divides them
 

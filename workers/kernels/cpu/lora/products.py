@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ....layers.adapters.deltas import Deltas
+from ....checkpoint.adapters.deltas import Deltas
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
 from ..structs.lora import LoraParams

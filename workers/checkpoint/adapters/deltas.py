@@ -1,4 +1,4 @@
-"""What the adapters in memory add to one projection, and the interface of the kernels that add it.
+"""What the adapters in memory add to one projection.
 
 An adapter adds scale * B (A x). Sums are float32, and the result is added to the projection's, which is rounded once
 more. A token without an adapter keeps its bits.
@@ -7,13 +7,10 @@ more. A token without an adapter keeps its bits.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from ...batch.input_batch import AdapterGroups
 
 RANK_BLOCK = 4  # ranks that kernels compute together
 PANEL = 64  # outputs, likewise
@@ -82,22 +79,3 @@ class Deltas:
         if place in self.of_place:
             self.put(place, (None,) * len(self.shape.outputs))
             del self.of_place[place]
-
-
-class AdapterOps(Protocol):
-    """The arithmetic of adapters. A row's bits depend only on that row. Sums are valid until the next of their kind."""
-
-    def shrink(self, deltas: Deltas, groups: AdapterGroups, x: Tensor) -> Tensor:
-        """A x of the grouped rows of `x` [rows, inputs]: [rows, width] float32. The rest is undefined."""
-        ...
-
-    def look_up(self, deltas: Deltas, groups: AdapterGroups, ids: Tensor) -> Tensor:
-        """The same for a table, whose inputs are `ids` [rows] i64."""
-        ...
-
-    def expand(self, deltas: Deltas, groups: AdapterGroups, shares: Tensor, y: Tensor) -> None:
-        """Add scale * B (A x) to the grouped rows of `y` [rows, outputs] in place; A x is the sum of `shares`.
-
-        `shares` [ranks, rows, width] are added in one order. `y` may be float32 for any dtype of the model.
-        """
-        ...
