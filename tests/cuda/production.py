@@ -45,7 +45,7 @@ LIMITS = {
     "join_experts": Limits(48),  # 256 threads: 5
     "latent_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
     "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
-    "mamba1_scan": Limits(248),  # 128 threads: 2 with more than 128 numbers per channel; with 16: 8
+    "mamba1_scan": Limits(248),  # 128 threads: 2 with more than 128 numbers per channel; with 16: 6
     "mamba2_scan": Limits(232),  # 128 threads: 2 with states of 512; of 128: 5
     "norm_parts": Limits(40),  # 128 threads: 12
     "place_experts": Limits(32),  # 256 threads: 8
