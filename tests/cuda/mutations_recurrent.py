@@ -106,8 +106,8 @@ MUTATIONS = [
     (MAMBA1, "power_of_two(", "exponential(", "another base of decays"),
     (
         MAMBA1,
-        "output.has_state() ? a : nullptr, i);",
-        "output.has_state() ? a : nullptr, 0);",
+        "output.load(held[i], a, i);",
+        "output.load(held[i], a, 0);",
         "the first group's rates for all, held",
     ),
     (MAMBA1, "output.load(held[0], a, i);", "output.load(held[0], a, 0);", "the first group's rates for all, read"),

@@ -48,7 +48,7 @@ LIMITS = {
     "lora_expand": Limits(64),  # 128 threads: 8
     "lora_look_up": Limits(40),  # 128 threads: 12
     "lora_shrink": Limits(96),  # 128 threads: 5
-    "mamba1_scan": Limits(248),  # 128 threads: 2 with more than 128 numbers per channel; with 16: 8
+    "mamba1_scan": Limits(248),  # 128 threads: 2 with more than 128 numbers per channel; with 16: 6
     "mamba2_scan": Limits(232),  # 128 threads: 2 with states of 512; of 128: 5
     "norm_parts": Limits(40),  # 128 threads: 12
     "place_experts": Limits(32),  # 256 threads: 8

@@ -86,6 +86,7 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
     elif cls is SchedulerOutput:
         values |= {"extended_tables": column(rng, rows), "extended_block_ids": column(rng, rows)}
+        values |= {"copied_blocks": column(rng, 2 * k)}
     elif cls is KVGroup:
         kinds = {"window": 0, "attention_chunk": 0, "is_state": False}
         kinds.pop(rng.choice(tuple(kinds)))

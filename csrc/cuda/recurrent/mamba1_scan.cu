@@ -28,8 +28,9 @@ struct Rates {
   float held[HOLDS_RATES ? GROUPS : 1][4];
 
   DEVICE Rates(const Output& of, const float* rates) : output(of), a(rates) {
+    if (!HOLDS_RATES || !output.has_state()) return;
 #pragma unroll
-    for (int i = 0; HOLDS_RATES && i < GROUPS; i++) output.load(held[i], output.has_state() ? a : nullptr, i);
+    for (int i = 0; HOLDS_RATES && i < GROUPS; i++) output.load(held[i], a, i);
   }
   DEVICE const float (&of_group(int i))[4] {
     if constexpr (HOLDS_RATES) return held[i];

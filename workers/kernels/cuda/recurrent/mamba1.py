@@ -74,7 +74,8 @@ def norm_parts(
 def mamba1_kernel(dtype: torch.dtype, state_size: int) -> Kernel:
     """The same for any number of channels, so that it does not depend on the number of ranks."""
     assert state_size % STATE_MULTIPLE == 0, state_size
-    return scan_kernel("mamba1_scan", dtype, BLOCK_CHANNELS, state_size, of_output=2, of_token=0)
+    blocks = 4 if state_size <= 64 else 2  # without a number, the compiler spills registers for more of them
+    return scan_kernel("mamba1_scan", dtype, BLOCK_CHANNELS, state_size, of_output=2, of_token=0, min_blocks=blocks)
 
 
 def norm_parts_kernel(dtype: torch.dtype) -> Kernel:

@@ -113,7 +113,13 @@ def production_kernels() -> list[Kernel]:
 
 
 def scan_kernel(
-    function: str, dtype: torch.dtype, outputs: int, depth: int, of_output: int = 1, of_token: int = 2
+    function: str,
+    dtype: torch.dtype,
+    outputs: int,
+    depth: int,
+    of_output: int = 1,
+    of_token: int = 2,
+    min_blocks: int = 0,
 ) -> Kernel:
     """A kernel of scan.cuh for heads of `outputs`, each with `depth` numbers as its state.
 
@@ -124,7 +130,8 @@ def scan_kernel(
     warps = min(MAX_WARPS, -(-outputs // LANES) * LANES // OUTPUTS_OF_WARP)
     tokens, padded = 8 if depth > WIDE_DEPTH else 16, -(-depth // 16) * 16
     shared_bytes = 4 * tokens * (2 * padded + of_output * warps * OUTPUTS_OF_WARP + of_token)
-    bounds: list[tuple[str, int | str]] = [("MIN_BLOCKS", MIN_BLOCKS)] if depth > BOUNDED_DEPTH else []
+    blocks = min_blocks or (MIN_BLOCKS if depth > BOUNDED_DEPTH else 0)
+    bounds: list[tuple[str, int | str]] = [("MIN_BLOCKS", blocks)] if blocks else []
     defines: tuple[tuple[str, int | str], ...] = ("SCALAR", SCALARS[dtype]), ("DEPTH", depth), *bounds
     return Kernel(f"recurrent/{function}.cu", function, defines, 32 * warps, shared_bytes)
 
