@@ -2,8 +2,10 @@
 
 import pytest
 
+from paged_serve.engine_core.admission.validation import num_drafts_of
 from paged_serve.engine_core.drafting.draft_policy import DraftPolicy
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, SpeculationConfig
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -265,3 +267,20 @@ def test_the_forecast_counts_the_tokens_of_a_step_not_its_rows(drive):
 def test_a_model_with_recurrent_layers_does_not_speculate(drive):
     with pytest.raises(ConfigError, match=r"speculation.method='ngram'.*recurrent layers.*--speculative off"):
         drive(num_drafts=2, windows=(KVGroup(is_state=True), 0))
+
+
+def test_auto_is_off_for_a_model_with_recurrent_layers():
+    groups = (KVGroup(), KVGroup(is_state=True))
+    assert num_drafts_of(Config(speculation=SpeculationConfig("auto", 2)), groups) == 0
+    assert num_drafts_of(Config(speculation=SpeculationConfig("auto", 2)), groups[:1]) == 2
+
+
+def test_rows_may_learn_from_those_that_may_share_their_prefixes(drive):
+    driver = drive()
+    for salt in ("", "mine", "mine", "yours"):
+        driver.add(4, max_tokens=8, salt=salt)
+    driver.run()
+    histories = [new.history for plan in driver.sent for new in plan.new_rows]
+    assert histories[1] == histories[2]
+    assert len({*histories}) == 3
+    assert {len(history) for history in histories} == {32}
