@@ -77,8 +77,8 @@ LOADS = [
     Load("wrong", 1, 256),
     Load("sampled", 1, 128),
     Load("wrong", 4, 96),
-    Load("wrong", 16, 64),
-    Load("sampled", 16, 64),
+    Load("wrong", 16, 32),
+    Load("sampled", 16, 32),
 ]
 
 

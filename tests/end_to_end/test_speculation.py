@@ -77,8 +77,8 @@ def test_answers_are_those_without_drafts_while_processes_are_killed(model, rank
 def test_offline_answers_are_those_without_drafts():
     params = [SamplingParams(temperature=t, seed=7, max_tokens=40, logprobs=1) for t in (0.0, 0.0, 0.7, 1.0)]
     found = []
-    for method in ("off", "ngram"):
+    for method in ("off", "ngram", "suffix"):
         with LLM(speculative=method) as llm:
             outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
             found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]

@@ -268,3 +268,14 @@ def test_the_forecast_counts_the_tokens_of_a_step_not_its_rows(drive):
     pace = driver.engine.admission.forecast._pace
     pace.prices(1)
     assert pace.tokens_per_row > 1.5
+
+
+def test_rows_may_learn_from_those_that_may_share_their_prefixes(drive):
+    driver = drive()
+    for salt in ("", "mine", "mine", "yours"):
+        driver.add(4, max_tokens=8, salt=salt)
+    driver.run()
+    histories = [new.history for plan in driver.sent for new in plan.new_rows]
+    assert histories[1] == histories[2]
+    assert len({*histories}) == 3
+    assert {len(history) for history in histories} == {32}
