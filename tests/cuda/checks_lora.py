@@ -11,12 +11,12 @@ BF16, FP16 = torch.bfloat16, torch.float16
 ROWS = 37
 
 
-def added(launcher, case, places, rows=None, shares=1, spare=0):
-    """The results of `rows` (None: all) of the case, whose grid has `spare` blocks more than there are groups."""
+def added(launcher, case, places, rows=None, shares=1, unused=0):
+    """The results of `rows` (None: all) of the case, whose grid has `unused` blocks more than there are groups."""
     rows = list(range(len(case.y))) if rows is None else rows
     deltas, own = case.deltas(), [places[row] for row in rows]
     groups = table_of(own, case.device)
-    groups = table_of(own, case.device, groups.most + spare)
+    groups = table_of(own, case.device, groups.most + unused)
     y, sums = case.y[rows].clone(), torch.full((shares, len(rows), deltas.width), torch.nan, device=case.device)
     for share in range(shares):
         if case.is_table:
@@ -30,7 +30,7 @@ def added(launcher, case, places, rows=None, shares=1, spare=0):
 
 def check_case(launcher, case, shares=1):
     places = [row * 7 % (len(case.ranks) + 1) for row in range(len(case.y))]
-    found = added(launcher, case, places, shares=shares, spare=3)
+    found = added(launcher, case, places, shares=shares, unused=3)
     torch.testing.assert_close(found.double(), case.exact(places), rtol=case.tolerance, atol=case.tolerance)
     without = [row for row, place in enumerate(places) if place == 0]
     assert_same_bits(found[without], case.y.cpu()[without])

@@ -63,7 +63,7 @@ def test_steps_run_while_an_adapter_loads(tmp_path, base, model, loading, monkey
     assert torch.equal(logits(model, 0), before)
 
 
-def test_a_place_forgets_its_adapter_when_another_is_ordered(tmp_path, base, model, loading):
+def test_a_place_drops_its_adapter_when_another_is_ordered(tmp_path, base, model, loading):
     one, other = (
         make_adapter(tmp_path / str(seed), base, seed, targets=(target,))
         for seed, target in enumerate(("q_proj", "down_proj"))

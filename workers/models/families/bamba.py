@@ -4,10 +4,10 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
+from ..names.weight_names import WeightNames
 from .family import Family, need, partial_rope_everywhere, renamed
 from .llama import biases
 from .mamba2_layers import mamba2_layer, time_steps
-from .weight_names import WeightNames
 
 LAYER = "model.layers.{}."
 NAMES = WeightNames(

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .family import Biases, Family, need, no_ropes, renamed, usual_slopes
-from .weight_names import WeightNames
 
 FIELDS = {
     "n_embed": "hidden_size",

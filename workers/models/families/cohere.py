@@ -7,9 +7,9 @@ import torch
 
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.rope_config import rope_of
+from ..names.weight_names import WeightNames
 from .family import SLIDING, Biases, Family, layer_kinds, positive, renamed
-from .weight_names import WeightNames
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .expert_layers import in_chosen_layers
 from .family import Family, need, renamed
 from .glm4_moe import NAMES
 from .latent_sizes import latent, scale_of_scores, sized
-from .weight_names import WeightNames
 
 LATENT = (1536, 512, 128, 64, 128)  # the defaults of `sized`
 COUNTS = {"n_routed_experts": "num_experts"}

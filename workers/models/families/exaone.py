@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ..names.weight_names import WeightNames
 from .family import Family, renamed
-from .weight_names import WeightNames
 
 FIELDS = {
     "num_layers": "num_hidden_layers",

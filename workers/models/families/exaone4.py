@@ -7,9 +7,9 @@ from typing import Any
 
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.rope_config import rope_of
 from .family import SLIDING, Family, layer_kinds, renamed, rope_everywhere
 from .olmo2 import NAMES
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

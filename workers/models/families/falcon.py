@@ -10,9 +10,9 @@ from typing import Any
 
 from ...checkpoint.attention_options import alibi_slopes
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .family import Family, no_ropes, renamed
 from .starcoder2 import biases
-from .weight_names import WeightNames
 
 FIELDS = {
     "num_kv_heads": "num_key_value_heads",

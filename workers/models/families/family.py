@@ -13,9 +13,9 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
-from ...checkpoint.rope_config import rope_of
 from ...pooling.head import LabelLayer
-from .weight_names import USUAL_NAMES, WeightNames
+from ..names.weight_names import USUAL_NAMES, WeightNames
+from .rope_config import rope_of
 
 LARGEST = 1e300  # of a field: its products with sizes are finite
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types

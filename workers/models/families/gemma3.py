@@ -7,10 +7,10 @@ import torch
 
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.rope_config import rope_of
+from ..names.weight_names import WeightNames
 from . import gemma
 from .family import FULL, SLIDING, layer_kinds, need, positive
-from .weight_names import WeightNames
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .family import Biases, Family, partial_rope_everywhere, renamed
-from .weight_names import WeightNames
 
 FIELDS = {"layer_norm_eps": "rms_norm_eps", "rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 

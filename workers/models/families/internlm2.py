@@ -3,9 +3,9 @@
 from typing import Any
 
 from ...pooling.head import LabelLayer
+from ..names.weight_names import WeightNames
 from .family import Family, renamed
 from .llama import biases
-from .weight_names import WeightNames
 
 LAYER = "model.layers.{}."
 QKV = f"{LAYER}attention.wqkv"

@@ -10,9 +10,9 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
+from ..names.weight_names import ExpertNames, WeightNames
 from .family import Family, need, no_ropes, renamed
 from .mamba1_layers import mamba1_layer
-from .weight_names import ExpertNames, WeightNames
 
 LAYER = "model.layers.{}."
 FEED_FORWARD = f"{LAYER}feed_forward."

@@ -5,10 +5,10 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames
 from . import lfm2
 from .expert_layers import in_chosen_layers
 from .family import renamed
-from .weight_names import ExpertNames
 
 LAYER = "model.layers.{}.feed_forward."
 NAMES = ExpertNames(

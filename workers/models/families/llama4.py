@@ -8,10 +8,10 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import RopeScaling, Temperature
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.rope_config import rope_of
+from ..names.weight_names import ExpertNames, WeightNames
 from .family import FULL, Family, renamed
 from .llama import biases
-from .weight_names import ExpertNames, WeightNames
+from .rope_config import rope_of
 
 CHUNKED = "chunked_attention"  # of layer_types
 

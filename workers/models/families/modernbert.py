@@ -8,10 +8,10 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.rope_config import rope_of
 from ...pooling.head import LabelLayer
+from ..names.weight_names import WeightNames
 from .family import FULL, SLIDING, Biases, Family, need, renamed
-from .weight_names import WeightNames
+from .rope_config import rope_of
 
 FIELDS = {
     "norm_eps": "rms_norm_eps",

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from ..names.weight_names import WeightNames
 from .family import Family
 from .olmo import biases
-from .weight_names import WeightNames
 
 LAYER = "model.layers.{}."
 NAMES = WeightNames(

@@ -5,9 +5,9 @@ from typing import Any
 
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.rope_config import rope_of
 from . import olmo2
 from .family import FULL, SLIDING, layer_kinds
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

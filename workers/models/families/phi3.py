@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from ..names.weight_names import WeightNames
 from .family import Family, partial_rope_everywhere
 from .mistral import sliding_window_everywhere
-from .weight_names import WeightNames
 
 LAYER = "model.layers.{}."
 QKV, GATE_UP = f"{LAYER}self_attn.qkv_proj", f"{LAYER}mlp.gate_up_proj"

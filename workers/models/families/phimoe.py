@@ -6,11 +6,11 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .expert_layers import in_all_layers
 from .family import Biases, Family, renamed
 from .mistral import sliding_window_everywhere
 from .mixtral import NAMES
-from .weight_names import WeightNames
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from typing import Any
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
 from ...checkpoint.recurrent.recurrent import Recurrent
+from ..names.weight_names import WeightNames
 from .family import FULL, Family, need, partial_rope_everywhere, renamed
 from .mamba2_layers import LINEAR
 from .qwen_moe import experts
-from .weight_names import WeightNames
 
 DEFAULTS = {
     "partial_rotary_factor": 0.25,

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .family import Biases, Family, partial_rope_everywhere, renamed
-from .weight_names import WeightNames
 
 FIELDS = {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias", "qk_layernorm": "qk_norm"}
 

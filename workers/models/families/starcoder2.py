@@ -3,9 +3,9 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .family import Biases, Family, renamed
 from .mistral import sliding_window_everywhere
-from .weight_names import WeightNames
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from ...layers.adapters.sites import Adapters
 from ...layers.backend import Backend, PackingBackend
 from ...layers.norm import LayerNorm, Norm, RMSNorm
 from ...quantization.source import MatrixSource
-from ..families.weight_names import WeightNames
 from ..matrix_rows import Rows, Span, order_of_head
+from ..names.weight_names import WeightNames
 from ..packed_cache import PackedReader, PackedStore
 
 

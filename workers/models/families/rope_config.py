@@ -7,8 +7,8 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 
-from .geometry import RopeScaling
-from .hf_config import HFConfig
+from ...checkpoint.geometry import RopeScaling
+from ...checkpoint.hf_config import HFConfig
 
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 ROPE_FIELDS = {
