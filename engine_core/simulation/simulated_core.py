@@ -69,15 +69,15 @@ class SimulatedCore:
     def advance(self, now: float) -> None:
         """Plan a step, compute one and apply one, each with some probability."""
         rng = self._rng
+        self._finish_load(now)
         if self._starting_ticks:
             self._starting_ticks -= 1
         else:
             self.group.load_adapters(self.engine, now)
-        self._finish_load(now)
-        if not self._starting_ticks and rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
-            self._links.record(plan)
-            if rng.random() < 0.5:
-                check_invariants(self.engine)
+            if rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
+                self._links.record(plan)
+                if rng.random() < 0.5:
+                    check_invariants(self.engine)
         if self.stalled_ticks:
             self.stalled_ticks -= 1
         elif self.group.has_work and rng.random() < 0.9:
