@@ -9,6 +9,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.kv_cache import KVCache
 
+from ..checkpoints import write_checkpoint
 from ..host_runners import new_host_runner
 from ..invariance.planner import Odds, Planner, Request
 from ..made_adapters import ALL_LINEAR, ATTENTION, make_adapter, write_merged
@@ -136,3 +137,25 @@ def test_every_instruction_set_and_number_of_threads_has_the_same_bits(tmp_path)
             results.append(prompt_and_answer(adapted(base, adapters, pool)))
             pool.close()
     assert all(torch.equal(found, results[0]) for found in results[1:])
+
+
+FUSED = {
+    "gpt-neox": ("query_key_value", "dense"),
+    "falcon": ("query_key_value",),
+    "phi3": ("qkv_proj", "gate_up_proj"),
+    "bloom": ("query_key_value",),
+}
+
+
+@pytest.mark.parametrize("variant", FUSED)
+def test_fused_projections_in_every_layout(variant, tmp_path, make_pool):
+    """One matrix of queries, keys and values, whose rows the kernels have in another order."""
+    base, prompt = tmp_path / "base", [token % 100 for token in PROMPT]
+    base.mkdir()
+    write_checkpoint(variant, base, torch.float32)
+    adapter = make_adapter(tmp_path / "adapter", base, targets=FUSED[variant])
+    model = adapted(base, [adapter], make_pool())
+    merged = load(write_merged(tmp_path / "merged", base, adapter), make_pool())
+    loops = PagedLoop(step_of(model, 1)), PagedLoop(merged)
+    found, expected = (loop.prefill(loop.row(prompt)) for loop in loops)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
