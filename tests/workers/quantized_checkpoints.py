@@ -219,7 +219,7 @@ BLOCKS: dict[str, Format] = {"fp8-128": block_fp8(128, 128), "fp8-16": block_fp8
 def write_quantized(source: Path, folder: Path, name: str) -> None:
     """Write the model of `source`, quantized as `name`, to `folder`, and its dequantized values to `folder`-float."""
     how, tensors = (FORMATS | BLOCKS)[name], load_file(source / "model.safetensors")
-    quantized, floats = {}, {}
+    quantized, floats = dict[str, Tensor](), dict[str, Tensor]()
     for tensor_name, tensor in tensors.items():
         module, _, kind = tensor_name.rpartition(".")
         if kind == "weight" and module.endswith("_proj") and not module.endswith(how.ignored or ("nothing",)):
@@ -234,7 +234,7 @@ def write_quantized(source: Path, folder: Path, name: str) -> None:
 
 def unstack_experts(folder: Path) -> None:
     """Replace the tensors of experts [experts, in, out] by a matrix for each, as llm-compressor does with Llama 4."""
-    tensors, separate = load_file(folder / "model.safetensors"), {}
+    tensors, separate = load_file(folder / "model.safetensors"), dict[str, Tensor]()
     for name, tensor in tensors.items():
         experts, _, kind = name.rpartition(".")
         if kind not in ("gate_up_proj", "down_proj"):
