@@ -19,16 +19,17 @@ inline const char* state_before(const StateRows& s, int row, int position) {
 // with a `to` of null: their states are not stored.
 template <class Advance> void each_block(const StateRows& s, int row, Advance advance) {
   int token = s.row_starts[row];
-  const int end = s.row_starts[row + 1], kv_len = s.kv_lens[row];
+  const int kv_len = s.kv_lens[row];
   if (kv_len == 0) return;
-  int position = kv_len - (end - token);
+  int position = kv_len - (s.row_starts[row + 1] - token);
   const int stored_len = s.stored_lens ? s.stored_lens[row] : kv_len;
-  while (position < stored_len) {
-    const int block = position / s.block_size, count = std::min(stored_len, (block + 1) * s.block_size) - position;
-    advance(state_before(s, row, position), state_in_block(s, row, block), token, count);
+  while (position < kv_len) {  // one call, so that it is inlined once
+    const int block = position / s.block_size;
+    const bool stores = position < stored_len;
+    const int count = (stores ? std::min(stored_len, (block + 1) * s.block_size) : kv_len) - position;
+    advance(state_before(s, row, position), stores ? state_in_block(s, row, block) : nullptr, token, count);
     token += count, position += count;
   }
-  if (token < end) advance(state_before(s, row, position), nullptr, token, end - token);
 }
 
 // Calls body(row, part) for `parts` independent parts of each row, of `elements` of work per token, distributed among the

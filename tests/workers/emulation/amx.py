@@ -106,7 +106,7 @@ def compile_with_tiles(isa: str, folder: Path) -> None:
     flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_ISA"][isa], *TILES, "-fPIC"]
     csrc = ROOT / "csrc" / "cpu"
     sources = sorted(csrc.rglob("*.cpp"))
-    objects = [folder / f"{source.stem}.o" for source in sources]
+    objects = [folder / (str(source.relative_to(csrc)).replace("/", "-") + ".o") for source in sources]
 
     def compile_one(source: Path, target: Path) -> None:
         subprocess.run(["g++", *flags, f"-I{csrc}", "-c", str(source), "-o", str(target)], check=True)

@@ -63,7 +63,8 @@ def library(request, folder):
     flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_MACHINE"]["aarch64"][request.param], "-fPIC"]
     csrc = ROOT / "csrc" / "cpu"
     sources = sorted(csrc.rglob("*.cpp"))
-    objects = [folder / f"{request.param}-{source.stem}.o" for source in sources]
+    names = (str(source.relative_to(csrc)).replace("/", "-") for source in sources)
+    objects = [folder / f"{request.param}-{name}.o" for name in names]
 
     def compile_one(source, target):
         subprocess.run([CROSS, *flags, f"-I{csrc}", "-c", source, "-o", target], check=True)
