@@ -14,6 +14,11 @@ class TailIndex:
     def keys(self) -> KeysView[bytes]:
         return self._place_of.keys()
 
+    def length_of(self, key: bytes) -> int | None:
+        """The tokens of the tail with this key; None: it is not a tail's."""
+        place = self._place_of.get(key)
+        return None if place is None else place[1]
+
     def add(self, keys: Iterable[bytes], parent: bytes, length: int) -> None:
         """`keys`: of a tail of `length` tokens after the block with the hash `parent`; they are new."""
         for key in keys:
