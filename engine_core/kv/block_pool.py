@@ -69,8 +69,8 @@ class BlockPool:
         self._cached.remove(free)
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Remove one owner of each block. Blocks that become free are evicted in the order given."""
-        refcounts, hashes = self._refcounts, self._hash_by_block
+        """Remove one owner of each block. Those that become free are evicted in the order given, partial ones first."""
+        refcounts, hashes, tails = self._refcounts, self._hash_by_block, self.tails.keys()
         for block in blocks:
             assert refcounts[block] > 0, f"block {block} is released but has no owner"
             refcounts[block] -= 1
@@ -78,7 +78,7 @@ class BlockPool:
                 continue
             self._invalid.discard(block)
             if block in hashes:
-                self._cached.add(block, self._tenants[block])
+                self._cached.add(block, self._tenants[block], is_partial=hashes[block] in tails)
             else:
                 self._blank.append(block)
                 self._cached.count(self._tenants[block], -1)
@@ -112,7 +112,7 @@ class BlockPool:
 
     def hashes(self) -> Iterable[bytes]:
         """The hashes of all full blocks that can be found."""
-        return [block_hash for block_hash in self._block_by_hash if block_hash not in self.tails]
+        return self._block_by_hash.keys() - self.tails.keys()
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` would leave the free list if they were shared now."""

@@ -2,21 +2,24 @@
 
 The tenant with the most blocks, in use and cached, loses its least recently used cached block. A tenant that floods
 the cache therefore evicts its own prefixes and not those of others: each tenant keeps up to an equal share for as long
-as it keeps using it.
+as it keeps using it. Of a tenant's blocks, partial ones are evicted first: every sequence leaves one, which serves only
+what continues that very sequence, and a full block may be the prefix of many.
 """
 
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 KEPT_FOR_TURNOVERS = 8  # turnovers of the whole pool; blocks of a tenant that is idle for longer are evicted first
 
 
 class Evictor:
-    """Cached blocks by tenant, each tenant's in the order in which they became free."""
+    """Cached blocks by tenant, each tenant's in the order in which they became free, partial ones before full ones."""
 
     def __init__(self, num_blocks: int):
-        self._by_tenant: dict[str, OrderedDict[int, None]] = {}
+        self._by_tenant: dict[str, OrderedDict[int, None]] = {}  # full blocks; has all tenants with cached blocks
+        self._partial: dict[str, OrderedDict[int, None]] = {}  # by tenant, never empty
         self._tenant_of: dict[int, str] = {}
         self._max_age = KEPT_FOR_TURNOVERS * num_blocks
         self._num_evicted = 0
@@ -48,9 +51,12 @@ class Evictor:
         else:
             del self.num_owned_by[tenant]
 
-    def add(self, block: int, tenant: str) -> None:
+    def add(self, block: int, tenant: str, *, is_partial: bool = False) -> None:
         self._tenant_of[block] = tenant
-        self._by_tenant.setdefault(tenant, OrderedDict())[block] = None
+        blocks = self._by_tenant.setdefault(tenant, OrderedDict())
+        if is_partial:
+            blocks = self._partial.setdefault(tenant, OrderedDict())
+        blocks[block] = None
         self._used_at[tenant] = self._num_evicted
 
     def remove(self, blocks: Sequence[int]) -> None:
@@ -58,21 +64,23 @@ class Evictor:
         tenant_of, by_tenant, tenants = self._tenant_of, self._by_tenant, set()
         for block in blocks:
             tenant = tenant_of.pop(block)
-            del by_tenant[tenant][block]
+            if block in (blocks := by_tenant[tenant]):
+                del blocks[block]
+            else:
+                self._remove_partial(block, tenant)
             tenants.add(tenant)
         for tenant in tenants:
             self._used_at[tenant] = self._num_evicted
-            if not by_tenant[tenant]:
-                self._drop(tenant)
+            self._drop_if_empty(tenant)
 
     def evict(self, count: int) -> list[int]:
         """Remove and return `count` blocks; at least that many are cached."""
         if len(self._by_tenant) == 1:
             [(tenant, blocks)] = self._by_tenant.items()
-            taken = [blocks.popitem(last=False)[0] for _ in range(count)]
+            taken = self._evict_partial(tenant, count) if self._partial else []
+            taken += [blocks.popitem(last=False)[0] for _ in range(count - len(taken))]
             self.count(tenant, -count)
-            if not blocks:
-                self._drop(tenant)
+            self._drop_if_empty(tenant)
         else:
             taken = self._evict_of_many(count)
         for block in taken:
@@ -87,15 +95,29 @@ class Evictor:
         taken = []
         for _ in range(count):
             is_fresh, size, tenant = order[0]
-            blocks = self._by_tenant[tenant]
-            taken.append(blocks.popitem(last=False)[0])
+            taken += self._evict_partial(tenant, 1) or [self._by_tenant[tenant].popitem(last=False)[0]]
             self.count(tenant, -1)
-            if blocks:
-                heapq.heapreplace(order, (is_fresh, size + 1, tenant))
-            else:
+            if self._drop_if_empty(tenant):
                 heapq.heappop(order)
-                self._drop(tenant)
+            else:
+                heapq.heapreplace(order, (is_fresh, size + 1, tenant))
         return taken
 
-    def _drop(self, tenant: str) -> None:
+    def _evict_partial(self, tenant: str, count: int) -> list[int]:
+        """Remove up to `count` partial blocks."""
+        taken = list(islice(self._partial.get(tenant, ()), count))
+        for block in taken:
+            self._remove_partial(block, tenant)
+        return taken
+
+    def _remove_partial(self, block: int, tenant: str) -> None:
+        del self._partial[tenant][block]
+        if not self._partial[tenant]:
+            del self._partial[tenant]
+
+    def _drop_if_empty(self, tenant: str) -> bool:
+        """Forget a tenant that has no cached block; True if it has none."""
+        if self._by_tenant[tenant] or tenant in self._partial:
+            return False
         del self._by_tenant[tenant], self._used_at[tenant]
+        return True

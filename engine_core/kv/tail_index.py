@@ -1,7 +1,7 @@
 """Which partial last blocks, the tails, can be found: their lengths after each full block."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 
 
 class TailIndex:
@@ -11,8 +11,13 @@ class TailIndex:
         self._place_of: dict[bytes, tuple[bytes, int]] = {}  # key -> hash of the block before the tail, its tokens
         self._lengths: dict[bytes, Counter[int]] = {}  # after the block with this hash: keys by number of tokens
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._place_of
+    def keys(self) -> KeysView[bytes]:
+        return self._place_of.keys()
+
+    def length_of(self, key: bytes) -> int | None:
+        """The tokens of the tail with this key; None: it is not a tail's."""
+        place = self._place_of.get(key)
+        return None if place is None else place[1]
 
     def add(self, keys: Iterable[bytes], parent: bytes, length: int) -> None:
         """`keys`: of a tail of `length` tokens after the block with the hash `parent`; they are new."""

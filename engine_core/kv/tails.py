@@ -43,7 +43,9 @@ class Tails:
         if not length or not is_whole or len(sequence.block_hashes) < num_blocks:
             return
         parent = _parent(sequence, sequence.block_hashes, num_blocks)
-        sequence.tail_hash = self._hash(sequence, parent, num_blocks, length)
+        before, sequence.tail_hash = sequence.tail_hash, self._hash(sequence, parent, num_blocks, length)
+        if before and before != sequence.tail_hash:  # `invalidate` knows one tail of each sequence
+            self._pool.drop(self._pool.block_of(key) for key in self._keys(before))
         keys, blocks = self._keys(sequence.tail_hash), [table[num_blocks] for table in sequence.block_tables]
         published = self._pool.publish(blocks, keys)
         self._pool.tails.add([keys[index] for index in published], parent, length)

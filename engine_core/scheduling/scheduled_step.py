@@ -99,6 +99,9 @@ class ScheduledStep:
     def withdraw(self, sequence: Sequence) -> int:
         """Remove `sequence`, which loses its row before this step is sent; returns the tokens that become free."""
         before = self.num_tokens
+        for chunk in self.chunks:
+            if chunk.sequence is sequence:
+                sequence.num_scheduled = chunk.start  # its state remains that of the chunk before
         self.chunks = [chunk for chunk in self.chunks if chunk.sequence is not sequence]
         self.verifications = [each for each in self.verifications if each.sequence is not sequence]
         while sequence in self.extended:

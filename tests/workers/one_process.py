@@ -101,7 +101,10 @@ class OneProcess:
         shape = model.geometry, self.num_blocks, self.block_size, group.size
         cache = KVCache.allocate(*shape, dtype=self.cache_dtype, groups=self.groups)
         for tensor in (*cache.keys, *cache.values):
-            tensor.fill_(float("nan"))
+            tensor.fill_(float("nan") if tensor.is_floating_point() else -128)
+        for scales in cache.scales:
+            for tensor in scales:
+                tensor.fill_(float("nan"))
         for states in cache.states:
             states.fill_(0xFF)  # NaN in every float dtype
         return cache

@@ -136,15 +136,18 @@ class FakeGroup:
         return len(unpack_ids(answer.nan_indices)) + sum(entry.pooled is None for entry in answer.pooled)
 
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
-        """No block that the engine knows to be poisoned is in the prefix cache.
+        """No slot that the engine knows to be poisoned is in the prefix cache.
 
-        A block behind a window enters the cache as soon as the step that writes it is sent, so this is checked only
+        What is behind the tokens of a partial block is not: its readers overwrite it. A block behind a window enters the cache as soon as the step that writes it is sent, so this is checked only
         while no step is in flight.
         """
         if self._plans and engine.kv_cache.groups.windows:
             return
-        for block in self._worker.reported(applied_step):
-            assert engine.kv_cache.pool.hash_of(block) is None, "a poisoned block is in the prefix cache"
+        pool = engine.kv_cache.pool
+        for block, offset in self._worker.reported(applied_step):
+            if (key := pool.hash_of(block)) is not None:
+                length = pool.tails.length_of(key)
+                assert length is not None and offset >= length, "a poisoned block is in the prefix cache"
 
     def spoil(self, block: int, offset: int) -> None:
         self._worker.spoil(block, offset)

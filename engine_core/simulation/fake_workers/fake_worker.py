@@ -80,9 +80,9 @@ class FakeWorker:
         _, group = self._written_for[block]
         self._poisoned[block, 0 if self._groups[group].is_state else offset] = NOT_REPORTED
 
-    def reported(self, step: int) -> set[int]:
-        """Blocks with a poisoned slot that steps until `step` have reported."""
-        return {block for (block, _), reported in self._poisoned.items() if reported <= step}
+    def reported(self, step: int) -> set[tuple[int, int]]:
+        """The poisoned slots, (block, offset), that steps until `step` have reported."""
+        return {slot for slot, reported in self._poisoned.items() if reported <= step}
 
     def execute(self, plan: SchedulerOutput, background: Background | None = None) -> ModelRunnerOutput:
         assert plan.epoch == self.epoch

@@ -59,7 +59,8 @@ class PoolAgainstModel(RuleBasedStateMachine):
             victim = min(
                 (self.tenants[block] for block in self.cached), key=lambda name: (name not in stale, -sizes[name], name)
             )
-            evicted.append(next(block for block in self.cached if self.tenants[block] == victim))
+            blocks = [block for block in self.cached if self.tenants[block] == victim]
+            evicted.append(next((block for block in blocks if self.names[block].startswith(b"tail")), blocks[0]))
             self.cached.remove(evicted[-1])
         self.num_evicted += count
         return evicted
@@ -85,6 +86,14 @@ class PoolAgainstModel(RuleBasedStateMachine):
         block, name = data.draw(st.sampled_from(blocks)), b"%d" % name
         self.pool.publish([block], [name])
         if block not in self.names and name not in self.names.values():
+            self.names[block] = name
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data(), name=st.integers(0, 4))
+    def publish_partial(self, data, name):
+        block, name = data.draw(st.sampled_from(data.draw(st.sampled_from(self.owners)))), b"tail %d" % name
+        if self.pool.publish([block], [name]):
+            self.pool.tails.add([name], b"parent", 3)
             self.names[block] = name
 
     @rule(names=st.lists(st.integers(0, 8), max_size=5))
@@ -207,6 +216,23 @@ def test_a_shared_prefix_outlives_its_tail():
     pool.release(reversed(story))
     pool.allocate(1)
     assert pool.find([b"one", b"two"]) == story[:1]
+
+
+def test_partial_blocks_are_evicted_before_full_ones_the_oldest_first():
+    pool = BlockPool(8)
+    for number in range(4):
+        full, partial = pool.allocate(2)
+        pool.publish([full, partial], names := [b"full %d" % number, b"tail %d" % number])
+        pool.tails.add(names[1:], names[0], 3)
+        pool.release([partial, full])
+    pool.share([pool.block_of(b"tail 0")])
+    pool.release([pool.block_of(b"tail 0")])  # found again: now the newest
+    for number, order in enumerate([1, 2, 3, 0]):
+        pool.allocate(1)
+        found = {each for each in range(4) if pool.block_of(b"tail %d" % each) >= 0}
+        assert order not in found and len(found) == 3 - number
+        assert all(pool.find([b"full %d" % each]) for each in range(4))
+    assert [pool.allocate(1) and pool.num_cached for _ in range(4)] == [3, 2, 1, 0]
 
 
 def leave(pool: BlockPool, tenant: str, count: int, first: int = 0) -> list[bytes]:

@@ -54,7 +54,7 @@ def test_a_prefix_hit_starts_from_a_kept_state_and_gives_the_bits_of_no_hit(mode
     text = [*prompt, *process.received[1000].token_ids, 5, 6, 7]
     third = request(text, 3)
     process.add(third)
-    assert run(process) == len(text) - 96, "the next turn starts from the last kept state"
+    assert run(process) == 3 + 1, "the next turn starts from the state after the last computed token"
     for one in (first, second, third):
         assert process.received[one.request_id] == alone(model, one, MAX_LEN)[one.request_id]
 
@@ -63,7 +63,7 @@ def test_siblings_start_from_one_kept_state(model):
     process = OneProcess(model, SERVER, num_blocks=64, max_model_len=MAX_LEN)
     several = request(random_tokens(80), n=3, temperature=1.0, seed=11)
     process.add(several)
-    assert run(process) == 80 + 2 * (80 - 64)
+    assert run(process) == 80 + 2 * 1, "the siblings start from the state before the prompt's last token"
     tokens = [process.received[1000 + index].token_ids for index in range(3)]
     assert len(set(map(tuple, tokens))) == 3
     for index in range(3):
