@@ -63,6 +63,7 @@ NIGHTLY_CASES = (("demo", "2", "ngram"), ("lfm2", "1", "auto"), ("lfm2", "2", "n
 NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY_CASES]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("model", "ranks", "method"), [("demo", "1", "ngram"), *NIGHTLY])
 def test_answers_are_those_without_drafts_while_processes_are_killed(model, ranks, method, tmp_path):
     options = ("--max-num-seqs", "4", *model_of(model, tmp_path))
