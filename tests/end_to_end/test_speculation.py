@@ -71,7 +71,8 @@ def test_answers_are_those_without_drafts_while_processes_are_killed(model, rank
     with serving(*options) as server:
         expected = complete_all(server)
     with serving(*options, *drafts, "--tp", ranks) as server:
-        assert complete_all(server) == expected
+        for _ in range(2 if method == "auto" else 1):  # the second time, earlier answers are known
+            assert complete_all(server) == expected
         assert accepted(server) > 0  # how many depends on the measured step times
         for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
             assert complete_all(server, server.children(module)[0].kill) == expected
