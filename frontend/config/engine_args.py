@@ -13,6 +13,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
+from .draft_folder import METHOD, has_draft_folder
 from .llm_options import NO_EFFECT
 from .options import checked, type_of
 from .setting import Setting
@@ -79,6 +80,8 @@ def _dashed(word: str) -> str:
 
 def _reader(setting: Setting) -> Callable[[str], Any]:
     def read(text: str) -> Any:
+        if setting.key == METHOD and has_draft_folder(text):
+            return text  # LLM divides it
         try:
             return checked(setting.key, text, setting.flags[0])
         except ConfigError as error:

@@ -10,6 +10,7 @@ from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.plugins import check_plugins
 
 from ..adapters.folders import with_adapters
+from .draft_folder import with_draft_folder
 from .model_folder import find_model_folder
 from .settings import BY_NAME
 from .words import hint, plain
@@ -50,13 +51,16 @@ _INSTEAD = {
 def config_of(model: str, options: Mapping[str, Any]) -> Config:
     """The configuration, with folders in place of names. Raises ConfigError, naming the argument at fault."""
     layers: dict[str, dict[str, Any]] = {"server": {"log_level": "warning"}}
+    found: dict[str, tuple[Any, str]] = {}  # by key: the value, and the argument's name
     for name, value in options.items():
         if value is None or value in NO_EFFECT.get(name, ()):
             continue
         setting = BY_NAME.get(name.replace("_", "-"))
         if setting is None:
             raise ConfigError(_unknown(name))
-        layer, key = setting.key.split(".")
+        found[setting.key] = value, name
+    for key_of_layer, (value, name) in with_draft_folder(found).items():
+        layer, key = key_of_layer.split(".")
         layers.setdefault(layer, {})[key] = _converted(name, layer, key, value)
     folder = find_model_folder(model, has_tokenizer=not layers.get("model", {}).get("tokenizer"))
     names = (model,) if model else ("demo",)

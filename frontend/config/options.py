@@ -19,6 +19,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.plugins import check_plugins
 
+from .draft_folder import with_draft_folder
 from .setting import Setting
 from .settings import BY_KEY, BY_NAME, SETTINGS
 from .words import closest, hint, plain
@@ -102,6 +103,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str] | None = No
     found |= _from_environment(environment)
     found |= _from_flags(flags)
     layers: dict[str, dict[str, Any]] = {}
+    found = with_draft_folder(found)
     for key, (value, origin) in found.items():
         layer, field = key.split(".")
         layers.setdefault(layer, {})[field] = checked(key, value, origin)

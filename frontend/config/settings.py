@@ -182,7 +182,8 @@ SETTINGS = (
         "Speculation",
         "speculation.method",
         ("--speculative",),
-        "Compute several tokens of a row in one step, after drafts from here: the same bytes, sooner.",
+        "Compute several tokens of a row in one step, after drafts from here: the same bytes, sooner, with any model. "
+        "auto: suffix; draft:FOLDER: draft, and its --draft-model.",
     ),
     Setting(
         "Speculation",
@@ -203,7 +204,7 @@ SETTINGS = (
         "Speculation",
         "speculation.draft_model",
         ("--draft-model",),
-        "Folder of the model that makes drafts, with --speculative draft.",
+        "Folder of the model that makes drafts, with --speculative draft; or give --speculative draft:FOLDER.",
         "FOLDER",
     ),
     Setting(

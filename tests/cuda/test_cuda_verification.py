@@ -22,6 +22,7 @@ from .emulated import EmulatorLauncher
 from .test_cuda_workloads import Padded
 
 SEED = 3  # of a small workload
+SEED_OF_BOTH = 13  # of one with accepted and rejected drafts
 
 
 def new_runner(model, cache, group, scheduler, max_len, grammars, processors, drafter) -> ModelRunner:
@@ -54,11 +55,12 @@ def test_a_workload_keeps_its_bytes(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("variant", ["lfm2", "granite4", "qwen3-next", "falcon-h1"])
+@pytest.mark.parametrize("variant", ["lfm2", "granite4", "qwen3-next", "jamba"])
 def test_recurrent_layers_keep_their_bytes(variant, tmp_path):
     write_checkpoint(variant, tmp_path, torch.bfloat16)
     bench = Bench(loaded(str(tmp_path)), new_runner=new_runner)
-    assert played_alike(bench, SEED, most_requests=2).drafts["accepted"] > 5
+    drafts = played_alike(bench, SEED_OF_BOTH, most_requests=2).drafts
+    assert drafts["made"] > drafts["accepted"] > 5
 
 
 @pytest.mark.nightly

@@ -59,26 +59,43 @@ def model_of(name, folder):
     return "--model", str(folder), "--tokenizer", str(demo_model_folder())
 
 
-NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in (("demo", "2"), ("lfm2", "1"), ("lfm2", "2"))]
+NIGHTLY_CASES = (("demo", "2", "ngram"), ("lfm2", "1", "auto"), ("lfm2", "2", "ngram"), ("demo", "2", "draft"))
+NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY_CASES]
 
 
-@pytest.mark.parametrize(("model", "ranks"), [("demo", "1"), *NIGHTLY])
-def test_answers_are_those_without_drafts_while_processes_are_killed(model, ranks, tmp_path):
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("model", "ranks", "method"), [("demo", "1", "ngram"), *NIGHTLY])
+def test_answers_are_those_without_drafts_while_processes_are_killed(model, ranks, method, tmp_path):
     options = ("--max-num-seqs", "4", *model_of(model, tmp_path))
+    drafts = ("--speculative", method, *(("--draft-model", str(demo_model_folder())) if method == "draft" else ()))
     with serving(*options) as server:
         expected = complete_all(server)
-    with serving(*options, "--speculative", "ngram", "--tp", ranks) as server:
-        assert complete_all(server) == expected
+    with serving(*options, *drafts, "--tp", ranks) as server:
+        for _ in range(2 if method == "auto" else 1):  # the second time, earlier answers are known
+            assert complete_all(server) == expected
         assert accepted(server) > 0  # how many depends on the measured step times
         for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
             assert complete_all(server, server.children(module)[0].kill) == expected
 
 
+def test_a_server_drafts_with_the_model_of_its_command_line():
+    body = {"prompt": TALE, "max_tokens": 48, "temperature": 0, "logprobs": 2, "ignore_eos": True}
+    found = []
+    for options in ((), ("--speculative", f"draft:{demo_model_folder()}")):
+        with serving(*options) as server:
+            status, answer = server.post("/v1/completions", body)
+            assert status == 200, answer
+            found.append(answer["choices"])
+            num_accepted = accepted(server)
+    assert found[0] == found[1]
+    assert num_accepted > 0, "the model drafts for itself, so its drafts are right"
+
+
 def test_offline_answers_are_those_without_drafts():
     params = [SamplingParams(temperature=t, seed=7, max_tokens=40, logprobs=1) for t in (0.0, 0.0, 0.7, 1.0)]
     found = []
-    for method in ("off", "ngram", "suffix"):
+    for method in ("off", "ngram", "suffix", f"draft:{demo_model_folder()}"):
         with LLM(speculative=method) as llm:
             outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
             found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
-    assert found[0] == found[1] == found[2]
+    assert found[1:] == 3 * found[:1]

@@ -85,7 +85,7 @@ def draft_model_of(
     if (wanted.method == "draft") != bool(wanted.draft_model):
         raise ConfigError(
             f"speculation.method={wanted.method!r} and speculation.draft_model={wanted.draft_model!r} do not fit "
-            "together: give --speculative draft and --draft-model FOLDER, or neither"
+            "together: give --speculative draft:FOLDER, or neither"
         )
     if not wanted.draft_model:
         return None

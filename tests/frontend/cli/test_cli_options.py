@@ -54,6 +54,7 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "kv_events.replay_endpoint": ("a", "b", "c"),
     "kv_events.topic": ("a", "b", "c"),
     "speculation.method": ("ngram", "off", "ngram"),
+    "speculation.draft_model": ("a", "b", "c"),
     "lora.adapters": ("a=b", "c=d", "e=f"),
     "lora.enabled": (True, False, True),
     "lora.allow_loading": (True, False, True),

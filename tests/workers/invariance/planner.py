@@ -223,7 +223,7 @@ class Planner:
         return block
 
     def apply(self, work: list[tuple[Running, int]], output: ModelRunnerOutput, odds: Odds) -> None:
-        assert output.nan_indices == b""
+        assert output.nan_indices == b"", "logits are NaN"
         assert output.step == self.step - 1
         token_ids = list(unpack_ids(output.token_ids))
         logprobs = {entry.index: (entry.token_ids, entry.logprobs, entry.rank) for entry in output.logprobs}

@@ -18,7 +18,7 @@ from ..invariance.random_workload import ModelChoice
 from ..invariance.workload_models import Models
 from .workloads import Bench, played_alike
 
-SEEDS = range(40, 44)
+SEEDS = range(46, 50)  # two of them sample several positions of a row with temperature
 sample_one, sample, make, next_positions = Rounds._sample, Verification.sample, Drafts.make, RequestRows.next_positions
 store = AcceptedStates.store
 
@@ -114,7 +114,7 @@ def test_a_planted_bug_is_detected(models, monkeypatch, owner, name, bug):
 @pytest.mark.parametrize(("owner", "name", "bug"), STATE_BUGS, ids=lambda each: getattr(each, "__name__", each))
 def test_a_planted_bug_in_states_is_detected(models, monkeypatch, owner, name, bug):
     monkeypatch.setattr(owner, name, bug)
-    with pytest.raises(AssertionError, match="seed"):
+    with pytest.raises(AssertionError, match=r"seed|NaN"):
         play_all(bench(models, "states"))
 
 

@@ -48,7 +48,8 @@ def sampled(seed: int, *, at_once: bool):
     if rng.random() < 0.3:
         logits[rng.randrange(len(logits))] = torch.nan
     arrays = SimpleNamespace(sampled_rows=np.arange(NUM_ROWS))
-    step = VerifiedStep(arrays, drafts, np.cumsum(counts + 1) - counts - 1, np.arange(NUM_ROWS))
+    every_row = np.arange(NUM_ROWS)
+    step = VerifiedStep(arrays, drafts, np.cumsum(counts + 1) - counts - 1, every_row, every_row)
     calls = []
 
     class Counted(HostSampling):

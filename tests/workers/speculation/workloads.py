@@ -125,7 +125,7 @@ def draw_requests(rng: random.Random, vocab_size: int, has_grammars: bool, most:
         ends: frozenset[int] = frozenset()
         if has_grammars and rng.random() < 0.4:
             grammar = Grammar(rng.choice(SOURCES))
-            without = {"ignore_eos": False, "min_tokens": 0, "allowed_token_ids": None}
+            without = {"ignore_eos": False, "min_tokens": 0, "allowed_token_ids": None, "bad_words_token_ids": ()}
             params = structs.replace(params, grammar=grammar, **without)
             ends = frozenset({0, EOS})
         requests.append(Request(prompt, params, rng.randrange(2**63), rng.randint(1, 40), ends))
