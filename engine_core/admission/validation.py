@@ -37,6 +37,7 @@ class ModelFacts:
     arithmetic: str = ""  # as in protocol.worker.WorkerReady
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
     pooling: PoolingFacts = field(default_factory=PoolingFacts)
+    kv_bytes_per_block: int = 0  # of one rank
 
 
 def fitting_model_len(

@@ -77,7 +77,7 @@ def _check_states(engine: EngineCore) -> None:
     live = live_sequences(engine)
     followers = {sequence for live_one in live for sequence in live_one.request.followers}
     paused = [sequence for sequences in scheduler.waiting.paused.values() for sequence in sequences]
-    found = [*scheduler.waiting, *paused, *followers, *scheduler.running]
+    found = [*scheduler.waiting, *paused, *followers, *scheduler.loading, *scheduler.running]
     assert len(found) == len(set(found)) == len(live) == scheduler.num_live, "a sequence is lost or in two lists"
     assert set(found) == set(live), "a sequence that no client owns is live"
     for sequence in scheduler.running:

@@ -37,6 +37,7 @@ from .paused_clients import PausedClients
 from .results import StepResults
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_results import apply_results
+from .tier_transfers import open_tiers
 from .unacknowledged import UnacknowledgedBudget
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class EngineCore:
         self._waits_s = -math.inf  # when they were predicted
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self.admission = Admission(config, facts, self.kv_cache, self.scheduler, self.scheduler.worker_poison)
+        open_tiers(self)
         if epoch:
             self.admission.resumptions.start_after_core()
 

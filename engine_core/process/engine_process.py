@@ -23,6 +23,7 @@ from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts, fitting_model_len
 from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
+from ..engine.tier_transfers import take_tier_messages, tier_answered
 from .client_link import ClientLink
 from .client_sockets import ClientSockets
 from .event_sockets import EventSockets
@@ -160,6 +161,7 @@ class EngineProcess:
                 facts.arithmetic,
                 facts.kv_groups,
                 PoolingFacts.of(facts),
+                max(ready.kv_bytes_per_block for ready in self._link.group.loaded.values()),
             ),
             self._child.epoch,
         )
@@ -194,11 +196,15 @@ class EngineProcess:
                 self._child.control.send(control.PoisonEnded())
         while self._link.is_ready and (plan := engine.plan(now)) is not None:
             self._link.send_step(plan, engine.scheduler, now)
+        self._link.send_transfers(take_tier_messages(engine, now))
 
     def _receive_from_workers(self, now: float) -> None:
         for answer in self._link.receive(now):
             if self._engine is None or not self._link.is_ready:
                 return
+            if not isinstance(answer, worker.ModelRunnerOutput):
+                tier_answered(self._engine, answer, now)
+                continue
             try:
                 outgoing = self._engine.apply(answer, now)
             except ProtocolError as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import Hello
 from paged_serve.protocol.messages.worker import (
     KVCacheReady,
@@ -85,8 +86,13 @@ class WorkerGroup:
 
     def protocol_error(self, rank: int, message: ToCoreFromWorker) -> str:
         """Why this message violates the protocol in the current state, or ""; called before the message is counted."""
-        if isinstance(message, WorkerReady | KVCacheReady | LoadProgress | WorkerFailed) and message.rank != rank:
+        if (
+            isinstance(message, WorkerReady | KVCacheReady | LoadProgress | TierContents | BlocksMoved | WorkerFailed)
+            and message.rank != rank
+        ):
             return f"its message names rank {message.rank}"
+        if isinstance(message, TierContents | BlocksMoved) and message.epoch != self.epoch:
+            return f"it reports on its tier for epoch {message.epoch}"
         if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
             return f"it reports loaded weights while the group is {self.state.name}"
         if isinstance(message, WorkerReady) and any(

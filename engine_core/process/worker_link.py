@@ -8,6 +8,7 @@ from typing import Protocol, assert_never
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.kv_tiers import BlocksMoved, FromWorkerTier, TierContents, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, Hello, Refused
 from paged_serve.protocol.process.lifeline import is_at_work
 from paged_serve.protocol.transport.channel import FRAMES_PER_ITERATION, SECONDS_PER_ITERATION
@@ -21,7 +22,8 @@ from .worker_group import GroupState, WorkerGroup
 log = logging.getLogger(__name__)
 
 BringUp = worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
-FromWorker = BringUp | worker.ModelRunnerOutput
+Answer = worker.ModelRunnerOutput | FromWorkerTier
+FromWorker = BringUp | Answer
 
 STAGES: dict[worker.LoadStage, str] = {
     "weights": "loading weights",
@@ -67,9 +69,9 @@ class WorkerLink:
     def is_ready(self) -> bool:
         return self.group.state is GroupState.READY
 
-    def receive(self, now: float) -> list[worker.ModelRunnerOutput]:
-        """Handle received messages, at most 64 or for 2 ms; returns the answers to steps."""
-        answers: list[worker.ModelRunnerOutput] = []
+    def receive(self, now: float) -> list[Answer]:
+        """Handle received messages, at most 64 or for 2 ms; returns those that are for the engine, in order."""
+        answers: list[Answer] = []
         ends = self._clock() + SECONDS_PER_ITERATION
         for count in range(FRAMES_PER_ITERATION):
             if count and self._clock() >= ends:
@@ -85,13 +87,15 @@ class WorkerLink:
                 answers += self._handle(rank, message, now)
         return answers
 
-    def _handle(self, rank: int, message: FromWorker, now: float) -> list[worker.ModelRunnerOutput]:
+    def _handle(self, rank: int, message: FromWorker, now: float) -> list[Answer]:
         """Handle a message of a worker of this group; a protocol error ends the group."""
         if wrong := self.group.protocol_error(rank, message):
             self.lose(f"rank {rank} violates the protocol: {wrong}")
         elif isinstance(message, worker.ModelRunnerOutput):
             self.group.step_answered(now)
             self._log.answered(message)
+            return [message]
+        elif isinstance(message, TierContents | BlocksMoved):
             return [message]
         else:
             self._bring_up(rank, message)
@@ -108,6 +112,11 @@ class WorkerLink:
         self.group.step_sent(plan.step, scheduler.in_flight[-1].num_tokens, now)
         self._log.sent(scheduler)
         self._send_to_all(plan)
+
+    def send_transfers(self, messages: list[ToWorkerTier]) -> None:
+        for message in messages:
+            if self.is_ready:  # a rank may be gone since the last message
+                self._send_to_all(message)
 
     def check_deadline(self, now: float) -> None:
         """Lose a group whose step is late: at once if all its threads sleep, later if some are running."""
@@ -201,7 +210,7 @@ class WorkerLink:
             log.warning("%d KV blocks would fit now; allocating %d as at the start", fitting, self.num_blocks)
         self._send_to_all(worker.CreateKVCache(self.num_blocks))
 
-    def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput) -> None:
+    def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput | ToWorkerTier) -> None:
         for rank, peer in sorted(self.group.peers.items()):
             if not self._channel.send(peer, message):
                 self.lose(f"rank {rank} is gone, or its queue is full")

@@ -122,6 +122,7 @@ class Sequence:
     num_passed: int = 0  # sequences admitted though they were behind it in the queue
     passed: "Sequence | None" = None  # the first in the queue when it was admitted out of order
     num_nans: int = 0  # results that were not finite
+    num_loads: int = 0  # attempts to load a part of its prefix from a tier
     draft_history: DraftHistory = field(default_factory=DraftHistory)
     scheduled_s: float | None = None
     first_token_s: float | None = None

@@ -17,6 +17,7 @@ from ..requests.order import insert, order_of, remove
 from ..requests.request import Sequence, SequenceEvent, SequenceState
 from .decode_rows import DecodeRows
 from .fair_share import FairShares
+from .loading import LoadingSequences
 from .row_assigner import RowAssigner
 from .scheduled_step import ScheduledChunk, ScheduledStep
 from .speculation import Speculation, without_open_lengths
@@ -45,6 +46,7 @@ class Scheduler:
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares)
+        self.loading = LoadingSequences(kv_cache, self.waiting, self.max_num_rows)
         self.row_assigner = RowAssigner(kv_cache, self.waiting, self.shares, self.max_num_rows, cuts_prompts)
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
@@ -129,7 +131,7 @@ class Scheduler:
             counts = accumulate(self.kv_cache.num_wanted(due, decoding=decoding))
             for count, sequence in zip(counts, due, strict=True):
                 while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count:
-                    assert len(self.running) > 1, f"stream {sequence.stream_id} does not fit in an empty cache"
+                    assert len(self.running) > 1 or self.kv_cache.has_transfers, f"stream {sequence.stream_id} does not fit in an empty cache"
                     self.preempt(self.running[-1])
                     preempted = True
             due = [sequence for sequence in due if sequence.state is SequenceState.RUNNING]
@@ -149,6 +151,8 @@ class Scheduler:
             if first.request.leader is not None:
                 self.waiting.take(first)
                 first.request.followers.append(first)
+                continue
+            if self.loading.begin(first, len(self.running)):
                 continue
             sequence, victims = self.row_assigner.choose(first, self.running, plan.admitted, budget)
             if sequence is None:
@@ -235,8 +239,8 @@ class Scheduler:
                 self.preempt(sequence)
 
     def _remove_waiting(self, sequence: Sequence) -> None:
-        """Remove a sequence that waits, in the queue or for its leader."""
-        if not self.waiting.remove(sequence):
+        """Remove a sequence that waits, in the queue, for a load or for its leader."""
+        if not (self.waiting.remove(sequence) or self.loading.remove(sequence)):
             sequence.request.followers.remove(sequence)
 
     def finish(self, sequences: list[Sequence]) -> None:
@@ -261,6 +265,8 @@ class Scheduler:
             self._release_row(sequence)
             self._release_followers(sequence)
             sequence.block_tables, sequence.num_released = (), []
+            self.waiting.add(sequence)
+        for sequence in self.loading.take_all():
             self.waiting.add(sequence)
         self.running, self.prefilling, self._prefilled = [], [], []
         self.decode_rows.clear()

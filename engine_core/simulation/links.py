@@ -19,7 +19,7 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.handshake import handshake_hello
 
-from ..process.worker_link import WorkerLink
+from ..process.worker_link import Answer, WorkerLink
 
 
 class TickingClock:
@@ -122,8 +122,8 @@ class SimulatedWorkerLink:
         self.channel.to_workers.clear()
         return peer
 
-    def send_to_core(self, peer: bytes, message: worker.ToCoreFromWorker, now: float) -> list[worker.ModelRunnerOutput]:
-        """Returns the answers to steps that the link accepts."""
+    def send_to_core(self, peer: bytes, message: worker.ToCoreFromWorker, now: float) -> list[Answer]:
+        """Returns the answers that the link accepts."""
         self.channel.to_core.append((peer, message))
         return self.link.receive(now)
 

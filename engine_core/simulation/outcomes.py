@@ -37,6 +37,10 @@ class Outcomes:
     retries: int = 0  # requests that a new core had to reject at first because it was full
     paused: int = 0  # clients paused for their unacknowledged bytes
     passes: int = 0  # admissions past a sequence that did not fit
+    stores: int = 0  # of blocks in the workers' tiers
+    loads: int = 0
+    torn_blocks: int = 0  # loaded with wrong contents, or not there any more
+    late_answers: int = 0  # to loads, after the sequence has given them up
 
     def add(self, other: "Outcomes") -> None:
         for item in fields(self):

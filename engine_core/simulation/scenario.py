@@ -10,6 +10,8 @@ from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,
     KVEventsConfig,
+    KVTierConfig,
+    ParallelConfig,
     SchedulerConfig,
     SpeculationConfig,
 )
@@ -63,6 +65,7 @@ class Scenario:
     def set_up(self, scheduler: Scheduler, epoch: int) -> None:
         """Put the parts of this simulation into the scheduler of a core."""
         scheduler.row_assigner.max_passes = self.max_passes
+        scheduler.loading.prompt_token_s = lambda: 0.0  # every load is worth it
         if self.draws_drafts:
             rng = random.Random(f"policy of {self.seed}, {epoch}")
             scheduler.speculation.policy = RandomPolicy(self.config.speculation.num_drafts, rng)
@@ -153,7 +156,19 @@ def draw_scenario(seed: int) -> Scenario:
         broken_worker=rng.choice((0.0, 0.0, 0.01)),
         pooling=pooling,
     )
-    return with_speculation(scenario, random.Random(f"speculation of {seed}"))
+    scenario = with_speculation(scenario, random.Random(f"speculation of {seed}"))
+    return with_tiers(scenario, random.Random(f"tiers {seed}"))
+
+
+def with_tiers(scenario: Scenario, rng: random.Random) -> Scenario:
+    """A third have a tier, of one rank or two."""
+    num_ranks = rng.choice((0, 0, 0, 0, 1, 2))
+    if not num_ranks:
+        return scenario
+    parallel = ParallelConfig(tensor_parallel_size=num_ranks)
+    return replace(
+        scenario, config=replace_struct(scenario.config, kv_tier=KVTierConfig(dir="simulated"), parallel=parallel)
+    )
 
 
 def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:

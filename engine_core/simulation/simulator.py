@@ -75,7 +75,7 @@ class Simulation:
     def _is_over(self) -> bool:
         if self._num_submitted < self.scenario.num_requests or self._engine.scheduler.num_live or self._retries:
             return False
-        return self._core.group.is_idle and not any(client.inbox for client in self._responsive())
+        return self._core.is_idle and not any(client.inbox for client in self._responsive())
 
     def _finish(self) -> None:
         pool = self._engine.kv_cache.pool
@@ -93,6 +93,8 @@ class Simulation:
         assert self.outcomes.crashes <= 2 * num_deadly, "one poison request ended three worker groups"
         self._core.count()
         self.outcomes.passes += self._core.group.num_passes
+        for name, count in self._core.tier_counts.items():
+            setattr(self.outcomes, name, count)
 
     def _responsive(self) -> list[SimulatedClient]:
         return [client for client in self._clients if not client.is_silent]

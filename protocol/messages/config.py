@@ -102,6 +102,13 @@ class SpeculationConfig(_Layer, frozen=True):
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
 
 
+class KVTierConfig(_Layer, frozen=True):
+    """Blocks of the KV cache kept on disk, where later runs of the server find them."""
+
+    dir: Text = ""  # folder; servers may share it; "": no tier
+    max_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 62)] = 16 << 30  # per rank; the least recently used go first
+
+
 class LoraConfig(_Layer, frozen=True):
     """LoRA adapters beside the base model."""
 
@@ -181,6 +188,7 @@ class Config(_Layer, frozen=True):
     speculation: SpeculationConfig = SpeculationConfig()
     kv_events: KVEventsConfig = KVEventsConfig()
     lora: LoraConfig = LoraConfig()
+    kv_tier: KVTierConfig = KVTierConfig()
 
     def for_print(self) -> str:
         """One JSON line for the log, API keys masked."""

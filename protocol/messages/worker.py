@@ -43,6 +43,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from .adapters import AdapterLoaded, AdapterPlace, LoadAdapter
+from .kv_tiers import BlocksMoved, ForgetBlocks, LoadBlocks, OpenTier, StoreBlocks, TierContents
 from .message import (
     MAX_ROWS,
     Bytes,
@@ -139,7 +140,18 @@ class Shutdown(Message, frozen=True):
     """The worker exits, cleanly and at once."""
 
 
-ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | LoadAdapter | Shutdown
+ToWorker = (
+    Welcome
+    | Refused
+    | CreateKVCache
+    | SchedulerOutput
+    | LoadAdapter
+    | OpenTier
+    | StoreBlocks
+    | LoadBlocks
+    | ForgetBlocks
+    | Shutdown
+)
 
 
 class KVGroup(Record, frozen=True):
@@ -279,4 +291,14 @@ class WorkerFailed(Message, frozen=True):
     refused: bool = False  # the configuration is at fault (a bad model folder, say): a restart does not help
 
 
-ToCoreFromWorker = Hello | WorkerReady | LoadProgress | KVCacheReady | ModelRunnerOutput | AdapterLoaded | WorkerFailed
+ToCoreFromWorker = (
+    Hello
+    | WorkerReady
+    | LoadProgress
+    | KVCacheReady
+    | ModelRunnerOutput
+    | AdapterLoaded
+    | TierContents
+    | BlocksMoved
+    | WorkerFailed
+)

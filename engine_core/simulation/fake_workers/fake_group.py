@@ -8,6 +8,7 @@ from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
 
 from ...engine.engine import EngineCore
+from ...process.worker_link import Answer
 from ...requests.request import Sequence, SequenceState
 from ..links import SimulatedWorkerLink
 from ..scenario import Scenario
@@ -34,7 +35,7 @@ class FakeGroup:
         self._link = link
         self._peer = b"" if link is None else link.bring_up(epoch, now)
         facts = scenario.facts
-        self._worker = FakeWorker(
+        self.worker = FakeWorker(
             facts.num_blocks,
             facts.block_size,
             facts.vocab_size,
@@ -48,7 +49,7 @@ class FakeGroup:
                 random.Random(f"drafts of {scenario.seed}, {epoch}"), scenario.draft_accuracy, facts.vocab_size
             ),
         )
-        self._worker.token_s = scenario.token_s
+        self.worker.token_s = scenario.token_s
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
@@ -63,6 +64,11 @@ class FakeGroup:
     @property
     def has_work(self) -> bool:
         return bool(self._plans)
+
+    @property
+    def next_step(self) -> int | None:
+        """The number of the first step that is not computed; None: all are."""
+        return self._plans[0][0].step if self._plans else None
 
     def plan(self, engine: EngineCore, now: float) -> SchedulerOutput | None:
         """Let the engine plan a step, and send it to the worker."""
@@ -89,12 +95,12 @@ class FakeGroup:
             self._plans.append((message, Background(applied_step, salts)))
         return message
 
-    def answer(self, now: float) -> list[ModelRunnerOutput]:
+    def answer(self, now: float) -> list[Answer]:
         """Send the oldest answer through the link; returns the answers that the link accepts."""
         assert self._link is not None
         return self._link.send_to_core(self._peer, self.answers.popleft(), now)
 
-    def send_to_core(self, message: ToCoreFromWorker, now: float) -> list[ModelRunnerOutput]:
+    def send_to_core(self, message: ToCoreFromWorker, now: float) -> list[Answer]:
         """Send any message, also one that violates the protocol."""
         assert self._link is not None
         return self._link.send_to_core(self._peer, message, now)
@@ -117,7 +123,7 @@ class FakeGroup:
         Raises WorkerDied if a poison request crashes the worker: the caller replaces the group.
         """
         plan, background = self._plans.popleft()
-        answer = self._worker.execute(plan, background)
+        answer = self.worker.execute(plan, background)
         self.answers.append(answer)
         return len(unpack_ids(answer.nan_indices)) + sum(entry.pooled is None for entry in answer.pooled)
 
@@ -129,11 +135,11 @@ class FakeGroup:
         """
         if self._plans and engine.kv_cache.groups.windows:
             return
-        for block in self._worker.reported(applied_step):
+        for block in self.worker.reported(applied_step):
             assert engine.kv_cache.pool.hash_of(block) is None, "a poisoned block is in the prefix cache"
 
     def spoil(self, block: int, offset: int) -> None:
-        self._worker.spoil(block, offset)
+        self.worker.spoil(block, offset)
 
 
 def _has_waited_for_a_leader(sequence: Sequence, leaders: Mapping[Sequence, Sequence | None]) -> bool:

@@ -1,0 +1,86 @@
+"""Sequences whose prefix is being loaded from a tier. Like followers, they wait outside the queue.
+
+A sequence is loaded for when it is the first in the queue and its blocks would fit. Once the blocks are in the prefix
+cache it returns to its place in the queue, and is admitted like any other. What was not loaded is computed.
+"""
+
+from collections.abc import Callable, Iterator
+
+from ..kv.kv_cache import KVCache
+from ..requests.request import Sequence
+from .waiting_queue import WaitingQueue
+
+MAX_LOADS = 3  # of one sequence: its blocks may be evicted again before it is admitted
+LONGEST_LOAD_S = 10.0  # a sequence waits no longer, whatever the load does
+
+
+class LoadingSequences:
+    """Which sequences wait for which transfer. Without tiers it is always empty."""
+
+    def __init__(self, kv_cache: KVCache, waiting: WaitingQueue, max_num_rows: int):
+        self._kv_cache = kv_cache
+        self._waiting = waiting
+        self._max_num_rows = max_num_rows
+        self._transfer_of: dict[Sequence, int] = {}
+        self._transfer_with: dict[bytes, int] = {}  # key -> the load that it is part of
+        self.prompt_token_s: Callable[[], float] = lambda: 0.0  # to compute a token of a prompt; 0: not known
+
+    def __len__(self) -> int:
+        return len(self._transfer_of)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._transfer_of)
+
+    def begin(self, first: Sequence, num_running: int) -> bool:
+        """Take `first`, the first in the queue, out of it if blocks of its prefix are loaded first."""
+        tiers = self._kv_cache.tiers
+        if tiers is None or first.num_loads >= MAX_LOADS or num_running + len(self) >= self._max_num_rows:
+            return False
+        if (hit := self._kv_cache.find_in_tiers(first)) is None:
+            return False
+        number = next((found for key in hit.keys if (found := self._transfer_with.get(key))), 0)
+        if not number:
+            if not self._kv_cache.has_room_for(first, hit, self._kv_cache.num_groups * num_running):
+                return False
+            compute_s = hit.num_tokens * self.prompt_token_s()
+            if not tiers.speed.is_worth(len(hit.keys) * tiers.bytes_per_block, compute_s):
+                first.num_loads = MAX_LOADS
+                return False
+            number = tiers.load(first, hit)
+            self._transfer_with |= dict.fromkeys(hit.keys, number)
+        first.num_loads += 1
+        self._waiting.take(first)
+        self._transfer_of[first] = number
+        return True
+
+    def ended(self, number: int, keys: list[bytes]) -> None:
+        """Put the sequences that wait for this load back into the queue."""
+        for key in keys:
+            self._transfer_with.pop(key, None)
+        for sequence in [each for each, transfer in self._transfer_of.items() if transfer == number]:
+            del self._transfer_of[sequence]
+            self._waiting.add(sequence)
+
+    def expire(self, now: float) -> None:
+        """Let sequences compute what takes too long to load. The transfer keeps its blocks until it is answered."""
+        tiers = self._kv_cache.tiers
+        late = {
+            number
+            for number in set(self._transfer_of.values())
+            if tiers is not None and 0.0 < tiers.transfers[number].sent_s < now - LONGEST_LOAD_S
+        }
+        for sequence in [each for each, number in self._transfer_of.items() if number in late]:
+            del self._transfer_of[sequence]
+            sequence.num_loads = MAX_LOADS
+            self._waiting.add(sequence)
+
+    def remove(self, sequence: Sequence) -> bool:
+        """Remove a sequence that ended; False if it was not there."""
+        return self._transfer_of.pop(sequence, None) is not None
+
+    def take_all(self) -> list[Sequence]:
+        """Remove all sequences: the workers were lost, and with them all loads."""
+        sequences = list(self._transfer_of)
+        self._transfer_of.clear()
+        self._transfer_with.clear()
+        return sequences
