@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from paged_serve.protocol.messages.kv_tiers import BlocksMoved, FromWorkerTier, TierContents, ToWorkerTier
 
+from ..scheduling.loading import CONTENTS
+
 if TYPE_CHECKING:
     from .engine import EngineCore
 
@@ -31,7 +33,10 @@ def tier_answered(engine: "EngineCore", message: FromWorkerTier, now: float) -> 
         return
     match message:
         case TierContents():
+            was_known = tiers.index.is_known
             tiers.contents(message)
+            if tiers.index.is_known and not was_known:
+                engine.scheduler.loading.ended(CONTENTS, [])
         case BlocksMoved():
             if (ended := tiers.moved(message, now)) is not None:
                 number, transfer = ended

@@ -61,14 +61,21 @@ class TierIndex:
 
     def __init__(self, num_ranks: int):
         self._all = (1 << num_ranks) - 1
+        self._unknown = self._all  # ranks that have not said what they have
         self._ranks: dict[bytes, int] = {}  # key -> a bit for each rank
         self._forgotten: set[bytes] = set()  # may hold values that are not finite
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._ranks and self._ranks[key] == self._all
 
+    @property
+    def is_known(self) -> bool:
+        """Whether all ranks have said what they have."""
+        return not self._unknown
+
     def change(self, rank: int, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         bit, ranks = 1 << rank, self._ranks
+        self._unknown &= ~bit
         for key in added:
             if key not in self._forgotten:
                 ranks[key] = ranks.get(key, 0) | bit
@@ -109,7 +116,7 @@ class KVTiers:
         self._num_transfers = 0
         self._new: list[int] = []  # transfers that were not sent yet
         self._forget: list[bytes] = []
-        self._is_open = False
+        self.opened_s = 0.0  # 0: OpenTier was not sent
 
     def published(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
         """These blocks can be found from now on; their contents are final."""
@@ -135,8 +142,8 @@ class KVTiers:
     def take_messages(self, epoch: int, now: float) -> list[ToWorkerTier]:
         """The messages to send now, to all ranks, in order."""
         messages: list[ToWorkerTier] = []
-        if not self._is_open:
-            self._is_open = True
+        if not self.opened_s:
+            self.opened_s = now
             messages.append(OpenTier(epoch))
         if self._forget:
             messages.append(ForgetBlocks(epoch, pack_keys(self._forget)))
@@ -170,6 +177,7 @@ class KVTiers:
         transfer.failed.update(i for i, key in enumerate(transfer.keys) if self.index.is_forgotten(key))
         if transfer.sequence is not None:
             num_bytes = self.bytes_per_block * (len(transfer.blocks) - len(transfer.failed))
+            assert transfer.sent_s, "a load was answered that was not sent"
             self.speed.loaded(num_bytes, now - transfer.sent_s)
         else:
             self._num_storing -= len(transfer.blocks)

@@ -10,6 +10,7 @@ from ..kv.kv_cache import KVCache
 from ..requests.request import Sequence
 from .waiting_queue import WaitingQueue
 
+CONTENTS = 0  # in place of a load's number: what the tiers have is not known yet
 MAX_LOADS = 3  # of one sequence: its blocks may be evicted again before it is admitted
 LONGEST_LOAD_S = 10.0  # a sequence waits no longer, whatever the load does
 
@@ -17,10 +18,9 @@ LONGEST_LOAD_S = 10.0  # a sequence waits no longer, whatever the load does
 class LoadingSequences:
     """Which sequences wait for which transfer. Without tiers it is always empty."""
 
-    def __init__(self, kv_cache: KVCache, waiting: WaitingQueue, max_num_rows: int):
+    def __init__(self, kv_cache: KVCache, waiting: WaitingQueue):
         self._kv_cache = kv_cache
         self._waiting = waiting
-        self._max_num_rows = max_num_rows
         self._transfer_of: dict[Sequence, int] = {}
         self._transfer_with: dict[bytes, int] = {}  # key -> the load that it is part of
         self.prompt_token_s: Callable[[], float] = lambda: 0.0  # to compute a token of a prompt; 0: not known
@@ -34,8 +34,11 @@ class LoadingSequences:
     def begin(self, first: Sequence, num_running: int) -> bool:
         """Take `first`, the first in the queue, out of it if blocks of its prefix are loaded first."""
         tiers = self._kv_cache.tiers
-        if tiers is None or first.num_loads >= MAX_LOADS or num_running + len(self) >= self._max_num_rows:
+        if tiers is None or first.num_loads >= MAX_LOADS or not first.may_read_cache:
             return False
+        if not tiers.index.is_known:
+            self._take(first, CONTENTS)
+            return True
         if (hit := self._kv_cache.find_in_tiers(first)) is None:
             return False
         number = next((found for key in hit.keys if (found := self._transfer_with.get(key))), 0)
@@ -48,10 +51,13 @@ class LoadingSequences:
                 return False
             number = tiers.load(first, hit)
             self._transfer_with |= dict.fromkeys(hit.keys, number)
+        self._take(first, number)
+        return True
+
+    def _take(self, first: Sequence, number: int) -> None:
         first.num_loads += 1
         self._waiting.take(first)
         self._transfer_of[first] = number
-        return True
 
     def ended(self, number: int, keys: list[bytes]) -> None:
         """Put the sequences that wait for this load back into the queue."""
@@ -63,12 +69,10 @@ class LoadingSequences:
 
     def expire(self, now: float) -> None:
         """Let sequences compute what takes too long to load. The transfer keeps its blocks until it is answered."""
-        tiers = self._kv_cache.tiers
-        late = {
-            number
-            for number in set(self._transfer_of.values())
-            if tiers is not None and 0.0 < tiers.transfers[number].sent_s < now - LONGEST_LOAD_S
-        }
+        if (tiers := self._kv_cache.tiers) is None or not self._transfer_of:
+            return
+        sent_s = {number: transfer.sent_s for number, transfer in tiers.transfers.items()} | {CONTENTS: tiers.opened_s}
+        late = {number for number, at in sent_s.items() if 0.0 < at < now - LONGEST_LOAD_S}
         for sequence in [each for each, number in self._transfer_of.items() if number in late]:
             del self._transfer_of[sequence]
             sequence.num_loads = MAX_LOADS

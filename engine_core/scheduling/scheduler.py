@@ -46,7 +46,7 @@ class Scheduler:
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares)
-        self.loading = LoadingSequences(kv_cache, self.waiting, self.max_num_rows)
+        self.loading = LoadingSequences(kv_cache, self.waiting)
         self.row_assigner = RowAssigner(kv_cache, self.waiting, self.shares, self.max_num_rows, cuts_prompts)
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet

@@ -166,9 +166,8 @@ def with_tiers(scenario: Scenario, rng: random.Random) -> Scenario:
     if not num_ranks:
         return scenario
     parallel = ParallelConfig(tensor_parallel_size=num_ranks)
-    return replace(
-        scenario, config=replace_struct(scenario.config, kv_tier=KVTierConfig(dir="simulated"), parallel=parallel)
-    )
+    config = replace_struct(scenario.config, kv_tier=KVTierConfig(dir="simulated"), parallel=parallel)
+    return replace(scenario, config=config, worker_death=max(scenario.worker_death, rng.choice((0.0, 0.005, 0.03))))
 
 
 def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -22,7 +22,10 @@ from ..distributed.tensor_parallel import TensorParallelGroup
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
 from ..kv.budget import blocks_that_fit, cache_dtype, expert_rows_bytes, host_budget, layout_of, max_model_len
+from ..kv.cache_layout import CacheLayout
 from ..kv.kv_cache import KVCache
+from ..kv.tier.open_tier import open_tier
+from ..kv.tier.tier import Tier
 from ..layers.model import Model
 from ..models.loading import device_of, load_model
 from ..runner.cuda_device import CudaDevice
@@ -52,15 +55,19 @@ class Rank:
         grammars: Grammars | None,
         load_s: float,
         platform: Platform | None = None,
+        cpus: Sequence[int] = (),
     ):
+        """`cpus`: all that this process may use."""
         self._config = config
         self._group = group
         self._model = model
         self._pool = pool
         self._grammars = grammars
         self._platform = platform
+        self._cpus = cpus
         self._load_s = load_s
         self._steps: Steps | None = None
+        self.tier: Tier | None = None  # None: not configured, or not open
         self._num_blocks = 0
 
     @classmethod
@@ -80,7 +87,7 @@ class Rank:
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform)
+        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
@@ -161,7 +168,17 @@ class Rank:
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
         self.steps.prepare(on_progress)
+        if self._config.kv_tier.dir:
+            self.tier = self._open_tier(cache, layout, kv_dtype)
         warm_up(self.steps.execute, longest, len(groups.windows), model.pooling.spec.tasks)
+
+    def _open_tier(self, cache: KVCache, layout: CacheLayout, kv_dtype: torch.dtype) -> Tier:
+        model, group = self._model, self._group
+        folder = Path(self._config.model.model or DEMO_MODEL)
+        precision = str(model.dtype), str(kv_dtype), arithmetic(model, group.size, self._pool)
+        facts = (repr(layout), *precision, group.size, group.rank)
+        library = None if self._pool is None else self._pool.library
+        return open_tier(self._config, folder, facts, cache, self._num_blocks, group.rank, library, self._cpus)
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler

@@ -10,6 +10,7 @@ import zmq
 
 from paged_serve.protocol.errors import ConfigError, ProtocolError
 from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.kv_tiers import ForgetBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
 from paged_serve.protocol.messages.worker import (
     CreateKVCache,
@@ -103,6 +104,8 @@ class WorkerProcess:
         match message:
             case SchedulerOutput():
                 self._execute(message)
+            case OpenTier() | StoreBlocks() | LoadBlocks() | ForgetBlocks():
+                self._move(message)
             case Welcome():
                 self._load()
             case CreateKVCache(num_blocks=num_blocks):
@@ -135,6 +138,8 @@ class WorkerProcess:
         rank = self._loaded()
         rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
         self._poller.register(rank.steps.fd, zmq.POLLIN)
+        if rank.tier is not None:
+            self._poller.register(rank.tier.fd, zmq.POLLIN)
         gc.freeze()  # objects alive now stay alive; later collections can skip them
         gc.enable()
         self._send(KVCacheReady(self._child.index))
@@ -150,6 +155,15 @@ class WorkerProcess:
         while self._rank is not None and (output := self._rank.take_output()) is not None:
             if self._child.index == 0:
                 self._send(output)
+        if self._rank is not None and self._rank.tier is not None:
+            for message in self._rank.tier.take():
+                self._send(message)
+
+    def _move(self, message: ToWorkerTier) -> None:
+        rank = self._loaded()
+        if rank.tier is None:
+            raise ProtocolError("the core uses a KV tier that is not configured")
+        rank.tier.handle(message, rank.steps.mark())
 
     def _loaded(self) -> "Rank":
         if self._rank is None:
