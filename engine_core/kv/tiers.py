@@ -5,6 +5,7 @@ stored, and nothing else reads or writes one that is being loaded. Stores are ma
 published and can still be found; only a few are in flight, and blocks evicted meanwhile are not stored.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -42,7 +43,7 @@ class Transfer:
     kept: list[int] = field(default_factory=list)  # cached blocks before and between the loaded ones
     sequence: request.Sequence | None = None  # of a load: the one whose blocks these are
     numbers: list[int] = field(default_factory=list)  # of a load: of these blocks in the sequence
-    sent_s: float = 0.0
+    sent_s: float = math.inf
     failed: set[int] = field(default_factory=set)  # indices of `blocks`
 
     @property
@@ -116,7 +117,7 @@ class KVTiers:
         self._num_transfers = 0
         self._new: list[int] = []  # transfers that were not sent yet
         self._forget: list[bytes] = []
-        self.opened_s = 0.0  # 0: OpenTier was not sent
+        self.opened_s = math.inf  # when OpenTier was sent
 
     def published(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
         """These blocks can be found from now on; their contents are final."""
@@ -142,7 +143,7 @@ class KVTiers:
     def take_messages(self, epoch: int, now: float) -> list[ToWorkerTier]:
         """The messages to send now, to all ranks, in order."""
         messages: list[ToWorkerTier] = []
-        if not self.opened_s:
+        if self.opened_s == math.inf:
             self.opened_s = now
             messages.append(OpenTier(epoch))
         if self._forget:
@@ -177,7 +178,6 @@ class KVTiers:
         transfer.failed.update(i for i, key in enumerate(transfer.keys) if self.index.is_forgotten(key))
         if transfer.sequence is not None:
             num_bytes = self.bytes_per_block * (len(transfer.blocks) - len(transfer.failed))
-            assert transfer.sent_s, "a load was answered that was not sent"
             self.speed.loaded(num_bytes, now - transfer.sent_s)
         else:
             self._num_storing -= len(transfer.blocks)

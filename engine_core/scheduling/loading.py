@@ -72,7 +72,7 @@ class LoadingSequences:
         if (tiers := self._kv_cache.tiers) is None or not self._transfer_of:
             return
         sent_s = {number: transfer.sent_s for number, transfer in tiers.transfers.items()} | {CONTENTS: tiers.opened_s}
-        late = {number for number, at in sent_s.items() if 0.0 < at < now - LONGEST_LOAD_S}
+        late = {number for number, at in sent_s.items() if at < now - LONGEST_LOAD_S}
         for sequence in [each for each, number in self._transfer_of.items() if number in late]:
             del self._transfer_of[sequence]
             sequence.num_loads = MAX_LOADS

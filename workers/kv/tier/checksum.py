@@ -34,7 +34,7 @@ class KernelChecksum:
     name = "words"
 
     def __init__(self, library: Library):
-        self._pool = Pool(library, [0])  # the calling thread, which it does not pin
+        self._pool = Pool(library, [-1])  # the calling thread, which it does not pin
 
     def of(self, memory: Tensor) -> bytes:
         return bytes.fromhex(checksum_of(self._pool, memory))
