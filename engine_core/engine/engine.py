@@ -60,12 +60,11 @@ class EngineCore:
         self.epoch = epoch
         self.worker_epoch = 0
         self.num_poison_requests = 0  # requests that were found to kill workers
-        cache = config.cache
         rows, max_chunk = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         groups = KVGroups.of(facts.kv_groups, facts.block_size, max_chunk)
         is_causal = not facts.pooling.is_bidirectional
         events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
-        self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal, events)
+        self.kv_cache = KVCache(facts.num_blocks, groups, config.cache.enable_prefix_caching and is_causal, events)
         num_drafts = num_drafts_of(config, facts.kv_groups)
         self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=num_drafts)
         self.counters = StepCounters()
@@ -181,8 +180,7 @@ class EngineCore:
         """The next step, or None when there is nothing to compute or enough is in flight already."""
         if len(self.scheduler.in_flight) >= self.config.scheduler.pipeline_depth:
             return None
-        plan = self.scheduler.schedule()
-        if plan is None:
+        if (plan := self.scheduler.schedule()) is None:
             return None
         if plan.admitted:
             self.counters.admitted(plan.admitted)

@@ -7,6 +7,7 @@ cache it returns to its place in the queue, and is admitted like any other. What
 from collections.abc import Callable, Iterator
 
 from ..kv.kv_cache import KVCache
+from ..kv.tiers import KVTiers
 from ..requests.request import Sequence
 from .waiting_queue import WaitingQueue
 
@@ -31,10 +32,16 @@ class LoadingSequences:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._transfer_of)
 
-    def begin(self, first: Sequence, num_running: int) -> bool:
-        """Take `first`, the first in the queue, out of it if blocks of its prefix are loaded first."""
-        tiers = self._kv_cache.tiers
-        if tiers is None or first.num_loads >= MAX_LOADS or not first.may_read_cache:
+    def set_aside(self, first: Sequence, num_running: int) -> bool:
+        """Take `first`, the first in the queue, out of it if it waits for its leader, or blocks of it are loaded."""
+        if first.request.leader is not None:
+            self._waiting.take(first)
+            first.request.followers.append(first)
+            return True
+        return self._kv_cache.tiers is not None and self._begin(first, self._kv_cache.tiers, num_running)
+
+    def _begin(self, first: Sequence, tiers: KVTiers, num_running: int) -> bool:
+        if first.num_loads >= MAX_LOADS or not first.may_read_cache:
             return False
         if not tiers.index.is_known:
             self._take(first, CONTENTS)
@@ -82,9 +89,9 @@ class LoadingSequences:
         """Remove a sequence that ended; False if it was not there."""
         return self._transfer_of.pop(sequence, None) is not None
 
-    def take_all(self) -> list[Sequence]:
-        """Remove all sequences: the workers were lost, and with them all loads."""
-        sequences = list(self._transfer_of)
-        self._transfer_of.clear()
+    def restart(self) -> None:
+        """Put all sequences back into the queue: the workers were lost, and with them all loads."""
+        sequences, self._transfer_of = self._transfer_of, {}
         self._transfer_with.clear()
-        return sequences
+        for sequence in sequences:
+            self._waiting.add(sequence)

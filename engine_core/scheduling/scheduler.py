@@ -131,7 +131,7 @@ class Scheduler:
             counts = accumulate(self.kv_cache.num_wanted(due, decoding=decoding))
             for count, sequence in zip(counts, due, strict=True):
                 while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count:
-                    assert len(self.running) > 1 or self.kv_cache.has_transfers, f"stream {sequence.stream_id} does not fit in an empty cache"
+                    assert len(self.running) > 1 or self.kv_cache.has_transfers, f"{sequence.stream_id} does not fit"
                     self.preempt(self.running[-1])
                     preempted = True
             due = [sequence for sequence in due if sequence.state is SequenceState.RUNNING]
@@ -148,11 +148,7 @@ class Scheduler:
         num_carried = 0  # bytes of tokens and parameters in the plan's message
         while budget and self.waiting and num_carried <= MAX_CARRIED_BYTES:
             first = self.waiting.first()
-            if first.request.leader is not None:
-                self.waiting.take(first)
-                first.request.followers.append(first)
-                continue
-            if self.loading.begin(first, len(self.running)):
+            if self.loading.set_aside(first, len(self.running)):
                 continue
             sequence, victims = self.row_assigner.choose(first, self.running, plan.admitted, budget)
             if sequence is None:
@@ -266,8 +262,7 @@ class Scheduler:
             self._release_followers(sequence)
             sequence.block_tables, sequence.num_released = (), []
             self.waiting.add(sequence)
-        for sequence in self.loading.take_all():
-            self.waiting.add(sequence)
+        self.loading.restart()
         self.running, self.prefilling, self._prefilled = [], [], []
         self.decode_rows.clear()
         self.speculation.clear()

@@ -10,8 +10,6 @@ from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,
     KVEventsConfig,
-    KVTierConfig,
-    ParallelConfig,
     SchedulerConfig,
     SpeculationConfig,
 )
@@ -26,6 +24,7 @@ from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts
 from ..scheduling.scheduler import Scheduler
 from .correct_results import VECTOR_SIZE
+from .drawn_tiers import with_tiers
 from .random_policy import RandomPolicy
 
 EOS = 0
@@ -157,17 +156,8 @@ def draw_scenario(seed: int) -> Scenario:
         pooling=pooling,
     )
     scenario = with_speculation(scenario, random.Random(f"speculation of {seed}"))
-    return with_tiers(scenario, random.Random(f"tiers {seed}"))
-
-
-def with_tiers(scenario: Scenario, rng: random.Random) -> Scenario:
-    """A third have a tier, of one rank or two."""
-    num_ranks = rng.choice((0, 0, 0, 0, 1, 2))
-    if not num_ranks:
-        return scenario
-    parallel = ParallelConfig(tensor_parallel_size=num_ranks)
-    config = replace_struct(scenario.config, kv_tier=KVTierConfig(dir="simulated"), parallel=parallel)
-    return replace(scenario, config=config, worker_death=max(scenario.worker_death, rng.choice((0.0, 0.005, 0.03))))
+    config, worker_death = with_tiers(scenario.config, scenario.worker_death, random.Random(f"tiers {seed}"))
+    return replace(scenario, config=config, worker_death=worker_death)
 
 
 def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -164,7 +164,8 @@ class SimulatedCore:
 
     @property
     def is_idle(self) -> bool:
-        return self.group.is_idle and (self.tier is None or self.tier.is_idle) and not self.engine.kv_cache.has_transfers
+        is_tier_idle = self.tier is None or self.tier.is_idle
+        return self.group.is_idle and is_tier_idle and not self.engine.kv_cache.has_transfers
 
     def _advance_tier(self, tier: FakeTier, now: float) -> None:
         if not self._starting_ticks:

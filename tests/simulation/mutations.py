@@ -30,6 +30,8 @@ POOLING = "engine_core/admission/pooling.py"
 ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
 DISPATCH = "frontend/client/dispatch.py"
+TIERS, LOADING = "engine_core/kv/tiers.py", "engine_core/scheduling/loading.py"
+TRANSFERS = "engine_core/engine/tier_transfers.py"
 
 MUTATIONS = [
     (
@@ -307,5 +309,51 @@ MUTATIONS = [
         "            if len(received) == first + advance:",
         "            if len(received) <= first + advance:",
         "a gap is not detected",
+    ),
+    (TIERS, "            pool.share(blocks)\n", "", "a block that is being stored has no owner"),
+    (
+        TIERS,
+        "if pool.hash_of(block) == key and self",
+        "if self",
+        "a block is stored under the hash of its contents before",
+    ),
+    (
+        TIERS,
+        "        transfer.failed.update(unpack_ids(message.failed))\n",
+        "",
+        "a torn block is published",
+    ),
+    (
+        TIERS,
+        "        if transfer.waits_for:\n",
+        "        if False:\n",
+        "a rank that has not answered is not waited for",
+    ),
+    (TIERS, "self._ranks[key] == self._all", "True", "a block is loaded that one rank lacks"),
+    (
+        CACHE,
+        "            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block)\n",
+        "            pass\n",
+        "transfers of dead workers are still waited for",
+    ),
+    (CACHE, "        self.pool.release(reversed(transfer.owned))\n", "", "the blocks of a transfer are lost"),
+    (
+        LOADING,
+        "        sequences, self._transfer_of = self._transfer_of, {}\n",
+        "        sequences = ()\n",
+        "sequences wait for loads of dead workers",
+    ),
+    (
+        LOADING,
+        "        self._transfer_with.clear()\n",
+        "",
+        "sequences wait for a load that dead workers have forgotten",
+    ),
+    (TRANSFERS, "message.epoch != engine.worker_epoch", "False", "an answer of dead workers ends a transfer"),
+    (
+        TRANSFERS,
+        "                engine.scheduler.loading.ended(CONTENTS, [])\n",
+        "                pass\n",
+        "sequences wait for the contents of the tiers",
     ),
 ]

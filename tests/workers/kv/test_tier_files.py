@@ -146,7 +146,7 @@ def test_the_budget_evicts_what_was_used_least_recently(tmp_path):
         os.utime(tmp_path / key.hex(), (at, at))
     assert cache.mover.load(files, 0, keys[0])
     assert files.make_room(1) == [keys[1]]
-    again, known = opened(tmp_path, max_blocks=3)
+    _, known = opened(tmp_path, max_blocks=3)
     assert known == [keys[2], keys[0]], "the order of use is lost with the server"
 
 
