@@ -14,6 +14,7 @@ from .waiting_queue import WaitingQueue
 CONTENTS = 0  # in place of a load's number: what the tiers have is not known yet
 MAX_LOADS = 3  # of one sequence: its blocks may be evicted again before it is admitted
 LONGEST_LOAD_S = 10.0  # a sequence waits no longer, whatever the load does
+LONGEST_OPENING_S = 2.0  # nor for the contents of the tiers
 
 
 class LoadingSequences:
@@ -78,8 +79,9 @@ class LoadingSequences:
         """Let sequences compute what takes too long to load. The transfer keeps its blocks until it is answered."""
         if (tiers := self._kv_cache.tiers) is None or not self._transfer_of:
             return
-        sent_s = {number: transfer.sent_s for number, transfer in tiers.transfers.items()} | {CONTENTS: tiers.opened_s}
-        late = {number for number, at in sent_s.items() if at < now - LONGEST_LOAD_S}
+        late = {number for number, load in tiers.transfers.items() if now > load.sent_s + LONGEST_LOAD_S}
+        if now > tiers.opened_s + LONGEST_OPENING_S:
+            late.add(CONTENTS)
         for sequence in [each for each, number in self._transfer_of.items() if number in late]:
             del self._transfer_of[sequence]
             sequence.num_loads = MAX_LOADS

@@ -106,7 +106,7 @@ class KVTierConfig(_Layer, frozen=True):
     """Blocks of the KV cache kept on disk, where later runs of the server find them."""
 
     dir: Text = ""  # folder; servers may share it; "": no tier
-    max_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 62)] = 16 << 30  # per rank; the least recently used go first
+    max_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] = 16 << 30  # per rank; the least recently used go first
 
 
 class LoraConfig(_Layer, frozen=True):

@@ -52,6 +52,7 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "kv_events.endpoint": ("a", "b", "c"),
     "kv_events.replay_endpoint": ("a", "b", "c"),
     "kv_events.topic": ("a", "b", "c"),
+    "kv_tier.dir": ("a", "b", "c"),
     "speculation.method": ("ngram", "off", "ngram"),
     "scheduler.policy": ("fcfs", "priority", "fcfs"),
     "scheduler.pipeline_depth": (1, 2, 3),

@@ -51,9 +51,17 @@ class BlockFiles:
     def __len__(self) -> int:
         return len(self._known)
 
-    def open(self) -> list[bytes]:
-        """Create the folder or read its names; returns the keys. Raises OSError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._known
+
+    def keys(self) -> list[bytes]:
+        """The keys of all files, at most MAX_KEYS, the most recently used last."""
+        with self._lock:
+            return list(self._known)[-MAX_KEYS:]
+
+    def open(self) -> None:
+        """Create the folder or read its names. Raises OSError."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(self.folder)
         found, now = list[tuple[float, bytes]](), time.time()
         with os.scandir(self.folder) as entries:
@@ -67,7 +75,6 @@ class BlockFiles:
         with self._lock:
             self._known = OrderedDict((key, None) for _, key in found if key)
         self.make_room(0)
-        return list(self._known)[-MAX_KEYS:]
 
     def make_room(self, count: int) -> list[bytes]:
         """Remove files until `count` more may be written; returns their keys."""

@@ -25,7 +25,7 @@ def open_tier(
     library: Library | None,
     cpus: Sequence[int],
 ) -> Tier:
-    """`facts`: see folder_of. The folder is opened by the core's first message, in a thread of the tier."""
+    """`facts`: see folder_of. The folder is opened in a thread of the tier, from now on."""
     root = Path(config.kv_tier.dir)
     folder = partial(folder_of, root, config, model, weight_files(model), facts)
 

@@ -69,7 +69,7 @@ class Tier:
         max_bytes: int,
         cpus: Sequence[int] = (),
     ):
-        """`open_folder` returns the folder of this model and rank, which may take a while; `cpus`: of the threads."""
+        """`open_folder` returns the folder of this model and rank, in a thread; `cpus`: of the threads."""
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rank = rank
         self._open_folder = open_folder
@@ -93,9 +93,10 @@ class Tier:
 
     def take(self) -> list[FromWorkerTier]:
         """The answers since the last call. Raises what ended a thread."""
-        if not self._answers:
+        try:
+            os.eventfd_read(self.fd)  # also without an answer: the last call may have taken it before it was signalled
+        except BlockingIOError:
             return []
-        os.eventfd_read(self.fd)
         taken = []
         while self._answers:
             answer = self._answers.popleft()
@@ -117,6 +118,8 @@ class Tier:
             if self._cpus:
                 os.sched_setaffinity(0, self._cpus)  # of this thread; it has inherited the one core of its parent
             mover = self._new_mover()
+            if messages is self._stores:
+                self._open(mover)
             while (next_one := messages.get()) is not None:
                 message, after = next_one
                 after.synchronize()
@@ -127,7 +130,8 @@ class Tier:
     def _do(self, message: ToWorkerTier, mover: Mover) -> None:
         match message:
             case OpenTier(epoch=epoch):
-                self._answer(TierContents(epoch, self._rank, b"".join(self._open(mover))))
+                keys = [] if self._files is None else self._files.keys()
+                self._answer(TierContents(epoch, self._rank, b"".join(keys)))
             case StoreBlocks():
                 self._store(message, mover)
             case LoadBlocks():
@@ -136,37 +140,39 @@ class Tier:
                 gone = [] if self._files is None else self._files.remove(_split(keys))
                 self._answer(TierContents(epoch, self._rank, removed=b"".join(gone)))
 
-    def _open(self, mover: Mover) -> list[bytes]:
+    def _open(self, mover: Mover) -> None:
+        """Begins before the core's first message: weights may have to be read for their checksums."""
         try:
             folder = self._open_folder(mover.checksum)
             files = BlockFiles(folder, len(mover.memory.staging), self._max_bytes)
-            keys = files.open()
+            files.open()
         except OSError as error:
             log.error("the KV tier cannot be used: %s; no block is stored or loaded", error)
-            return []
+            return
         self._files = files
-        log.info("kv tier folder=%s blocks=%d block_bytes=%d", folder, len(keys), len(mover.memory.staging))
-        return keys
+        log.info("kv tier folder=%s blocks=%d block_bytes=%d", folder, len(files), len(mover.memory.staging))
 
     def _store(self, message: StoreBlocks, mover: Mover) -> None:
         ids, keys, files = unpack_ids(message.block_ids).tolist(), _split(message.keys), self._files
-        stored: list[bytes] = []
-        removed: list[bytes] = []
-        if files is not None and not files.is_full:
-            removed = files.make_room(len(keys))
-            pairs = zip(ids, keys, strict=True)
-            stored = [key for block, key in pairs if mover.store(files, block, key)]
-        if stored or removed:
-            kept = [key for key in removed if key not in stored]
-            self._answer(TierContents(message.epoch, self._rank, b"".join(stored), b"".join(kept)))
+        changed: dict[bytes, None] = {}
+        if files is not None:
+            for block, key in reversed(list(zip(ids, keys, strict=True))):  # the tail of a prefix is evicted first
+                if files.is_full:
+                    break
+                changed |= dict.fromkeys([*files.make_room(1), key])
+                mover.store(files, block, key)
+        if files is not None and changed:
+            added = b"".join(key for key in changed if key in files)
+            removed = b"".join(key for key in changed if key not in files)
+            self._answer(TierContents(message.epoch, self._rank, added, removed))
         self._answer(BlocksMoved(message.epoch, self._rank, message.transfer))
 
     def _load(self, message: LoadBlocks, mover: Mover) -> None:
         ids, keys, files = unpack_ids(message.block_ids).tolist(), _split(message.keys), self._files
         failed = [
             index
-            for index, (block, key) in enumerate(zip(ids, keys, strict=True))
-            if files is None or not mover.load(files, block, key)
+            for index in reversed(range(len(ids)))  # the tail of a prefix is evicted first
+            if files is None or not mover.load(files, ids[index], keys[index])
         ]
         if failed:
             gone = b"".join(keys[index] for index in failed)
