@@ -41,6 +41,7 @@ def tier_answered(engine: "EngineCore", message: FromWorkerTier, now: float) -> 
             if (ended := tiers.moved(message, now)) is not None:
                 number, transfer = ended
                 engine.kv_cache.end_transfer(transfer)
-                engine.scheduler.loading.ended(number, transfer.keys)
+                if transfer.sequence is not None:
+                    engine.scheduler.loading.ended(number, transfer.keys)
         case _:
             assert_never(message)

@@ -25,6 +25,7 @@ class LoadingSequences:
         self._waiting = waiting
         self._transfer_of: dict[Sequence, int] = {}
         self._transfer_with: dict[bytes, int] = {}  # key -> the load that it is part of
+        self._waits_for_contents = True  # False: a rank takes too long to list them
         self.prompt_token_s: Callable[[], float] = lambda: 0.0  # to compute a token of a prompt; 0: not known
 
     def __len__(self) -> int:
@@ -45,8 +46,9 @@ class LoadingSequences:
         if first.num_loads >= MAX_LOADS or not first.may_read_cache:
             return False
         if not tiers.index.is_known:
-            self._take(first, CONTENTS)
-            return True
+            if self._waits_for_contents:
+                self._take(first, CONTENTS)
+            return self._waits_for_contents
         if (hit := self._kv_cache.find_in_tiers(first)) is None:
             return False
         number = next((found for key in hit.keys if (found := self._transfer_with.get(key))), 0)
@@ -78,10 +80,11 @@ class LoadingSequences:
     def expire(self, now: float) -> None:
         """Let sequences compute what takes too long to load. The transfer keeps its blocks until it is answered."""
         if (tiers := self._kv_cache.tiers) is None or not self._transfer_of:
-            return
+            return  # nothing waits
         late = {number for number, load in tiers.transfers.items() if now > load.sent_s + LONGEST_LOAD_S}
         if now > tiers.opened_s + LONGEST_OPENING_S:
             late.add(CONTENTS)
+            self._waits_for_contents = False
         for sequence in [each for each, number in self._transfer_of.items() if number in late]:
             del self._transfer_of[sequence]
             sequence.num_loads = MAX_LOADS
@@ -95,5 +98,6 @@ class LoadingSequences:
         """Put all sequences back into the queue: the workers were lost, and with them all loads."""
         sequences, self._transfer_of = self._transfer_of, {}
         self._transfer_with.clear()
+        self._waits_for_contents = True
         for sequence in sequences:
             self._waiting.add(sequence)
