@@ -37,7 +37,6 @@ from .paused_clients import PausedClients
 from .results import StepResults
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_results import apply_results
-from .tier_transfers import open_tiers
 from .unacknowledged import UnacknowledgedBudget
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,9 @@ class EngineCore:
         self._waits_s = -math.inf  # when they were predicted
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self.admission = Admission(config, facts, self.kv_cache, self.scheduler, self.scheduler.worker_poison)
-        open_tiers(self)
+        if config.kv_tier.dir:
+            self.kv_cache.open_tiers(config.parallel.tensor_parallel_size, facts.kv_bytes_per_block)
+            self.scheduler.loading.prompt_token_s = self.admission.forecast.prompt_token_s
         if epoch:
             self.admission.resumptions.start_after_core()
 

@@ -31,7 +31,9 @@ class KVCache:
         self.tiers: KVTiers | None = None
 
     def open_tiers(self, num_ranks: int, bytes_per_block: int) -> None:
-        """From now on, store what is published, and find what is stored."""
+        """From now on, store what is published, and find what is stored; nothing without a prefix cache."""
+        if not self.prefix_cache.enabled:
+            return
         speed = None if self.tiers is None else self.tiers.speed
         self.tiers = self.prefix_cache.tiers = KVTiers(self.pool, num_ranks, bytes_per_block, speed)
 

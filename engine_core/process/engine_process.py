@@ -23,11 +23,11 @@ from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts, fitting_model_len
 from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
-from ..engine.tier_transfers import take_tier_messages, tier_answered
 from .client_link import ClientLink
 from .client_sockets import ClientSockets
 from .event_sockets import EventSockets
 from .loop_clock import LoopClock
+from .tier_link import take_tier_messages, tier_answered
 from .worker_link import WorkerLink
 
 log = logging.getLogger(__name__)

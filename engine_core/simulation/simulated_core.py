@@ -10,9 +10,9 @@ from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
 
 from ..engine.debug import check_invariants
 from ..engine.engine import EngineCore
-from ..engine.tier_transfers import take_tier_messages, tier_answered
 from ..process.client_link import ClientLink
 from ..process.loop_clock import LoopClock
+from ..process.tier_link import take_tier_messages, tier_answered
 from .event_follower import EventFollower
 from .fake_workers.fake_group import FakeGroup
 from .fake_workers.fake_tier import FakeTier

@@ -31,7 +31,7 @@ ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
 DISPATCH = "frontend/client/dispatch.py"
 TIERS, LOADING = "engine_core/kv/tiers.py", "engine_core/scheduling/loading.py"
-TRANSFERS = "engine_core/engine/tier_transfers.py"
+TRANSFERS = "engine_core/process/tier_link.py"
 
 MUTATIONS = [
     (

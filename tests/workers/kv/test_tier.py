@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paged_serve.engine_core.engine.debug import check_invariants
-from paged_serve.engine_core.engine.tier_transfers import take_tier_messages, tier_answered
+from paged_serve.engine_core.process.tier_link import take_tier_messages, tier_answered
 from paged_serve.protocol.messages.config import Config, KVTierConfig, ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
@@ -37,7 +37,7 @@ class TieredProcess(OneProcess):
         self._folder, self._cache = folder, None
         super().__init__(model, config, num_blocks, LENGTH)
         library = None if model.backend is None else getattr(getattr(model.backend, "pool", None), "library", None)
-        facts = (repr(self.groups), str(model.dtype))
+        facts = (repr(self.groups), str(model.dtype), str(self.cache_dtype))
         self.tier = open_tier(config, folder, facts, self._cache, self.num_blocks, 0, library, ())
 
     def new_cache(self, model, group):
