@@ -114,7 +114,7 @@ class State:
     def key(self) -> object:
         """Everything that determines the further course."""
         engine, scheduler, pool = self.engine, self.engine.scheduler, self.engine.kv_cache.pool
-        worker = self.group._worker
+        worker = self.group.worker
         return (
             tuple(self.left.values()),
             tuple(_key_of(sequence, scheduler.step) for sequence in self.sequences),
@@ -128,7 +128,7 @@ class State:
             tuple((s.stream_id, goal) for s, goal in scheduler.worker_poison._candidates.items()),
             (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._invalid)),
             tuple(sorted(pool._hash_by_block.items())),
-            (repr(worker._slots), tuple(worker._poisoned), len(self.group.answers), engine.is_idle),
+            (repr(worker.slots), tuple(worker.poisoned), len(self.group.answers), engine.is_idle),
         )
 
     def _live(self, event: Event) -> None:

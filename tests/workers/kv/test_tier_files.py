@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paged_serve.workers.kernels.cpu.library import best_library
-from paged_serve.workers.kv.tier.block_files import HEADER_BYTES, TEMPORARY, BlockFiles
+from paged_serve.workers.kv.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_BYTES, TEMPORARY, BlockFiles
 from paged_serve.workers.kv.tier.block_memory import HostBlocks
 from paged_serve.workers.kv.tier.checksum import checksum
 from paged_serve.workers.kv.tier.tier import Mover
@@ -129,7 +129,7 @@ def test_every_flipped_bit_is_detected(tmp_path):
     cache.fill(0, key)
     assert cache.mover.store(files, 0, key)
     whole = (tmp_path / key.hex()).read_bytes()
-    sealed_end = 58 + 16  # zeros follow up to the block
+    sealed_end = FIELDS.size + CHECKSUM_BYTES  # zeros follow up to the block
     for byte in [*range(sealed_end), *range(HEADER_BYTES, len(whole), 3)]:
         raw = bytearray(whole)
         raw[byte] ^= 1 << byte % 8
