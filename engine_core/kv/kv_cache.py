@@ -34,8 +34,11 @@ class KVCache:
         """From now on, store what is published, and find what is stored; nothing without a prefix cache."""
         if not self.prefix_cache.enabled:
             return
-        speed = None if self.tiers is None else self.tiers.speed
-        self.tiers = self.prefix_cache.tiers = KVTiers(self.pool, num_ranks, bytes_per_block, speed)
+        before = self.tiers
+        self.tiers = self.prefix_cache.tiers = KVTiers(self.pool, num_ranks, bytes_per_block)
+        if before is not None:
+            self.tiers.speed = before.speed
+            self.tiers.drop([*before.index.dropped])  # the workers may have died before they did it
 
     def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
         """Allocate blocks for all known tokens of `sequence`, sharing computed ones; all or nothing.
@@ -175,7 +178,7 @@ class KVCache:
         """Remove the blocks of `sequence` from the prefix cache and stop sharing them: they may hold NaN."""
         self.pool.invalidate(_blocks_of(sequence.block_tables))
         self.prefix_cache.invalidate_behind(sequence)
-        self.prefix_cache.forget_in_tiers(sequence)
+        self.prefix_cache.drop_in_tiers(sequence)
 
     def reset(self) -> None:
         """Start with an empty pool: the contents were lost with the workers. No sequence may own a block.

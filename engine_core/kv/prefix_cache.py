@@ -153,17 +153,17 @@ class PrefixCache:
             if self._pool.publish([block], [key]) and self._events is not None:
                 self._events.stored([key], parent, sequence.token_bytes(number * size, (number + 1) * size))
 
-    def forget_in_tiers(self, sequence: Sequence) -> None:
+    def drop_in_tiers(self, sequence: Sequence) -> None:
         """No full block of `sequence` is stored or loaded any more: it may hold NaN."""
         if self.tiers is not None:
             for index in range(len(self._groups)):
-                self.tiers.forget(keys_of(index, sequence.block_hashes))
+                self.tiers.drop(keys_of(index, sequence.block_hashes))
 
     def invalidate_hashes(self, sequence: Sequence) -> None:
         """Like `KVCache.invalidate`, for blocks that the sequence no longer owns: they may hold NaN."""
         for index in range(len(self._groups)):
             self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes))
-        self.forget_in_tiers(sequence)
+        self.drop_in_tiers(sequence)
 
     def invalidate_behind(self, sequence: Sequence) -> None:
         """The same for blocks that the sequence has released behind its windows."""

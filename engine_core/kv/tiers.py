@@ -12,7 +12,7 @@ from itertools import islice
 
 from paged_serve.protocol.messages.kv_tiers import (
     BlocksMoved,
-    ForgetBlocks,
+    DropBlocks,
     LoadBlocks,
     OpenTier,
     StoreBlocks,
@@ -64,7 +64,7 @@ class TierIndex:
         self._all = (1 << num_ranks) - 1
         self._unknown = self._all  # ranks that have not said what they have
         self._ranks: dict[bytes, int] = {}  # key -> a bit for each rank
-        self._forgotten: set[bytes] = set()  # may hold values that are not finite
+        self.dropped: set[bytes] = set()  # keys of blocks that may hold values that are not finite
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._ranks and self._ranks[key] == self._all
@@ -78,7 +78,7 @@ class TierIndex:
         bit, ranks = 1 << rank, self._ranks
         self._unknown &= ~bit
         for key in added:
-            if key not in self._forgotten:
+            if key not in self.dropped:
                 ranks[key] = ranks.get(key, 0) | bit
         for key in removed:
             if key in ranks:
@@ -86,28 +86,28 @@ class TierIndex:
                 if not ranks[key]:
                     del ranks[key]
 
-    def forget(self, keys: Sequence[bytes]) -> None:
-        self._forgotten.update(keys)
+    def drop(self, keys: Sequence[bytes]) -> None:
+        self.dropped.update(keys)
         for key in keys:
             self._ranks.pop(key, None)
 
-    def is_forgotten(self, key: bytes) -> bool:
-        return key in self._forgotten
+    def is_dropped(self, key: bytes) -> bool:
+        return key in self.dropped
 
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
     def may_store(self, key: bytes) -> bool:
-        return key not in self and key not in self._forgotten
+        return key not in self and key not in self.dropped
 
 
 class KVTiers:
     """All transfers of one worker group, and the messages for it."""
 
-    def __init__(self, pool: BlockPool, num_ranks: int, bytes_per_block: int, speed: LoadSpeed | None = None):
+    def __init__(self, pool: BlockPool, num_ranks: int, bytes_per_block: int):
         self.index = TierIndex(num_ranks)
         self.transfers: dict[int, Transfer] = {}
-        self.speed = speed or LoadSpeed()
+        self.speed = LoadSpeed()
         self.num_ranks = num_ranks
         self.bytes_per_block = bytes_per_block
         self._pool = pool
@@ -116,7 +116,7 @@ class KVTiers:
         self._num_storing = 0  # blocks
         self._num_transfers = 0
         self._new: list[int] = []  # transfers that were not sent yet
-        self._forget: list[bytes] = []
+        self._drops: list[bytes] = []
         self.opened_s = math.inf  # when OpenTier was sent
 
     def published(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
@@ -126,10 +126,10 @@ class KVTiers:
                 self._pending.pop(block, None)  # the block had other contents before
                 self._pending[block] = key
 
-    def forget(self, keys: Sequence[bytes]) -> None:
+    def drop(self, keys: Sequence[bytes]) -> None:
         """The blocks with these keys may hold values that are not finite."""
-        self.index.forget(keys)
-        self._forget += keys
+        self.index.drop(keys)
+        self._drops += keys
 
     def load(self, sequence: request.Sequence, hit: TierHit) -> int:
         """Begin to load blocks; the caller has checked that they are free. Returns the number of the transfer."""
@@ -146,9 +146,9 @@ class KVTiers:
         if self.opened_s == math.inf:
             self.opened_s = now
             messages.append(OpenTier(epoch))
-        if self._forget:
-            messages.append(ForgetBlocks(epoch, pack_keys(self._forget)))
-            self._forget = []
+        if self._drops:
+            messages.append(DropBlocks(epoch, pack_keys(self._drops)))
+            self._drops = []
         if self._pending:
             self._begin_store()
         for number in self._new:
@@ -175,7 +175,7 @@ class KVTiers:
         if transfer.waits_for:
             return None
         del self.transfers[message.transfer]
-        transfer.failed.update(i for i, key in enumerate(transfer.keys) if self.index.is_forgotten(key))
+        transfer.failed.update(i for i, key in enumerate(transfer.keys) if self.index.is_dropped(key))
         if transfer.sequence is not None:
             num_bytes = self.bytes_per_block * (len(transfer.blocks) - len(transfer.failed))
             self.speed.loaded(num_bytes, now - transfer.sent_s)

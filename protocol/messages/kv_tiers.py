@@ -53,7 +53,7 @@ class LoadBlocks(Message, frozen=True):
         _check_transfer(self.block_ids, self.keys)
 
 
-class ForgetBlocks(Message, frozen=True):
+class DropBlocks(Message, frozen=True):
     """These blocks may hold values that are not finite: they must not be found again, also not by a later run."""
 
     epoch: Epoch
@@ -88,7 +88,7 @@ class BlocksMoved(Message, frozen=True):
         check_int32(self.failed)
 
 
-ToWorkerTier = OpenTier | StoreBlocks | LoadBlocks | ForgetBlocks
+ToWorkerTier = OpenTier | StoreBlocks | LoadBlocks | DropBlocks
 FromWorkerTier = TierContents | BlocksMoved
 
 

@@ -43,7 +43,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from .adapters import AdapterLoaded, AdapterPlace, LoadAdapter
-from .kv_tiers import BlocksMoved, ForgetBlocks, LoadBlocks, OpenTier, StoreBlocks, TierContents
+from .kv_tiers import BlocksMoved, DropBlocks, LoadBlocks, OpenTier, StoreBlocks, TierContents
 from .message import (
     MAX_ROWS,
     Bytes,
@@ -149,7 +149,7 @@ ToWorker = (
     | OpenTier
     | StoreBlocks
     | LoadBlocks
-    | ForgetBlocks
+    | DropBlocks
     | Shutdown
 )
 

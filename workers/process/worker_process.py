@@ -10,7 +10,7 @@ import zmq
 
 from paged_serve.protocol.errors import ConfigError, ProtocolError
 from paged_serve.protocol.messages import control
-from paged_serve.protocol.messages.kv_tiers import ForgetBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
+from paged_serve.protocol.messages.kv_tiers import DropBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
 from paged_serve.protocol.messages.worker import (
     CreateKVCache,
@@ -104,7 +104,7 @@ class WorkerProcess:
         match message:
             case SchedulerOutput():
                 self._execute(message)
-            case OpenTier() | StoreBlocks() | LoadBlocks() | ForgetBlocks():
+            case OpenTier() | StoreBlocks() | LoadBlocks() | DropBlocks():
                 self._move(message)
             case Welcome():
                 self._load()

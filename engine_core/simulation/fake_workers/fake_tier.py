@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.kv_tiers import (
     BlocksMoved,
-    ForgetBlocks,
+    DropBlocks,
     FromWorkerTier,
     LoadBlocks,
     OpenTier,
@@ -91,7 +91,7 @@ class FakeTier:
                 for rank in range(self._num_ranks):
                     own = [key for key, stored in self._blocks.items() if rank in stored.is_whole]
                     self._answer(TierContents(epoch, rank, pack_keys(own)))
-            case ForgetBlocks(epoch=epoch, keys=keys):
+            case DropBlocks(epoch=epoch, keys=keys):
                 gone = [key for key in unpack_keys(keys) if self._blocks.pop(key, None)]
                 for rank in range(self._num_ranks):
                     self._answer(TierContents(epoch, rank, removed=pack_keys(gone)))

@@ -88,7 +88,7 @@ class BlockFiles:
 
     def remove(self, keys: Iterable[bytes]) -> list[bytes]:
         """Remove these files; returns the keys of those that were known."""
-        gone = [key for key in keys if self._forget(key)]
+        gone = [key for key in keys if self._drop(key)]
         for key in gone:
             self._unlink(self._path(key))
         return gone
@@ -122,7 +122,7 @@ class BlockFiles:
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            self._forget(key)
+            self._drop(key)
             return False
         try:
             header = os.pread(file, HEADER_BYTES, 0)
@@ -149,7 +149,7 @@ class BlockFiles:
             if key in self._known:
                 self._known.move_to_end(key)
 
-    def _forget(self, key: bytes) -> bool:
+    def _drop(self, key: bytes) -> bool:
         with self._lock:
             return self._known.pop(key, False) is None
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from paged_serve.protocol.messages.kv_tiers import (
     KEY_BYTES,
     BlocksMoved,
-    ForgetBlocks,
+    DropBlocks,
     FromWorkerTier,
     LoadBlocks,
     OpenTier,
@@ -136,7 +136,7 @@ class Tier:
                 self._store(message, mover)
             case LoadBlocks():
                 self._load(message, mover)
-            case ForgetBlocks(epoch=epoch, keys=keys):
+            case DropBlocks(epoch=epoch, keys=keys):
                 gone = [] if self._files is None else self._files.remove(_split(keys))
                 self._answer(TierContents(epoch, self._rank, removed=b"".join(gone)))
 
