@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 
 from paged_serve.workers.kernels.cpu.library import best_library
-from paged_serve.workers.kv.tier.block_files import BlockFiles
-from paged_serve.workers.kv.tier.block_memory import HostBlocks
-from paged_serve.workers.kv.tier.checksum import checksum
-from paged_serve.workers.kv.tier.tier import Mover
+from paged_serve.workers.tier.block_files import BlockFiles
+from paged_serve.workers.tier.block_memory import HostBlocks
+from paged_serve.workers.tier.checksum import checksum
+from paged_serve.workers.tier.tier import Mover
 
 AREAS, AREA_BYTES = 56, 32 << 10
 KEY_BYTES = 34

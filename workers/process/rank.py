@@ -24,8 +24,6 @@ from ..kernels.cpu.library import Library, Pool, best_library
 from ..kv.budget import blocks_that_fit, cache_dtype, expert_rows_bytes, host_budget, layout_of, max_model_len
 from ..kv.cache_layout import CacheLayout
 from ..kv.kv_cache import KVCache
-from ..kv.tier.open_tier import open_tier
-from ..kv.tier.tier import Tier
 from ..layers.model import Model
 from ..models.loading import device_of, load_model
 from ..runner.cuda_device import CudaDevice
@@ -33,6 +31,8 @@ from ..runner.host_steps import host_steps
 from ..runner.steps import Steps
 from ..sampling.logits_processors import Classes
 from ..speculation.methods import drafter_of
+from ..tier.open_tier import open_tier
+from ..tier.tier import Tier
 from .arithmetic import arithmetic
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of

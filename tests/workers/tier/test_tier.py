@@ -14,9 +14,9 @@ from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.kv.tier.open_tier import open_tier
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.completions import PassedEvent
+from paged_serve.workers.tier.open_tier import open_tier
 
 from ..one_process import OneProcess
 from ..tiny_lfm2 import write_tiny_lfm2

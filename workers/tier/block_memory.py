@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..kv_cache import KVCache
+from ..kv.kv_cache import KVCache
 
 
 class BlockMemory(Protocol):

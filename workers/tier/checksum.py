@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ...kernels.cpu.checked_file import checksum_of, checksum_of_file, read_into
-from ...kernels.cpu.library import Library, Pool
+from ..kernels.cpu.checked_file import checksum_of, checksum_of_file, read_into
+from ..kernels.cpu.library import Library, Pool
 
 READ_BYTES = 1 << 20
 

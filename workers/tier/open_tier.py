@@ -6,9 +6,9 @@ from pathlib import Path
 
 from paged_serve.protocol.messages.config import Config
 
-from ...checkpoint.weight_files import weight_files
-from ...kernels.cpu.library import Library
-from ..kv_cache import KVCache
+from ..checkpoint.weight_files import weight_files
+from ..kernels.cpu.library import Library
+from ..kv.kv_cache import KVCache
 from .block_memory import block_memory
 from .checksum import checksum
 from .identity import folder_of

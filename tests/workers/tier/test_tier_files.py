@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from paged_serve.workers.kernels.cpu.library import best_library
-from paged_serve.workers.kv.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_BYTES, TEMPORARY, BlockFiles
-from paged_serve.workers.kv.tier.block_memory import HostBlocks
-from paged_serve.workers.kv.tier.checksum import checksum
-from paged_serve.workers.kv.tier.tier import Mover
+from paged_serve.workers.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_BYTES, TEMPORARY, BlockFiles
+from paged_serve.workers.tier.block_memory import HostBlocks
+from paged_serve.workers.tier.checksum import checksum
+from paged_serve.workers.tier.tier import Mover
 
 KEY_BYTES = 34
 BLOCKS, AREAS = 8, (640, 96, 96)
@@ -172,8 +172,8 @@ def test_a_folder_that_cannot_be_written_stops_storing_and_keeps_loading(tmp_pat
 KILLED = """
 import os, sys, torch
 from pathlib import Path
-from paged_serve.workers.kv.tier.block_files import BlockFiles
-from paged_serve.workers.kv.tier.checksum import checksum
+from paged_serve.workers.tier.block_files import BlockFiles
+from paged_serve.workers.tier.checksum import checksum
 files = BlockFiles(Path(sys.argv[1]), 4096, 1 << 30)
 files.open()
 block = torch.full((4096,), 5, dtype=torch.uint8)

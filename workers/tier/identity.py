@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 UNUSED_S = 30 * 86400.0
 SETTINGS = ("config.json", "quantize_config.json", "hf_quant_config.json")
-WORKERS = Path(__file__).parents[2]
+WORKERS = Path(__file__).parents[1]
 STAMPS = "weights-"  # files with the checksum of a weight file, named after its path and stamp
 
 
