@@ -31,7 +31,6 @@ ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
 DISPATCH = "frontend/client/dispatch.py"
 TIERS, LOADING = "engine_core/kv/tiers.py", "engine_core/scheduling/loading.py"
-TRANSFERS = "engine_core/process/tier_link.py"
 
 MUTATIONS = [
     (
@@ -317,19 +316,13 @@ MUTATIONS = [
         "if self",
         "a block is stored under the hash of its contents before",
     ),
-    (
-        TIERS,
-        "        transfer.failed.update(unpack_ids(message.failed))\n",
-        "",
-        "a torn block is published",
-    ),
+    (TIERS, "        transfer.failed.update(unpack_ids(message.failed))\n", "", "a torn block is published"),
     (
         TIERS,
         "        if transfer.waits_for:\n",
         "        if False:\n",
         "a rank that has not answered is not waited for",
     ),
-    (TIERS, "self._ranks[key] == self._all", "True", "a block is loaded that one rank lacks"),
     (
         CACHE,
         "            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block)\n",
@@ -348,12 +341,5 @@ MUTATIONS = [
         "        self._transfer_with.clear()\n",
         "",
         "sequences wait for a load that dead workers have forgotten",
-    ),
-    (TRANSFERS, "message.epoch != engine.worker_epoch", "False", "an answer of dead workers ends a transfer"),
-    (
-        TRANSFERS,
-        "                engine.scheduler.loading.ended(CONTENTS, [])\n",
-        "                pass\n",
-        "sequences wait for the contents of the tiers",
     ),
 ]

@@ -14,6 +14,7 @@ from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.kv_tiers import (
     KEY_BYTES,
     BlocksMoved,
+    DropBlocks,
     LoadBlocks,
     OpenTier,
     StoreBlocks,
@@ -192,6 +193,26 @@ def test_new_workers_end_all_transfers_and_list_their_tiers_again():
     [load] = core.messages()
     core.answer(BlocksMoved(1, 0, load.transfer))
     assert core.step() == 1
+
+
+def test_blocks_that_may_not_be_finite_are_dropped_and_new_workers_are_told_too():
+    prompt = range(1, 14)
+    keys = stored_keys(prompt)
+    core = opened(keys=keys)
+    core.engine.kv_cache.tiers.drop(keys[1:])
+    assert core.messages() == [DropBlocks(0, pack_keys(keys[1:]))]
+    core.engine.workers_replaced(1, 0.0, from_outside=True)
+    opening, drop = core.messages()
+    assert opening == OpenTier(1)
+    assert sorted(unpack_keys(drop.keys)) == sorted(keys[1:])
+    core.answer(TierContents(1, 0, pack_keys(keys)))
+    core.add(prompt)
+    assert core.step() == 0
+    [load] = core.messages()
+    assert unpack_keys(load.keys) == keys[:1]
+    core.answer(BlocksMoved(1, 0, load.transfer))
+    assert core.step() == 9
+    assert core.messages() == [], "a dropped block is stored"
 
 
 def test_a_slow_tier_is_not_waited_for_and_tried_again_later():
