@@ -81,7 +81,8 @@ class KVCache:
     def find_in_tiers(self, sequence: Sequence) -> TierHit | None:
         """What can be loaded so that more of `sequence` is cached."""
         self.prefix_cache.hash_blocks(sequence, sequence.num_tokens)
-        limit = (sequence.num_tokens - 1) // self.block_size
+        num_tokens = sequence.num_tokens - 1  # the last one remains to be computed
+        limit = num_tokens // self.block_size
         return self.prefix_cache.find_in_tiers(sequence, sequence.request.sharer, limit)
 
     @property
