@@ -38,7 +38,7 @@ def wait_for_blocks(folder, count):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(600)
 def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_bytes(ranks, tmp_path):
     options = "--kv-tier-dir", str(tmp_path), "--tp", str(ranks)
@@ -99,6 +99,7 @@ def test_kills_while_blocks_are_stored_and_loaded_change_no_byte(ranks, tmp_path
         assert num_cached > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_programs_that_embed_a_model_find_the_blocks_of_the_one_before(tmp_path):
     answers, cached = [], []
@@ -112,6 +113,7 @@ def test_programs_that_embed_a_model_find_the_blocks_of_the_one_before(tmp_path)
     assert cached[0] == 0 < cached[1]
 
 
+@pytest.mark.nightly
 def test_an_unusable_folder_stops_nothing(tmp_path):
     (tmp_path / "file").touch()
     with serving("--kv-tier-dir", str(tmp_path / "file")) as server:
