@@ -14,6 +14,7 @@ from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.completions import PassedEvent
 from paged_serve.workers.tier.open_tier import open_tier
@@ -41,7 +42,11 @@ class TieredProcess(OneProcess):
         self.tier = open_tier(config, folder, facts, self._cache, self.num_blocks, 0, library, ())
 
     def new_cache(self, model, group):
-        self._cache = super().new_cache(model, group)
+        if self.cache_dtype is None:
+            self._cache = super().new_cache(model, group)
+        else:  # int8 has no NaN
+            shape = model.geometry, self.num_blocks, self.block_size, group.size
+            self._cache = KVCache.allocate(*shape, dtype=self.cache_dtype, groups=self.groups)
         return self._cache
 
     def move(self):
