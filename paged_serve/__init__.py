@@ -4,17 +4,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paged_serve.frontend.adapters.lora_requests import LoRARequest
     from paged_serve.frontend.client.async_client import AsyncClient
     from paged_serve.frontend.client.sync_client import Client
     from paged_serve.frontend.config.engine_args import EngineArgs, FlexibleArgumentParser
     from paged_serve.frontend.offline.async_llm import AsyncLLM
-    from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
+    from paged_serve.frontend.text.beam_search import BeamSearchParams
     from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
-    from paged_serve.protocol.messages.samplers import Dry, Xtc
+    from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget, Xtc
     from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
     from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
-    from paged_serve.protocol.messages.thinking import ThinkingBudget
 
     from .protocol.errors import (
         ConfigError,
@@ -32,7 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncClient": "frontend.client.async_client",
     "AsyncLLM": "frontend.offline.async_llm",
-    "BeamSearchParams": "frontend.offline.beam_search",
+    "BeamSearchParams": "frontend.text.beam_search",
     "Client": "frontend.client.sync_client",
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
@@ -42,6 +42,7 @@ _HOMES = {
     "FlexibleArgumentParser": "frontend.config.engine_args",
     "InvalidRequest": "protocol.errors",
     "LLM": "frontend.offline.llm",
+    "LoRARequest": "frontend.adapters.lora_requests",
     "Overloaded": "protocol.errors",
     "PagedServeError": "protocol.errors",
     "Pooled": "protocol.messages.pooling_params",
@@ -53,7 +54,7 @@ _HOMES = {
     "RequestOutputKind": "protocol.messages.sampling_params",
     "SamplingParams": "protocol.messages.sampling_params",
     "StructuredOutputsParams": "protocol.messages.structured_outputs",
-    "ThinkingBudget": "protocol.messages.thinking",
+    "ThinkingBudget": "protocol.messages.samplers",
     "Xtc": "protocol.messages.samplers",
 }
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "EngineDead",
     "FlexibleArgumentParser",
     "InvalidRequest",
+    "LoRARequest",
     "Overloaded",
     "PagedServeError",
     "Pooled",

@@ -1,7 +1,7 @@
 """Block hashes: a SHA-256 chain over full KV blocks, so that equal hashes mean equal prefixes.
 
-The root is sha256 over the block size, the salt and the LoRA adapter, if any; each block's hash is sha256 over its parent's hash (32 bytes) and
-its token ids (little-endian int32). Any language can compute it.
+The root is sha256 over the block size, the LoRA adapter, if any, and the salt; each block's hash is sha256 over its
+parent's hash (32 bytes) and its token ids (little-endian int32). Any language can compute it.
 """
 
 import hashlib

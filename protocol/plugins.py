@@ -20,6 +20,7 @@ class PluginKind(Enum):
     TOOL_PARSER = "paged_serve.tool_parsers"  # frontend.parsers.formats.ToolFormat
     REASONING_PARSER = "paged_serve.reasoning_parsers"  # frontend.parsers.formats.ReasoningFormat
     IO_PROCESSOR = "paged_serve.io_processors"  # a class, frontend.pooling.io_processors.IOProcessor
+    LORA_RESOLVER = "paged_serve.lora_resolvers"  # a function, frontend.adapters.resolvers.Resolver
     STAT_LOGGER = "paged_serve.stat_loggers"  # a class, frontend.http.server.stat_loggers.StatLogger
 
 

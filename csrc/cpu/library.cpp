@@ -4,6 +4,7 @@
 #include "fp8/fp8.h"
 #include "isa/isa.h"
 #include "latent/latent.h"
+#include "lora/lora.h"
 #include "machine.h"
 #include "recurrent/factors.h"
 #include "recurrent/scans.h"
@@ -88,6 +89,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(GatedNormParams)
   SIZE_OF(SigmoidGateParams)
   SIZE_OF(ScaleParams)
+  SIZE_OF(CopyParams)
   SIZE_OF(ScanParams)
   SIZE_OF(MaskParams)
   SIZE_OF(DrawParams)
@@ -97,6 +99,8 @@ int32_t struct_size(const char* name) {
   SIZE_OF(HeadGemmParams)
   SIZE_OF(CacheLatentsParams)
   SIZE_OF(RotateHeadsParams)
+  SIZE_OF(LoraPart)
+  SIZE_OF(LoraParams)
   SIZE_OF(CapParams)
   SIZE_OF(ClipParams)
   SIZE_OF(PackPart)

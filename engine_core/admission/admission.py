@@ -65,6 +65,7 @@ class Admission:
             config.server.max_logprobs,
             limits.max_num_batched_tokens,
             plugin_names(PluginKind.LOGITS_PROCESSOR, config.model.plugins),
+            config.lora.max_loras,
         )
         self._num_arrivals = 0
 

@@ -9,6 +9,7 @@ from paged_serve.protocol.block_hash import TOKEN_BYTES, chain_blocks, chain_roo
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import KVGroup
@@ -57,16 +58,9 @@ def fitting_model_len(
     return min(max_model_len, capacity)
 
 
-def num_drafts_of(config: Config, kv_groups: tuple[KVGroup, ...]) -> int:
-    """The most drafts of a row in one step; 0 without speculation. Raises ConfigError for a model that cannot."""
-    if config.speculation.method == "off":
-        return 0
-    if any(group.is_state for group in kv_groups):
-        raise ConfigError(
-            f"speculation.method={config.speculation.method!r} does not work with this model: it has recurrent layers, "
-            f"whose states cannot go back behind a draft that was not accepted. Start with --speculative off"
-        )
-    return config.speculation.num_drafts
+def num_drafts_of(config: Config) -> int:
+    """The most drafts of a row in one step; 0 without speculation."""
+    return 0 if config.speculation.method == "off" else config.speculation.num_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +74,7 @@ class Validation:
     max_logprobs: int
     max_num_batched_tokens: int
     logits_processors: frozenset[str] = frozenset()
+    max_loras: int = 0
 
     def request(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
         """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
@@ -92,23 +87,28 @@ class Validation:
         params.check_vocabulary(self.facts.vocab_size)
         if params.structured_outputs is not None:
             raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
+        if params.best_of is not None:
+            raise InvalidRequest("best_of is for frontends, which send n and choose among the outputs", "best_of")
         if params.thinking_token_budget is not None and params.thinking_token_budget >= 0:
             raise InvalidRequest(
                 "thinking_token_budget needs the tokens of the model's tags; a client of tokens sends them as "
                 "thinking=ThinkingBudget(max_tokens, begin, end)",
                 "thinking_token_budget",
             )
+        self._check_adapter(message.adapter)
         self._check_logits_processors(params)
         self._check_logprobs(params, prompt_len)
         token_limit = self._fitting(prompt_len) if pooling else self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
-        root = chain_root(self.kv_cache.block_size, message.cache_salt)
+        digest = "" if message.adapter is None else message.adapter.digest
+        root = chain_root(self.kv_cache.block_size, message.cache_salt, digest)
         params_bytes = len(_encode(params))
         request = Request(
             client, message.request_id, message.prompt_token_ids, params, params_bytes, now, root, tenant, arrival
         )
         if pooling is not None:
             request.pooling, request.needs_whole_prompt = pooling, self.facts.pooling.reads_whole_prompt(pooling)
+        request.adapter = message.adapter
         if message.ttl_s:
             request.deadline_s = now + message.ttl_s
         seed = self._seed(message)
@@ -125,6 +125,14 @@ class Validation:
             )
             request.sequences.append(sequence)
         return request
+
+    def _check_adapter(self, adapter: Adapter | None) -> None:
+        if adapter is not None and not self.max_loras:
+            raise InvalidRequest(
+                f"adapter is {adapter.name:.100}; this server serves the base model only (max_loras=0). Start it with "
+                "--lora NAME=PATH or --max-loras N",
+                "model",
+            )
 
     def _check_logits_processors(self, params: SamplingParams) -> None:
         for processor in params.logits_processors:

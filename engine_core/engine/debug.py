@@ -19,6 +19,7 @@ def check_invariants(engine: EngineCore) -> None:
     scheduler = engine.scheduler
     engine.kv_cache.check(scheduler.running)
     scheduler.waiting.check()
+    scheduler.waiting.adapters.check(scheduler.running)
     scheduler.shares.check()
     _check_tenants(scheduler, live_sequences(engine))
     _check_clients(engine)
@@ -77,7 +78,8 @@ def _check_states(engine: EngineCore) -> None:
     live = live_sequences(engine)
     followers = {sequence for live_one in live for sequence in live_one.request.followers}
     paused = [sequence for sequences in scheduler.waiting.paused.values() for sequence in sequences]
-    found = [*scheduler.waiting, *paused, *followers, *scheduler.loading, *scheduler.running]
+    beside = [*paused, *scheduler.waiting.adapters.held(), *followers, *scheduler.loading]
+    found = [*scheduler.waiting, *beside, *scheduler.running]
     assert len(found) == len(set(found)) == len(live) == scheduler.num_live, "a sequence is lost or in two lists"
     assert set(found) == set(live), "a sequence that no client owns is live"
     for sequence in scheduler.running:
@@ -190,6 +192,11 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         "tenants": [
             {"tenant": t.name, "weight": t.weight, "lead": t.service - now, "live": t.num_live, "queued": t.num_queued}
             for t in scheduler.shares.tenants.values()
+        ],
+        "adapters": [
+            {"name": use.adapter.name, "state": use.state.name.lower(), "place": use.place, "closing": use.is_closing}
+            | {"sequences": len(use.users), "held": len(use.held), "candidate": use.is_candidate}
+            for use in scheduler.waiting.adapters.uses.values()
         ],
         "running": [_sequence_state(sequence) for sequence in scheduler.running],
         "waiting": [_sequence_state(sequence) for sequence in scheduler.waiting],

@@ -1,14 +1,18 @@
 """Counters of one epoch, and the snapshot that clients receive."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from paged_serve.protocol.messages.engine_core import SchedulerStats, TenantStats
+from paged_serve.protocol.messages.engine_core import MAX_ADAPTER_STATS, SchedulerStats, TenantStats
 
 from ..requests.request import Sequence
 from ..scheduling.scheduled_step import ScheduledStep
 from ..scheduling.scheduler import Scheduler
 
 STATS_INTERVAL_S = 0.1
+Waits = tuple[float, tuple[TenantStats, ...]]
 
 
 @dataclass(slots=True)
@@ -21,8 +25,12 @@ class StepCounters:
     prefix_cache_hits: int = 0  # tokens
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    num_drafts: int = 0  # verifications with drafts
+    runs: list[int] = field(default_factory=list)  # verifications with drafts, by how many were accepted
     last_step_s: float = 0.0
     last_step_tokens: int = 0
+    _waits: Waits = (0.0, ())
+    _waits_s: float = -math.inf  # when they were predicted
 
     def admitted(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -36,10 +44,24 @@ class StepCounters:
         for verification in plan.verifications:
             self.draft_tokens += verification.num_drafted
             self.accepted_tokens += verification.num_sampled - 1
+            if verification.num_drafted:
+                self._count_run(verification.num_sampled - 1)
         self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens
 
-    def snapshot(self, scheduler: Scheduler, wait_s: float, tenants: tuple[TenantStats, ...]) -> SchedulerStats:
-        pool = scheduler.kv_cache.pool
+    def _count_run(self, num_accepted: int) -> None:
+        self.num_drafts += 1
+        self.runs += [0] * (num_accepted + 1 - len(self.runs))
+        self.runs[num_accepted] += 1
+
+    def accepted_per_position(self) -> tuple[int, ...]:
+        """How many drafts were accepted as the first of their row in a step, as the second, and so on."""
+        return tuple(accumulate(reversed(self.runs[1:])))[::-1]
+
+    def snapshot(self, scheduler: Scheduler, predict: Callable[[], Waits], now: float) -> SchedulerStats:
+        """`predict`: the wait of a tenant without a waiting sequence, and of each other; called once per interval."""
+        if now - self._waits_s >= STATS_INTERVAL_S:
+            self._waits, self._waits_s = predict(), now
+        pool, (wait_s, tenants) = scheduler.kv_cache.pool, self._waits
         return SchedulerStats(
             num_running=len(scheduler.running),
             num_waiting=scheduler.num_waiting,
@@ -57,4 +79,7 @@ class StepCounters:
             tenants=tenants,
             draft_tokens=self.draft_tokens,
             accepted_tokens=self.accepted_tokens,
+            adapters=scheduler.waiting.adapters.stats(MAX_ADAPTER_STATS),
+            num_drafts=self.num_drafts,
+            accepted_per_position=self.accepted_per_position(),
         )

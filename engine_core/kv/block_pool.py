@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from .evictor import Evictor
 from .kv_events import KVEvents
+from .tail_index import TailIndex
 
 
 class BlockPool:
@@ -24,6 +25,7 @@ class BlockPool:
         self._tenants = [""] * num_blocks  # of each block that is not blank: it counts in this tenant's share
         self._block_by_hash: dict[bytes, int] = {}
         self._hash_by_block: dict[int, bytes] = {}
+        self.tails = TailIndex()  # which of the hashes are those of partial blocks
         self._invalid: set[int] = set()  # owned; what they hold may be NaN
 
     @property
@@ -109,8 +111,8 @@ class BlockPool:
         return self._hash_by_block.get(block)
 
     def hashes(self) -> Iterable[bytes]:
-        """The hashes of all blocks that can be found."""
-        return self._block_by_hash.keys()
+        """The hashes of all full blocks that can be found."""
+        return [block_hash for block_hash in self._block_by_hash if block_hash not in self.tails]
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` would leave the free list if they were shared now."""
@@ -154,6 +156,7 @@ class BlockPool:
         hashes = [self._hash_by_block.pop(block) for block in blocks]
         for block_hash in hashes:
             del self._block_by_hash[block_hash]
+        hashes = self.tails.remove(hashes)
         if self._events is not None and hashes:
             self._events.removed(hashes)
 
@@ -171,6 +174,7 @@ class BlockPool:
         assert self._invalid <= expected.keys(), "a free block is invalid"
         assert all(block in self._hash_by_block for block in self._cached), "a cached block has no hash"
         assert not any(block in self._hash_by_block for block in self._blank), "a blank block has a hash"
+        self.tails.check(self._block_by_hash)
         assert {block: key for key, block in self._block_by_hash.items()} == self._hash_by_block, "hashes differ"
         if self._events is not None:
-            self._events.check(set(self._block_by_hash))
+            self._events.check(set(self.hashes()))

@@ -4,12 +4,14 @@ from collections.abc import Collection, Iterable
 from itertools import chain, zip_longest
 
 from ..requests.request import Sequence
+from .block_copies import BlockCopies
 from .block_pool import BlockPool
 from .kv_events import KVEvents
 from .kv_group import RELEASED, KVGroups
 from .prefix_cache import PrefixCache
-from .tier_search import TierHit
-from .tiers import KVTiers, Transfer
+from .tails import Prefix
+from .tiers.tier_search import TierHit
+from .tiers.tiers import KVTiers, Transfer
 
 Extensions = tuple[list[Sequence], list[int], list[int]]  # of which sequence, which table, the new block
 
@@ -28,6 +30,7 @@ class KVCache:
         self.block_size = groups.block_size  # tokens
         self.capacity_tokens = groups.capacity_tokens(num_blocks)  # the longest sequence that fits when it is alone
         self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching, events)
+        self.copies = BlockCopies(self.pool)
         self.tiers: KVTiers | None = None
 
     def open_tiers(self, num_ranks: int, bytes_per_block: int) -> None:
@@ -47,20 +50,25 @@ class KVCache:
         a group with a window, the blocks cover at most the first chunk. Returns False if fewer than `watermark` blocks
         would stay free.
         """
-        tables = self._find(sequence, sibling)
-        position = len(tables[0]) * self.block_size
+        return any(self._admit(sequence, prefix, watermark) for prefix in self._find(sequence, sibling))
+
+    def _admit(self, sequence: Sequence, prefix: Prefix, watermark: int) -> bool:
+        tables, position = prefix.tables, prefix.num_tokens
         num_blocks = -(-sequence.num_tokens // self.block_size)
         num_new = [
             group.end(position, num_blocks) - len(table) for group, table in zip(self.groups.math, tables, strict=True)
         ]
-        shared = _blocks_of(tables)
-        if self.pool.num_free - self.pool.num_free_among(shared) - sum(num_new) < watermark:
+        shared, sources = _blocks_of(tables), self.copies.sources(prefix.tail)
+        if self.pool.num_free - self.pool.num_free_among([*shared, *sources]) - sum(num_new) < watermark:
             return False
         self.pool.share(shared)
+        self.copies.hold(sources)
         new = self.pool.allocate(sum(num_new), (sequence.request.tenant.name,))
         for table, count in zip(tables, num_new, strict=True):
             table += new[:count]
             del new[:count]
+        if sources:
+            self.copies.add(sources, [table[position // self.block_size] for table in tables])
         sequence.block_tables = tuple(tables)
         sequence.num_released = self.groups.first_needed(position)
         sequence.num_published = position // self.block_size
@@ -73,7 +81,7 @@ class KVCache:
         The shared prefix may grow while other sequences compute. Full groups then need fewer new blocks; a window
         moves, possibly to where nothing is shared, so none of its blocks counts as shared.
         """
-        tables = self._find(sequence, sibling)
+        tables = self._find(sequence, sibling)[-1].tables
         shared = [block for index in self.groups.full for block in tables[index]]
         num_new = self.groups.num_blocks_for(sequence.num_tokens) - len(shared)
         return watermark + num_new + self.pool.num_free_among(shared) - self.pool.num_free, set(shared)
@@ -169,7 +177,7 @@ class KVCache:
     def release(self, sequence: Sequence) -> None:
         """Release all blocks. The prefix cache then also finds the generated tokens, for the next turn of a chat."""
         if not sequence.num_nans:
-            self.prefix_cache.publish(sequence, sequence.num_kv_applied)
+            self.prefix_cache.publish_all(sequence)
         # the tail is evicted first: a shared prefix outlives it
         self.pool.release(reversed(_blocks_of(sequence.block_tables)))
         sequence.block_tables = ()
@@ -190,6 +198,7 @@ class KVCache:
             self.events.cleared()
         self.pool = BlockPool(self.pool.num_blocks, self.events)
         self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled, self.events)
+        self.copies = BlockCopies(self.pool)
         if self.tiers is not None:
             self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block)
 
@@ -209,8 +218,8 @@ class KVCache:
                 assert RELEASED not in table[released:], "a block is missing"
                 assert len(table) - released <= group.end(0, len(table)), "a row holds more than its window and a chunk"
 
-    def _find(self, sequence: Sequence, sibling: Sequence | None) -> list[list[int]]:
-        """The leading blocks of the tables of `sequence` whose tokens need not be computed."""
+    def _find(self, sequence: Sequence, sibling: Sequence | None) -> list[Prefix]:
+        """What of `sequence` need not be computed; the longest prefix first. The last one needs no copy."""
         self.prefix_cache.hash_blocks(sequence, sequence.num_tokens)
         return self.prefix_cache.find(sequence, sibling, (sequence.num_tokens - 1) // self.block_size)
 

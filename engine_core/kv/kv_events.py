@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import unpack_ids
 
 from .kv_group import group_of
@@ -14,18 +15,22 @@ class KVEvents:
 
     def __init__(self, block_size: int):
         self._block_size = block_size  # tokens
-        self._found: dict[bytes, tuple[bytes, bytes]] = {}  # key of a block -> the hash before it, its tokens
+        # key of a block -> the hash before it, its tokens, their adapter
+        self._found: dict[bytes, tuple[bytes, bytes, Adapter | None]] = {}
         self._events: list[KVEvent] = [AllBlocksCleared()]  # followers may know the blocks of an earlier engine core
 
-    def stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes) -> None:
-        """Blocks that follow each other, after the one with the hash `parent`, can be found by these pool keys."""
+    def stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes, adapter: Adapter | None = None) -> None:
+        """Blocks that follow each other, after the one with the hash `parent`, can be found by these pool keys.
+
+        `adapter`: None for the base model.
+        """
         stride = self._block_size * TOKEN_BYTES
         assert len(token_bytes) == len(keys) * stride
         before = parent
         for index, key in enumerate(keys):
-            self._found[key] = before, token_bytes[index * stride : (index + 1) * stride]
+            self._found[key] = before, token_bytes[index * stride : (index + 1) * stride], adapter
             before, _ = group_of(key)
-        self._events.append(self._stored(keys, parent, token_bytes))
+        self._events.append(self._stored(keys, parent, token_bytes, adapter))
 
     def removed(self, keys: Sequence[bytes]) -> None:
         by_group: dict[int, list[bytes]] = {}
@@ -48,19 +53,21 @@ class KVEvents:
     def snapshot(self) -> list[KVEvent]:
         """Events that lead from any index to that of the last `take`, which must have left none."""
         assert not self._events, "events that were not taken"
-        blocks = (self._stored([key], parent, tokens) for key, (parent, tokens) in self._found.items())
+        blocks = (self._stored([key], *block) for key, block in self._found.items())
         return [AllBlocksCleared(), *blocks]
 
     def check(self, keys: "set[bytes]") -> None:
         """Raise AssertionError unless exactly the blocks with these keys can be found."""
         assert self._found.keys() == keys, "the events differ from the prefix cache"
 
-    def _stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes) -> BlockStored:
+    def _stored(self, keys: Sequence[bytes], parent: bytes, token_bytes: bytes, adapter: Adapter | None) -> BlockStored:
         hashes, groups = zip(*map(group_of, keys), strict=True)
         return BlockStored(
             block_hashes=list(hashes),
             parent_block_hash=parent,
             token_ids=unpack_ids(token_bytes).tolist(),
             block_size=self._block_size,
+            lora_id=None if adapter is None else int(adapter.digest[:8], 16) >> 1,  # the same in every core
+            lora_name=None if adapter is None else adapter.name,
             group_idx=groups[0],
         )

@@ -93,6 +93,7 @@ class KVGroups:
     full: tuple[int, ...]  # indices of the groups that keep all blocks
     windows: tuple[int, ...]  # indices of the groups that do not: those with a window, an attention chunk or a state
     by_kind: tuple[tuple[BlockMath, tuple[int, ...]], ...]  # for each such kind, the indices of its groups
+    has_states: bool
 
     @classmethod
     def of(cls, groups: Sequence[KVGroup], block_size: int, max_chunk: int) -> "KVGroups":
@@ -105,7 +106,7 @@ class KVGroups:
                 indices_by_kind.setdefault(group, []).append(index)
         windows = tuple(sorted(chain.from_iterable(indices_by_kind.values())))
         by_kind = tuple((math[indices[0]], tuple(indices)) for indices in indices_by_kind.values())
-        return cls(math, block_size, full, windows, by_kind)
+        return cls(math, block_size, full, windows, by_kind, any(group.is_state for group in groups))
 
     def __len__(self) -> int:
         return len(self.math)

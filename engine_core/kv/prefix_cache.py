@@ -1,4 +1,5 @@
-"""The prefix cache finds full blocks by a chain of hashes over their tokens and all tokens before them.
+"""The prefix cache finds full blocks by a chain of hashes over their tokens and all tokens before them, and after them
+the partial last block of an earlier sequence (tails.py).
 
 A prefix can be shared if each group has the blocks that the next token reads: all of them, those of its window,
 those of its attention chunk, or the last one, which holds the state at the prefix's end.
@@ -13,8 +14,9 @@ from ..requests.request import Sequence
 from .block_pool import BlockPool
 from .kv_events import KVEvents
 from .kv_group import RELEASED, KVGroups, group_of, keys_of
-from .tier_search import IN_TIER, TierHit, find_hit
-from .tiers import KVTiers
+from .tails import Prefix, Tails
+from .tiers.tier_search import IN_TIER, TierHit, find_hit
+from .tiers.tiers import KVTiers
 
 
 class PrefixCache:
@@ -26,6 +28,7 @@ class PrefixCache:
         self._pool = pool
         self._groups = groups
         self._block_size = groups.block_size  # tokens
+        self._tails = Tails(pool, groups)
         self.tiers: KVTiers | None = None  # told what can be found
 
     def hash_blocks(self, sequence: Sequence, num_tokens: int) -> None:
@@ -36,34 +39,44 @@ class PrefixCache:
             parent = hashes[-1] if hashes else sequence.request.chain_root
             hashes += chain_blocks(parent, sequence.token_bytes(start, end), self._block_size)
 
-    def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
-        """The longest prefix that is already computed, at most `limit` blocks, as the beginning of each block table.
+    def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[Prefix]:
+        """The longest prefix that is already computed, in whole blocks at most `limit`.
 
-        `sibling` is running and its common prompt is fully planned.
+        A longer one that ends within a block, which is to be copied, precedes it in the result. `sibling` is running
+        and its common prompt is fully planned.
         """
-        hashes = sequence.block_hashes[:limit] if self.enabled and sequence.may_read_cache else []
-        found = self._find_cached(hashes)
+        may_read, tails = self.enabled and sequence.may_read_cache, list[Prefix | None]()
+        hashes = sequence.block_hashes[:limit] if may_read else []
+        found, num_full = self._find_cached(hashes)
+        if may_read:
+            tails.append(self._tails.find(sequence, hashes[:num_full], len(found[0])))
         if sibling is not None and not sequence.num_nans:
-            num_common = min(limit, sequence.request.num_shareable_tokens(self._block_size) // self._block_size)
+            num_shared = sequence.request.num_shareable_tokens
+            num_common = min(limit, num_shared // self._block_size)
             num_common = min(num_common, *map(self._pool.num_valid, sibling.block_tables))
             if num_common > len(found[0]):
                 common = [table[:num_common] for table in sibling.block_tables]
                 common = self._cut(common, num_common, lambda table, index: common[table][index])
                 found = max(found, common, key=lambda tables: len(tables[0]))
-        return found
+            source = sequence.request.fork if self._groups.has_states else sibling
+            tails.append(None if source is None else self._tails.of_sibling(source, num_shared))
+        whole = Prefix(found, len(found[0]) * self._block_size)
+        longest = max(filter(None, tails), key=lambda prefix: prefix.num_tokens, default=whole)
+        return [longest, whole] if longest.num_tokens > whole.num_tokens else [whole]
 
-    def _find_cached(self, hashes: list[bytes]) -> list[list[int]]:
+    def _find_cached(self, hashes: list[bytes]) -> tuple[list[list[int]], int]:
+        """The beginnings of the block tables, and how many blocks the full groups have."""
         found: list[list[int]] = [[] for _ in self._groups.math]
         for index in self._groups.full:
             found[index] = self._pool.find(keys_of(index, hashes))
             hashes = hashes[: len(found[index])]
         num_found = len(hashes)
         if not self._groups.windows:
-            return [table[:num_found] for table in found]
+            return [table[:num_found] for table in found], num_found
         keys = [keys_of(index, hashes) for index in range(len(found))]
         for index in self._groups.windows:
             found[index] = [RELEASED] * num_found
-        return self._cut(found, num_found, lambda table, index: self._pool.block_of(keys[table][index]))
+        return self._cut(found, num_found, lambda table, index: self._pool.block_of(keys[table][index])), num_found
 
     def _cut(self, tables: list[list[int]], num_blocks: int, block_of: Callable[[int, int], int]) -> list[list[int]]:
         """The longest prefix of at most `num_blocks` blocks at whose end each window or attention chunk is whole.
@@ -98,6 +111,12 @@ class PrefixCache:
                 self._publish(sequence, index, start, end)
             sequence.num_published = end
 
+    def publish_all(self, sequence: Sequence) -> None:
+        """Make all blocks of `sequence` findable, the partial last one included: it is about to release them."""
+        if self.enabled:
+            self.publish(sequence, sequence.num_kv_applied)
+            self._tails.publish(sequence)
+
     def publish_behind(self, sequence: Sequence, indices: Iterable[int], start: int, end: int) -> None:
         """Make blocks [start, end) of these tables findable before they are released behind the window.
 
@@ -129,7 +148,8 @@ class PrefixCache:
         for run in _runs(published):
             block, end = start + run.start, start + run.stop
             parent = sequence.block_hashes[block - 1] if block else sequence.request.chain_root
-            events.stored(keys[run.start : run.stop], parent, sequence.token_bytes(block * size, end * size))
+            tokens = sequence.token_bytes(block * size, end * size)
+            events.stored(keys[run.start : run.stop], parent, tokens, sequence.request.adapter)
 
     def find_in_tiers(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> TierHit | None:
         """A prefix longer than that of `find`, with blocks that can be loaded."""
@@ -141,17 +161,16 @@ class PrefixCache:
             block = pool.block_of(key)
             return IN_TIER if block == RELEASED and key in tiers.index else block
 
-        num_cached = len(self.find(sequence, sibling, limit)[0])
+        num_cached = self.find(sequence, sibling, limit)[0].num_tokens // self._block_size
         return find_hit(sequence, self._groups, limit, num_cached, block_of, self._cut)
 
     def publish_loaded(self, sequence: Sequence, loaded: Iterable[tuple[int, int, bytes]]) -> None:
         """Make these blocks findable: each has its number in `sequence`, the block, and its key."""
-        size = self._block_size
         for number, block, key in loaded:
-            parent = sequence.block_hashes[number - 1] if number else sequence.request.chain_root
             assert group_of(key)[0] == sequence.block_hashes[number], "a loaded block is another one"
-            if self._pool.publish([block], [key]) and self._events is not None:
-                self._events.stored([key], parent, sequence.token_bytes(number * size, (number + 1) * size))
+            published = self._pool.publish([block], [key])
+            if self._events is not None:
+                self._report(self._events, sequence, [key], number, published)
 
     def drop_in_tiers(self, sequence: Sequence) -> None:
         """No full block of `sequence` is stored or loaded any more: it may hold NaN."""
@@ -163,6 +182,7 @@ class PrefixCache:
         """Like `KVCache.invalidate`, for blocks that the sequence no longer owns: they may hold NaN."""
         for index in range(len(self._groups)):
             self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes))
+        self._tails.invalidate(sequence)
         self.drop_in_tiers(sequence)
 
     def invalidate_behind(self, sequence: Sequence) -> None:

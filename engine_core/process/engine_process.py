@@ -14,6 +14,8 @@ import zmq
 
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
 from paged_serve.protocol.process.lifecycle import LINGER_S, ChildProcess
 from paged_serve.protocol.transport.channel import RouterChannel
@@ -194,7 +196,11 @@ class EngineProcess:
             if engine.num_poison_requests > self._num_poison_reported:
                 self._num_poison_reported = engine.num_poison_requests
                 self._child.control.send(control.PoisonEnded())
-        while self._link.is_ready and (plan := engine.plan(now)) is not None:
+        while self._link.is_ready:
+            for load in engine.take_loads():
+                self._link.send_load(load, now)
+            if not self._link.is_ready or (plan := engine.plan(now)) is None:
+                break
             self._link.send_step(plan, engine.scheduler, now)
         self._link.send_transfers(take_tier_messages(engine, now))
 
@@ -202,11 +208,14 @@ class EngineProcess:
         for answer in self._link.receive(now):
             if self._engine is None or not self._link.is_ready:
                 return
-            if not isinstance(answer, worker.ModelRunnerOutput):
+            if isinstance(answer, TierContents | BlocksMoved):
                 tier_answered(self._engine, answer, now)
                 continue
             try:
-                outgoing = self._engine.apply(answer, now)
+                if isinstance(answer, AdapterLoaded):
+                    outgoing = self._engine.adapter_loaded(answer, self._link.group.size, now)
+                else:
+                    outgoing = self._engine.apply(answer, now)
             except ProtocolError as error:
                 self._link.lose(str(error))
                 return

@@ -2,7 +2,7 @@
 
 from typing import Protocol, assert_never
 
-from paged_serve.protocol.messages.kv_tiers import BlocksMoved, FromWorkerTier, TierContents, ToWorkerTier
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, FromWorkerTier, TierContents, ToWorkerTier
 
 from ..kv.kv_cache import KVCache
 from ..scheduling.loading import CONTENTS

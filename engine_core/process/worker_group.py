@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from paged_serve.protocol.messages.handshake import check_hello
-from paged_serve.protocol.messages.kv_tiers import BlocksMoved, TierContents
+from paged_serve.protocol.messages.loading.adapters import LoadAdapter
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import Hello
 from paged_serve.protocol.messages.worker import (
     KVCacheReady,
     LoadProgress,
     ModelRunnerOutput,
     ToCoreFromWorker,
-    WorkerFailed,
     WorkerReady,
 )
 from paged_serve.protocol.state_machine import fire
@@ -42,6 +42,15 @@ GROUP_TRANSITIONS = {
 }
 
 
+@dataclass(slots=True)
+class Load:
+    """A LoRA adapter that the ranks are loading."""
+
+    name: str
+    began_s: float
+    num_answers: int = 0
+
+
 EXTENSION_FACTOR = 8.0  # factor of the deadline for workers that are visibly running
 
 
@@ -59,6 +68,7 @@ class WorkerGroup:
     allocated: set[int] = field(default_factory=set)
     failure: str = ""
     _progress: dict[int, LoadProgress] = field(default_factory=dict)
+    _loads: dict[int, Load] = field(default_factory=dict)  # by place
     _in_flight: deque[tuple[int, int]] = field(default_factory=deque)  # number and tokens of each step
     _working_since: float = 0.0
     _deadline_factor: float = 1.0  # factor of the current step's deadline
@@ -86,10 +96,7 @@ class WorkerGroup:
 
     def protocol_error(self, rank: int, message: ToCoreFromWorker) -> str:
         """Why this message violates the protocol in the current state, or ""; called before the message is counted."""
-        if (
-            isinstance(message, WorkerReady | KVCacheReady | LoadProgress | TierContents | BlocksMoved | WorkerFailed)
-            and message.rank != rank
-        ):
+        if not isinstance(message, ModelRunnerOutput | Hello) and message.rank != rank:
             return f"its message names rank {message.rank}"
         if isinstance(message, TierContents | BlocksMoved) and message.epoch != self.epoch:
             return f"it reports on its tier for epoch {message.epoch}"
@@ -149,9 +156,28 @@ class WorkerGroup:
         self.times.add(num_tokens, now - self._working_since)
         self._begin_step(now)
 
+    def load_sent(self, load: LoadAdapter, now: float) -> None:
+        self._loads[load.place] = Load(load.adapter.name, now)
+
+    def load_answered(self, place: int) -> None:
+        """One rank has answered; the engine checks that the answer was due."""
+        if (load := self._loads.get(place)) is not None:
+            load.num_answers += 1
+            if load.num_answers == self.size:
+                del self._loads[place]
+
+    def late_load(self, now: float) -> str:
+        """Describes a load that takes longer than any step may; "" if there is none."""
+        for load in self._loads.values():
+            if now - load.began_s > self.times.longest_s:
+                return f"LoRA adapter {load.name!r} is not loaded after {now - load.began_s:.3g} s"
+        return ""
+
     def shift_deadline(self, seconds: float) -> None:
-        """Extend the deadline by a time in which the core, and perhaps the workers, did not run."""
+        """Extend the deadlines by a time in which the core, and perhaps the workers, did not run."""
         self._working_since += seconds
+        for load in self._loads.values():
+            load.began_s += seconds
 
     def extend_deadline(self) -> bool:
         """Allow the current step eight times as long, once; False if that was already granted."""

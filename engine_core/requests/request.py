@@ -6,6 +6,7 @@ from enum import Enum, auto
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.messages.engine_core import RequestTimes
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -56,9 +57,12 @@ class Request:
     sequences: "list[Sequence]" = field(default_factory=list)
     leader: "Sequence | None" = None  # computes prompt blocks that its siblings will share
     followers: "list[Sequence]" = field(default_factory=list)  # siblings that wait for the leader, outside the queue
+    fork: "Sequence | None" = None  # before the step being planned, its states are those after the shareable tokens
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
     pooling: PoolingParams | None = None
     needs_whole_prompt: bool = False  # the prefix cache may not replace any of its tokens
+    adapter: Adapter | None = None  # None: the base model
+    place: int = 0  # of the adapter, while it is loaded
 
     @property
     def live(self) -> "list[Sequence]":
@@ -82,9 +86,10 @@ class Request:
         followers, self.leader, self.followers = self.followers, None, []
         return followers
 
-    def num_shareable_tokens(self, block_size: int) -> int:
-        """Prompt tokens in full blocks but the last token, which each sequence computes itself."""
-        return (self.prompt_len - 1) // block_size * block_size
+    @property
+    def num_shareable_tokens(self) -> int:
+        """All prompt tokens but the last one, which each sequence computes itself."""
+        return self.prompt_len - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +117,9 @@ class Sequence:
     prefill_len: int = 0  # tokens known when it was admitted; after them it takes one token per step
     num_scheduled: int = 0  # tokens of prefill_len that are planned or shared
     num_applied: int = 0  # tokens of prefill_len that are applied or shared
+    num_decoded: int = 0  # decode steps that were planned for it when it left the decode set
     num_published: int = 0  # blocks offered to the prefix cache, or taken from it
+    tail_hash: bytes = b""  # of the partial block that the prefix cache was last offered
     joined_step: int = 0  # first step in the decode set; 0: not in it
     speculating: Speculating | None = None  # instead of decoding: its tokens come from verifications
     num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
@@ -139,6 +146,11 @@ class Sequence:
     def num_kv_applied(self) -> int:
         """Tokens whose K and V are certainly in the cache, because the result of their step was applied."""
         return self.num_tokens - 1 if self.num_tokens > self.prefill_len else self.num_applied
+
+    @property
+    def num_planned(self) -> int:
+        """Tokens that the steps planned so far compute. Not in the decode set, and not with drafts in flight."""
+        return self.num_scheduled + self.num_decoded
 
     @property
     def span(self) -> tuple[int, int]:

@@ -51,14 +51,15 @@ class DecodeRows:
     def join(self, sequences: list[Sequence], step: int) -> None:
         """Add `sequences`, whose first decode step is `step`."""
         for sequence in sequences:
-            sequence.joined_step = step
+            sequence.joined_step, sequence.num_decoded = step, 0
             self.last_token_due.add(sequence.last_step, sequence)
             self.expect_block(sequence)
             self._joins.append(sequence.row)
             self._shares.join_decode_set(sequence.request.tenant)
         self.decode_set = self.decode_set.joined(sequences, step)
 
-    def leave(self, sequences: Iterable[Sequence]) -> None:
+    def leave(self, sequences: Iterable[Sequence], last_step: int) -> None:
+        """Remove `sequences`; `last_step` is the last one planned for them as decode rows."""
         indices = []
         for sequence in sequences:
             index = self.decode_set.index(sequence)
@@ -71,7 +72,7 @@ class DecodeRows:
                 self._joins.remove(sequence.row)  # the workers have not been sent it yet
             else:
                 self._leaves.append(sequence.row)
-            sequence.joined_step = 0
+            sequence.num_decoded, sequence.joined_step = last_step + 1 - sequence.joined_step, 0
         if indices:
             self.decode_set = self.decode_set.without(indices)
 

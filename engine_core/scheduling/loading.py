@@ -7,7 +7,7 @@ cache it returns to its place in the queue, and is admitted like any other. What
 from collections.abc import Callable, Iterator
 
 from ..kv.kv_cache import KVCache
-from ..kv.tiers import KVTiers
+from ..kv.tiers.tiers import KVTiers
 from ..requests.request import Sequence
 from .waiting_queue import WaitingQueue
 
@@ -67,6 +67,7 @@ class LoadingSequences:
     def _take(self, first: Sequence, number: int) -> None:
         first.num_loads += 1
         self._waiting.take(first)
+        self._waiting.adapters.leave(first)  # another adapter may have its place meanwhile
         self._transfer_of[first] = number
 
     def ended(self, number: int, keys: list[bytes]) -> None:
@@ -90,9 +91,10 @@ class LoadingSequences:
             sequence.num_loads = MAX_LOADS
             self._waiting.add(sequence)
 
-    def remove(self, sequence: Sequence) -> bool:
-        """Remove a sequence that ended; False if it was not there."""
-        return self._transfer_of.pop(sequence, None) is not None
+    def remove_waiting(self, sequence: Sequence) -> None:
+        """Remove a sequence that waits, for a load, in the queue or beside it."""
+        if self._transfer_of.pop(sequence, None) is None:
+            self._waiting.remove(sequence)
 
     def restart(self) -> None:
         """Put all sequences back into the queue: the workers were lost, and with them all loads."""

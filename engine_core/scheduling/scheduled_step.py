@@ -50,6 +50,7 @@ class ScheduledStep:
     extended: list[Sequence] = field(default_factory=list)  # received new_blocks[i] in extended_tables[i]
     extended_tables: list[int] = field(default_factory=list)  # row * groups + group
     new_blocks: list[int] = field(default_factory=list)
+    copies: list[int] = field(default_factory=list)  # blocks: source, destination, source, and so on
     leaves: list[int] = field(default_factory=list)  # rows
     joins: list[int] = field(default_factory=list)  # rows
     chunks: list[ScheduledChunk] = field(default_factory=list)

@@ -10,9 +10,8 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from paged_serve.protocol.block_hash import TOKEN_BYTES
-
 from ..kv.kv_cache import KVCache
+from ..requests.forks import Forks
 from ..requests.order import insert, order_of, remove
 from ..requests.request import Sequence, SequenceEvent, SequenceState
 from .decode_rows import DecodeRows
@@ -20,11 +19,10 @@ from .fair_share import FairShares
 from .loading import LoadingSequences
 from .row_assigner import RowAssigner
 from .scheduled_step import ScheduledChunk, ScheduledStep
+from .scheduler_output import MAX_CARRIED_BYTES, carried_bytes
 from .speculation import Speculation, without_open_lengths
 from .waiting_queue import WaitingQueue
 from .worker_poison import WorkerPoison
-
-MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, except the last: decoding them delays all other rows
 
 
 class Scheduler:
@@ -38,6 +36,7 @@ class Scheduler:
         *,
         cuts_prompts: bool = True,
         num_drafts: int = 0,
+        max_loras: int = 0,
     ):
         """`cuts_prompts`: False if tokens attend to later ones: a prompt must be one chunk. `num_drafts`: of a row."""
         self.kv_cache = kv_cache
@@ -45,13 +44,14 @@ class Scheduler:
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # each decode row needs a token of the budget
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
-        self.waiting = WaitingQueue(self.shares)
+        self.waiting = WaitingQueue(self.shares, max_loras)
         self.loading = LoadingSequences(kv_cache, self.waiting)
         self.row_assigner = RowAssigner(kv_cache, self.waiting, self.shares, self.max_num_rows, cuts_prompts)
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
         self.decode_rows = DecodeRows(kv_cache.block_size, self.shares)
+        self.forks = Forks(kv_cache.block_size, has_states=kv_cache.groups.has_states)
         self.speculation = Speculation(kv_cache, self.shares, self.decode_rows, num_drafts, max_num_batched_tokens)
         self.num_live = 0  # sequences not finished
         self.num_queued = 0  # of them, never ran
@@ -77,7 +77,8 @@ class Scheduler:
         candidate = self.worker_poison.first()
         if self.waiting.paused:
             self._preempt_paused(candidate)
-        if self.worker_poison.is_closed if candidate is None else not self._isolate(candidate):
+        is_closed = self.worker_poison.is_closed if candidate is None else not self._isolate(candidate)
+        if is_closed or self.waiting.adapters.stops_steps:
             return None
         plan = ScheduledStep(self.step + 1)
         self._join_decode_set(plan.step, may_draft=candidate is None)
@@ -99,7 +100,8 @@ class Scheduler:
         self.shares.charge_decode_step()
         plan.leaves, plan.joins = self.decode_rows.take_changes()
         plan.last = self.decode_rows.last_token_due.take(plan.step)
-        self.decode_rows.leave(plan.last)
+        self.decode_rows.leave(plan.last, plan.step)
+        plan.copies = self.kv_cache.copies.take()
         self.step = plan.step
         self.in_flight.append(plan)
         return plan
@@ -107,7 +109,7 @@ class Scheduler:
     def _join_decode_set(self, step: int, *, may_draft: bool) -> None:
         """Let sequences whose last chunk is planned decode or speculate, and queue their waiting siblings."""
         joining = [sequence for sequence in self._prefilled if sequence.prefill_len + 1 < sequence.token_limit]
-        for sequence in self._prefilled:
+        for sequence in self._prefilled + self.forks.begin_step(self.prefilling):
             self._release_followers(sequence)
         self._prefilled = []
         if self.speculation.is_on:
@@ -157,7 +159,7 @@ class Scheduler:
                 budget += self._preempt_for(sequence, victims, plan)
             self.waiting.remove(sequence)
             budget -= self._start_in(plan, sequence, budget)
-            num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
+            num_carried += carried_bytes(sequence)
 
     def _preempt_for(self, sequence: Sequence, victims: Collection[Sequence], plan: ScheduledStep) -> int:
         """Preempt `victims` and allocate the blocks of `sequence`; returns the tokens of this step that become free."""
@@ -181,8 +183,9 @@ class Scheduler:
         return True
 
     def _admit_candidate(self, plan: ScheduledStep, candidate: Sequence, budget: int) -> None:
-        if candidate.state is not SequenceState.RUNNING and self.kv_cache.admit(candidate, None, 0):
-            self._remove_waiting(candidate)
+        may_start = candidate.state is not SequenceState.RUNNING and self.waiting.adapters.use(candidate)
+        if may_start and self.kv_cache.admit(candidate, None, 0):
+            self.loading.remove_waiting(candidate)
             self._start_in(plan, candidate, budget)
 
     def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
@@ -206,14 +209,14 @@ class Scheduler:
         insert(self.running, sequence)
         request = sequence.request
         if len(request.sequences) > 1:
-            is_leader = sequence.num_scheduled < request.num_shareable_tokens(self.kv_cache.block_size)
+            is_leader = sequence.num_scheduled < request.num_shareable_tokens
             request.leader = sequence if is_leader else None
         if sequence.num_cached_tokens < 0:
             sequence.num_cached_tokens = min(sequence.num_scheduled, request.prompt_len)
 
     def _schedule_chunk(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
         start = sequence.num_scheduled
-        end = sequence.num_scheduled = min(start + budget, sequence.prefill_len)
+        end = sequence.num_scheduled = min(start + budget, self.forks.chunk_limit(sequence))
         is_last, pools = end == sequence.prefill_len, sequence.request.pooling is not None
         plan.chunks.append(ScheduledChunk(sequence, sequence.row, start, end, is_last and not pools, is_last and pools))
         if is_last:
@@ -234,11 +237,6 @@ class Scheduler:
             if sequence is not candidate:
                 self.preempt(sequence)
 
-    def _remove_waiting(self, sequence: Sequence) -> None:
-        """Remove a sequence that waits, in the queue, for a load or for its leader."""
-        if not (self.waiting.remove(sequence) or self.loading.remove(sequence)):
-            sequence.request.followers.remove(sequence)
-
     def finish(self, sequences: list[Sequence]) -> None:
         """End `sequences`, in any state, and release their rows and blocks."""
         running = [sequence for sequence in sequences if sequence.state is SequenceState.RUNNING]
@@ -246,10 +244,11 @@ class Scheduler:
             if sequence.state is SequenceState.WAITING:
                 self._count_queued(sequence, -1)
             if sequence.state is not SequenceState.RUNNING:
-                self._remove_waiting(sequence)
+                self.loading.remove_waiting(sequence)
             sequence.fire(SequenceEvent.FINISH)
             self.shares.sequence_ended(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
             self.worker_poison.discard(sequence)
+            self.waiting.adapters.leave(sequence)
         self.num_live -= len(sequences)
         self._stop_running(running)
 
@@ -269,7 +268,7 @@ class Scheduler:
         self.kv_cache.reset()
 
     def _stop_running(self, sequences: list[Sequence]) -> None:
-        self.decode_rows.leave([sequence for sequence in sequences if sequence.joined_step])
+        self.decode_rows.leave([sequence for sequence in sequences if sequence.joined_step], self.step)
         for sequence in sequences:
             self.speculation.remove(sequence)
             for step in self.in_flight:
@@ -287,7 +286,8 @@ class Scheduler:
         self.shares.row_returned()
         sequence.row = -1
         sequence.prefill_len = sequence.num_scheduled = sequence.num_applied = sequence.num_published = 0
-        sequence.joined_step, sequence.speculating = 0, None
+        sequence.joined_step, sequence.num_decoded, sequence.speculating = 0, 0, None
+        sequence.request.fork = None
 
     def _release_followers(self, sequence: Sequence) -> None:
         for sibling in sequence.request.take_followers(sequence):

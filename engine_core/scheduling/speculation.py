@@ -77,7 +77,7 @@ class Speculation:
             num_rows = len(self._decode_rows.decode_set) + len(self.rows)
             if may_draft and self.policy.begin_attempt(sequence.draft_history, num_rows):
                 self._begin(sequence, step)
-                self._decode_rows.leave([sequence])
+                self._decode_rows.leave([sequence], step - 1)
             else:
                 self._expect_attempt(sequence, joined_step, step + sequence.draft_history.interval)
 

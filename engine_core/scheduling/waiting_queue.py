@@ -1,11 +1,16 @@
 """The waiting queue: fair between tenants, and ordered by requests/order.py within each.
 
-Sequences of a paused client are kept beside the queue until the client acknowledges its outputs.
+Sequences of a paused client are kept beside the queue until the client acknowledges its outputs, those whose LoRA
+adapter is not loaded until it is.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
+from paged_serve.protocol.messages.loading.adapters import LoadAdapter
+
+from ..adapters.adapter_use import AdapterUse
+from ..adapters.places import AdapterPlaces
 from ..requests.order import insert, order_of, remove
 from ..requests.request import Sequence, SequenceState
 from ..requests.tenant import Tenant
@@ -20,8 +25,9 @@ def has_precedence(sequence: Sequence) -> bool:
 class WaitingQueue:
     """Waiting sequences, sorted per tenant by `Sequence.order`: a preempted one returns to its place by arrival."""
 
-    def __init__(self, shares: FairShares) -> None:
+    def __init__(self, shares: FairShares, max_loras: int = 0) -> None:
         self._shares = shares
+        self.adapters = AdapterPlaces(max_loras)
         self._waiting: dict[Tenant, list[Sequence]] = {}  # by order; no list is empty
         self._count = 0
         self.paused: dict[bytes, list[Sequence]] = {}  # by client, by order; not counted as waiting
@@ -40,6 +46,9 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         if (paused := self.paused.get(sequence.request.client)) is not None:
             insert(paused, sequence)
+            self.adapters.leave(sequence)
+            return
+        if not self.adapters.admit(sequence):
             return
         tenant = sequence.request.tenant
         waiting = self._waiting.get(tenant)
@@ -77,27 +86,64 @@ class WaitingQueue:
         del waiting[0]
         self._removed(tenant, waiting)
 
-    def remove(self, sequence: Sequence) -> bool:
-        """Remove `sequence`, also that of a paused client; False if it was not there."""
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that waits, in the queue, beside it, or for its leader."""
         if (paused := self.paused.get(sequence.request.client)) is not None and remove(paused, sequence):
-            return True
+            return
         tenant = sequence.request.tenant
         waiting = self._waiting.get(tenant)
         if waiting is None or not remove(waiting, sequence):
-            return False
+            if not self.adapters.remove_held(sequence):
+                sequence.request.followers.remove(sequence)
+            return
         self._removed(tenant, waiting)
-        return True
 
     def pause(self, client: bytes) -> None:
         """Keep the sequences of `client` out of the queue until `resume`."""
         own = [sequence for sequence in self if sequence.request.client == client]
         for sequence in own:
             self.remove(sequence)
+            self.adapters.leave(sequence)
         self.paused[client] = sorted(own, key=order_of)
 
     def resume(self, client: bytes) -> None:
         for sequence in self.paused.pop(client, ()):
             self.add(sequence)
+
+    def take_loads(
+        self, candidate: Sequence | None, step: int, oldest: int | None, *, has_rows: bool
+    ) -> list[LoadAdapter]:
+        """The adapters to load now, for all ranks; usually none. Moves the sequences that this concerns.
+
+        `candidate`: the only sequence that may run; `step`: the last one planned; `oldest`: the first one in flight.
+        """
+        if candidate is None:
+            loads, reopened = self.adapters.take_loads(step, oldest)
+        else:
+            may_displace = oldest is None and not has_rows
+            loads, reopened, displaced = self.adapters.take_load_for(candidate, may_displace=may_displace)
+            self.hold(displaced)
+        for use in reopened:
+            self.release(use)
+        return loads
+
+    def hold(self, sequences: Iterable[Sequence]) -> None:
+        """Take sequences out of the queue, because their adapters have lost their places."""
+        for sequence in sequences:
+            self.remove(sequence)
+            self.add(sequence)
+
+    def release(self, use: AdapterUse) -> None:
+        """Let the sequences that wait for an adapter enter the queue: it is loaded."""
+        held, use.held = use.held, []
+        for sequence in held:
+            self.add(sequence)
+
+    def workers_lost(self, *, from_outside: bool) -> list[AdapterUse]:
+        """Hold all sequences with adapters; returns the adapters that workers could not load without a crash."""
+        refused = self.adapters.workers_lost(from_outside=from_outside)
+        self.hold([sequence for sequence in self if sequence.request.adapter is not None])
+        return refused
 
     def _sort_key(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
         """The sort key among the first sequences of several tenants."""

@@ -19,9 +19,10 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_i
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..engine.engine import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
+from ..engine.endings import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
 from ..requests.stopping import repeats
-from .correct_results import extend_hash, masked_ids, pooling_mark, sample, vector
+from .adapters import may_be_refused
+from .correct_results import extend_hash, masked_ids, pooling_mark, sample, start_hash, vector
 from .scenario import EOS, Scenario, capacity_tokens
 
 
@@ -46,7 +47,7 @@ def output_alone(
     request: EngineCoreRequest, seed: int, token_limit: int, vocab_size: int
 ) -> tuple[list[int], FinishReason]:
     """A sequence's expected output, computed without the engine."""
-    params, prefix, output = request.sampling_params, 0, list[int]()
+    params, prefix, output = request.sampling_params, _start_of(request), list[int]()
     for token in unpack_ids(request.prompt_token_ids):
         prefix = extend_hash(prefix, token)
     eos_ids = frozenset[int]() if params.ignore_eos else frozenset({EOS})
@@ -66,12 +67,16 @@ def output_alone(
 def pooling_stream(request: EngineCoreRequest) -> Stream:
     """The expected vector of a pooling request, computed without the engine."""
     assert request.pooling_params is not None
-    prefixes, prefix = list[int](), 0
+    prefixes, prefix = list[int](), _start_of(request)
     for token in unpack_ids(request.prompt_token_ids):
         prefix = extend_hash(prefix, token)
         prefixes.append(prefix)
     answer = vector(prefixes, request.pooling_params)
     return Stream(request, 0, pooling_mark(prefix), [], FinishReason.STOP, vector=answer)
+
+
+def _start_of(request: EngineCoreRequest) -> int:
+    return start_hash("" if request.adapter is None else request.adapter.digest)
 
 
 class SimulatedClient:
@@ -86,6 +91,7 @@ class SimulatedClient:
         self.epoch = 0
         self.num_errors = 0
         self.num_poisoned = 0
+        self.num_refused = 0
         self.num_vectors = 0
         self._scenario = scenario
 
@@ -142,6 +148,7 @@ class SimulatedClient:
                     old.weight,
                     self._ttl_left(request_id, siblings, now),
                     pooling_params=old.pooling_params,
+                    adapter=old.adapter,
                 )
             )
         return again
@@ -182,13 +189,17 @@ class SimulatedClient:
         return max(0.001, deadline - now)
 
     def _expire(self, message: RequestRejected) -> None:
-        assert message.reason is RejectReason.EXPIRED, f"rejected after acceptance: {message}"
-        assert self.deadlines[message.request_id] < math.inf, "no time limit was set"
         first = self.streams[message.request_id]
+        if is_refused := may_be_refused(first.request, message.message):
+            self.num_refused += 1
+        else:
+            assert message.reason is RejectReason.EXPIRED, f"rejected after acceptance: {message}"
+            assert self.deadlines[message.request_id] < math.inf, "no time limit was set"
         for index in range(first.request.sampling_params.n):
             stream = self.streams[message.request_id + index]
             assert not stream.received, "expired after its first token"
-            stream.finish_reason, stream.has_expired = FinishReason.ABORT, True
+            if not is_refused or stream.finish_reason is None:
+                stream.finish_reason, stream.has_expired = FinishReason.ABORT, True
 
     def _receive(self, stream: Stream, position: int, tokens: list[int]) -> None:
         if stream.finish_reason is not None:
@@ -214,6 +225,8 @@ class SimulatedClient:
             if output.error == DEADLY:
                 assert stream.seed == self._scenario.poison, "a request that is not the poison failed as poison"
                 self.num_poisoned += 1
+            elif may_be_refused(stream.request, output.error):
+                self.num_refused += 1
             else:
                 assert output.error == (NOT_FINITE if stream.vector is None else NOT_FINITE_VECTOR)
                 self.num_errors += 1

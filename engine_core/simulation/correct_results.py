@@ -9,6 +9,11 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 VECTOR_SIZE = 3
 
 
+def start_hash(adapter_digest: str) -> int:
+    """The hash before the first token; "" for the base model."""
+    return int(adapter_digest[:12] or "0", 16)
+
+
 def extend_hash(prefix: int, token: int) -> int:
     return hash((prefix, token))
 

@@ -12,6 +12,7 @@ class Outcomes:
     tokens: int = 0
     vectors: int = 0
     cached_tokens: int = 0
+    copies: int = 0  # of blocks
     draft_tokens: int = 0
     accepted_tokens: int = 0  # drafts that became output, or would have
     preemptions: int = 0
@@ -36,9 +37,12 @@ class Outcomes:
     halts: int = 0  # times that the core stood still for longer than a client's lease
     retries: int = 0  # requests that a new core had to reject at first because it was full
     paused: int = 0  # clients paused for their unacknowledged bytes
+    loads: int = 0  # of LoRA adapters
+    load_crashes: int = 0  # worker deaths caused by an adapter
+    refused: int = 0  # requests that ended because their adapter was not loaded
     passes: int = 0  # admissions past a sequence that did not fit
     stores: int = 0  # of blocks in the workers' tiers
-    loads: int = 0
+    tier_loads: int = 0
     torn_blocks: int = 0  # loaded with wrong contents, or not there any more
     late_answers: int = 0  # to loads, after the sequence has given them up
 

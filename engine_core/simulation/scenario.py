@@ -14,6 +14,7 @@ from paged_serve.protocol.messages.config import (
     SpeculationConfig,
 )
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.samplers import RepetitionDetection
@@ -60,6 +61,8 @@ class Scenario:
     draft_accuracy: float = 0.0  # chance that a draft is right
     draws_drafts: bool = False  # a random policy decides which sequences speculate, not the learning one
     token_s: float = 0.0  # seconds of a step for each token, besides its constant
+    adapters: tuple[Adapter, ...] = ()  # that requests may name
+    load_speed: float = 1.0  # chance per tick that a load ends
 
     def set_up(self, scheduler: Scheduler, epoch: int) -> None:
         """Put the parts of this simulation into the scheduler of a core."""
@@ -161,10 +164,9 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:
-    """Half of the models that can speculate do."""
+    """Half of the scenarios speculate."""
     num_drafts = rng.choice((0, 0, 0, 1, 4, 8))
-    is_able = not any(group.is_state for group in scenario.facts.kv_groups)
-    if not (num_drafts and is_able):
+    if not num_drafts:
         return scenario
     return replace(
         scenario,

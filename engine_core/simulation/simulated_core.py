@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from paged_serve.protocol.messages.engine_core import ToEngineCore
 from paged_serve.protocol.messages.handshake import handshake_hello
-from paged_serve.protocol.messages.kv_tiers import BlocksMoved
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved
 from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
 
 from ..engine.debug import check_invariants
@@ -16,7 +16,7 @@ from ..process.tier_link import take_tier_messages, tier_answered
 from .event_follower import EventFollower
 from .fake_workers.fake_group import FakeGroup
 from .fake_workers.fake_tier import FakeTier
-from .fake_workers.fake_worker import WorkerDied
+from .fake_workers.worker_died import WorkerDied
 from .links import SimulatedLinks, SimulatedWorkerLink, TickingClock
 from .outcomes import Outcomes
 from .scenario import Scenario, happens
@@ -76,12 +76,15 @@ class SimulatedCore:
     def advance(self, now: float) -> None:
         """Plan a step, compute one and apply one, each with some probability."""
         rng = self._rng
+        self._finish_load(now)
         if self._starting_ticks:
             self._starting_ticks -= 1
-        elif rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
-            self._links.record(plan)
-            if rng.random() < 0.5:
-                check_invariants(self.engine)
+        else:
+            self.group.load_adapters(self.engine, now)
+            if rng.random() < 0.9 and (plan := self.group.plan(self.engine, now)) is not None:
+                self._links.record(plan)
+                if rng.random() < 0.5:
+                    check_invariants(self.engine)
         if self.stalled_ticks:
             self.stalled_ticks -= 1
         elif self.group.has_work and rng.random() < 0.9:
@@ -96,6 +99,18 @@ class SimulatedCore:
             self._advance_tier(self.tier, now)
         if self.follower is not None:
             self.follower.advance(self.engine)
+
+    def _finish_load(self, now: float) -> None:
+        try:
+            loaded = self.group.places.finish_one()
+        except WorkerDied:
+            self._outcomes.load_crashes += 1
+            self.kill_workers(now, from_outside=False)
+            return
+        if loaded is not None:
+            assert self.group.send_to_core(loaded, now) == [loaded], "the answer to a load was not accepted"
+            self._client_link.send(self.engine.adapter_loaded(loaded, 1, now), now)
+            check_invariants(self.engine)
 
     def heartbeat(self, now: float) -> None:
         self._client_link.heartbeat(self.engine, now, computes=True)
@@ -126,6 +141,8 @@ class SimulatedCore:
         if self.tier is not None:
             self.tier.restart()
         self._outcomes.passes += self.group.num_passes
+        self._outcomes.loads += self.group.places.num_loaded
+        self._outcomes.copies += self.group.num_copies
         self.group = self._start_group(epoch, now)
         self._starting_ticks = self._rng.randint(0, 5)
         self._outcomes.worker_deaths += 1

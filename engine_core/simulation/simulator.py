@@ -21,6 +21,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..engine.debug import check_invariants
 from ..engine.engine import CLIENT_LEASE_S, EngineCore
+from .adapters import DEADLY, with_adapter, with_adapters
 from .client import SimulatedClient
 from .links import SimulatedLinks
 from .outcomes import Outcomes
@@ -87,12 +88,17 @@ class Simulation:
         self.outcomes.tokens = sum(len(stream.received) for stream in streams)
         self.outcomes.vectors = sum(client.num_vectors for client in self._clients)
         self.outcomes.errors = sum(client.num_errors for client in self._clients)
+        self.outcomes.refused = sum(client.num_refused for client in self._clients)
         self.outcomes.poisoned = sum(client.num_poisoned for client in self._clients)
         assert 2 * self.outcomes.errors <= self.outcomes.nans, "a stream failed without two bad results"
         num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.outcomes.core_deaths)
         assert self.outcomes.crashes <= 2 * num_deadly, "one poison request ended three worker groups"
+        num_deadly = sum(_is_deadly(stream.request) for stream in streams) * (1 + self.outcomes.core_deaths)
+        assert self.outcomes.load_crashes <= 2 * num_deadly, "one adapter ended three worker groups"
         self._core.count()
+        self.outcomes.loads += self._core.group.places.num_loaded
         self.outcomes.passes += self._core.group.num_passes
+        self.outcomes.copies += self._core.group.num_copies
         for name, count in self._core.tier_counts.items():
             setattr(self.outcomes, name, count)
 
@@ -112,6 +118,7 @@ class Simulation:
         client = rng.choice(clients)
         self._num_submitted += 1
         request = draw_request(rng, self.scenario, self._num_submitted * 1000, 40 * TICK_S)
+        request = with_adapter(request, self.scenario)
         self._send_request(client, client.next_turn(request, rng) if rng.random() < 0.2 else request)
 
     def _send_request(self, client: SimulatedClient, request: EngineCoreRequest) -> None:
@@ -254,9 +261,13 @@ class Simulation:
                 self._send(client, AbortRequests(tuple(over), reason))
 
 
+def _is_deadly(request: EngineCoreRequest) -> bool:
+    return request.adapter is not None and request.adapter.name == DEADLY
+
+
 def simulate(seed: int) -> tuple[Outcomes, str]:
     """Run the scenario of `seed`; returns its outcomes and the hash of its trace."""
-    simulation = Simulation(draw_scenario(seed))
+    simulation = Simulation(with_adapters(draw_scenario(seed)))
     try:
         return simulation.run(), simulation.links.trace_hash
     except BaseException as error:

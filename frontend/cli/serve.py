@@ -72,6 +72,7 @@ def serve(config: Config) -> int:
 
 def with_local_model(config: Config) -> tuple[Config, bool]:
     """`config` with folders in place of names, and whether the model is the built-in one. Raises ConfigError."""
+    from ..adapters.folders import with_adapters
     from ..config.model_folder import DEMO_MODEL_NAME, demo_model_folder, find_model_folder
 
     template = config.server.chat_template
@@ -85,7 +86,8 @@ def with_local_model(config: Config) -> tuple[Config, bool]:
         tokenizer=find_tokenizer_folder(asked.tokenizer) if asked.tokenizer else folder,
         served_model_names=asked.served_model_names or (asked.model or DEMO_MODEL_NAME,),
     )
-    return msgspec.structs.replace(config, model=model), folder == str(demo_model_folder().resolve())
+    config = with_adapters(msgspec.structs.replace(config, model=model))
+    return config, folder == str(demo_model_folder().resolve())
 
 
 def find_tokenizer_folder(folder: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from paged_serve.protocol.errors import EngineDead, Overloaded
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
@@ -188,13 +189,14 @@ class AsyncClient:
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> AsyncRequest:
         """Start a request. Prefixes are shared only between equal `cache_salt`s; a lower `priority` goes first.
 
         Tenants share the engine by `weight`. A request without a token after `timeout_s` (0: no limit) ends with
-        RequestExpired.
+        RequestExpired. `adapter`: of `frontend.adapters.folders.read_adapter`, for a server with --max-loras.
         """
-        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
+        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s, adapter)
         streams = self._session.submit(prompt_token_ids, sampling_params, terms, _wake, time.monotonic())
         self._wire.flush()
         return AsyncRequest(self, streams)
@@ -209,12 +211,13 @@ class AsyncClient:
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> AsyncPoolingRequest:
         """Start a request for a vector, with the arguments of `submit`; await the result for the vector.
 
         `limits.tasks` lists the tasks that the model supports, `limits.embedding_size` is the size of an embedding.
         """
-        terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s), time.monotonic()
+        terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s, adapter), time.monotonic()
         streams = self._session.submit(prompt_token_ids, SamplingParams(), terms, _wake, now, pooling_params)
         self._wire.flush()
         return AsyncPoolingRequest(AsyncRequest(self, streams))

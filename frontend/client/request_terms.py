@@ -8,6 +8,7 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -27,6 +28,7 @@ class RequestTerms:
     tenant: str = ""
     weight: float = 1.0
     timeout_s: float = 0.0
+    adapter: Adapter | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest for values outside the message's bounds."""

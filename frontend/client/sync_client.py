@@ -14,6 +14,7 @@ from types import TracebackType
 
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.transport.channel import Context, DealerChannel
@@ -171,15 +172,16 @@ class Client:
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
+        adapter: Adapter | None = None,
         on_output: Callable[[RequestStreams], None] | None = None,
     ) -> Request:
         """Start a request. Prefixes are shared only between equal `cache_salt`s; a lower `priority` goes first.
 
         Tenants share the engine by `weight`. A request without a token after `timeout_s` (0: no limit) ends with
-        RequestExpired. The reading thread calls `on_output` when the request has a delta or has ended; it must not
-        block.
+        RequestExpired. `adapter`: of `frontend.adapters.folders.read_adapter`, for a server with --max-loras. The
+        reading thread calls `on_output` when the request has a delta or has ended; it must not block.
         """
-        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
+        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s, adapter)
         with self._lock:
             streams = self._session.submit(prompt_token_ids, sampling_params, terms, on_output, time.monotonic())
             self._wire.flush()
@@ -195,12 +197,13 @@ class Client:
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> PoolingRequest:
         """Start a request for a vector, with the arguments of `submit`; `result` waits for the vector.
 
         `limits.tasks` lists the tasks that the model supports, `limits.embedding_size` is the size of an embedding.
         """
-        terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s), time.monotonic()
+        terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s, adapter), time.monotonic()
         with self._lock:
             streams = self._session.submit(prompt_token_ids, SamplingParams(), terms, None, now, pooling_params)
             self._wire.flush()

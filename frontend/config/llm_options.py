@@ -9,6 +9,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.plugins import check_plugins
 
+from ..adapters.folders import with_adapters
 from .model_folder import find_model_folder
 from .settings import BY_NAME
 from .words import hint, plain
@@ -24,7 +25,6 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of other engines: the val
     "disable_log_stats": (True, False),
     "distributed_executor_backend": ("mp",),
     "enable_chunked_prefill": (True,),
-    "enable_lora": (False,),
     "enforce_eager": (True, False),
     "hf_overrides": ({},),
     "limit_mm_per_prompt": ({},),
@@ -40,7 +40,6 @@ _INSTEAD = {
     "cpu_offload_gb": "weights are not offloaded",
     "data_parallel_size": "start one engine for each group of devices",
     "enable_chunked_prefill": "long prompts are always split into chunks",
-    "enable_lora": "LoRA adapters are not served",
     "logits_processors": "use plugin=[...] here, and SamplingParams(logits_processors=[...]) per request",
     "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
     "runner": "the files of a model determine its tasks",
@@ -62,7 +61,7 @@ def config_of(model: str, options: Mapping[str, Any]) -> Config:
     folder = find_model_folder(model, has_tokenizer=not layers.get("model", {}).get("tokenizer"))
     names = (model,) if model else ("demo",)
     layers["model"] = {"served_model_names": names, "tokenizer": folder, **layers.get("model", {}), "model": folder}
-    config = msgspec.convert(layers, Config)
+    config = with_adapters(msgspec.convert(layers, Config))
     check_plugins(config.model)
     return config
 
@@ -71,7 +70,7 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     if key == "dtype":
         text = str(value).removeprefix("torch.")
         value = _DTYPES.get(text, text)
-    elif key in ("served_model_names", "api_keys", "plugins"):
+    elif key in ("served_model_names", "api_keys", "plugins", "adapters"):
         value = (value,) if isinstance(value, str) else tuple(value)
     try:
         converted = msgspec.convert({layer: {key: value}}, Config)

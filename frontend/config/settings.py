@@ -3,6 +3,7 @@
 The command line's options, the environment variables and the keys of a configuration file all come from this table.
 """
 
+from .lora_settings import LORA_SETTINGS
 from .server_settings import SERVER_SETTINGS
 from .setting import Setting
 from .stored_settings import STORED_SETTINGS
@@ -199,6 +200,21 @@ SETTINGS = (
         "N",
     ),
     Setting(
+        "Speculation",
+        "speculation.history_tokens",
+        ("--speculative-history-tokens",),
+        "Tokens of earlier answers that drafts may come from, with suffix and auto. Rows find answers only where they "
+        "may share prefixes: of the same API key and cache_salt.",
+        "N",
+    ),
+    Setting(
+        "Speculation",
+        "speculation.draft_model",
+        ("--draft-model",),
+        "Folder of the model that makes drafts, with --speculative draft.",
+        "FOLDER",
+    ),
+    Setting(
         "Devices",
         "parallel.tensor_parallel_size",
         ("--tensor-parallel-size", "--tp", "-tp"),
@@ -254,6 +270,7 @@ SETTINGS = (
         ("--standby-workers",),
         "Keep a started worker per rank, without a model, to replace one that dies.",
     ),
+    *LORA_SETTINGS,
     *SERVER_SETTINGS,
     *STORED_SETTINGS,
     *WEB_SETTINGS,

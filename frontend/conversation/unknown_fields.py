@@ -23,7 +23,7 @@ class UnsupportedField(NamedTuple):
 
 _CHAT, _OF_CHATS = "/v1/chat/completions", "it applies to conversations"
 _SERVICE = "it is a feature of Anthropic's service"
-_NO_BEAMS = "beam search is not available over HTTP, only in LLM"
+_NO_BEAMS = "beam search is available in /v1/chat/completions and /v1/completions"
 _ACTIVATION = "use_activation"
 _NO_MEDIA = "only text models are served"
 # Users know these fields from other servers: a reason helps more than a guess at a typo.
@@ -31,7 +31,7 @@ UNSUPPORTED = {
     "activation": UnsupportedField(instead=_ACTIVATION),
     "allowed_tokens": UnsupportedField(instead="allowed_token_ids"),
     "audio": UnsupportedField(_NO_MEDIA),
-    "best_of": UnsupportedField("it was removed from vLLM and OpenAI's chats as well", "n", (1,)),
+    "best_of": UnsupportedField("it belongs to /v1/completions", "n", (1,)),
     "billing_policy": UnsupportedField(_SERVICE),
     "chat_template": UnsupportedField("templates in requests are not run", "the server's --chat-template"),
     "compaction": UnsupportedField(_SERVICE),
@@ -44,7 +44,7 @@ UNSUPPORTED = {
     "do_sample": UnsupportedField(instead="temperature: 0 for greedy sampling", nothing=(True,)),
     "documents": UnsupportedField(instead="a message with their text", nothing=([],)),
     "echo": UnsupportedField("an answer is only the assistant's message", nothing=(False,)),
-    "early_stopping": UnsupportedField(_NO_BEAMS, nothing=(False,)),
+    "early_stopping": UnsupportedField("a beam search ends when all beams have ended", nothing=(False,)),
     "ebnf": UnsupportedField(instead='structured_outputs: {"grammar": …}'),
     "enable_thinking": UnsupportedField(instead='chat_template_kwargs: {"enable_thinking": …}'),
     "extra_body": UnsupportedField(

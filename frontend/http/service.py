@@ -9,11 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams, Task
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
+from ..adapters.known_adapters import KnownAdapters
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
 from ..client.pooling import PoolingAnswer
@@ -27,15 +30,16 @@ from ..pooling.model_files import PoolingFiles
 from ..pooling.texts import PoolingTexts
 from ..structured_outputs.compiler import GrammarCompiler
 from ..structured_outputs.helper_messages import added_tokens
-from ..text.off_loop import off_loop, text_threads
+from ..text.off_loop import LONG, off_loop, text_threads
 from ..text.tokenizer import Tokenizer
 from .exchange.errors import HttpError
-from .exchange.fingerprint import fingerprint
+from .exchange.fingerprint import fingerprint, named_model, with_adapter
 from .exchange.metrics import Metrics
 from .idempotency.store import AnswerStore
 from .stored_responses.store import StoredResponses
 
 Result = TypeVar("Result")
+MAX_NAMES_SHOWN = 20  # in an error
 ROUTE_OF: dict[Task, str] = {
     "generate": "/v1/chat/completions",
     "embed": "/v1/embeddings",
@@ -81,6 +85,7 @@ class Engine(Protocol):
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> EngineRequest: ...
     def pool(
         self,
@@ -92,6 +97,7 @@ class Engine(Protocol):
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> EnginePooling: ...
     async def utility(self, utility: Utility) -> bytes: ...
 
@@ -107,10 +113,11 @@ class TextSide:
     sampling_defaults: Mapping[str, Any]
     formats: ModelFormats
     pooling_files: PoolingFiles
+    adapters: KnownAdapters
 
     @classmethod
-    def load(cls, config: Config) -> "TextSide":
-        """Read the model's files. Raises ConfigError if they are unusable."""
+    def load(cls, config: Config, run_dir: str = "") -> "TextSide":
+        """Read the model's files, and those of its adapters. Raises ConfigError if they are unusable."""
         folder = config.model.tokenizer or config.model.model
         tokenizer = Tokenizer(folder)
         template = model_template(config.model.model, tokenizer, config.server.chat_template)
@@ -120,8 +127,9 @@ class TextSide:
             () if template is None else template.sources.values(), server.tool_call_parser, server.reasoning_parser
         )
         defaults = sampling_defaults(config.model)
-        files = PoolingFiles.load(config.model)
-        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats, files)
+        files, adapters = PoolingFiles.load(config.model), KnownAdapters(config, run_dir)
+        adapters.read_configured()
+        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats, files, adapters)
 
     def facts(self) -> dict[str, str]:
         """Lines for the banner."""
@@ -173,7 +181,8 @@ class Service:
     answers: AnswerStore
     buffers: BufferBudget
     stored: StoredResponses | None  # None: responses are not stored
-    model_names: tuple[str, ...]
+    model_names: tuple[str, ...]  # of the base model
+    adapters: KnownAdapters
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]  # the model's defaults for fields that a request leaves out
     fingerprint: str
@@ -210,11 +219,12 @@ class Service:
             formats=text.formats,
             grammars=GrammarCompiler(added_tokens(text.tokenizer)),
             admission=admission,
-            metrics=Metrics(names[0], config.server.metrics_compat, index),
+            metrics=Metrics(names[0], config.server.metrics_compat, index, config.lora.max_loras),
             answers=AnswerStore(config.server, buffers),
             buffers=buffers,
             stored=StoredResponses.of(config.server, index),
             model_names=names,
+            adapters=text.adapters,
             longest_token_chars=text.longest_token_chars,
             sampling_defaults=text.sampling_defaults,
             fingerprint=fingerprint(config, engine.limits.arithmetic),
@@ -226,12 +236,47 @@ class Service:
     def max_model_len(self) -> int:
         return self.engine.limits.max_model_len
 
-    def model_name(self, asked: str | None) -> str:
-        """The model name for the answer. Raises HttpError 404 when the request names another model."""
-        if asked is not None and asked not in self.model_names:
-            served = ", ".join(self.model_names)
-            raise HttpError(404, f"The model {asked[:200]!r} does not exist; this server has {served}.", "model")
-        return asked or self.model_names[0]
+    async def model_name(self, asked: str | None) -> str:
+        """The model name for the answer: the base model's, or an adapter's. Raises HttpError 404 for any other."""
+        if asked is None or asked in self.model_names or await self._found(asked):
+            return asked or self.model_names[0]
+        raise self._no_model(asked)
+
+    def adapter_of(self, model: str | None) -> Adapter | None:
+        """The adapter of this name; None: the base model. Raises HttpError 404 if it was unloaded meanwhile."""
+        if model is None or model in self.model_names:
+            return None
+        if (adapter := self.adapters.get(model)) is None:
+            raise self._no_model(model)
+        return adapter
+
+    def fingerprint_of(self, model: str) -> str:
+        """The system_fingerprint of answers of this model: different for each adapter's weights."""
+        adapter = None if model in self.model_names else self.adapters.get(model)
+        return self.fingerprint if adapter is None else with_adapter(self.fingerprint, adapter)
+
+    async def fingerprint_for(self, body: bytes) -> str:
+        """The fingerprint of the model that a request names."""
+        if not self.adapters.may_exist:
+            return self.fingerprint
+        model = await self.off_loop(len(body), named_model, body)
+        return self.fingerprint_of(model) if model and await self._found(model) else self.fingerprint
+
+    async def _found(self, name: str) -> bool:
+        """Whether an adapter has this name; one that a plugin finds is known from then on."""
+        if self.adapters.get(name) is not None:
+            return True
+        if name in self.model_names or not self.adapters.may_resolve:
+            return False
+        try:
+            return await self.off_loop(LONG, self.adapters.resolve, name) is not None
+        except ConfigError as error:
+            raise HttpError(404, f"{error}.", "model") from error
+
+    def _no_model(self, asked: str) -> HttpError:
+        names = (*self.model_names, *self.adapters.all()) if self.adapters.may_exist else self.model_names
+        served = ", ".join(names[:MAX_NAMES_SHOWN]) + (", …" if len(names) > MAX_NAMES_SHOWN else "")
+        return HttpError(404, f"The model {asked[:200]!r} does not exist; this server has {served}.", "model")
 
     def check_task(self, path: str, tasks: Sequence[Task]) -> None:
         """Raises HttpError 400, with the tasks that the model serves, if it serves none of `tasks`."""

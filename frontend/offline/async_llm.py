@@ -24,6 +24,7 @@ from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
 
+from ..adapters.lora_requests import LoRARequest, LoraRequests
 from ..client.async_client import AsyncClient
 from ..config.llm_options import config_of
 from ..text.off_loop import LONG, off_loop, text_threads
@@ -32,7 +33,7 @@ from .generation import Generation, MakePrompt, PromptThreads
 from .in_flight import InFlightLimit
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
-from .outputs import NewParts, RequestOutput
+from .outputs import NewParts, RequestOutput, check_output_kind, keep_best
 from .pooling.async_job import AsyncPoolingJob
 from .pooling.outputs import PoolingRequestOutput
 from .pooling.prompts import PoolingOptions, one_job
@@ -79,6 +80,7 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         **vllm_keywords: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -99,7 +101,7 @@ class AsyncLLM:
                 )
             return prompts[0]
 
-        return self._outputs(make, sampling_params, request_id, priority)
+        return self._outputs(make, sampling_params, request_id, priority, lora_request)
 
     def chat(
         self,
@@ -115,6 +117,7 @@ class AsyncLLM:
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         **vllm_keywords: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -134,7 +137,7 @@ class AsyncLLM:
             )
             return await off_loop(self._threads, LONG, self._text.chat_prompt, messages, options)
 
-        return self._outputs(make, sampling_params, request_id, priority)
+        return self._outputs(make, sampling_params, request_id, priority, lora_request)
 
     async def encode(
         self,
@@ -249,23 +252,33 @@ class AsyncLLM:
             await asyncio.to_thread(engine.end)
             raise
         self.config, self._engine = config, engine
+        self._lora = LoraRequests(config.lora)
         self._limit = InFlightLimit(max_in_flight(config))
         self._finalizer = weakref.finalize(self, engine.end)
         in_forked_child(self, lambda llm: llm._finalizer.detach())
 
     async def _outputs(
-        self, make_prompt: MakePrompt, sampling_params: SamplingParams | None, request_id: str | None, priority: int
+        self,
+        make_prompt: MakePrompt,
+        sampling_params: SamplingParams | None,
+        request_id: str | None,
+        priority: int,
+        lora_request: LoRARequest | None,
     ) -> AsyncGenerator[RequestOutput, None]:
         await self.start()
         generation = self._begin(Generation, request_id)
         try:
             asked = sampling_params or self._text.default_params
             kind = asked.output_kind
-            await generation.begin(PromptThreads(self._text, self._threads), make_prompt, asked, priority)
+            check_output_kind(asked)
+            adapter = await off_loop(self._threads, LONG if lora_request else 0, self._lora.adapter, lora_request)
+            threads = PromptThreads(self._text, self._threads)
+            await generation.begin(threads, make_prompt, asked, priority, adapter)
             parts = NewParts() if kind is RequestOutputKind.DELTA else None
             while not (output := await generation.next()).finished:
                 if kind is not RequestOutputKind.FINAL_ONLY:
                     yield output if parts is None else parts.of(output)
+            keep_best(output, asked)
             yield output if parts is None else parts.of(output)
         except EngineDead as error:
             raise EngineDead(self._engine.why(error)) from None

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client.streams.request_streams import RequestStreams
 from ..client.sync_client import Client, Request
 from .model_text import ModelText
-from .outputs import OutputBuilder, RequestOutput
+from .outputs import OutputBuilder, RequestOutput, keep_best
 from .prompts import Prompt
 
 WAIT_S = 0.25
@@ -26,6 +27,7 @@ class Job:
     prompt: Prompt
     params: SamplingParams
     priority: int = 0
+    adapter: Adapter | None = None
 
 
 @dataclass(slots=True)
@@ -81,10 +83,15 @@ class Batch:
         params = self._text.params_for(prompt, ids, job.params)
         builder = OutputBuilder(self._text.tokenizer, prompt, ids, params)
         request = self._client.submit(
-            ids, params, priority=job.priority, cache_salt=prompt.cache_salt, on_output=self._with_output.append
+            ids,
+            params,
+            priority=job.priority,
+            cache_salt=prompt.cache_salt,
+            adapter=job.adapter,
+            on_output=self._with_output.append,
         )
         self._running[request.streams] = _Running(job, request, request.streams, builder)
-        self._in_flight += job.params.n
+        self._in_flight += params.n
         if request.done:  # refused at once; no delta will come
             self._with_output.append(request.streams)
 
@@ -101,7 +108,7 @@ class Batch:
 
     def _end(self, running: _Running, results: dict[int, RequestOutput]) -> None:
         del self._running[running.streams]
-        self._in_flight -= running.job.params.n
+        self._in_flight -= len(running.builder.output.outputs)
         try:
             running.request.check()
         except Overloaded as full:
@@ -112,5 +119,6 @@ class Batch:
             return
         output = running.builder.output
         output.request_id = str(running.job.number)
+        keep_best(output, running.job.params)
         results[running.job.number] = output
         self._on_done(output)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client.async_client import AsyncClient, AsyncRequest
@@ -14,7 +15,7 @@ from ..client.streams.deltas import SequenceDelta
 from ..text.off_loop import LONG, off_loop
 from .in_flight import InFlightLimit
 from .model_text import ModelText
-from .outputs import OutputBuilder, RequestOutput
+from .outputs import OutputBuilder, RequestOutput, generated
 from .prompts import Prompt, prepared
 
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
@@ -58,7 +59,12 @@ class Generation:
         self._aborted = asyncio.Event()
 
     async def begin(
-        self, threads: PromptThreads, make_prompt: MakePrompt, params: SamplingParams, priority: int
+        self,
+        threads: PromptThreads,
+        make_prompt: MakePrompt,
+        params: SamplingParams,
+        priority: int,
+        adapter: Adapter | None = None,
     ) -> None:
         """Prepare and submit the request. A prompt is tokenized only once the request may enter the engine.
 
@@ -66,9 +72,9 @@ class Generation:
         """
         params = await threads.prepared(params)
         prompt = await make_prompt()
-        ids = await threads.token_ids(prompt) if await self._enter(params.n, priority) else []
+        ids = await threads.token_ids(prompt) if await self._enter(generated(params).n, priority) else []
         params = await threads.params_for(prompt, ids, params)
-        self._prompt, self._params, self._priority = prompt, params, priority
+        self._prompt, self._params, self._priority, self._adapter = prompt, params, priority, adapter
         self._builder = OutputBuilder(threads.text.tokenizer, prompt, ids, params)
         self._builder.output.request_id = self.request_id
         self._submit()
@@ -88,6 +94,7 @@ class Generation:
                 self._params,
                 priority=self._priority,
                 cache_salt=self._prompt.cache_salt,
+                adapter=self._adapter,
             )
 
     async def next(self) -> RequestOutput:

@@ -15,16 +15,18 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest
+from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from ..adapters.lora_requests import LoRARequest, LoraRequests
 from ..client.sync_client import Client
 from ..config.llm_options import config_of
+from ..text.beam_search import BeamSearchParams, check_beam_width
 from ..text.tokenizer import Tokenizer
 from .batch import Batch, Job
-from .beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from .beam_search import BeamSearchOutput, beam_search
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
 from .outputs import CompletionOutput, Logprob, RequestOutput
@@ -57,6 +59,7 @@ class LLM(PoolingMethods):
         config = config_of(model or "", {**named, "tensor_parallel_size": tensor_parallel_size, **options})
         self.config = config
         self._text = ModelText(config)
+        self._lora = LoraRequests(config.lora)
         self._enqueued: list[Job] = []
         self._engine = LocalEngine(config)
         self._engine.start()
@@ -81,22 +84,23 @@ class LLM(PoolingMethods):
         *,
         use_tqdm: bool | MakeBar = True,
         priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         **vllm_keywords: Any,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs are in the order of the prompts.
 
         A prompt is a text, a list of token ids, {"prompt": …} or {"prompt_token_ids": …}; `prompts` is one prompt or a
-        list. `sampling_params` and `priority` are one value for all prompts or a list with one each; the model's
-        defaults apply without them. `use_tqdm`: whether to show a progress bar on a terminal or in a notebook, or a
-        callable with tqdm's arguments that makes one. `vllm_keywords`: further keywords of vLLM, accepted with values
-        that have no effect.
+        list. `sampling_params`, `priority` and `lora_request` are one value for all prompts or a list with one each;
+        without them the model's defaults and no adapter apply. `use_tqdm`: whether to show a progress bar on a terminal
+        or in a notebook, or a callable with tqdm's arguments that makes one. `vllm_keywords`: further keywords of vLLM,
+        accepted with values that have no effect.
 
         Raises InvalidRequest for a prompt or parameter that cannot be served; no request is left running then.
         """
         check_keywords(vllm_keywords, LLM.generate.__annotations__)
         parsed = parse_prompts(prompts, tokenization(tokenization_kwargs))
-        return self._run(self._jobs(parsed, sampling_params, priority), use_tqdm)
+        return self._run(self._jobs(parsed, sampling_params, priority, lora_request), use_tqdm)
 
     def enqueue(
         self,
@@ -104,13 +108,14 @@ class LLM(PoolingMethods):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         **vllm_keywords: Any,
     ) -> list[str]:
         """Queue prompts, given as for `generate`, until `wait_for_completion`. Returns their request ids."""
         check_keywords(vllm_keywords, LLM.enqueue.__annotations__)
         parsed = parse_prompts(prompts, tokenization(tokenization_kwargs))
-        jobs = self._jobs(parsed, sampling_params, priority, len(self._enqueued))
+        jobs = self._jobs(parsed, sampling_params, priority, lora_request, len(self._enqueued))
         self._enqueued += jobs
         return [str(job.number) for job in jobs]
 
@@ -133,6 +138,7 @@ class LLM(PoolingMethods):
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool | None = None,
         priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         **vllm_keywords: Any,
     ) -> list[RequestOutput]:
@@ -155,7 +161,7 @@ class LLM(PoolingMethods):
         several = isinstance(messages, list | tuple) and messages and not isinstance(messages[0], Mapping)
         conversations = messages if several else [messages]
         prompts = [self._text.chat_prompt(conversation, options) for conversation in conversations]
-        return self._run(self._jobs(prompts, sampling_params, priority), use_tqdm)
+        return self._run(self._jobs(prompts, sampling_params, priority, lora_request), use_tqdm)
 
     def beam_search(
         self, prompts: Any, params: BeamSearchParams, *, use_tqdm: bool = False, **vllm_keywords: Any
@@ -165,12 +171,7 @@ class LLM(PoolingMethods):
         `use_tqdm` has no effect, because the number of tokens is not known in advance. Raises InvalidRequest.
         """
         check_keywords(vllm_keywords, LLM.beam_search.__annotations__)
-        limit = self.config.server.max_logprobs
-        if 2 * params.beam_width > limit:
-            raise InvalidRequest(
-                f"beam_width is {params.beam_width}; the limit is {limit // 2}, half of max_logprobs={limit}",
-                "beam_width",
-            )
+        check_beam_width(params.beam_width, self.config.server.max_logprobs, "beam_width")
 
         def one_step(beams: list[list[int]], step: SamplingParams) -> list[RequestOutput]:
             return self._run(self._jobs([Prompt(None, beam) for beam in beams], step, None), False)
@@ -225,15 +226,19 @@ class LLM(PoolingMethods):
     ) -> None:
         self.close()
 
-    def _jobs(self, prompts: list[Prompt], sampling_params: Any, priority: Any, first: int = 0) -> list[Job]:
+    def _jobs(
+        self, prompts: list[Prompt], sampling_params: Any, priority: Any, lora_request: Any = None, first: int = 0
+    ) -> list[Job]:
         """The jobs of the prompts, numbered from `first`."""
         text = self._text
         all_params = one_each(sampling_params or text.default_params, len(prompts), "sampling_params")
         ready = {id(params): prepared(params, text.tokenizer) for params in all_params}  # often all are one object
         priorities = one_each(priority or 0, len(prompts), "priority")
+        adapters = list(map(self._lora.adapter, one_each(lora_request, len(prompts), "lora_request")))
+        each = zip(prompts, all_params, priorities, adapters, strict=True)
         return [
-            Job(number, prompt, ready[id(params)], rank)
-            for number, (prompt, params, rank) in enumerate(zip(prompts, all_params, priorities, strict=True), first)
+            Job(number, prompt, ready[id(params)], rank, adapter)
+            for number, (prompt, params, rank, adapter) in enumerate(each, first)
         ]
 
     def _run(self, jobs: list[Job], use_tqdm: bool | MakeBar) -> list[RequestOutput]:

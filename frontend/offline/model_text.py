@@ -27,6 +27,7 @@ from ..structured_outputs.helper_messages import added_tokens
 from ..structured_outputs.in_process import with_grammar
 from ..text.tokenizer import Tokenizer
 from .chat_message import ChatReading
+from .outputs import generated
 from .prompts import AS_USUAL, ChangeableSamplingParams, Prompt, Tokenization
 
 
@@ -115,7 +116,7 @@ class ModelText:
             params = msgspec.structs.replace(params, grammar=grammar)
         if prompt.chat is not None:
             begins = chat.reading is not None and chat.reading.begins_in_reasoning
-        return with_thinking(params, self._formats, self.tokenizer, token_ids, begins=begins)
+        return with_thinking(generated(params), self._formats, self.tokenizer, token_ids, begins=begins)
 
     def _render(self, given: TemplateInput, mark: str, chat_template: str | None) -> str:
         if chat_template is None:

@@ -1,9 +1,15 @@
-"""The outputs of LLM, with vLLM's names, and the builder that collects them from deltas."""
+"""The outputs of LLM, with vLLM's names, the builder that collects them from deltas, and the choice of the best.
+
+With best_of the engine generates more sequences than are returned; those with the highest probability are kept.
+"""
 
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import RequestTimes
-from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, RequestOutputKind, SamplingParams
 
 from ..client.streams.deltas import SequenceDelta, TokenLogprobs
 from ..text.sequence_text import SequenceText
@@ -160,3 +166,39 @@ def _copy(sequence: CompletionOutput) -> CompletionOutput:
 
 def _total(times: RequestTimes) -> float:
     return times.queued_s + times.prefill_s + times.decode_s
+
+
+def generated(params: SamplingParams) -> SamplingParams:
+    """The parameters that the engine gets: with all sequences, and the log-probability of each token."""
+    if not _drops_some(params):
+        return params if params.best_of is None else msgspec.structs.replace(params, best_of=None)
+    return msgspec.structs.replace(params, n=params.best_of, best_of=None, logprobs=params.logprobs or 0)
+
+
+def check_output_kind(params: SamplingParams) -> None:
+    """Raises InvalidRequest if outputs are wanted before it is known which are the best."""
+    if _drops_some(params) and params.output_kind is not RequestOutputKind.FINAL_ONLY:
+        raise InvalidRequest(
+            f"best_of is {params.best_of} and n is {params.n}: which outputs are the best is known at the end; set "
+            "output_kind to RequestOutputKind.FINAL_ONLY",
+            "best_of",
+        )
+
+
+def keep_best(output: RequestOutput, params: SamplingParams) -> None:
+    """Keep the n sequences with the highest cumulative log-probability, the best first; of equal ones the earlier.
+
+    `params`: as given by the caller. Sequences that failed come last.
+    """
+    if not _drops_some(params):
+        return
+    ranked = sorted(output.outputs, key=lambda each: (each.finish_reason == "error", -(each.cumulative_logprob or 0.0)))
+    output.outputs = ranked[: params.n]
+    for index, sequence in enumerate(output.outputs):
+        sequence.index = index
+        if params.logprobs is None:
+            sequence.logprobs = sequence.cumulative_logprob = None
+
+
+def _drops_some(params: SamplingParams) -> bool:
+    return params.best_of is not None and params.best_of > params.n

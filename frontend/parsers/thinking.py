@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.samplers import ThinkingBudget
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 
 from ..text.tokenizer import Tokenizer
 from .channel_forms import ANALYSIS

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from .adapters import MAX_LORA_RANK, MAX_LORAS
+from .loading.adapters import MAX_LORA_RANK, MAX_LORAS
 from .message import MAX_ROWS
 
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -97,9 +97,12 @@ class SchedulerConfig(_Layer, frozen=True):
 class SpeculationConfig(_Layer, frozen=True):
     """Several tokens of a row in one step, by verified drafts. Outputs are the same bytes with any settings."""
 
-    # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens
-    method: Literal["off", "ngram"] = "off"
+    # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens; suffix:
+    # also earlier answers; auto: like suffix; draft: a smaller model
+    method: Literal["off", "ngram", "suffix", "draft", "auto"] = "off"
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
+    history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
+    draft_model: Text = ""  # the folder of the smaller model, which has the same vocabulary
 
 
 class KVTierConfig(_Layer, frozen=True):
@@ -115,6 +118,7 @@ class LoraConfig(_Layer, frozen=True):
     max_loras: Annotated[int, Meta(ge=0, le=MAX_LORAS)] = 0  # in memory at once; 0: requests cannot use adapters
     max_lora_rank: Annotated[int, Meta(ge=1, le=MAX_LORA_RANK)] = 64
     adapters: Texts = ()  # NAME=PATH, known from the start; more can be loaded while the server runs
+    enabled: bool = False  # the usual number of places if max_loras is 0
     allow_loading: bool = False  # clients may load and unload adapters: /v1/load_lora_adapter
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from .adapters import Adapter
+from .loading.adapters import Adapter
 from .message import (
     Bytes,
     Count,
@@ -40,6 +40,7 @@ Weight = Annotated[float, Meta(ge=0.001, le=1000.0)]
 IsolationTokens = Annotated[int, Meta(ge=0, le=512)]
 Ttl = Annotated[float, Meta(ge=0.0, le=86400.0)]  # seconds
 MAX_TENANT_STATS = 32
+MAX_ADAPTER_STATS = 64
 MAX_UTILITY_BYTES = 1 << 20
 MAX_CORE_FAILURES = 16
 MAX_UNACKNOWLEDGED_FRAMES = 256  # EngineCoreOutputs in flight to one client before the core coalesces
@@ -219,6 +220,15 @@ class TenantStats(Record, frozen=True):
     is_full: bool  # its share of the queue is full: new requests are rejected
 
 
+class AdapterStats(Record, frozen=True):
+    """A LoRA adapter that has a place, or that requests wait for."""
+
+    name: ShortText
+    is_loaded: bool
+    num_running: Count  # sequences
+    num_waiting: Count
+
+
 class SchedulerStats(Record, frozen=True):
     """A snapshot of the engine; counters start at zero in each epoch."""
 
@@ -238,6 +248,9 @@ class SchedulerStats(Record, frozen=True):
     tenants: Annotated[tuple[TenantStats, ...], Meta(max_length=MAX_TENANT_STATS)] = ()  # the longest queues first
     draft_tokens: Step = 0  # drafts that were verified
     accepted_tokens: Step = 0  # of these, drafts that agreed with the model's tokens
+    adapters: Annotated[tuple[AdapterStats, ...], Meta(max_length=MAX_ADAPTER_STATS)] = ()
+    num_drafts: Step = 0  # verifications with drafts
+    accepted_per_position: Annotated[tuple[Step, ...], Meta(max_length=64)] = ()  # by place among a row's drafts
 
 
 class EngineCoreOutputs(Message, frozen=True):

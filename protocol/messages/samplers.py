@@ -1,5 +1,6 @@
 """Parameters of less common samplers: DRY ("don't repeat yourself") and XTC ("exclude top choices") of llama.cpp's
-server, and vLLM's repetition detection, which ends an output. Names, defaults and meaning are theirs."""
+server, vLLM's repetition detection, which ends an output, and its limit of reasoning. Names, defaults and meaning are
+theirs."""
 
 from typing import Annotated, Any
 
@@ -7,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
-from .message import MAX_TOKEN_ID, TokenId
+from .message import MAX_TOKEN_ID, Count, Record, TokenId
 
 MAX_MULTIPLIER = 100.0
 MAX_BASE = 100.0
@@ -118,3 +119,40 @@ class Xtc(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
                 raise InvalidRequest(
                     f"xtc.{name} is {value!r:.100}; it must be a number between 0 and 1", f"xtc_{name}"
                 )
+
+
+MAX_TAG_TOKENS = 32
+MAX_TAG_NUMBER = 2**31 - 1
+
+_TagTokens = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=MAX_TAG_TOKENS)]
+
+
+class ThinkingBudget(Record, frozen=True):
+    """Forces the tokens of `end` once `max_tokens` tokens have followed `begin`, unless the grammar forbids it.
+
+    A worker finds both tags in the row's output, so a row restored with its output resumes in the same state. Raises
+    InvalidRequest.
+    """
+
+    max_tokens: Count
+    begin: _TagTokens
+    end: _TagTokens
+    num_prompt_tokens: Count | None = None  # of the budget, used by the prompt; None: the prompt ends outside reasoning
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "num_prompt_tokens"):
+            count: Any = getattr(self, name)
+            if name == "num_prompt_tokens" and count is None:
+                continue
+            if type(count) is not int or not 0 <= count <= MAX_TAG_NUMBER:
+                raise _invalid_budget(f"{name} is {count!r:.100}; it must be between 0 and {MAX_TAG_NUMBER}")
+        for name in ("begin", "end"):
+            tag: Any = getattr(self, name)
+            if not isinstance(tag, tuple) or not 0 < len(tag) <= MAX_TAG_TOKENS:
+                raise _invalid_budget(f"{name} is {tag!r:.100}; it must be a tuple of 1 to {MAX_TAG_TOKENS} token ids")
+            if not all(type(token) is int and 0 <= token <= MAX_TAG_NUMBER for token in tag):
+                raise _invalid_budget(f"{name} is {tag!r:.100}; its entries must be token ids")
+
+
+def _invalid_budget(what: str) -> InvalidRequest:
+    return InvalidRequest(f"thinking.{what}", "thinking")

@@ -11,9 +11,8 @@ from msgspec import Meta
 from ..errors import InvalidRequest
 from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
 from .message import MAX_TOKEN_ID, TokenId
-from .samplers import Dry, RepetitionDetection, Xtc
+from .samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from .structured_outputs import Grammar, StructuredOutputsParams
-from .thinking import ThinkingBudget
 
 MAX_N = 128
 MAX_LOGPROB_TOKEN_IDS = 128
@@ -46,6 +45,7 @@ class FinishReason(IntEnum):
 # field -> (lowest, highest), both allowed; exceptions are in _check
 BOUNDS: dict[str, tuple[float, float]] = {
     "n": (1, MAX_N),
+    "best_of": (1, MAX_N),
     "temperature": (0, 2),
     "top_p": (0, 1),
     "top_k": (-1, MAX_TOKEN_ID),
@@ -60,7 +60,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "prompt_logprobs": (-1, MAX_TOKEN_ID),
     "thinking_token_budget": (-1, MAX_TOKENS),
 }
-OPTIONAL = {"seed", "max_tokens", "logprobs", "prompt_logprobs", "thinking_token_budget"}
+OPTIONAL = {"best_of", "seed", "max_tokens", "logprobs", "prompt_logprobs", "thinking_token_budget"}
 INTEGERS = {"n", "top_k", "min_tokens", *OPTIONAL}
 BOOLEANS = (
     "ignore_eos",
@@ -91,6 +91,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """
 
     n: int = 1  # sequences from one prompt
+    best_of: int | None = None  # sequences generated, of which the n most likely are kept; not sent to the engine
     temperature: float = 1.0  # below 1e-5: greedy
     top_p: float = 1.0  # > 0
     top_k: int = 0  # 0 or -1: off
@@ -205,6 +206,8 @@ def _check(params: SamplingParams) -> None:
         raise InvalidRequest("repetition_penalty is 0; it must be above 0 and at most 100", "repetition_penalty")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(f"min_tokens is {params.min_tokens}, above max_tokens={params.max_tokens}", "min_tokens")
+    if params.best_of is not None and params.best_of < params.n:
+        raise InvalidRequest(f"best_of is {params.best_of}, below n={params.n}; leave it out or raise it", "best_of")
     _check_lists(params)
     if not isinstance(params.output_kind, RequestOutputKind):
         raise InvalidRequest(

@@ -4,12 +4,13 @@ A worker keeps one *row* per running request: its token ids, block table and sam
 what changed. The *decode set* is the rows that take one token each step, ascending by row index; it persists from
 step to step. In every step a worker, in this order:
 
-1. resets each row in `new_rows`;
-2. appends `extended_block_ids` to `extended_tables`;
-3. removes `decode_leaves` from the decode set, then adds `decode_joins`;
-4. runs one forward pass over the decode set (one uncomputed token per row) and then over `chunks` (the next
+1. copies whole blocks, `copied_blocks`;
+2. resets each row in `new_rows`;
+3. appends `extended_block_ids` to `extended_tables`;
+4. removes `decode_leaves` from the decode set, then adds `decode_joins`;
+5. runs one forward pass over the decode set (one uncomputed token per row) and then over `chunks` (the next
    `num_tokens` tokens of each row);
-5. samples one token for each decode row, in ascending order, then one for each chunk, in order, that reaches the end
+6. samples one token for each decode row, in ascending order, then one for each chunk, in order, that reaches the end
    of its row's tokens. It appends each token to its row, and rank 0 answers with ModelRunnerOutput in that order. A
    row with `pooling_params` samples nothing: the chunk that reaches its end yields a vector, in `pooled`.
 
@@ -35,15 +36,25 @@ The layers of a *state group* are recurrent: instead of keys and values they kee
 state after the last computed token among positions [i * block_size, (i + 1) * block_size). The token at position p
 starts from the state in block (p - 1) // block_size, or from zero if p = 0, and leaves its own in block
 p // block_size; so a worker leaves the state at each border of blocks that a chunk crosses. A full block is never
-written again: the prefix cache shares it like any other block.
+written again: the prefix cache shares it like any other block. Drafts count as computed once they are accepted: after
+a step that verifies, the row's blocks hold the states up to its last accepted draft, and no block one after a draft
+that was not accepted.
+
+`copied_blocks` lets a row start within a block: it gets a copy of another row's block, of which it needs the positions
+before its `num_computed_tokens`. All of these are final: computed by earlier steps, whose answers the core may not have
+yet. The other row may still write later positions of its own block, in this step or later, which changes nothing for a
+block of keys and values. A state is overwritten by the row's next token. So a block of a state group is copied only if
+the last token that it was sent for is the one before the new row's first: the row has ended, or its next token is
+computed in this very step, after the copy. A source is no destination of the same step, and destinations are distinct
+and belong to rows in `new_rows`. A source may be overwritten from the next step on.
 """
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from .adapters import AdapterLoaded, AdapterPlace, LoadAdapter
-from .kv_tiers import BlocksMoved, DropBlocks, LoadBlocks, OpenTier, StoreBlocks, TierContents
+from .loading.adapters import AdapterLoaded, AdapterPlace, LoadAdapter
+from .loading.kv_tiers import BlocksMoved, DropBlocks, LoadBlocks, OpenTier, StoreBlocks, TierContents
 from .message import (
     MAX_ROWS,
     Bytes,
@@ -67,6 +78,7 @@ from .sampling_params import SamplingParams
 
 MAX_KV_GROUPS = 256
 Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
+History = Annotated[bytes, Meta(max_length=32)]
 
 
 class NewRow(Record, frozen=True):
@@ -82,6 +94,7 @@ class NewRow(Record, frozen=True):
     sampling_params: SamplingParams
     pooling_params: PoolingParams | None = None  # the row ends with a vector and samples nothing
     adapter: AdapterPlace = 0  # of the LoRA adapter that the row is computed with
+    history: History = b""  # rows with the same one may be drafted from each other's answers; b"": from its own text
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, *self.block_tables)
@@ -122,6 +135,7 @@ class SchedulerOutput(Message, frozen=True):
     epoch: Epoch
     step: Step
     new_rows: Annotated[tuple[NewRow, ...], Meta(max_length=MAX_ROWS)] = ()
+    copied_blocks: Bytes = b""  # int32 pairs: the block to copy from, the block to copy to
     extended_tables: Bytes = b""  # int32, row * groups + group; a table may occur several times
     extended_block_ids: Bytes = b""  # int32; one block for each entry of `extended_tables`
     decode_leaves: Bytes = b""  # int32 rows
@@ -129,7 +143,11 @@ class SchedulerOutput(Message, frozen=True):
     chunks: Annotated[tuple[Chunk, ...], Meta(max_length=MAX_ROWS)] = ()
 
     def __post_init__(self) -> None:
-        check_int32(self.extended_tables, self.extended_block_ids, self.decode_leaves, self.decode_joins)
+        check_int32(
+            self.copied_blocks, self.extended_tables, self.extended_block_ids, self.decode_leaves, self.decode_joins
+        )
+        if len(self.copied_blocks) % 8:
+            raise ValueError(f"{len(self.copied_blocks)} bytes of copied_blocks; a pair takes 8")
         if len(self.extended_tables) != len(self.extended_block_ids):
             raise ValueError(
                 f"{len(self.extended_tables)} bytes of tables, {len(self.extended_block_ids)} of block ids"

@@ -7,10 +7,13 @@ in other steps, beside other requests and from kept states.
 import torch
 from torch.nn.functional import silu
 
-from paged_serve.workers.backends.cuda.recurrences import CudaRecurrences
+from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences
+from paged_serve.workers.backends.cuda.recurrences import CudaRecurrences, CudaSelectiveScan
 from paged_serve.workers.backends.torch.recurrences import TorchRecurrences
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kv.state_rows import StateRows
-from paged_serve.workers.layers.recurrent.weights import GatedNorm
+from paged_serve.workers.layers.recurrent.weights import GatedNorm, PartNorms
 
 from ..workers.portable_numbers import assert_same_bits, normals
 from ..workers.recurrent.schedules import at_once, mixed, one_by_one
@@ -46,6 +49,20 @@ def _check_states(layer, requests, found):
 
     requests.computed(run, states, at_once(requests.lengths()))
     torch.testing.assert_close(found.blocks.cpu(), states, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def check_states_have_the_bits_of_the_cpu(launcher, layer, dtype, lengths=(37, 3)):
+    """Only sums over a state have another order than in csrc/cpu. Does nothing if its kernels are not built."""
+    if (library := cpu.best_library()) is None:
+        return
+    pool, requests = cpu.Pool(library, [-1]), requests_of(layer, dtype, lengths)
+    requests.inputs[1][1].mul_(64)  # steps so long that decays are the least powers
+    states, recurrences = States(launcher, layer, requests, dtype), CpuRecurrences(pool, Buffers())
+    states.computed(at_once(lengths))
+    expected = torch.full_like(states.blocks, torch.nan, device="cpu")
+    requests.computed(lambda *arguments: layer.run(recurrences, *arguments), expected, at_once(lengths))
+    pool.close()
+    assert_same_bits(states.blocks.cpu(), expected)
 
 
 def _assert_all_same(found, expected):
@@ -125,6 +142,20 @@ def check_sigmoid_gate(launcher, dtype, rows, size, is_silu, device="cpu"):
     torch.testing.assert_close(inner_of(guarded).double(), exact, rtol=TOLERANCES[dtype], atol=1e-6)
 
 
+def check_norm_parts(launcher, dtype, rows, steps, state_size, device="cpu"):
+    """Each part of a row is normalised alone, with its own weights; rows of the input are strided."""
+    sizes = (steps, state_size, state_size)
+    norms = PartNorms(steps, state_size, normals((sum(sizes),), 1).to(device), 1e-5)
+    wide = normals((rows, sum(sizes) + 3), steps).to(dtype)
+    wide[0] /= 1024  # so small that eps counts
+    parts = zip(wide[:, 3:].double().split(sizes, 1), norms.weight.cpu().double().split(sizes), strict=True)
+    exact = torch.cat([x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt() * weight for x, weight in parts], 1)
+    selective = CudaSelectiveScan(launcher)
+    found = selective.normed_parts(norms, wide.to(device)[:, 3:]).cpu()
+    torch.testing.assert_close(found.double(), exact, rtol=TOLERANCES[dtype], atol=1e-6)
+    assert_same_bits(selective.normed_parts(norms, wide[-1:].to(device)[:, 3:]).cpu(), found[-1:])
+
+
 def check_recurrent(launcher, device="cpu"):
     """All checks in small cases, which must detect a bug planted anywhere."""
     for name in ("mamba", "short convolution"):
@@ -136,7 +167,10 @@ def check_recurrent(launcher, device="cpu"):
         check_layer(launcher, LAYERS[name], BF16, (37, 1, 3))
         check_a_start_from_a_kept_state(launcher, LAYERS[name], BF16)
         check_padding(launcher, LAYERS[name], BF16)
+        if "gated" not in name:
+            check_states_have_the_bits_of_the_cpu(launcher, LAYERS[name], BF16)
     check_gated_norm(launcher, BF16, 3, 600, 300, False, device)
     check_gated_norm(launcher, BF16, 3, 70, 70, True, device)
+    check_norm_parts(launcher, BF16, 3, 150, 24, device)
     for is_silu in (False, True):
         check_sigmoid_gate(launcher, BF16, 3, 277, is_silu, device)

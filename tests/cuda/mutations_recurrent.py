@@ -3,7 +3,8 @@
 (file, a text that occurs once, its replacement, the effect)
 """
 
-SCAN = "recurrent/scan.cuh"
+SCAN, ROWS, GATES = "recurrent/scan.cuh", "recurrent/state_rows.cuh", "recurrent/gates.cuh"
+MAMBA1, PARTS = "recurrent/mamba1_scan.cu", "recurrent/norm_parts.cu"
 CONV, MAMBA2, DELTA = "recurrent/causal_conv.cu", "recurrent/mamba2_scan.cu", "recurrent/gated_delta.cu"
 NORM, GATE = "recurrent/gated_norm.cu", "recurrent/sigmoid_gate.cu"
 
@@ -26,9 +27,112 @@ MUTATIONS = [
     (CONV, "low = middle;\n", "low = high;\n", "the row of a span is wrong"),
     (CONV, "if (number >= p.channels) return;", "", "channels beyond the last"),
     (CONV, "min(from + p.span, p.tokens)", "from + 1", "one token of each span"),
+    # Rows and their states.
+    (ROWS, "start = kv_len - (end - first);", "start = 0;", "every chunk is the first"),
+    (ROWS, "if (kv_len == 0) end = first;", "", "rows that pad a batch have a token"),
+    (ROWS, "return start + token - first;", "return start;", "every token has the first one's position"),
+    (ROWS, "token + 1 == end || ", "", "the state of an unfinished block is not kept"),
+    (ROWS, " || (position(token) + 1) % rows.block_size == 0", "", "the states of full blocks are not kept"),
+    (ROWS, "(position(token) + 1) % rows", "position(token) % rows", "the states of full blocks, one token late"),
+    (ROWS, "int64_t(row) * rows.table_stride + ", "", "the first row's blocks for all"),
+    (ROWS, "position / rows.block_size]", "0]", "a row's first block for all"),
+    (ROWS, "block * rows.block_stride;", "block;", "blocks a byte apart"),
+    (ROWS, "start > 0 ? state_at(start - 1) : nullptr", "nullptr", "every step starts from zeros"),
+    (
+        ROWS,
+        "start > 0 ? state_at(start - 1)",
+        "start > 0 ? state_at(start)",
+        "the source of a block's first token is its own",
+    ),
+    (
+        ROWS,
+        "start > 0 ? state_at(start - 1) : nullptr",
+        "state_at(max(0, start - 1))",
+        "position 0 starts from what is there",
+    ),
+    # Gates and decays.
+    (GATES, "series = fmaf(series, square, 2.f / 11);", "", "a term of the series is left out"),
+    (GATES, "series = fmaf(series, square, 2.f / 3);", "", "a larger term of the series"),
+    (GATES, "u / (2.f + u)", "u / (1.f + u)", "another argument of the series"),
+    (GATES, "(x < 0.f ? 0.f : x) + log", "log", "softplus of negative numbers alone"),
+    (GATES, "exponential(-fabsf(x))", "exponential(x)", "log(1 + u) beyond u = 1"),
+    (GATES, "x / (1.f + exponential(-x))", "1.f / (1.f + exponential(-x))", "the sigmoid for silu"),
     # Scans.
+    (
+        SCAN,
+        "(chains[0] + chains[1]) + (chains[2] + chains[3])",
+        "(chains[0] + chains[1]) + chains[2]",
+        "a chain is left out",
+    ),
+    (SCAN, "sum += __shfl_xor_sync(ALL_LANES, sum, WARP_OUTPUTS);", "", "the lanes 8 apart are left out"),
+    (
+        SCAN,
+        "return sum + __shfl_xor_sync(ALL_LANES, sum, 2 * WARP_OUTPUTS);",
+        "return sum;",
+        "the lanes 16 apart are left out",
+    ),
+    (SCAN, "number < output.outputs ? to_float", "true ? to_float", "inputs beyond the last output"),
+    (SCAN, "i / BLOCK_OUTPUTS * stride + number", "number", "the first token's inputs for all"),
+    (SCAN, "return part == 0 && number < outputs;", "return part == 0;", "results beyond the last"),
+    (SCAN, "return number < padded_outputs(outputs);", "return true;", "states beyond the last column"),
+    (SCAN, "column * DEPTH + number % COLUMN;", "column * DEPTH;", "all outputs of a column have one state"),
+    (SCAN, "number / COLUMN * COLUMN;", "0;", "all columns of a head have one state"),
+    (SCAN, "int64_t(head) * padded_outputs(outputs)", "int64_t(head) * outputs", "heads with padded states overlap"),
+    (SCAN, "four[j] = 0.f;", "four[j] = 1.f;", "position 0 starts from ones"),
+    (
+        SCAN,
+        "    __syncthreads();  // all threads are done with the inputs before\n",
+        "",
+        "inputs are overwritten while they are read",
+    ),
+    (
+        SCAN,
+        "    stage(first, count);\n    __syncthreads();\n",
+        "    stage(first, count);\n",
+        "inputs are read before they are there",
+    ),
+    (SCAN, "step(state, first + i, i);", "step(state, first + i, 0);", "the first of staged tokens for all"),
+    (SCAN, "first += TOKENS", "first += TOKENS - 1", "tokens are computed twice"),
+    (
+        SCAN,
+        "row.state_at(row.position(first + i))",
+        "row.state_at(row.position(row.end - 1))",
+        "all states in the last block",
+    ),
     (SCAN, "i * 16 + part * 4 + j; n < DEPTH", "i * 16 + part * 4 + j; true", "numbers beyond the last"),
     (SCAN, "head(blockIdx.x / slices_of(of_head))", "head(0)", "the first head for all"),
+    # Mamba 1.
+    (MAMBA1, "exponent < -126.f ? -126.f : exponent", "exponent", "powers below the least of the polynomial"),
+    (MAMBA1, "power_of_two(", "exponential(", "another base of decays"),
+    (
+        MAMBA1,
+        "output.load(held[i], a, i);",
+        "output.load(held[i], a, 0);",
+        "the first group's rates for all, held",
+    ),
+    (MAMBA1, "output.load(held[0], a, i);", "output.load(held[0], a, 0);", "the first group's rates for all, read"),
+    (MAMBA1, "DEPTH ? to_float(b[at + DEPTH])", "DEPTH ? to_float(b[at])", "b for c"),
+    (MAMBA1, "i / PADDED * p.b_stride + n", "n", "the first token's b and c for all"),
+    (MAMBA1, "softplus(steps[i] + p.dt_bias[number])", "softplus(steps[i])", "no bias of steps"),
+    (MAMBA1, "+ p.dt_bias[number]", "+ p.dt_bias[0]", "the first channel's bias for all"),
+    (MAMBA1, "+ token * p.dt_stride, p.dt_stride", "+ token * p.dt_stride, p.x_stride", "steps taken to be adjacent"),
+    (MAMBA1, "output.writes() ? p.d[output.number]", "output.writes() ? p.d[0]", "the first channel's d for all"),
+    (MAMBA1, "fmaf(x, d, sum_of(chains))", "sum_of(chains)", "no input beside the state"),
+    (MAMBA1, "input = x * dt;", "input = x;", "inputs without their steps"),
+    (
+        MAMBA1,
+        "fmaf(decay_of(dt, rate[j]), state[i][j], input * b[j])",
+        "fmaf(input, b[j], state[i][j])",
+        "nothing decays",
+    ),
+    (MAMBA1, "token * p.y_stride;", "token * p.dt_stride;", "results in other places"),
+    # The norms of its parts.
+    (PARTS, "part ? p.steps + (part - 1) * p.state_size : 0", "part ? p.steps : 0", "the second part twice"),
+    (PARTS, "part ? p.state_size : p.steps", "p.steps", "all parts are as long as the first"),
+    (PARTS, "/ size + p.eps)", "/ size)", "eps left out"),
+    (PARTS, "p.weight[first + at]", "p.weight[at]", "the first part's weights for all"),
+    (PARTS, "blockIdx.x * p.x_stride", "blockIdx.x * p.y_stride", "rows taken to be adjacent"),
+    (PARTS, "size; at += THREADS) squares = ", "size; at += size) squares = ", "one element of each thread"),
     # Mamba 2.
     (MAMBA2, "output.head / (p.heads / p.groups) * DEPTH", "0", "the first group for all"),
     (MAMBA2, "b + int64_t(p.groups) * DEPTH", "b", "b for c"),

@@ -40,12 +40,17 @@ LIMITS = {
     "clamped_gate": Limits(40),  # 256 threads: 6
     "combine_experts": Limits(56),  # 256 threads: 4
     "expert_product": Limits(128, TENSOR_CORES),  # 128 threads: 4
-    "gated_delta": Limits(216),  # 128 threads: 2 with keys of 512; of 128: 4
+    "gated_delta": Limits(224),  # 128 threads: 2 with keys of 512; of 128: 4
     "gated_norm": Limits(64),  # 512 threads: 2
     "join_experts": Limits(48),  # 256 threads: 5
     "latent_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
     "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
+    "lora_expand": Limits(64),  # 128 threads: 8
+    "lora_look_up": Limits(40),  # 128 threads: 12
+    "lora_shrink": Limits(96),  # 128 threads: 5
+    "mamba1_scan": Limits(248),  # 128 threads: 2 with more than 128 numbers per channel; with 16: 6
     "mamba2_scan": Limits(232),  # 128 threads: 2 with states of 512; of 128: 5
+    "norm_parts": Limits(40),  # 128 threads: 12
     "place_experts": Limits(32),  # 256 threads: 8
     "paged_attention": Limits(255, TENSOR_CORES),  # also limited by variant, see below
     "quantize_rows": Limits(40),  # 512 threads: 3

@@ -12,10 +12,14 @@ from paged_serve.workers.layers.recurrent.weights import CausalConv
 
 from ..workers.portable_numbers import normals
 from ..workers.recurrent.schedules import Requests
-from ..workers.recurrent.test_scans import GatedDeltaLayer, Mamba2Layer
+from ..workers.recurrent.test_scans import GatedDeltaLayer, Mamba1Layer, Mamba2Layer
 from .executors import device_of
 
 LAYERS = {
+    "mamba 1": Mamba1Layer(160, 16),
+    "mamba 1, no whole columns": Mamba1Layer(71, 24),
+    "mamba 1, decays read for each token": Mamba1Layer(20, 136),
+    "mamba 1, a large state": Mamba1Layer(40, 296),
     "mamba 2": Mamba2Layer(4, 64, 2, 128),
     "mamba 2, one group": Mamba2Layer(3, 48, 1, 16, (0.01, 0.5)),
     "mamba 2, no whole columns": Mamba2Layer(4, 20, 2, 24, (0.05, 0.3)),
@@ -26,7 +30,12 @@ LAYERS = {
 }
 
 
-IN_CHECK = ("mamba 2, no whole columns", "gated delta, no whole columns")
+IN_CHECK = (
+    "mamba 1, no whole columns",
+    "mamba 1, decays read for each token",
+    "mamba 2, no whole columns",
+    "gated delta, no whole columns",
+)
 
 
 class Convolution:
@@ -105,7 +114,7 @@ def on_device(layer, device):
     """A copy of `layer` with its weights on the device."""
     moved = type(layer).__new__(type(layer))
     moved.__dict__ |= layer.__dict__
-    tensors = {field.name: getattr(layer.weights, field.name) for field in fields(layer.weights)}
+    tensors = {field.name: getattr(layer.weights, field.name) for field in fields(layer.weights) if field.init}
     on = {name: each.to(device) for name, each in tensors.items() if isinstance(each, torch.Tensor)}
     moved.weights = replace(layer.weights, **on)
     return moved

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+import torch
 
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backends.cuda.backend import CudaBackend
@@ -14,6 +15,7 @@ from paged_serve.workers.process.rank import DEMO_MODEL
 from paged_serve.workers.runner.model_runner import ModelRunner
 from paged_serve.workers.sampling.custom_sampling import with_processors
 
+from ..workers.checkpoints import write_checkpoint
 from ..workers.speculation.workloads import TOKENIZER, TOKENS_OF_GRAMMARS, Bench, played_alike
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
@@ -47,6 +49,15 @@ def loaded(folder: str):
 
 def test_a_workload_keeps_its_bytes(tmp_path):
     bench = Bench(loaded(write_tiny_model(tmp_path)), new_runner=new_runner)
+    assert played_alike(bench, SEED, most_requests=2).drafts["accepted"] > 5
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("variant", ["lfm2", "granite4", "qwen3-next", "falcon-h1"])
+def test_recurrent_layers_keep_their_bytes(variant, tmp_path):
+    write_checkpoint(variant, tmp_path, torch.bfloat16)
+    bench = Bench(loaded(str(tmp_path)), new_runner=new_runner)
     assert played_alike(bench, SEED, most_requests=2).drafts["accepted"] > 5
 
 

@@ -9,6 +9,7 @@ from .checks_recurrent import (
     check_a_start_from_a_kept_state,
     check_gated_norm,
     check_layer,
+    check_norm_parts,
     check_padding,
     check_recurrent,
     check_sigmoid_gate,
@@ -56,6 +57,13 @@ def test_kept_states_and_padding_are_as_the_cache_wants_them(launcher, device, n
 def test_each_group_is_normalised_alone(launcher, device, sizes, dtype, gates_last):
     check_gated_norm(launcher, dtype, 5, *sizes, gates_last, device)
     check_sigmoid_gate(launcher, dtype, 5, sizes[0], gates_last, device)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+@pytest.mark.parametrize("sizes", [(6, 24), (48, 8), (160, 16), (512, 264)], ids=str)
+def test_each_part_of_a_projection_of_mamba_1_is_normalised_alone(launcher, device, sizes, dtype):
+    check_norm_parts(launcher, dtype, 5, *sizes, device)
 
 
 def test_states_of_another_dtype_are_refused(launcher, device):

@@ -25,14 +25,22 @@ from .test_kernel_list import RecordingLauncher
 VARIANTS = {
     "mamba2": torch.bfloat16,  # no attention and no feed-forward
     "mamba2-biased": torch.float16,  # convolutions without biases, limits of steps
+    "mamba": torch.bfloat16,
+    "mamba-biased": torch.bfloat16,  # convolutions without biases
+    "falcon-mamba": torch.float16,  # norms without weights
+    "jamba": torch.bfloat16,  # norms with weights, attention without rotation, experts
+    "jamba-dense": torch.float16,
     "lfm2": torch.bfloat16,
     "lfm2-moe": torch.bfloat16,
     "granite4": torch.bfloat16,  # a block of 432 tokens
     "qwen3-next": torch.bfloat16,  # gated delta nets, gates of attention
+    "granite4-dense": torch.bfloat16,
+    "bamba": torch.bfloat16,
     "nemotron-h": torch.bfloat16,  # layers of one part
+    "nemotron-h-dense": torch.bfloat16,
 }
 IN_CI = ("mamba2",)
-GRAPHS = ("lfm2-moe", "granite4", "qwen3-next", "nemotron-h")
+GRAPHS = ("mamba", "falcon-mamba", "jamba", "lfm2-moe", "granite4", "qwen3-next", "nemotron-h")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def _usual_error(logits, exact):
     return float((logits - exact).norm(dim=1).median())
 
 
-@pytest.mark.parametrize("variant", ["mamba2", *(pytest.param(name, marks=pytest.mark.nightly) for name in GRAPHS)])
+@pytest.mark.parametrize("variant", [*IN_CI, *(pytest.param(name, marks=pytest.mark.nightly) for name in GRAPHS)])
 def test_a_replayed_decode_step_with_padding_has_the_bits_of_steps_without(tmp_path, variant):
     write_checkpoint(variant, tmp_path, torch.bfloat16)
     device = EmulatedDevice()

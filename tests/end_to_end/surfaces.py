@@ -34,6 +34,7 @@ OPTIONS = {
 }
 PARAMS = SamplingParams(max_tokens=60, temperature=1.0, seed=3, logprobs=0, ignore_eos=True)
 ATTEMPTS = 5  # on a busy machine a kill may come late
+START_S = 300.0  # on a busy machine four ranks take minutes
 IN_PROMPT, IN_DECODE = 8 * STEP_TOKENS, 20  # tokens computed at the time of the kill
 
 
@@ -181,6 +182,6 @@ def serving_on(name: str, model: str, ranks: int, temporary: Path) -> Iterator[S
     options = [word for name, value in named.items() for word in (f"--{name}", str(value))]
     named_model = ("--model", model, "--served-model-name", "demo", "--tp", str(ranks))
     with closing(ServerProcess(temporary, *named_model, *options, "--no-standby-workers")) as server:
-        server.wait_ready()
+        server.wait_ready(START_S)
         with closing(OverHTTP(server) if name == "HTTP" else OverZeroMQ(server)) as surface:
             yield surface

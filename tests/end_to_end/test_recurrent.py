@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -26,7 +26,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def start(tmp_path_factory):
+    """Starts a server of the model; all are closed at the end."""
     folder = tmp_path_factory.mktemp("lfm2")
     write_tiny_lfm2(folder, max_position_embeddings=1400, vocab_size=VOCAB_SIZE)
     options = (
@@ -45,12 +46,19 @@ def server(tmp_path_factory):
         "--tp",
         "2",
     )
-    running = ServerProcess(tmp_path_factory.mktemp("t"), *options)
-    try:
-        running.wait_ready()
-        yield running
-    finally:
-        running.close()
+    with ExitStack() as stack:
+
+        def start(*more: str) -> ServerProcess:
+            running = stack.enter_context(closing(ServerProcess(tmp_path_factory.mktemp("t"), *options, *more)))
+            running.wait_ready()
+            return running
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def server(start):
+    return start()
 
 
 @pytest.mark.timeout(300)
@@ -63,6 +71,20 @@ def test_a_stream_goes_on_with_the_same_bytes_after_a_workers_death(server):
     assert len(rest) > 1, "the stream had ended before the kill"
     assert first + "".join(rest) == undisturbed
     assert server.complete(**LONG) == undisturbed, "from the prefix cache"
+
+
+@pytest.mark.timeout(300)
+def test_drafts_change_no_byte_though_a_worker_and_the_core_are_killed(server, start):
+    expected = server.complete(**LONG)
+    with closing(start("--speculative", "ngram")) as speculating:
+        for child in ("worker", "engine-core"):
+            stream = speculating.stream(**LONG)
+            first = next(stream)
+            speculating.children()[child].kill()
+            rest = list(stream)
+            assert len(rest) > 1, "the stream had ended before the kill"
+            assert first + "".join(rest) == expected
+        assert speculating.complete(**LONG) == expected, "from the prefix cache"
 
 
 def test_a_repeated_prompt_starts_from_a_checkpoint(server):

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from paged_serve import LLM, SamplingParams
+from paged_serve.frontend.config.model_folder import demo_model_folder
 
+from ..workers.tiny_lfm2 import write_tiny_lfm2
 from .serving import serving
 
 TALE = "The fox had a red tail. The fox had a long nose. " * 5
@@ -49,11 +51,23 @@ def accepted(server):
     return float(re.search(r"^paged:spec_decode_num_accepted_tokens_total\S* (\S+)", server.metrics(), re.MULTILINE)[1])
 
 
-@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.nightly)])
-def test_answers_are_those_without_drafts_while_processes_are_killed(ranks):
-    with serving("--max-num-seqs", "4") as server:
+def model_of(name, folder):
+    """Options for the demo model, or for one with recurrent layers and the same tokenizer."""
+    if name == "demo":
+        return ()
+    write_tiny_lfm2(folder, max_position_embeddings=1400, vocab_size=1024)
+    return "--model", str(folder), "--tokenizer", str(demo_model_folder())
+
+
+NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in (("demo", "2"), ("lfm2", "1"), ("lfm2", "2"))]
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("demo", "1"), *NIGHTLY])
+def test_answers_are_those_without_drafts_while_processes_are_killed(model, ranks, tmp_path):
+    options = ("--max-num-seqs", "4", *model_of(model, tmp_path))
+    with serving(*options) as server:
         expected = complete_all(server)
-    with serving("--max-num-seqs", "4", "--speculative", "ngram", "--tp", ranks) as server:
+    with serving(*options, "--speculative", "ngram", "--tp", ranks) as server:
         assert complete_all(server) == expected
         assert accepted(server) > 0  # how many depends on the measured step times
         for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
@@ -63,8 +77,8 @@ def test_answers_are_those_without_drafts_while_processes_are_killed(ranks):
 def test_offline_answers_are_those_without_drafts():
     params = [SamplingParams(temperature=t, seed=7, max_tokens=40, logprobs=1) for t in (0.0, 0.0, 0.7, 1.0)]
     found = []
-    for method in ("off", "ngram"):
+    for method in ("off", "ngram", "suffix"):
         with LLM(speculative=method) as llm:
             outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
             found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]

@@ -16,6 +16,7 @@ from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,
     KVEventsConfig,
+    LoraConfig,
     SchedulerConfig,
     SpeculationConfig,
 )
@@ -25,6 +26,7 @@ from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
     RequestRejected,
 )
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.messages.worker import KVGroup
@@ -53,6 +55,7 @@ class Driver:
         num_drafts=0,
         accuracy=0.7,
         draft_policy=None,
+        max_loras=0,
         **scheduler,
     ):
         self.config = Config(
@@ -60,6 +63,7 @@ class Driver:
             kv_events=KVEventsConfig(kv_events),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
             speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else SpeculationConfig(),
+            lora=LoraConfig(max_loras),
         )
         pooling = PoolingFacts() if pooling is None else pooling
         groups = tuple(each if isinstance(each, KVGroup) else KVGroup(each) for each in windows)
@@ -79,6 +83,10 @@ class Driver:
             needs_whole_prompt=pooling.needs_whole_prompt,
             drafter=FakeDrafter(random.Random(7), accuracy, vocab_size),
         )
+        self.digests = {}  # by place
+        self.worker.digest_at = lambda place: self.digests[place] if place else ""
+        self.loads = []  # sent and not answered
+        self.loads_at_once = True
         self.plans = deque()  # sent and not executed yet
         self.answers = deque()
         self.sent = []  # every plan
@@ -108,6 +116,7 @@ class Driver:
         ttl=0.0,
         isolation_tokens=0,
         pooling=None,
+        adapter=None,
         **params,
     ):
         """Returns the request's id; `prompt` is a list of token ids or a length."""
@@ -129,6 +138,7 @@ class Driver:
             ttl,
             isolation_tokens,
             pooling,
+            adapter,
         )
         self.take(self.engine.add_request(client, request, self.now))
         check_invariants(self.engine)
@@ -138,7 +148,27 @@ class Driver:
         self.take(self.engine.abort(client, AbortRequests(stream_ids, reason), self.now))
         check_invariants(self.engine)
 
+    def send_loads(self):
+        for load in self.engine.take_loads():
+            self.digests.pop(load.place, None)
+            self.loads.append(load)
+        check_invariants(self.engine)
+
+    def finish_load(self, error="", num_ranks=1, rank=0, load=None):
+        """All ranks but the last leave the load unanswered."""
+        load = load or self.loads[0]
+        if rank == num_ranks - 1:
+            self.loads.remove(load)
+            if not error:
+                self.digests[load.place] = load.adapter.digest
+        answer = AdapterLoaded(rank, load.place, load.adapter.digest, 1000, error)
+        self.take(self.engine.adapter_loaded(answer, num_ranks, self.now))
+        check_invariants(self.engine)
+
     def plan(self):
+        self.send_loads()
+        while self.loads and self.loads_at_once:
+            self.finish_load()
         plan = self.engine.plan(self.now)
         if plan is not None:
             self.plans.append(plan)

@@ -10,6 +10,7 @@ from paged_serve.frontend.client.pooling import PoolingAnswer
 from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import RequestTimes, SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
@@ -145,6 +146,7 @@ class FakeEngine:
     limits: Welcome = LIMITS
     stats: SchedulerStats | None = STATS
     requests: list[FakeRequest] = field(default_factory=list)
+    adapters: list[Adapter | None] = field(default_factory=list)  # of the requests
     pooled: list[FakePooling] = field(default_factory=list)
     refusals: list[PagedServeError] = field(default_factory=list)  # of pooling requests, in order
 
@@ -164,7 +166,9 @@ class FakeEngine:
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> FakeRequest:
+        self.adapters.append(adapter)
         request = FakeRequest(
             list(prompt_token_ids),
             sampling_params,

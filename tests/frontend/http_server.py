@@ -9,12 +9,13 @@ import httpx
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from paged_serve.frontend.adapters.folders import with_adapters
 from paged_serve.frontend.admission import Admission
 from paged_serve.frontend.http.exchange.exchange import Exchange
 from paged_serve.frontend.http.routes.router import make_routers
 from paged_serve.frontend.http.server.app import Application
 from paged_serve.frontend.http.service import TextSide
-from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ServerConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, LoraConfig, ModelConfig, ServerConfig
 from paged_serve.protocol.messages.engine_core import Welcome
 
 from .fake_engine import LIMITS, FakeEngine
@@ -50,13 +51,17 @@ class Server:
     text: str = "hello"
     options: dict[str, object] = field(default_factory=dict)
     cache: CacheConfig = field(default_factory=CacheConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    plugins: tuple[str, ...] = ()
+    run_dir: str = ""
     ends: bool = True  # whether EOS follows the text; otherwise the output ends by length
     limits: Welcome = LIMITS
 
     def __post_init__(self) -> None:
-        model, server = ModelConfig(model=str(self.folder)), ServerConfig(**self.options)
-        config = Config(model=model, cache=self.cache, server=server)
-        text = TextSide.load(config)
+        model = ModelConfig(model=str(self.folder), plugins=self.plugins)
+        server = ServerConfig(**self.options)
+        config = with_adapters(Config(model=model, cache=self.cache, server=server, lora=self.lora))
+        text = TextSide.load(config, self.run_dir)
         self.tokenizer = text.tokenizer
         eos = self.tokenizer.token_id("<|end|>") if self.ends else None
         self.engine = FakeEngine([self.tokenizer.encode(self.text)], eos, limits=self.limits)

@@ -10,10 +10,9 @@ from msgspec import inspect
 
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
 from paged_serve.protocol.messages.pooling_params import Pooled
-from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, Xtc
+from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import (
     Chunk,
     KVGroup,
@@ -87,6 +86,7 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
     elif cls is SchedulerOutput:
         values |= {"extended_tables": column(rng, rows), "extended_block_ids": column(rng, rows)}
+        values |= {"copied_blocks": column(rng, 2 * k)}
     elif cls is KVGroup:
         kinds = {"window": 0, "attention_chunk": 0, "is_state": False}
         kinds.pop(rng.choice(tuple(kinds)))
@@ -120,10 +120,12 @@ def value_of(info: Any, rng: random.Random) -> Any:
             low = info.ge if info.ge is not None else info.gt
             return rng.uniform(low, min(info.le, low + 1000)) if low is not None else rng.uniform(-1e9, 1e9)
         case inspect.StrType():
-            if info.pattern is not None:  # the pattern of a header's value, a name or a path
-                words = ["".join(rng.choices("!09AZaz~", k=rng.randint(1, 20))), *PATTERNED]
+            if info.pattern is not None:  # the pattern of a header's value, a name, a path or a digest
+                digest = "".join(rng.choices("0123456789abcdef", k=64))
+                words = ["".join(rng.choices("!09AZaz~", k=rng.randint(1, 20))), digest, *PATTERNED]
+                words = [word for word in words if len(word) <= (info.max_length or len(word))]
                 return rng.choice([word for word in words if re.search(info.pattern, word)])
-            return text(rng, info.max_length or 20)
+            return text(rng, info.max_length or 20) or "a" * (info.min_length or 0)
         case inspect.BytesType():
             return column(rng, rng.randint(0, 5))
         case inspect.VarTupleType():

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
-from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
+from paged_serve.engine_core.engine.engine import EngineCore
+from paged_serve.engine_core.engine.outputs import Outgoing
 from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.scheduling.scheduled_step import ScheduledStep
 from paged_serve.engine_core.simulation.client import SimulatedClient

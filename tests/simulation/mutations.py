@@ -11,11 +11,13 @@ SCHEDULER, POOL, CACHE = (
 ROW_ASSIGNER = "engine_core/scheduling/row_assigner.py"
 PREFIX, GROUP = "engine_core/kv/prefix_cache.py", "engine_core/kv/kv_group.py"
 MESSAGES = "protocol/messages/worker.py"
+TAILS, COPIES = "engine_core/kv/tails.py", "engine_core/kv/block_copies.py"
+FORKS, FAKE_WORKER = "engine_core/requests/forks.py", "engine_core/simulation/fake_workers/fake_worker.py"
 SPECULATION, SPECULATING = "engine_core/scheduling/speculation.py", "engine_core/requests/speculating.py"
 STEP, VERIFICATIONS = "engine_core/scheduling/scheduled_step.py", "engine_core/engine/verifications.py"
 ENGINE, OUTBOX, DECODE = (
     "engine_core/engine/engine.py",
-    "engine_core/engine/client_outbox.py",
+    "engine_core/engine/clients/client_outbox.py",
     "engine_core/scheduling/decode_set.py",
 )
 HASH, REQUEST, OUTPUTS = "protocol/block_hash.py", "engine_core/requests/request.py", "engine_core/engine/outputs.py"
@@ -30,7 +32,7 @@ POOLING = "engine_core/admission/pooling.py"
 ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
 DISPATCH = "frontend/client/dispatch.py"
-TIERS, LOADING = "engine_core/kv/tiers.py", "engine_core/scheduling/loading.py"
+TIERS, LOADING = "engine_core/kv/tiers/tiers.py", "engine_core/scheduling/loading.py"
 
 MUTATIONS = [
     (
@@ -124,7 +126,7 @@ MUTATIONS = [
         "a sequence reads its own poisoned blocks again",
     ),
     (HASH, ".encode() + cache_salt.encode()", ".encode()", "salts mix"),
-    (CACHE, " - self.pool.num_free_among(shared)", "", "free blocks counted twice"),
+    (CACHE, " - self.pool.num_free_among([*shared, *sources])", "", "free blocks counted twice"),
     (
         RESULTS,
         "if chunk.discarded:\n            if index in bad",
@@ -180,8 +182,8 @@ MUTATIONS = [
     ),
     (
         ENGINE,
-        "            self.scheduler.finish(sequences)\n            self._remove",
-        "            self._remove",
+        "            self.scheduler.finish(sequences)\n            self.endings",
+        "            self.endings",
         "the streams of a dead client continue",
     ),
     (
@@ -273,6 +275,35 @@ MUTATIONS = [
         "an answer to another key about the same prompt is reused",
     ),
     (SESSION, "        self._frames += 1\n", "", "nothing is ever acknowledged"),
+    (TAILS, "            return applied\n", "            return applied + 1\n", "a tail is one token too long"),
+    (TAILS, "return planned if is_known", "return applied if is_known", "a tail's state is that of a later token"),
+    (TAILS, "if end >= sequence.num_tokens:", "if False:", "nothing is left to compute after a tail"),
+    (
+        TAILS,
+        "start = num_blocks * self._block_size\n        return",
+        "start = num_blocks * self._block_size + 1\n        return",
+        "the first token of a tail may differ",
+    ),
+    (COPIES, "        self._pool.share(sources)\n", "", "the source of a copy is evicted early"),
+    (
+        COPIES,
+        "return [self._source_of.get(block, block) for block in blocks]",
+        "return [*blocks]",
+        "a block is copied from one that is still to be copied",
+    ),
+    (
+        FAKE_WORKER,
+        "        self._copy_blocks(unpack_ids(plan.copied_blocks).tolist())\n",
+        "        self._copy_blocks(getattr(plan, 'nothing', []))\n",
+        "blocks are not copied before the forward pass",
+    ),
+    (
+        FORKS,
+        "sequence.num_scheduled == sequence.request.num_shareable_tokens",
+        "sequence.num_scheduled >= sequence.request.num_shareable_tokens",
+        "siblings copy a state that the leader has left behind",
+    ),
+    (FORKS, "            request.fork = None\n", "            pass\n", "siblings copy a state after its step"),
     (
         POOLING,
         "pooling.task in PER_TOKEN or self.needs_whole_prompt",

@@ -219,7 +219,7 @@ BLOCKS: dict[str, Format] = {"fp8-128": block_fp8(128, 128), "fp8-16": block_fp8
 def write_quantized(source: Path, folder: Path, name: str) -> None:
     """Write the model of `source`, quantized as `name`, to `folder`, and its dequantized values to `folder`-float."""
     how, tensors = (FORMATS | BLOCKS)[name], load_file(source / "model.safetensors")
-    quantized, floats = {}, {}
+    quantized, floats = dict[str, Tensor](), dict[str, Tensor]()
     for tensor_name, tensor in tensors.items():
         module, _, kind = tensor_name.rpartition(".")
         if kind == "weight" and module.endswith("_proj") and not module.endswith(how.ignored or ("nothing",)):
@@ -230,6 +230,21 @@ def write_quantized(source: Path, folder: Path, name: str) -> None:
     config = json.loads((source / "config.json").read_text())
     write_folder(folder, quantized, {**config, "quantization_config": how.config})
     write_folder(folder.with_name(f"{folder.name}-float"), floats, config)
+
+
+def unstack_experts(folder: Path) -> None:
+    """Replace the tensors of experts [experts, in, out] by a matrix for each, as llm-compressor does with Llama 4."""
+    tensors, separate = load_file(folder / "model.safetensors"), dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        experts, _, kind = name.rpartition(".")
+        if kind not in ("gate_up_proj", "down_proj"):
+            separate[name] = tensor
+            continue
+        kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+        for number, matrix in enumerate(tensor):
+            for each, part in zip(kinds, matrix.t().chunk(len(kinds)), strict=True):
+                separate[f"{experts}.{number}.{each}.weight"] = part
+    write_folder(folder, separate, json.loads((folder / "config.json").read_text()))
 
 
 def write_folder(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:

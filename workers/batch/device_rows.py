@@ -5,7 +5,7 @@ The CPU counts as a device too: its steps read the same tensors, which exist in 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from paged_serve.protocol.messages.worker import NewRow, SchedulerOutput
 
-from .input_batch import InputBatch, StepArrays
+from .input_batch import AdapterGroups, InputBatch, StepArrays, adapter_groups
 from .staging import ALIGNMENT, Staging
 
 NO_SLOT = -1  # the slot of padding, whose keys and values are not written
+Adapting = Literal["never", "if any", "always"]  # when steps have AdapterGroups; always: graphs read them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +37,15 @@ class StagedStep:
     kv_lens: Tensor  # [rows] i32; 0 for padding
     slots: Sequence[Tensor]  # for each KV group [tokens] i64; NO_SLOT for padding
     num_decode_rows: int
+    stored_lens: Tensor | None = None  # [rows] i32; None: there are no drafts
+    adapters: AdapterGroups | None = None  # as in InputBatch
+    logit_adapters: AdapterGroups | None = None
 
 
-NUM_STAGED = 7  # arrays besides the slots
-STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 2 * 8 + 2 * 4
+NUM_STAGED = 8  # arrays besides the slots
+STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 2 * 8 + 3 * 4
 STAGED_BYTES_OF_SLOT = 8
+STAGED_BYTES_OF_ADAPTER = 2 * 4 * 4  # of a token, if there are adapters
 STAGED_BYTES_BETWEEN = 4 + NUM_STAGED * ALIGNMENT
 
 
@@ -56,8 +61,10 @@ class DeviceRows:
         device: str,
         steps_in_flight: int,
         num_groups: int = 1,
+        adapters: Adapting = "never",
     ):
         max_blocks = -(-max_len // block_size)
+        self.device = device
         self.last_token = torch.zeros(num_rows, dtype=torch.int64, device=device)
         # A row's tables are contiguous, so that the tables of all groups are gathered at once.
         self.block_tables = torch.zeros((num_rows, num_groups * max_blocks), dtype=torch.int32, device=device)
@@ -67,9 +74,12 @@ class DeviceRows:
         self._gathered: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # number of rows -> (all tables, per KV group)
         self._num_groups = num_groups
         self._max_blocks = max_blocks
+        self._adapting = adapters
         of_token = STAGED_BYTES_OF_TOKEN + num_groups * STAGED_BYTES_OF_SLOT
+        if adapters != "never":
+            of_token += STAGED_BYTES_OF_ADAPTER
         largest = of_token * max(num_rows, max_tokens) + STAGED_BYTES_OF_ROW * num_rows
-        between = STAGED_BYTES_BETWEEN + num_groups * ALIGNMENT
+        between = STAGED_BYTES_BETWEEN + (num_groups + 2) * ALIGNMENT + 2 * 4
         self._steps = Staging(device, largest + between, steps_in_flight)  # graphs read it: it never grows
         self._updates = Staging(device, 1 << 16, steps_in_flight)
         self._places: list[NDArray[np.int64]] = []  # in the flat block tables
@@ -119,12 +129,34 @@ class DeviceRows:
             staged = _padded(arrays, more)
         else:
             of_rows = arrays.rows, arrays.logit_tokens, arrays.sampled_rows, arrays.row_starts, arrays.kv_lens
-            staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots
-        token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, *slots = self._steps.put(staged)
+            stored = () if arrays.stored_lens is None else (arrays.stored_lens,)
+            staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots, *stored
+        groups = self._groups_of(arrays, more)
+        on_device = self._steps.put((*staged, *(table for table, _ in groups)))
+        token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, *rest = on_device
+        slots, rest = rest[: self._num_groups], rest[self._num_groups :]
+        stored_lens = None if arrays.stored_lens is None else rest.pop(0)
+        adapters = [AdapterGroups(table, most) for table, (_, most) in zip(rest, groups, strict=True)]
         num_decode_rows = arrays.num_decode_rows + more
-        return StagedStep(
-            token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, slots, num_decode_rows
-        )
+        by_row = rows, logit_tokens, sampled_rows, row_starts, kv_lens
+        return StagedStep(token_ids, positions, *by_row, slots, num_decode_rows, stored_lens, *adapters)
+
+    def _groups_of(self, arrays: StepArrays, more: int) -> list[tuple[NDArray[np.int32], int]]:
+        """The groups of the tokens and of the logits, with `more` rows of padding; none if the step has no adapters.
+
+        A step of a graph always has groups, as many as there are rows to its kernels.
+        """
+        if self._adapting == "never" or (self._adapting == "if any" and arrays.adapters is None):
+            return []
+        tokens, logits, places = len(arrays.token_ids) + more, len(arrays.logit_tokens) + more, arrays.adapters
+        if places is not None and more:
+            places = np.pad(places, (0, more))
+        of_tokens, count = adapter_groups(places, tokens)
+        if self._adapting == "always" and tokens == arrays.num_decode_rows + more:
+            return [(of_tokens, tokens), (of_tokens, tokens)]
+        if tokens == logits:
+            return [(of_tokens, count), (of_tokens, count)]
+        return [(of_tokens, count), adapter_groups(None if places is None else places[arrays.logit_tokens], logits)]
 
     def batch(self, step: StagedStep, longest: int) -> InputBatch:
         """The inputs of the step, with the tokens that only the device has. It never waits: a graph may contain it."""
@@ -147,7 +179,14 @@ class DeviceRows:
             slots=step.slots,
             logit_tokens=step.logit_tokens,
             num_decode_rows=step.num_decode_rows,
+            adapters=step.adapters,
+            logit_adapters=step.logit_adapters,
+            stored_lens=step.stored_lens,
         )
+
+    def tables_of(self, rows: Tensor) -> Sequence[Tensor]:
+        """The block tables of `rows` [n] i64 in each KV group, [n, max_blocks] i32."""
+        return self.block_tables[rows].view(len(rows), self._num_groups, self._max_blocks).unbind(1)
 
     def _place_of_tables(self, num_rows: int) -> tuple[Tensor, Sequence[Tensor]]:
         tables = self._gathered_tables[:num_rows]

@@ -11,6 +11,20 @@ from paged_serve.protocol.messages.worker import Chunk
 
 from .request_rows import RequestRows
 
+GROUP_ROWS = 16  # the most rows of a group, for which kernels keep sums
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterGroups:
+    """The rows of a product that have a LoRA adapter, in groups with one adapter, so that its weights are read once."""
+
+    table: Tensor  # [1 + 4 * rows] i32, on the device: see adapter_groups
+    most: int  # groups: as many or fewer
+
+    def on_host(self) -> list[tuple[int, list[int]]]:
+        """Each group's adapter and rows."""
+        return groups_in(self.table.cpu().numpy())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputBatch:
@@ -26,6 +40,9 @@ class InputBatch:
     logit_tokens: Tensor  # [logits] i64, indices into tokens
     num_decode_rows: int  # the first rows; each has exactly one token
     token_types: Tensor | None = None  # [tokens] i64, for encoders with token types; None: all are 0
+    adapters: AdapterGroups | None = None  # of the tokens; None: no row has an adapter
+    logit_adapters: AdapterGroups | None = None  # of the hidden states `logit_tokens`, likewise
+    stored_lens: Tensor | None = None  # [rows] i32, kv_lens without drafts; None: there are no drafts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +59,8 @@ class StepArrays:
     sampled_rows: NDArray[np.int64]  # [sampled] rows whose last token is in the step
     logit_tokens: NDArray[np.int64]  # [logits] indices into tokens: of each sampled row its last, or several (drafts)
     num_decode_rows: int  # the first rows, whose tokens the device may know alone
+    adapters: NDArray[np.int32] | None = None  # [tokens] the place of each token's adapter; None: 0 everywhere
+    stored_lens: NDArray[np.int32] | None = None  # [rows], kv_lens without drafts; None: there are no drafts
 
 
 def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> StepArrays:
@@ -75,6 +94,7 @@ def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequ
         sampled_rows=rows[samples],
         logit_tokens=row_starts[1:][samples] - 1,
         num_decode_rows=len(decode_rows),
+        adapters=_adapters(state, token_rows),
     )
 
 
@@ -94,6 +114,7 @@ def _decode_arrays(state: RequestRows, rows: NDArray[np.int64]) -> StepArrays:
         sampled_rows=rows,
         logit_tokens=np.arange(count),
         num_decode_rows=count,
+        adapters=_adapters(state, rows),
     )
 
 
@@ -101,3 +122,45 @@ def _slots(state: RequestRows, rows: NDArray[np.int64], positions: NDArray[np.in
     """The slots in each KV group of the tokens at `positions` of `rows`, both [tokens]."""
     block, offset = np.divmod(positions, state.block_size)
     return [table[rows, block].astype(np.int64) * state.block_size + offset for table in state.block_tables]
+
+
+def _adapters(state: RequestRows, token_rows: NDArray[np.int64]) -> NDArray[np.int32] | None:
+    """The place of each token's adapter; None if there are none."""
+    if not state.has_adapters:
+        return None
+    adapters = state.adapters[token_rows]
+    return adapters if adapters.any() else None
+
+
+def adapter_groups(adapters: NDArray[np.int32] | None, num_rows: int) -> tuple[NDArray[np.int32], int]:
+    """The groups of rows whose adapters are at the places `adapters` [num_rows], and their number.
+
+    In one array [1 + 4 * num_rows]: their number; the place, the first row and the number of rows of each; from
+    1 + 3 * num_rows on, the rows, ordered by place. Rows without an adapter are in none.
+    """
+    table = np.zeros(1 + 4 * num_rows, np.int32)
+    if adapters is None or not num_rows:
+        return table, 0
+    order = np.argsort(adapters, kind="stable")
+    order = order[np.searchsorted(adapters[order], 1) :]
+    if not len(order):
+        return table, 0
+    places = adapters[order]
+    starts = np.flatnonzero(np.diff(places, prepend=0))
+    counts = np.diff(starts, append=len(places))
+    parts = -(-counts // GROUP_ROWS)
+    first = np.repeat(starts, parts) + GROUP_ROWS * (
+        np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    )
+    ends = np.minimum(first + GROUP_ROWS, np.repeat(starts + counts, parts))
+    table[0] = count = len(first)
+    table[1 : 1 + 3 * count] = np.stack((places[first], first, ends - first), 1).ravel()
+    table[1 + 3 * num_rows : 1 + 3 * num_rows + len(order)] = order
+    return table, count
+
+
+def groups_in(table: NDArray[np.int32]) -> list[tuple[int, list[int]]]:
+    """Each group of a table of adapter_groups: the place and the rows."""
+    rows = table[1 + 3 * (len(table) // 4) :].tolist()
+    groups = table[1 : 1 + 3 * int(table[0])].reshape(-1, 3).tolist()
+    return [(place, rows[first : first + count]) for place, first, count in groups]

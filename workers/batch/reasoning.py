@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from paged_serve.protocol.messages.thinking import ThinkingBudget
+from paged_serve.protocol.messages.samplers import ThinkingBudget
 
 _NOT_REASONING = -1  # less than any budget
 

@@ -36,6 +36,8 @@ class RequestRows:
         self._tables = np.zeros((num_rows * num_groups, -(-max_len // block_size)), np.int32)
         self.block_tables = [self._tables[group::num_groups] for group in range(num_groups)]  # [rows, max_blocks] each
         self.num_blocks = np.zeros(num_rows * num_groups, np.int64)  # by table
+        self.adapters = np.zeros(num_rows, np.int32)  # the place of the row's LoRA adapter; 0: none
+        self.has_adapters = False  # whether a row has had one
         self.pools = np.zeros(num_rows, np.bool_)  # the row produces a vector and samples nothing
         self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, besides the prompt token itself
         self.sampling = SamplingColumns(num_rows, vocab_size, grammars)
@@ -67,6 +69,8 @@ class RequestRows:
             blocks = np.frombuffer(ids, "<i4")
             self._tables[table, : len(blocks)] = blocks
             self.num_blocks[table] = len(blocks)
+        self.adapters[row] = new.adapter
+        self.has_adapters |= new.adapter > 0
         self.pools[row] = new.pooling_params is not None
         self.prompt_logprobs[row] = new.sampling_params.prompt_logprobs
         self.sampling.reset(row, new.sampling_params, new.seed, token_ids, new.prompt_len, new.eos_token_ids)
@@ -92,6 +96,12 @@ class RequestRows:
         places = self.length[rows]
         self.length[rows] += 1
         self.fill(rows, places, token_ids)
+
+    def append_runs(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Append sampled tokens to rows that may occur several times, with places 0, 1, ... in ascending order."""
+        self.token_ids[rows, self.length[rows] + places] = token_ids
+        self.sampling.append(rows, token_ids)
+        self.length += np.bincount(rows, minlength=len(self.length))
 
     def fill(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Store late tokens at these places of distinct rows, whose lengths already include them."""

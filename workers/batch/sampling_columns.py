@@ -45,6 +45,7 @@ class SamplingColumns:
         self.is_custom = np.zeros(num_rows, np.bool_)  # has any
         self.adjusted = np.zeros(num_rows, np.bool_)  # has any of the parameters below
         self.has_rules = np.zeros(num_rows, np.bool_)  # changes the logits by more than a mask
+        self.has_no_rules = np.ones(num_rows, np.bool_)  # a token depends on its logits, position and seed alone
         self.masks = np.zeros(
             (num_rows, -(-vocab_size // 32)), np.int32
         )  # bit i % 32 of word i / 32: token i is allowed
@@ -95,6 +96,8 @@ class SamplingColumns:
         self._readers[row] = tuple(each.append for each in readers if each is not None)
         self._is_read[row] = bool(self._readers[row])
         self.adjusted[row] = self.has_rules[row] or self.is_masked[row] or self._has_budget[row]
+        # By the parameters: grammars exist on rank 0 only, and all ranks must agree.
+        self.has_no_rules[row] = not (self.adjusted[row] or self.is_custom[row] or params.grammar is not None)
         self._random_block[row] = -1
 
     def _reset_mask(self, row: int, params: SamplingParams, output: list[int]) -> None:
@@ -167,7 +170,11 @@ class SamplingColumns:
         stale = rows[self._random_block[rows] != blocks]
         if len(stale):
             self._fill(stale, blocks[self._random_block[rows] != blocks])
-        return self._random[rows, positions % _BLOCK]
+        numbers: NDArray[np.float64] = self._random[rows, positions % _BLOCK]
+        elsewhere = np.flatnonzero(self._random_block[rows] != blocks)
+        if len(elsewhere):  # a row occurs with positions of two blocks
+            numbers[elsewhere] = uniforms(self.seed[rows[elsewhere]], positions[elsewhere])
+        return numbers
 
     def exclusions(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The probability from which XTC excludes tokens in this step; above 1: it excludes none. All [n]."""

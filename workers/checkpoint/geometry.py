@@ -174,6 +174,10 @@ class Geometry:
         """Bytes of the state of each recurrent layer on one rank."""
         return [kind.state_bytes(tp_size, self.dtype) for kind in self.recurrent if kind is not None]
 
+    def draft_bytes(self, tp_size: int) -> int:
+        """Bytes that one rank keeps of a draft until it is known whether it is accepted, in all recurrent layers."""
+        return sum(kind.draft_bytes(tp_size, self.dtype) for kind in self.recurrent if kind is not None)
+
     @property
     def has_experts(self) -> bool:
         return any(self.experts)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
-from .geometry import Activation, RopeScaling
+from .geometry import Activation
 from .recurrent.multipliers import PartMultipliers
 
 MAX_SIZE = 1 << 24  # more than any model has
@@ -21,23 +20,6 @@ Size = Annotated[int, Meta(ge=-1, le=MAX_SIZE)]  # a value below 1 is reported b
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 MAY_BE_INFINITE = ("time_step_limit",)
-ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
-ROPE_FIELDS = {
-    "factor": "factor",
-    "original_max_position_embeddings": "original_max_positions",
-    "low_freq_factor": "low_freq_factor",
-    "high_freq_factor": "high_freq_factor",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "attention_factor": "attention_factor",
-    "mscale": "mscale",
-    "mscale_all_dim": "mscale_all_dim",
-    "truncate": "truncate",
-    "short_factor": "short_factors",
-    "long_factor": "long_factors",
-}
-
-
 ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped"]] = {
     "silu": "silu",
     "swish": "silu",
@@ -236,67 +218,3 @@ def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
     if own not in DTYPES:
         raise ConfigError(f"the checkpoint's dtype {own!r} is not supported; choose one of {', '.join(DTYPES)}")
     return DTYPES[own]
-
-
-def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = False) -> RopeScaling:
-    """The rotary parameters, from either format; `parameters` replaces those of config.json for some layers.
-
-    `allow_partial`: the family's models may rotate only a part of each head.
-    """
-    if parameters is None:
-        parameters = config.rope_parameters or config.rope_scaling or {}
-    if not isinstance(parameters, dict):
-        raise ConfigError(f"config.json: the rope parameters of a kind of layer are {parameters!r}, not an object")
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind not in ROPE_KINDS:
-        raise ConfigError(f"rope type {kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")
-    known = {ours: parameters[theirs] for theirs, ours in ROPE_FIELDS.items() if parameters.get(theirs) is not None}
-    theta = parameters.get("rope_theta") or config.rope_theta or 10000.0
-    if config.original_max_position_embeddings is not None:
-        known["original_max_positions"] = config.original_max_position_embeddings
-    known.setdefault("original_max_positions", config.max_position_embeddings)
-    if kind in ("linear", "llama3", "yarn") and "factor" not in known:
-        raise ConfigError(f"rope type {kind!r} needs a factor, but config.json has none")
-    rotary_dim = _rotary_dim(config, parameters, allow_partial)
-    try:
-        rope = msgspec.convert({"kind": kind, "theta": theta, "rotary_dim": rotary_dim, **known}, RopeScaling)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"config.json: the rope parameters cannot be used: {error}") from error
-    if kind == "longrope":
-        return _longrope(rope, config, has_factor="factor" in known)
-    return rope
-
-
-def _rotary_dim(config: HFConfig, parameters: dict[str, Any], allow_partial: bool) -> int | None:
-    """The number of rotated elements of a head; None: all."""
-    head_dim = _head_dim(config)
-    stated = (parameters.get("partial_rotary_factor"), config.partial_rotary_factor)
-    partial = next((each for each in stated if each is not None), 1.0)
-    if partial == 1.0 and config.rotary_dim in (None, head_dim):
-        return None
-    spelled = f"partial_rotary_factor={partial}" if config.rotary_dim is None else f"rotary_dim={config.rotary_dim}"
-    if not allow_partial:
-        raise ConfigError(f"config.json: {spelled} is not supported for this family; only whole heads are rotated")
-    found = config.rotary_dim
-    if found is None:
-        found = int(head_dim * partial) if isinstance(partial, int | float) and 0 < partial <= 1 else 0
-    if not 2 <= found <= head_dim or found % 2:
-        raise ConfigError(f"config.json: {spelled} must give an even number of elements from 2 to head_dim={head_dim}")
-    return found
-
-
-def _longrope(rope: RopeScaling, config: HFConfig, *, has_factor: bool) -> RopeScaling:
-    """Derive `factor` if config.json has none. Raises ConfigError unless there is a factor for each rotary pair."""
-    pairs = (rope.rotary_dim or _head_dim(config)) // 2
-    for name, factors in (("short_factor", rope.short_factors), ("long_factor", rope.long_factors)):
-        if len(factors) != pairs:
-            raise ConfigError(f"config.json: {name} has {len(factors)} numbers, but a head has {pairs} rotary pairs")
-    if rope.original_max_positions < 2:
-        raise ConfigError("config.json: longrope needs original_max_position_embeddings of at least 2")
-    if has_factor:
-        return rope
-    return replace(rope, factor=config.max_position_embeddings / rope.original_max_positions)
-
-
-def _head_dim(config: HFConfig) -> int:
-    return config.head_dim or config.hidden_size // config.num_attention_heads

@@ -157,19 +157,37 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         size = path.stat().st_size
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
-            if size < 8 or header_bytes > min(size - 8, MAX_HEADER_BYTES):
-                raise ConfigError(
-                    f"{path} is not a complete safetensors file: its header should take {8 + header_bytes} bytes, but "
-                    f"the file has {size}; download it again"
-                )
-            raw = msgspec.json.decode(file.read(header_bytes), type=dict[str, msgspec.Raw])
-        raw.pop("__metadata__", None)
-        entries = {name: msgspec.json.decode(entry, type=TensorEntry) for name, entry in raw.items()}
+            _check_header_size(path, header_bytes, size)
+            header = file.read(header_bytes)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return _checked_header(path, header, data_bytes=size - 8 - header_bytes)
+
+
+def parse_header(path: Path, contents: bytes | bytearray) -> tuple[dict[str, TensorEntry], int]:
+    """The tensors in `contents`, those of `path`, checked like those of `read_header`, and where their data begins."""
+    header_bytes = int.from_bytes(contents[:8], "little")
+    _check_header_size(path, header_bytes, len(contents))
+    start = 8 + header_bytes
+    return _checked_header(path, bytes(contents[8:start]), len(contents) - start), start
+
+
+def _check_header_size(path: Path, header_bytes: int, size: int) -> None:
+    if size < 8 or header_bytes > min(size - 8, MAX_HEADER_BYTES):
+        raise ConfigError(
+            f"{path} is not a complete safetensors file: its header should take {8 + header_bytes} bytes, but "
+            f"the file has {size}; download it again"
+        )
+
+
+def _checked_header(path: Path, header: bytes, data_bytes: int) -> dict[str, TensorEntry]:
+    try:
+        raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        entries = {name: msgspec.json.decode(entry, type=TensorEntry) for name, entry in raw.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} has a damaged header: {error}") from error
-    _check_offsets(path, entries, data_bytes=size - 8 - header_bytes)
+    _check_offsets(path, entries, data_bytes)
     return entries
 
 

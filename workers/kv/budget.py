@@ -96,6 +96,18 @@ def expert_rows_bytes(geometry: Geometry, max_num_batched_tokens: int) -> int:
     )
 
 
+def draft_inputs_bytes(config: Config, geometry: Geometry, tp_size: int) -> int:
+    """Bytes of one rank's copies of what recurrent layers read at drafts, in the step with the most drafts.
+
+    Copies grow to powers of two tokens.
+    """
+    if config.speculation.method == "off":
+        return 0
+    of_rows = config.scheduler.max_num_seqs * (1 + config.speculation.num_drafts)
+    tokens = min(config.scheduler.max_num_batched_tokens, of_rows)
+    return geometry.draft_bytes(tp_size) * (1 << (tokens - 1).bit_length())
+
+
 def host_budget(free_bytes: int, tp_size: int, reserved_bytes: int = 0) -> int:
     """Bytes for one rank's KV cache; `free_bytes` are shared by all ranks of this machine, each reserves some first.
 
@@ -104,7 +116,8 @@ def host_budget(free_bytes: int, tp_size: int, reserved_bytes: int = 0) -> int:
     free = free_bytes // tp_size - reserved_bytes
     if reserved_bytes and free <= 0:
         raise ConfigError(
-            f"the experts' rows of a step take {reserved_bytes} bytes per rank, but {free_bytes // tp_size} are free; "
+            f"the experts' rows and the drafts of a step take {reserved_bytes} bytes per rank, but "
+            f"{free_bytes // tp_size} are free; "
             "lower max_num_batched_tokens"
         )
     return int(free * SHARE_OF_FREE_MEMORY)

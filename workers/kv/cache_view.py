@@ -26,11 +26,21 @@ class CacheView:
     slots: Tensor  # [tokens] i64 = block_id * block_size + offset of a token's K and V; negative: not written
     longest: int  # an upper bound of kv_lens
     num_decode_rows: int  # the first rows; each has exactly one token
+    stored_lens: Tensor | None = None  # [rows] i32, positions without drafts; None: kv_lens
+    group: int = 0  # the KV group
 
     @property
     def state_rows(self) -> StateRows:
         """The rows of a group of states, which has no slots."""
-        return StateRows(self.block_tables, self.row_starts, self.kv_lens, self.cache.block_size)
+        return StateRows(
+            self.block_tables,
+            self.row_starts,
+            self.kv_lens,
+            self.cache.block_size,
+            self.stored_lens,
+            None if self.stored_lens is None else self.cache.draft_inputs,
+            self.group,
+        )
 
     @classmethod
     def of(cls, batch: InputBatch, cache: KVCache, group: int = 0) -> "CacheView":
@@ -43,4 +53,6 @@ class CacheView:
             slots=batch.slots[group],
             longest=batch.longest,
             num_decode_rows=batch.num_decode_rows,
+            stored_lens=batch.stored_lens,
+            group=group,
         )

@@ -1,7 +1,7 @@
 """The paged KV cache of one rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from paged_serve.protocol.errors import ConfigError
 
 from ..checkpoint.geometry import Geometry
 from ..distributed.huge_pages import allocate
+from .block_copies import copy_blocks, whole_blocks
+from .draft_inputs import DraftInputs
 from .kv_groups import KVGroups
 
 ONE_LAYER = KVGroups.whole(1)
@@ -41,6 +43,8 @@ class KVCache:
     states: Sequence[
         Tensor
     ] = ()  # by layer: [num_blocks, bytes of a state] uint8, or 0 blocks; empty: no layer has one
+    draft_inputs: DraftInputs = field(default_factory=DraftInputs)  # of the last step with drafts, for its states
+    blocks: Sequence[Tensor] = ()  # [num_blocks, integers]: all memory of the blocks, see whole_blocks
 
     @classmethod
     def allocate(
@@ -66,8 +70,8 @@ class KVCache:
         try:
             keys, values, memory = _areas(groups, shape, dtype, device, are_same=bool(geometry.latent))
             coded = dtype == torch.int8
-            scales = _areas(groups, shape[:3], torch.float32, device)[:2] if coded else ((), ())
-            states = _states(groups, sizes, memory, (num_blocks, device))
+            of_scales = _areas(groups, shape[:3], torch.float32, device) if coded else ([], [], None)
+            states, memory = _states(groups, sizes, memory, (num_blocks, device))
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
             each = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
             needed = num_blocks * max(each, _states_end(groups, sizes))
@@ -75,14 +79,20 @@ class KVCache:
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
                 "lower kv_cache_memory_bytes"
             ) from error
-        pairs, none = list(zip(*scales, strict=True)), torch.empty((0, *shape[1:]), dtype=dtype)
+        areas = [*keys, *values] if memory is None else [memory]
+        areas += [*of_scales[0], *of_scales[1]] if of_scales[2] is None else [of_scales[2]]
+        pairs, none = list(zip(*of_scales[:2], strict=True)), torch.empty((0, *shape[1:]), dtype=dtype)
         of_layer = groups.tensor_of_layer
         keys, values = ([none if index < 0 else held[index] for index in of_layer] for held in (keys, values))
         scales_of = [pairs[max(0, index)] for index in of_layer if coded]
-        return cls(keys, values, block_size, scales_of, groups, states)
+        return cls(keys, values, block_size, scales_of, groups, states, blocks=whole_blocks(num_blocks, areas))
 
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None
+
+    def copy_blocks(self, pairs: bytes) -> None:
+        """Copy whole blocks, of any KV group, on the device's current stream; `pairs` as in SchedulerOutput."""
+        copy_blocks(self.blocks, pairs)
 
 
 def _areas(
@@ -108,21 +118,24 @@ def _states_end(groups: KVGroups, sizes: Sequence[int]) -> int:
     return max((at.offset + size for at, size in ends if at is not None), default=0)
 
 
-def _states(groups: KVGroups, sizes: Sequence[int], memory: Tensor | None, place: tuple[int, str]) -> list[Tensor]:
-    """Each layer's states, of `sizes` bytes, as views of `memory`, which keys and values have, or else of their own.
+def _states(
+    groups: KVGroups, sizes: Sequence[int], memory: Tensor | None, place: tuple[int, str]
+) -> tuple[list[Tensor], Tensor | None]:
+    """Each layer's states, of `sizes` bytes, as views of `memory`, which keys and values have, or else of new memory.
 
-    `place`: the number of blocks, and the device.
+    `place`: the number of blocks, and the device. Also returns the memory; None without states.
     """
     if not groups.places:
-        return []
+        return [], memory
     num_blocks, device = place
     if memory is None:
         memory = _empty((num_blocks, _states_end(groups, sizes)), torch.uint8, device)
     blocks = memory.view(num_blocks, -1).view(torch.uint8)
-    return [
+    states = [
         blocks[:0] if at is None else blocks[:, at.offset : at.offset + size]
         for at, size in zip(groups.places, sizes, strict=True)
     ]
+    return states, memory
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:

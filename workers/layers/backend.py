@@ -11,6 +11,7 @@ from ..checkpoint.packed_weight import PackedWeight
 from ..checkpoint.weight_forms import Weight
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.passes import Passes
+from .adapters.ops import AdapterOps
 from .attention import AttentionBackend, LatentHeads, LatentLayer
 from .decode_step import DecodeStep
 from .embedding import Table, TiedTable
@@ -70,6 +71,8 @@ class Backend(Protocol):
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...
+
+    def adapter_ops(self) -> AdapterOps: ...
 
     def attention(self, heads: HeadLayout) -> AttentionBackend: ...
 

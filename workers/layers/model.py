@@ -9,6 +9,7 @@ from ..batch.input_batch import InputBatch
 from ..checkpoint.geometry import Geometry
 from ..kv.kv_cache import KVCache
 from ..pooling.head import PoolingHead
+from .adapters.sites import Adapters
 from .attention import AttentionBackend
 from .backend import Backend
 
@@ -28,6 +29,13 @@ class Model(Protocol):
     def dtype(self) -> torch.dtype: ...
     @property
     def pooling(self) -> PoolingHead: ...
+    @property
+    def adapters(self) -> Adapters | None: ...
+    @property
+    def adapters_bytes(self) -> int:
+        """The most memory that LoRA adapters take, which is reserved for them."""
+        ...
+
     @property
     def attention(self) -> AttentionBackend: ...
     @property

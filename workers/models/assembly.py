@@ -15,6 +15,7 @@ from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import StoredWeight, Weight, with_outputs
 from ..distributed.allocator import release_freed_memory
+from ..layers.adapters.sites import SitePart
 from ..layers.attention import AttentionBackend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import Linear
@@ -70,6 +71,7 @@ class Assembly(LatentReader, BesideReader):
             weights_bytes=self._loaded_bytes,
             quantization=facts,
             pooling=pooling,
+            adapters=self._adapters,
         )
 
     def _final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
@@ -92,17 +94,33 @@ class Assembly(LatentReader, BesideReader):
         (weight,) = self._weights(names.embedding, lambda: [self._vocabulary_table(names.embedding)])
         if geometry.head != "tokens":
             table = backend.table(weight, multiplier=geometry.multipliers.embedding)
-            return VocabularyEmbedding(table, self._group), None
+            return self._adapted_embedding(VocabularyEmbedding(table, self._group)), None
         is_tied = geometry.tie_word_embeddings and not self._has_own_head()
         if is_tied and not self._source.quantizes_head:
             tied = backend.tied_table(weight, geometry.multipliers.embedding)
-            return VocabularyEmbedding(tied, self._group), OutputHead(tied, geometry.vocab_size, self._group)
+            return self._adapted_embedding(VocabularyEmbedding(tied, self._group)), self._output_head(tied)
         table = backend.table(weight, multiplier=geometry.multipliers.embedding)
-        embedding = VocabularyEmbedding(table, self._group)
+        embedding = self._adapted_embedding(VocabularyEmbedding(table, self._group))
         head_name = names.embedding if is_tied else names.output_head
         (matrix,) = self._weights("head", lambda: [self._head_matrix(head_name)])
         head = backend.head(matrix, self._head_bias() if geometry.head_bias else None)
-        return embedding, OutputHead(head, geometry.vocab_size, self._group)
+        return embedding, self._output_head(head)
+
+    def _adapted_embedding(self, embedding: VocabularyEmbedding) -> VocabularyEmbedding:
+        geometry = self._geometry
+        if self._adapters is None:
+            return embedding
+        name, sizes = self._names.embedding.removesuffix(".weight"), (geometry.vocab_size, geometry.vector_size)
+        return self._adapters.embedding(embedding, name, *sizes, geometry.multipliers.embedding)
+
+    def _output_head(self, head: Linear) -> OutputHead:
+        geometry = self._geometry
+        if self._adapters is not None:
+            count, span = self._vocabulary_rows()
+            name = self._names.output_head.removesuffix(".weight")
+            part = SitePart(name, geometry.vocab_size, torch.arange(*span), count)
+            head = self._adapters.head(head, part, geometry.vector_size)
+        return OutputHead(head, geometry.vocab_size, self._group)
 
     def _has_own_head(self) -> bool:
         """Whether the checkpoint has an output head that differs from the embedding it should be tied to.

@@ -9,6 +9,7 @@ from ..batch.input_batch import InputBatch
 from ..checkpoint.geometry import Geometry
 from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
+from ..layers.adapters.sites import Adapters
 from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
@@ -49,6 +50,7 @@ class Model:
     weights_bytes: int  # on this rank
     quantization: dict[str, str]  # human-readable facts; empty if nothing is quantized
     pooling: PoolingHead
+    adapters: Adapters | None  # None: requests cannot use LoRA adapters
     libraries = ""  # whose versions its bits depend on: none
 
     @property
@@ -58,6 +60,10 @@ class Model:
     @property
     def dtype(self) -> torch.dtype:
         return self.geometry.dtype
+
+    @property
+    def adapters_bytes(self) -> int:
+        return 0 if self.adapters is None else self.adapters.most_bytes()
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.config import LoraConfig, ModelConfig
 
 from ..backends.cpu.backend import CpuBackend
 from ..backends.torch.backend import SingleRowsBackend, TorchBackend
@@ -17,6 +17,7 @@ from ..checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ..checkpoint.hf_config import read_architectures
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kernels.cpu.library import Pool
+from ..layers.adapters.sites import Adapters
 from ..layers.backend import Backend, PackingBackend
 from ..layers.model import Model
 from ..pooling.head import label_layers, pooling_head
@@ -43,16 +44,20 @@ def load_model(
     on_progress: Callable[[int, int], None],
     pool: Pool | None = None,
     backend: Backend | None = None,
+    lora: LoraConfig | None = None,
 ) -> Model:
     """Load this rank's share of the model in `folder`.
 
     It computes with `backend` if given, otherwise with the CPU kernels of `pool`, the CUDA kernels, or torch row by
-    row. `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError, with the found and
-    the required values, if the folder, the machine or the number of ranks is not suitable.
+    row. With `lora`, requests may use adapters. `on_progress(loaded_bytes, total_bytes)` is called after each tensor.
+    Raises ConfigError, with the found and the required values, if the folder, the machine or the number of ranks is not
+    suitable.
     """
     path = Path(folder)
     architectures = read_architectures(path)
     if is_for_transformers(architectures, config):
+        if lora is not None and lora.max_loras:
+            raise ConfigError("LoRA adapters need a model that is ours, not of transformers; leave out max_loras")
         return _of_transformers(path, architectures, config, group, on_progress, pool, backend)
     family, geometry = read_model(path, config)
     geometry.check_tensor_parallel(group.size)
@@ -74,7 +79,8 @@ def load_model(
     def assembled(store: PackedStore | None) -> Model:
         names = family.weight_names.found_in(checkpoint.entries)
         source = matrix_source(path, checkpoint, config, geometry.dtype, pool, is_transposed=names.are_transposed)
-        return assembly(checkpoint, source, names, geometry, group, backend, on_progress, store).model(head)
+        adapters = _adapters(path, lora, backend, geometry, group)
+        return assembly(checkpoint, source, names, geometry, group, backend, on_progress, store, adapters).model(head)
 
     try:
         if not config.packed_weights_dir:
@@ -90,6 +96,15 @@ def load_model(
         raise AssertionError("the stored tensors are finite, but the packed ones are not") from error
     finally:
         checkpoint.close()
+
+
+def _adapters(
+    folder: Path, lora: LoraConfig | None, backend: Backend, geometry: Geometry, group: TensorParallelGroup
+) -> Adapters | None:
+    if lora is None or not lora.max_loras:
+        return None
+    places, ops = (lora.max_loras, lora.max_lora_rank), backend.adapter_ops()
+    return Adapters(*places, ops, geometry.dtype, backend.device, group, folder)
 
 
 def _of_transformers(

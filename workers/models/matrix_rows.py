@@ -27,6 +27,11 @@ class Rows:
     def __len__(self) -> int:
         return self.span[1] - self.span[0] if self.order is None else len(self.order)
 
+    def chosen_rows(self) -> Tensor:
+        """The rows [n] i64, as they are in the file, in the model's order."""
+        rows = torch.arange(*self.span)
+        return rows if self.order is None else rows[self.order]
+
     @classmethod
     def chosen(cls, name: str, total: int, rows: Tensor) -> "Rows":
         """The given `rows` [n] i64, in this order."""

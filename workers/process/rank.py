@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
+from ..adapters.loading import AdapterLoading
 from ..backends.torch.backend import TorchBackend
 from ..batch.grammars import Grammars
 from ..checkpoint.weight_files import weight_files
@@ -21,7 +22,15 @@ from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
-from ..kv.budget import blocks_that_fit, cache_dtype, expert_rows_bytes, host_budget, layout_of, max_model_len
+from ..kv.budget import (
+    blocks_that_fit,
+    cache_dtype,
+    draft_inputs_bytes,
+    expert_rows_bytes,
+    host_budget,
+    layout_of,
+    max_model_len,
+)
 from ..kv.cache_layout import CacheLayout
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
@@ -34,6 +43,7 @@ from ..speculation.methods import drafter_of
 from ..tier.open_tier import open_tier
 from ..tier.tier import Tier
 from .arithmetic import arithmetic
+from .draft_model import DraftModel, draft_model_of
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of
 from .warm_up import warm_up
@@ -56,6 +66,7 @@ class Rank:
         load_s: float,
         platform: Platform | None = None,
         cpus: Sequence[int] = (),
+        draft_model: DraftModel | None = None,
     ):
         """`cpus`: all that this process may use."""
         self._config = config
@@ -63,8 +74,10 @@ class Rank:
         self._model = model
         self._pool = pool
         self._grammars = grammars
+        self.adapters = AdapterLoading(model.adapters, group.rank, cpus)
         self._platform = platform
         self._cpus = cpus
+        self._draft_model = draft_model
         self._load_s = load_s
         self._steps: Steps | None = None
         self.tier: Tier | None = None  # None: not configured, or not open
@@ -83,11 +96,12 @@ class Rank:
         folder = config.model.model or str(DEMO_MODEL)
         cpus = usable_cpus()  # the pool pins this thread
         pool = _create_pool(config, index, Path(folder), device) if platform is None else None
-        model = load_model(folder, config.model, group, on_progress, pool, backend)
+        model = load_model(folder, config.model, group, on_progress, pool, backend, config.lora)
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus)
+        draft_model = draft_model_of(config, folder, model, pool, index)
+        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus, draft_model)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
@@ -140,17 +154,19 @@ class Rank:
             return 0
         if self._platform is not None:
             return self._platform.free_bytes(self._group.rank)
+        drafts = draft_inputs_bytes(self._config, self._model.geometry, self._group.size)
         if self._model.device == "cuda":
             from ..runner.cuda_memory import cuda_budget
 
-            return cuda_budget(self._config, self._model, self._group, CudaDevice())
+            return cuda_budget(self._config, self._model, self._group, CudaDevice()) - drafts
         if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
             raise ConfigError(
                 f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, but this "
                 "model runs on the CPU; set kv_cache_memory_bytes instead"
             )
         tokens = self._config.scheduler.max_num_batched_tokens
-        reserved = expert_rows_bytes(self._model.geometry, tokens)
+        reserved = drafts + expert_rows_bytes(self._model.geometry, tokens) + self._model.adapters_bytes
+        reserved += 0 if self._draft_model is None else self._draft_model.cache_bytes
         return host_budget(free_host_bytes(), self._group.size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
@@ -184,7 +200,8 @@ class Rank:
         model, scheduler = self._model, self._config.scheduler
         names = self._config.model.plugins
         processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
-        of_sampling = self._grammars, processors, drafter_of(self._config.speculation)
+        of_model = None if self._draft_model is None else self._draft_model.drafter(scheduler)
+        of_sampling = self._grammars, processors, drafter_of(self._config.speculation, of_model)
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps
 

@@ -10,7 +10,8 @@ import zmq
 
 from paged_serve.protocol.errors import ConfigError, ProtocolError
 from paged_serve.protocol.messages import control
-from paged_serve.protocol.messages.kv_tiers import DropBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
+from paged_serve.protocol.messages.loading.adapters import LoadAdapter
+from paged_serve.protocol.messages.loading.kv_tiers import DropBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
 from paged_serve.protocol.messages.worker import (
     CreateKVCache,
@@ -104,6 +105,8 @@ class WorkerProcess:
         match message:
             case SchedulerOutput():
                 self._execute(message)
+            case LoadAdapter():
+                self._loaded().adapters.start(message)
             case OpenTier() | StoreBlocks() | LoadBlocks() | DropBlocks():
                 self._move(message)
             case Welcome():
@@ -138,6 +141,7 @@ class WorkerProcess:
         rank = self._loaded()
         rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
         self._poller.register(rank.steps.fd, zmq.POLLIN)
+        self._poller.register(rank.adapters.fd, zmq.POLLIN)
         if rank.tier is not None:
             self._poller.register(rank.tier.fd, zmq.POLLIN)
         gc.freeze()  # objects alive now stay alive; later collections can skip them
@@ -151,10 +155,12 @@ class WorkerProcess:
         self._step = plan.step
 
     def _answer(self) -> None:
-        """Send the results of completed steps to the core."""
+        """Send the results of completed steps, and of loaded adapters, to the core."""
         while self._rank is not None and (output := self._rank.take_output()) is not None:
             if self._child.index == 0:
                 self._send(output)
+        while self._rank is not None and (loaded := self._rank.adapters.take()) is not None:
+            self._send(loaded)
         if self._rank is not None and self._rank.tier is not None:
             for message in self._rank.tier.take():
                 self._send(message)

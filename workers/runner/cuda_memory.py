@@ -27,7 +27,7 @@ def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device
     has_graphs = isinstance(model.backend, CudaBackend) and model.geometry.head == "tokens"
     used = _used_with_graphs(config, model, group, device) if has_graphs else None
     taken = (device.used_bytes() if used is None else used) + for_a_step
-    return kv_budget(config.cache.gpu_memory_utilization, device.total_bytes(), taken)
+    return kv_budget(config.cache.gpu_memory_utilization, device.total_bytes(), taken + model.adapters_bytes)
 
 
 def kv_budget(share: float, total: int, taken: int) -> int:

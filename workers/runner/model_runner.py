@@ -25,9 +25,9 @@ from paged_serve.protocol.messages.worker import (
     SchedulerOutput,
 )
 
-from ..batch.device_rows import DeviceRows
+from ..batch.device_rows import Adapting, DeviceRows
 from ..batch.grammars import Grammars
-from ..batch.input_batch import InputBatch, StepArrays, step_arrays
+from ..batch.input_batch import AdapterGroups, InputBatch, StepArrays, adapter_groups, step_arrays
 from ..batch.request_rows import RequestRows
 from ..batch.staging import HostCopy
 from ..distributed.tensor_parallel import TensorParallelGroup
@@ -38,6 +38,7 @@ from ..layers.model import Model
 from ..pooling.rows import PendingPooled, PoolingRows
 from ..sampling.device_sampler import DeviceSampling, PendingSample
 from ..sampling.sampler import SampledTokens
+from ..speculation.accepted_states import AcceptedStates
 from ..speculation.drafter import Drafter
 from ..speculation.verification import Verification, may_start_from_a_late_token, verifies
 from ..speculation.verified_step import VerifiedStep
@@ -106,15 +107,17 @@ class ModelRunner:
         self._decode_step = decode_step or EagerDecodeStep()
         sizes, num_groups = (num_rows, max_model_len, cache.block_size), len(cache.groups.windows)
         self._rows = RequestRows(*sizes, model.geometry.vocab_size, grammars, num_groups)
-        self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups)
+        adapting: Adapting = "never" if model.adapters is None else "always" if self._decode_step.sizes else "if any"
+        self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups, adapting)
         self._table_units = TableUnits(cache.groups.table_units)
         self._max_model_len = max_model_len
         # Shared by decode steps of every size: graphs of all sizes write to the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
-        self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
+        self._prompt_logprobs = PromptLogprobs(self._row_logits, sampling, self._rows)
         self._pooling = PoolingRows(model.pooling)
         speculation = drafter, grammars, model.device, max_model_len
         self._verification = Verification(self._rows, group, sampling, *speculation)
+        self._accepted_states = AcceptedStates(cache.draft_inputs, self._device_rows, cache.block_size)
         self._unknown: deque[PendingStep] = deque()  # started steps whose tokens are not yet in the host's rows
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -125,7 +128,10 @@ class ModelRunner:
     def launch(self, plan: SchedulerOutput) -> PendingStep:
         """Put the step on the device's stream. Waits for earlier steps only if sampling needs their tokens."""
         started = time.perf_counter()
+        if plan.copied_blocks:
+            self._cache.copy_blocks(plan.copied_blocks)
         plan = self._table_units.of(plan)
+        self._verification.learn(plan, num_late=len(self._unknown))
         self._device_rows.apply(plan, self._rows.apply(plan))
         self._pooling.apply(plan.new_rows)
         if verifies(plan.chunks):
@@ -150,11 +156,12 @@ class ModelRunner:
 
     def _verify(self, plan: SchedulerOutput, started: float) -> PendingStep:
         """Do as `launch`, and wait for the step: its tokens decide how many there are."""
-        assert not self._cache.groups.num_state_groups, "a rejected draft would stay in the state of a recurrent layer"
         self._learn_all()
         verified = self._verification.start(self._rows.decode_set, plan.chunks)
+        self._accepted_states.begin(verified)
         logits, rows_on_device, prompt_logprobs, pooling = self._forward_drafts(plan.chunks, verified)
         found = self._verification.sample(logits, verified)
+        self._accepted_states.store(verified, found.num_sampled)
         self._device_rows.feed(rows_on_device, torch.from_numpy(found.last_tokens).to(logits.device))
         pooled = () if pooling is None else pooling.result()
         nothing = NO_TOKENS, NO_TOKENS, NO_TOKENS, None  # is left to learn
@@ -210,10 +217,11 @@ class ModelRunner:
         if self._model.geometry.num_token_types > 1:
             types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
             batch = replace(batch, token_types=types.to(self._model.device))
-        hidden = self._model.forward(batch, self._cache)
+        hidden = self._hidden(batch)
         # First, because logits are valid only until the model's next call.
         found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
         pooling = self._pool(chunks, arrays, hidden) if self._group.rank == 0 else None
+        self._use(logits=batch.logit_adapters)
         ends = hidden[step.logit_tokens]
         return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found, pooling
 
@@ -233,11 +241,28 @@ class ModelRunner:
     def _decode_logits(self, batch: InputBatch) -> Tensor:
         """[rows, vocab] float32; prepared steps of all sizes write to the same memory."""
         out = None if self._logits is None else self._logits[: len(batch.kv_lens)]
-        return self._model.logits(self._model.forward(batch, self._cache), out=out)
+        return self._model.logits(self._hidden(batch), out=out)
 
     def _all_logits(self, batch: InputBatch) -> Tensor:
         """[tokens, vocab] float32."""
-        return self._model.logits(self._model.forward(batch, self._cache))
+        return self._model.logits(self._hidden(batch))
+
+    def _hidden(self, batch: InputBatch) -> Tensor:
+        """The hidden states of all tokens; the logits of the batch may follow."""
+        self._use(batch.adapters, batch.logit_adapters)
+        return self._model.forward(batch, self._cache)
+
+    def _row_logits(self, hidden: Tensor, row: int) -> Tensor:
+        """Logits of hidden states [n, hidden] of one row, [n, vocab] float32."""
+        if self._model.adapters is not None:
+            table, most = adapter_groups(np.full(len(hidden), self._rows.adapters[row]), len(hidden))
+            self._use(logits=AdapterGroups(torch.from_numpy(table).to(hidden.device), most) if most else None)
+        return self._model.logits(hidden)
+
+    def _use(self, tokens: AdapterGroups | None = None, logits: AdapterGroups | None = None) -> None:
+        """The adapters of the pass that follows."""
+        if self._model.adapters is not None:
+            self._model.adapters.step.tokens, self._model.adapters.step.logits = tokens, logits
 
     def _empty_logits(self, num_rows: int) -> Tensor:
         shape = num_rows, self._model.geometry.vocab_size

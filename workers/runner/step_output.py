@@ -25,8 +25,8 @@ class PromptSampler(Protocol):
 class PromptLogprobs:
     """Computes prompt log-probabilities for rows that request them, for each prompt token that the step predicts."""
 
-    def __init__(self, logits: Callable[[Tensor], Tensor], sampler: PromptSampler, rows: RequestRows):
-        self._logits = logits
+    def __init__(self, logits: Callable[[Tensor, int], Tensor], sampler: PromptSampler, rows: RequestRows):
+        self._logits = logits  # of hidden states of a row
         self._sampler = sampler
         self._rows = rows
 
@@ -46,16 +46,16 @@ class PromptLogprobs:
                 if predicted > 0:
                     start = int(row_starts[index])
                     targets = self._rows.token_ids[chunk.row, first + 1 : first + 1 + predicted].astype(np.int64)
-                    logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count)
+                    logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count, chunk.row)
                     found.append(_prompt_logprobs(chunk.row, first + 1, logprobs))
         return tuple(found)
 
-    def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int) -> list[TokenLogprobs]:
+    def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int, row: int) -> list[TokenLogprobs]:
         """Log-probabilities in consecutive parts. `hidden` [n, hidden]; `targets` [n] are the tokens that follow."""
         parts = []
         for start in range(0, len(targets), PROMPT_LOGITS_AT_ONCE):
             part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
-            parts.append(self._sampler.prompt_logprobs(self._logits(hidden[part]), targets[part], count))
+            parts.append(self._sampler.prompt_logprobs(self._logits(hidden[part], row), targets[part], count))
         return parts
 
 

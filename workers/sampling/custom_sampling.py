@@ -16,7 +16,7 @@ from ..batch.request_rows import RequestRows
 from .device_sampler import DeviceSampling, PendingSample
 from .logits_processors import Classes, RowProcessors, WrongArguments
 from .logprobs import TokenLogprobs
-from .sampler import SampledTokens
+from .sampler import Ahead, SampledTokens
 
 EXCLUDED = np.float32(-1e30)  # replaces -infinity, because a model's logits are finite; the probability is 0
 MAX_REASON_CHARS = 256
@@ -35,7 +35,7 @@ class CustomSampling:
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
         return bool(state.sampling.is_custom[rows].any()) or self._sampling.needs_tokens(rows, state)
 
-    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample:
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> PendingSample:
         failures, wrong_params, excluded = dict[int, str](), dict[int, str](), dict[int, NDArray[np.bool_]]()
         for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
             host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU, a view of the same memory
@@ -51,7 +51,7 @@ class CustomSampling:
             excluded[index] = host <= EXCLUDED
             if logits.device.type != "cpu":
                 logits[index] = torch.from_numpy(host)
-        sample = self._sampling.launch(logits, rows, state)
+        sample = self._sampling.launch(logits, rows, state, ahead)
         return CustomSample(sample, failures, wrong_params, excluded) if failures or excluded else sample
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..batch.request_rows import RequestRows
 from .logprobs import TokenLogprobs
-from .sampler import SampledTokens
+from .sampler import Ahead, SampledTokens
 
 
 class PendingSample(Protocol):
@@ -31,6 +31,8 @@ class DeviceSampling(Protocol):
         """Whether `launch` for these rows reads tokens of earlier steps from `state`, so that they must be known."""
         ...
 
-    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample: ...
+    def launch(
+        self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0
+    ) -> PendingSample: ...
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs: ...

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..batch.request_rows import RequestRows
 from .logprobs import TokenLogprobs
-from .sampler import SampledTokens, Sampler
+from .sampler import Ahead, SampledTokens, Sampler
 
 
 class HostSample:
@@ -30,8 +30,8 @@ class HostSampling:
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
         return bool(state.sampling.adjusted[rows].any())
 
-    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> HostSample:
-        return HostSample(self._sampler.sample(logits, rows, state), logits.device)
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> HostSample:
+        return HostSample(self._sampler.sample(logits, rows, state, ahead), logits.device)
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
         return self._sampler.prompt_logprobs(logits, tokens, count)

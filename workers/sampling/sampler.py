@@ -27,6 +27,8 @@ from ..batch.sampling_columns import NO_LOGPROBS, SamplingColumns
 from .logprobs import TokenLogprobs
 from .passes import NO_TOKEN, Passes
 
+Ahead = NDArray[np.int64] | int  # how many tokens after each row's next one the sampled token comes; [n], or of all
+
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
@@ -45,8 +47,11 @@ class Sampler:
     def __init__(self, passes: Passes):
         self._passes = passes
 
-    def sample(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> SampledTokens:
-        """Sample from logits [n, vocab] float32, which are overwritten, one token for each of the distinct `rows`."""
+    def sample(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> SampledTokens:
+        """Sample from logits [n, vocab] float32, which are overwritten, one token for each of `rows`.
+
+        Only rows without rules (SamplingColumns.has_no_rules) may occur several times, each time further `ahead`.
+        """
         host: NDArray[np.float32] = logits.numpy(force=True)
         columns = state.sampling
         best, finite = self._passes.scan(host)
@@ -63,7 +68,7 @@ class Sampler:
                 self._adjust_now(host, best, now, mask_of, rows, state)
         drawn = np.flatnonzero(~columns.greedy[rows] & (best != NO_TOKEN))
         if len(drawn):
-            positions = state.next_positions(rows[drawn])
+            positions = (state.next_positions(rows) + ahead)[drawn]
             numbers = columns.random(rows[drawn], positions), columns.exclusions(rows[drawn], positions)
             held = columns.masks, mask_of[drawn]
             best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers, *held)

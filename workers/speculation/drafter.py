@@ -5,10 +5,14 @@ Drafts decide only how fast tokens come, never which: a wrong draft costs the co
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from paged_serve.protocol.messages.worker import SchedulerOutput
+
+from ..batch.request_rows import RequestRows
 
 NO_DRAFTS = np.zeros(0, np.int32)
 
@@ -36,4 +40,16 @@ class Drafter(Protocol):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[NDArray[np.int32]]:
         """Up to `most` tokens for each request, in order; none where a draft is unlikely to be right."""
+        ...
+
+
+@runtime_checkable
+class Learner(Drafter, Protocol):
+    """A Drafter that learns from the text of rows."""
+
+    def learn(self, plan: SchedulerOutput, rows: RequestRows, num_late: int) -> None:
+        """Called on rank 0 before a plan with new rows replaces rows.
+
+        The values of the last `num_late` tokens of a row may not be known yet.
+        """
         ...

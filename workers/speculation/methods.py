@@ -6,14 +6,19 @@ from paged_serve.protocol.messages.config import SpeculationConfig
 
 from .drafter import Drafter
 from .ngram import NgramDrafter
+from .suffix import SuffixDrafter
 
 
-def drafter_of(config: SpeculationConfig) -> Drafter | None:
-    """The drafter of the configured method; None: there are no drafts."""
+def drafter_of(config: SpeculationConfig, of_model: Drafter | None = None) -> Drafter | None:
+    """The drafter of the configured method; None: there are no drafts. `of_model` uses the draft model, on rank 0."""
     match config.method:
         case "off":
             return None
         case "ngram":
             return NgramDrafter()
+        case "suffix" | "auto":
+            return SuffixDrafter(config.history_tokens)
+        case "draft":
+            return of_model
         case _:
             assert_never(config.method)

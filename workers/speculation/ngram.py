@@ -27,10 +27,20 @@ def continuation(tokens: NDArray[np.int32], most: int) -> NDArray[np.int32]:
     At most as many tokens as agreed: then the last of them is right in 10 to 20 of 100 cases, whatever their number. A
     continuation that reaches the end of `tokens` goes on with itself, because the text then repeats itself.
     """
+    ends, length = longest_match(tokens)
+    if not len(ends):
+        return NO_DRAFTS
+    end, last = int(ends[-1]), len(tokens) - 1
+    places = np.arange(min(length, most)) % (last - end)
+    return tokens[end + 1 + places]
+
+
+def longest_match(tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
+    """The earlier places, ascending, up to which most tokens agree with the end of `tokens`, and how many do."""
     last = len(tokens) - 1
     ends = np.flatnonzero(tokens[:last] == tokens[last])[-MAX_CANDIDATES:]
     if not len(ends):
-        return NO_DRAFTS
+        return ends, 0
     length = 1
     while length < MAX_MATCH:
         before = ends[np.searchsorted(ends, length) :]  # those with so many tokens before them
@@ -38,6 +48,4 @@ def continuation(tokens: NDArray[np.int32], most: int) -> NDArray[np.int32]:
         if not len(before):
             break
         ends, length = before, length + 1
-    end = int(ends[-1])
-    places = np.arange(min(length, most)) % (last - end)
-    return tokens[end + 1 + places]
+    return ends, length

@@ -2,10 +2,13 @@
 whose draft was what was sampled.
 
 Between rounds a sampled token becomes part of its row as in plain decoding, so each token is sampled from the same
-logits, by the same rules and with the same random number: the tokens are the same bytes.
+logits, by the same rules and with the same random number: the tokens are the same bytes. A row without rules needs no
+rounds, because its tokens depend on logits, positions and seed alone: all its positions are sampled in the first one,
+and those after its first wrong draft are dropped.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,12 +20,21 @@ from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.device_sampler import DeviceSampling
 from ..sampling.logprobs import TokenLogprobs
 from ..sampling.sampler import SampledTokens
+from .drafts import num_drafts
 from .verified_step import VerifiedStep
 
 END = -2  # instead of a token that cannot be emitted: it differs from any draft, and from NO_DRAFT
 NONE = np.zeros(0, np.int64)
 
-Round = tuple[NDArray[np.int64], SampledTokens]  # (indices of rows, the tokens of these rows)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What one call sampled."""
+
+    indices: NDArray[np.int64]  # [n] of rows, ascending
+    places: NDArray[np.int64]  # [n] among the tokens of each row in this step
+    is_kept: NDArray[np.bool_]  # [n] the drafts before it were right
+    found: SampledTokens  # [n]
 
 
 class Rounds:
@@ -39,23 +51,38 @@ class Rounds:
         `logits` [logit tokens, vocab] are overwritten. The tokens are appended to their rows.
         """
         rows = step.arrays.sampled_rows
-        rounds: list[Round] = []
-        going = np.arange(len(rows))
+        depths = np.where(self._state.sampling.has_no_rules[rows], 1 + num_drafts(step.drafts), 1)
+        first, going = self._round(logits, step, np.arange(len(rows)), 0, depths)
+        rounds = [first]
+        going = going[depths[going] == 1]
         while len(going):
-            place = len(rounds)
-            found, seen = self._sample(logits, step.first_logits[going] + place, rows[going])
-            self._state.append_tokens(rows[going], found.token_ids)
-            rounds.append((going, found))
-            going = going[seen == step.drafts[going, place]]
             self._state.sampling.start_masks(rows[going])
+            found, going = self._round(logits, step, going, len(rounds), np.ones(len(going), np.int64))
+            rounds.append(found)
         return joined(rounds, len(rows))
 
+    def _round(
+        self, logits: Tensor, step: VerifiedStep, of: NDArray[np.int64], place: int, depths: NDArray[np.int64]
+    ) -> tuple[Round, NDArray[np.int64]]:
+        """Sample `depths` positions of each of the rows `of` from `place` on. Returns those whose drafts are right."""
+        starts = np.cumsum(depths) - depths
+        ahead = np.arange(depths.sum()) - np.repeat(starts, depths)
+        indices, places = np.repeat(of, depths), place + ahead
+        rows = step.arrays.sampled_rows[indices]
+        found, seen = self._sample(logits, step.first_logits[indices] + places, rows, ahead)
+        wrong = np.append(np.flatnonzero(seen != step.drafts[indices, places]), len(seen))
+        lengths = np.minimum(wrong[np.searchsorted(wrong, starts)] - starts + 1, depths)
+        is_kept = ahead < np.repeat(lengths, depths)
+        self._state.append_runs(rows[is_kept], ahead[is_kept], found.token_ids[is_kept])
+        lasts = starts + lengths - 1
+        return Round(indices, places, is_kept, found), of[seen[lasts] == step.drafts[of, places[lasts]]]
+
     def _sample(
-        self, logits: Tensor, places: NDArray[np.int64], rows: NDArray[np.int64]
+        self, logits: Tensor, places: NDArray[np.int64], rows: NDArray[np.int64], ahead: NDArray[np.int64]
     ) -> tuple[SampledTokens, NDArray[np.int64]]:
-        """One token for each row, from the logits at its place; and the same tokens, with END where rows end."""
+        """One token for each of `rows`, from the logits at its place; and the same tokens, with END where rows end."""
         if self._group.rank == 0:
-            found = self._sampling.launch(_at(logits, places), rows, self._state).result()
+            found = self._sampling.launch(_at(logits, places), rows, self._state, ahead).result()
             seen = found.token_ids.copy()
             seen[found.bad] = END
             seen[list(found.failures)] = END
@@ -77,20 +104,21 @@ def _at(logits: Tensor, places: NDArray[np.int64]) -> Tensor:
 
 
 def joined(rounds: Sequence[Round], num_rows: int) -> tuple[SampledTokens, NDArray[np.int64]]:
-    """The tokens of all rounds in the order of rows, and the number of tokens of each row."""
-    counts = np.bincount(np.concatenate([indices for indices, _ in rounds]), minlength=num_rows)
+    """The tokens that are kept, in the order of rows, and the number of tokens of each row."""
+    counts = np.bincount(np.concatenate([each.indices[each.is_kept] for each in rounds]), minlength=num_rows)
     starts = np.cumsum(counts) - counts
     token_ids = np.empty(counts.sum(), np.int64)
     bad: list[int] = []
     logprobs: dict[int, TokenLogprobs] = {}
     failures: dict[int, str] = {}
     wrong_params: dict[int, str] = {}
-    for place, (indices, found) in enumerate(rounds):
-        numbers = starts[indices] + place
-        token_ids[numbers] = found.token_ids
-        bad += numbers[found.bad].tolist()
-        logprobs |= {int(numbers[index]): one for index, one in found.logprobs.items()}
-        failures |= {int(numbers[index]): reason for index, reason in found.failures.items()}
-        wrong_params |= {int(numbers[index]): param for index, param in found.wrong_params.items()}
+    for each in rounds:
+        kept, found = each.is_kept, each.found
+        numbers = np.where(kept, starts[each.indices] + each.places, -1)
+        token_ids[numbers[kept]] = found.token_ids[kept]
+        bad += numbers[found.bad[kept[found.bad]]].tolist()
+        logprobs |= {int(numbers[index]): one for index, one in found.logprobs.items() if kept[index]}
+        failures |= {int(numbers[index]): reason for index, reason in found.failures.items() if kept[index]}
+        wrong_params |= {int(numbers[index]): param for index, param in found.wrong_params.items() if kept[index]}
     in_order = dict(sorted(logprobs.items()))
     return SampledTokens(token_ids, np.array(sorted(bad), np.int64), in_order, failures, wrong_params), counts

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.messages.worker import Chunk
+from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 
 from ..batch.grammars import Grammars
 from ..batch.request_rows import RequestRows
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.device_sampler import DeviceSampling
 from ..sampling.sampler import SampledTokens
-from .drafter import Drafter
+from .drafter import Drafter, Learner
 from .drafts import Drafts, num_drafts
 from .grammar import GrammarDrafter
 from .rounds import Rounds
@@ -62,6 +62,12 @@ class Verification:
         forced = [] if grammars is None else [GrammarDrafter(grammars, rows.sampling)]
         self._drafts = Drafts(rows, group, [*forced, *([drafter] if drafter else [])], device, max_len)
         self._rounds = Rounds(rows, group, sampling)
+        self._learner = drafter if isinstance(drafter, Learner) and group.rank == 0 else None
+
+    def learn(self, plan: SchedulerOutput, num_late: int) -> None:
+        """Let the drafter learn the text of rows that `plan` replaces; it is called before that."""
+        if plan.new_rows and self._learner is not None:
+            self._learner.learn(plan, self._rows, num_late)
 
     def start(self, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> VerifiedStep:
         """Make drafts, and the step's inputs with them. All tokens of earlier steps must be known."""

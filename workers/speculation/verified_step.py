@@ -25,6 +25,7 @@ class VerifiedStep:
     drafts: NDArray[np.int64]  # [sampled, most + 1]: each row's drafts, then NO_DRAFT
     first_logits: NDArray[np.int64]  # [sampled] the place of each row's first position in `arrays.logit_tokens`
     verified: NDArray[np.int64]  # indices in `arrays.sampled_rows` of the rows of chunks with `num_drafts`
+    verified_rows: NDArray[np.int64]  # likewise in `arrays.rows`
 
     @property
     def is_decode_step(self) -> bool:
@@ -35,6 +36,14 @@ class VerifiedStep:
     def samples_all(self) -> bool:
         """Every token is a position to be sampled."""
         return len(self.arrays.logit_tokens) == len(self.arrays.token_ids)
+
+    @property
+    def draft_tokens(self) -> slice:
+        """Tokens of the step, all drafts among them; all tokens if the step may be recorded."""
+        if self.samples_all:
+            return slice(0, len(self.arrays.token_ids))
+        starts = self.arrays.row_starts
+        return slice(int(starts[self.verified_rows[0]]), int(starts[self.verified_rows[-1] + 1]))
 
 
 def verified_step(
@@ -50,6 +59,7 @@ def verified_step(
         length = state.length[row]
         state.token_ids[row, length : length + count] = tokens[:count]
     arrays = _arrays(state, decode_rows, chunks, verifying, counts)
+    places = [place for place, chunk in enumerate(chunks, start=len(decode_rows)) if chunk.num_drafts]
     rows = arrays.sampled_rows
     place_of = {row: place for place, row in enumerate(rows.tolist())}
     verified = np.array([place_of[row] for row in verifying.tolist()], np.int64)
@@ -59,9 +69,12 @@ def verified_step(
     positions[verified] += counts
     first_logits = np.cumsum(positions) - positions
     if positions.sum() > len(rows):
+        stored_lens = arrays.kv_lens.copy()
+        stored_lens[places] -= counts
+        arrays = replace(arrays, stored_lens=stored_lens)
         ends = np.repeat(arrays.logit_tokens - positions + 1 - first_logits, positions)
         arrays = replace(arrays, logit_tokens=ends + np.arange(len(ends)))
-    step = VerifiedStep(arrays, of_rows, first_logits, verified)
+    step = VerifiedStep(arrays, of_rows, first_logits, verified, np.array(places, np.int64))
     if step.samples_all and not step.is_decode_step:
         step = replace(step, arrays=replace(arrays, num_decode_rows=0))
     return step

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from paged_serve.protocol.messages.kv_tiers import KEY_BYTES, MAX_KEYS
+from paged_serve.protocol.messages.loading.kv_tiers import KEY_BYTES, MAX_KEYS
 
 from .checksum import Checksum
 
@@ -102,7 +102,7 @@ class BlockFiles:
         self._num_written += 1
         temporary = self.folder / f"{TEMPORARY}{os.getpid()}-{id(self)}-{self._num_written}"
         try:
-            _write(temporary, [header, memoryview(block.numpy())])
+            _write(temporary, [header, memoryview(block.numpy().data)])
             temporary.rename(self._path(key))
         except OSError as error:
             self.is_full = True

@@ -81,7 +81,7 @@ class DeviceBlocks:
         self._areas = list(areas)
         self._stream = torch.cuda.Stream(areas[0].device)  # type: ignore[no-untyped-call]
         self.staging = torch.empty(sum(area.shape[1] for area in areas), dtype=torch.uint8, pin_memory=True)
-        self._parts = self.staging.split([area.shape[1] for area in areas])
+        self._parts = torch.split(self.staging, [area.shape[1] for area in areas])
 
     def gather(self, block: int) -> None:
         with torch.cuda.stream(self._stream):

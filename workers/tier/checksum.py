@@ -52,10 +52,10 @@ class HashChecksum:
     name = "blake2b"
 
     def of(self, memory: Tensor) -> bytes:
-        return hashlib.blake2b(memory.numpy(), digest_size=16).digest()
+        return hashlib.blake2b(memory.numpy().data, digest_size=16).digest()
 
     def read(self, memory: Tensor, file: int, offset: int) -> bytes:
-        view, done = memoryview(memory.numpy()), 0
+        view, done = memoryview(memory.numpy().data), 0
         while done < len(view):
             if not (count := os.preadv(file, [view[done:]], offset + done)):
                 raise OSError(f"the file ends after {offset + done} bytes")

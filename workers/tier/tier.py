@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from paged_serve.protocol.messages.kv_tiers import (
+from paged_serve.protocol.messages.loading.kv_tiers import (
     KEY_BYTES,
     BlocksMoved,
     DropBlocks,

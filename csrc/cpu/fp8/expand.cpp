@@ -4,15 +4,35 @@
 //            checkpoint is dequantized, so a product has the bits of the dequantized weight's. Codes of NaN, and scales
 //            with which a value could be denormal or infinite, are not packed (workers/backends/cpu/fp8_product.py).
 //            With VBMI the 128 magnitudes, times the scale if the panel's outputs have one, are a table of bytes in
-//            four registers (values.h); with AVX2 a table of fractions is shuffled if the outputs have one scale.
+//            four registers (values.h); with AVX2 a table of fractions is shuffled if the outputs have one scale,
+//            otherwise magnitudes are multiplied as raised.h says.
 // Shapes     as in fp8.h; a word of bfloat16 is two inputs, the even one low
 // Floor      bytes of codes / read bandwidth
+#include "fp8/raised.h"
 #include "fp8/values.h"
 
 namespace {
 
 constexpr int AHEAD_BYTES = 8192;  // into the second level: the first is full of words
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+[[gnu::noipa]] void expand(char* out, const char* codes, int quads, const float* scales) {
+  for (int q = 0; q < quads; q++, codes += STEP_BYTES, out += QUAD_WORDS * STEP_BYTES) {
+    fetch_codes<2>(codes, AHEAD_BYTES);
+    EACH(v, PANEL_VECTORS) {
+      const I32 four = load_words(codes + v * sizeof(I32));
+      const ScaleParts scale(load(scales + v * LANES));
+      F32 values[CODES];
+      RaisedCodes(four).values(scale.factor, values);
+      const I32 negative = ~four ^ scale.flip;
+      EACH(i, QUAD_WORDS) {
+        const I32 signs = i == 0 ? negative << 16 : negative, word = (I32)values[2 * i] >> 16 | (I32)values[2 * i + 1];
+        store_words(out + i * STEP_BYTES + v * sizeof(I32), word | (signs & (int32_t)0x80000000) | ((signs >> 8) & 0x8000));
+      }
+    }
+  }
+}
+#else
 [[gnu::noipa]] void expand(char* out, const char* codes, int quads, const float* scales) {
   for (int q = 0; q < quads; q++, codes += STEP_BYTES, out += QUAD_WORDS * STEP_BYTES) {
     fetch_codes<2>(codes, AHEAD_BYTES);
@@ -26,6 +46,7 @@ constexpr int AHEAD_BYTES = 8192;  // into the second level: the first is full o
     }
   }
 }
+#endif
 
 #if defined(__AVX2__)
 constexpr int FRACTIONS = 16;       // m or 8 + m

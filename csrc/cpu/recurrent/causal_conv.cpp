@@ -76,7 +76,7 @@ template <class Element> void convolve(Pool* pool, const CausalConvParams& p) {
     each_block(p.rows, row, [&](const char* from, char* to, int token, int count) {
       strip.load((const Element*)from);
       for (int i = 0; i < count; i++) strip.convolve(token + i);
-      strip.save((Element*)to);
+      if (to) strip.save((Element*)to);
     });
   });
 }

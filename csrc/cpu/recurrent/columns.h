@@ -16,13 +16,15 @@ inline int64_t vector_place(int j, int depth) {
   return element / LANES_OF_COLUMN * LANES_OF_COLUMN * depth + element % LANES_OF_COLUMN;
 }
 
-// Calls advance(from, to, token, count) as each_block does, with at most SEGMENT tokens at a time; `offset` is of a part of
-// the state, in elements.
-template <class Advance> void each_segment(const StateRows& s, int row, int64_t offset, Advance advance) {
+// Calls advance(from, to, token, count) as each_block does, with at most SEGMENT tokens at a time, for a part of the state:
+// `size` elements from `offset` on. The states of drafts go to memory of this thread.
+template <class Advance> void each_segment(const StateRows& s, int row, int64_t offset, int64_t size, Advance advance) {
   each_block(s, row, [&](const char* from, char* to, int token, int count) {
+    thread_local Arena arena;
     const float* source = from ? (const float*)from + offset : nullptr;
-    for (int at = 0; at < count; at += SEGMENT, source = (float*)to + offset)
-      advance(source, (float*)to + offset, token + at, std::min(SEGMENT, count - at));
+    float* target = to ? (float*)to + offset : (float*)arena.reserve(sizeof(float) * size);
+    for (int at = 0; at < count; at += SEGMENT, source = target)
+      advance(source, target, token + at, std::min(SEGMENT, count - at));
   });
 }
 
@@ -30,7 +32,7 @@ template <class Advance> void each_segment(const StateRows& s, int row, int64_t 
 template <class Head, class Params> void scan_heads(Pool* pool, const Params& p, int64_t size) {
   for_state_parts(pool, p.rows, p.heads, size, [&](int row, int number) {
     Head head(p, number);
-    each_segment(p.rows, row, number * size, [&](const float* from, float* to, int token, int count) {
+    each_segment(p.rows, row, number * size, size, [&](const float* from, float* to, int token, int count) {
       head.advance(from, to, token, count);
     });
   });

@@ -1,4 +1,4 @@
-// factors: products of elements, of rows with gates and of columns with constants.
+// factors: products of elements, of rows with gates and of columns with constants; and copies of rows.
 //
 // Algorithm  in float, one rounding
 // Shapes     recurrent/factors.h
@@ -27,6 +27,15 @@ void scale_columns(Pool* pool, const ScaleParams* p) {
       const Element* x = (const Element*)p->x + row * p->x_stride;
       Element* y = (Element*)p->y + row * p->y_stride;
       each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) * get(p->factors + at, n), n); });
+    });
+  });
+}
+
+void copy_rows(Pool* pool, const CopyParams* p) {
+  with_element(p->dtype, [&](auto element) {
+    using Element = decltype(element);
+    for_rows(pool, p->rows, p->size, [&](int64_t row) {
+      std::memcpy((Element*)p->y + row * p->size, (const Element*)p->x + row * p->x_stride, p->size * sizeof(Element));
     });
   });
 }

@@ -1,4 +1,4 @@
-// The part of the C ABI that recurrent layers need: products of elements. factors.cpp.
+// The part of the C ABI that recurrent layers need: products of elements, and copies. factors.cpp.
 #pragma once
 #include "recurrent/scans.h"
 
@@ -14,3 +14,12 @@ struct ScaleParams {
   int32_t rows, size, dtype;
 };
 API void scale_columns(Pool*, const ScaleParams*);
+
+// y = x: the inputs of drafts, which are read again if the drafts are accepted.
+struct CopyParams {
+  void* y;                     // [rows, size], contiguous
+  const void* x;               // [rows, size], rows x_stride apart
+  int64_t x_stride;
+  int32_t rows, size, dtype;
+};
+API void copy_rows(Pool*, const CopyParams*);

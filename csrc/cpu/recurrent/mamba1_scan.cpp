@@ -103,7 +103,8 @@ void mamba1_scan(Pool* pool, const Mamba1ScanParams* p) {
   with_element(p->dtype, [&](auto x) {
     for_state_parts(pool, p->rows, parts, elements, [&](int row, int part) {
       Strip<decltype(x)> strip(*p, part);
-      each_segment(p->rows, row, (int64_t)part * elements, [&](const float* from, float* to, int token, int count) {
+      const int64_t size = (int64_t)strip.width * p->state_size;
+      each_segment(p->rows, row, (int64_t)part * elements, size, [&](const float* from, float* to, int token, int count) {
         strip.advance(from, to, token, count);
       });
     });

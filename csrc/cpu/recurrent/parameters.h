@@ -3,7 +3,8 @@
 // A layer's state after a position is in the paged cache: block i of a row holds the state after the row's last computed
 // position among [i * block_size, (i + 1) * block_size). A token at position p starts from the state in block
 // (p - 1) / block_size, at position 0 from zeros, and its state goes to block p / block_size. A full block is therefore a
-// checkpoint, from which another row may start.
+// checkpoint, from which another row may start. Positions from stored_lens on are drafts: they start from the state before
+// them, too, but the states after them are not stored.
 #pragma once
 #include "exports.h"
 
@@ -11,6 +12,7 @@
 struct StateRows {
   const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
   const int32_t* kv_lens;       // [rows], positions after the step; 0: padding, which reads and writes nothing
+  const int32_t* stored_lens;   // [rows], positions after which states are stored; null: all of kv_lens
   const int32_t* block_tables;  // [rows, table_stride]; entries before the first token's source are not read
   void* states;                 // the layer's state in block 0
   int64_t block_stride;         // bytes from a block to the next

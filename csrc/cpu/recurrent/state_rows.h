@@ -9,17 +9,26 @@ inline char* state_in_block(const StateRows& s, int row, int block) {
   return (char*)s.states + s.block_tables[(int64_t)row * s.table_stride + block] * s.block_stride;
 }
 
+// The state before a position; null: zeros.
+inline const char* state_before(const StateRows& s, int row, int position) {
+  return position ? state_in_block(s, row, (position - 1) / s.block_size) : nullptr;
+}
+
 // Calls advance(from, to, token, count) for each block that the row's tokens pass, in order: the state `from` (null: zeros)
-// advances by `count` tokens from the step's token `token` on, and is stored at `to`, which may be `from`.
+// advances by `count` tokens from the step's token `token` on, and is stored at `to`, which may be `from`. Drafts come last,
+// with a `to` of null: their states are not stored.
 template <class Advance> void each_block(const StateRows& s, int row, Advance advance) {
-  int token = s.row_starts[row], left = s.row_starts[row + 1] - token, position = s.kv_lens[row] - left;
-  if (s.kv_lens[row] == 0) return;
-  while (left > 0) {
-    const int block = position / s.block_size, count = std::min(left, (block + 1) * s.block_size - position);
-    const char* from = position ? state_in_block(s, row, (position - 1) / s.block_size) : nullptr;
-    advance(from, state_in_block(s, row, block), token, count);
-    token += count, position += count, left -= count;
+  int token = s.row_starts[row];
+  const int end = s.row_starts[row + 1], kv_len = s.kv_lens[row];
+  if (kv_len == 0) return;
+  int position = kv_len - (end - token);
+  const int stored_len = s.stored_lens ? s.stored_lens[row] : kv_len;
+  while (position < stored_len) {
+    const int block = position / s.block_size, count = std::min(stored_len, (block + 1) * s.block_size) - position;
+    advance(state_before(s, row, position), state_in_block(s, row, block), token, count);
+    token += count, position += count;
   }
+  if (token < end) advance(state_before(s, row, position), nullptr, token, end - token);
 }
 
 // Calls body(row, part) for `parts` independent parts of each row, of `elements` of work per token, distributed among the

@@ -70,9 +70,9 @@ struct Channel {
 
   // The states that are kept after token `token` or later ones, at least WIDTH - 1 tokens after the row's first.
   DEVICE void keep_later(const RowTokens& row, int token) const {
-    while (token < row.end) {
+    while (token < row.stored_end) {
       const int in_block = row.position(token) % row.rows.block_size;
-      const int last = min(row.end, token + row.rows.block_size - in_block) - 1;
+      const int last = min(row.stored_end, token + row.rows.block_size - in_block) - 1;
       float window[WIDTH];
 #pragma unroll
       for (int j = 0; j < LAST; j++) window[j + 1] = input(last - LAST + 1 + j);

@@ -18,6 +18,7 @@ struct GatedDeltaParams {
   int32_t heads, key_heads, value_dim;
   float scale, eps;              // of queries; of the norms
 };
+static_assert(SHARED_BYTES == bytes_of_inputs(1, 2));
 
 // One vector of DEPTH elements by a warp: to unit length, times `scale`. The squares add in each lane, then over lanes.
 DEVICE void normalise(float* to, const SCALAR* from, float eps, float scale) {
@@ -35,7 +36,7 @@ DEVICE void normalise(float* to, const SCALAR* from, float eps, float scale) {
     if (const int n = i * 32 + threadIdx.x % 32; n < PADDED) to[n] = values[i] * factor * scale;
 }
 
-DEVICE void stage(const GatedDeltaParams& p, const Inputs& inputs, const Output& output, int token, int count) {
+DEVICE void stage(const GatedDeltaParams& p, const HeadInputs& inputs, const Output& output, int token, int count) {
   const SCALAR* x = static_cast<const SCALAR*>(p.x) + token * p.x_stride;
   const SCALAR* query = x + output.head / (p.heads / p.key_heads) * DEPTH;
   const int64_t of_keys = int64_t(p.key_heads) * DEPTH;
@@ -54,7 +55,7 @@ DEVICE void stage(const GatedDeltaParams& p, const Inputs& inputs, const Output&
 
 KERNEL(gated_delta, GatedDeltaParams) {
   DYNAMIC_SHARED(shared);
-  const Inputs inputs(shared);
+  const HeadInputs inputs(shared);
   const Output output(p.value_dim);
   scan(
       p.rows, output, [&](int token, int count) { stage(p, inputs, output, token, count); },

@@ -17,8 +17,9 @@ struct Mamba2ScanParams {
   int32_t heads, head_dim, groups;
   float least_dt, greatest_dt;
 };
+static_assert(SHARED_BYTES == bytes_of_inputs(1, 2));
 
-DEVICE void stage(const Mamba2ScanParams& p, const Inputs& inputs, const Output& output, int token, int count) {
+DEVICE void stage(const Mamba2ScanParams& p, const HeadInputs& inputs, const Output& output, int token, int count) {
   const SCALAR* x = static_cast<const SCALAR*>(p.x) + token * p.x_stride;
   const SCALAR* b = x + int64_t(p.heads) * p.head_dim + output.head / (p.heads / p.groups) * DEPTH;
   const SCALAR* c = b + int64_t(p.groups) * DEPTH;
@@ -39,7 +40,7 @@ DEVICE void stage(const Mamba2ScanParams& p, const Inputs& inputs, const Output&
 
 KERNEL(mamba2_scan, Mamba2ScanParams) {
   DYNAMIC_SHARED(shared);
-  const Inputs inputs(shared);
+  const HeadInputs inputs(shared);
   const Output output(p.head_dim);
   const float d = p.d[output.head];
   scan(

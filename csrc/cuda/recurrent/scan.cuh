@@ -12,7 +12,7 @@
 constexpr int COLUMN = 16, WARP_OUTPUTS = 8, WARPS = THREADS / 32, BLOCK_OUTPUTS = WARPS * WARP_OUTPUTS;
 constexpr int GROUPS = (DEPTH + 15) / 16, PADDED = 16 * GROUPS;
 constexpr int TOKENS = DEPTH > 256 ? 8 : 16;  // whose inputs are in shared memory at once, as floats
-static_assert(DEPTH % 4 == 0 && SHARED_BYTES == 4 * TOKENS * (2 * PADDED + BLOCK_OUTPUTS + 2));
+static_assert(DEPTH % 4 == 0);
 
 using State = float[GROUPS][4];
 
@@ -21,14 +21,22 @@ DEVICE int padded_outputs(int outputs) { return (outputs + COLUMN - 1) / COLUMN 
 DEVICE int slices_of(int outputs) { return (padded_outputs(outputs) + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS; }
 
 // The inputs of up to TOKENS tokens in shared memory: two vectors of DEPTH floats, zero-padded, the outputs' own inputs, and
-// two numbers.
+// others of each scan.
 struct Inputs {
-  float *first, *second, *own, *decay, *factor;
+  float *first, *second, *own, *others;
   DEVICE explicit Inputs(unsigned char* shared) {
     first = reinterpret_cast<float*>(shared), second = first + TOKENS * PADDED;
-    own = second + TOKENS * PADDED, decay = own + TOKENS * BLOCK_OUTPUTS, factor = decay + TOKENS;
+    own = second + TOKENS * PADDED, others = own + TOKENS * BLOCK_OUTPUTS;
   }
 };
+// A scan with a decay and a factor of each token, which all outputs of a head share.
+struct HeadInputs : Inputs {
+  float *decay, *factor;
+  DEVICE explicit HeadInputs(unsigned char* shared) : Inputs(shared), decay(others), factor(others + TOKENS) {}
+};
+constexpr int bytes_of_inputs(int of_output, int of_token) {
+  return 4 * TOKENS * (2 * PADDED + of_output * BLOCK_OUTPUTS + of_token);
+}
 
 // The head, and the output of this thread.
 struct Output {
@@ -44,28 +52,29 @@ struct Output {
   DEVICE bool has_state() const { return number < padded_outputs(outputs); }            // all lanes of a warp alike
   DEVICE bool writes() const { return part == 0 && number < outputs; }
 
-  // Calls body(i, j, place) for each number state[i][j] of this thread; `place` is in the layer's state.
+  // Calls body(j, place) for each number state[i][j] of this thread; `place` is in the layer's state.
   template <class Body>
-  DEVICE void each_number(Body body) const {
+  DEVICE void each_number(int i, Body body) const {
     const int64_t column = int64_t(head) * padded_outputs(outputs) + number / COLUMN * COLUMN;
     const int64_t at = column * DEPTH + number % COLUMN;
 #pragma unroll
-    for (int i = 0; i < GROUPS; i++)
-#pragma unroll
-      for (int j = 0; j < 4; j++)
-        if (const int n = i * 16 + part * 4 + j; n < DEPTH) body(i, j, at + n * COLUMN);
+    for (int j = 0; j < 4; j++)
+      if (const int n = i * 16 + part * 4 + j; n < DEPTH) body(j, at + n * COLUMN);
   }
-  DEVICE void load(State& state, const unsigned char* from) const {
-    const float* numbers = reinterpret_cast<const float*>(from);
+  // Sets state[i] to `numbers`, which lie as the layer's state; null: zeros.
+  DEVICE void load(float (&four)[4], const float* numbers, int i) const {
 #pragma unroll
-    for (int i = 0; i < GROUPS; i++)
+    for (int j = 0; j < 4; j++) four[j] = 0.f;
+    if (numbers) each_number(i, [&](int j, int64_t place) { four[j] = numbers[place]; });
+  }
+  DEVICE void load(State& state, const float* numbers) const {
 #pragma unroll
-      for (int j = 0; j < 4; j++) state[i][j] = 0.f;
-    if (from) each_number([&](int i, int j, int64_t place) { state[i][j] = numbers[place]; });
+    for (int i = 0; i < GROUPS; i++) load(state[i], numbers, i);
   }
   DEVICE void store(const State& state, unsigned char* to) const {
     float* numbers = reinterpret_cast<float*>(to);
-    each_number([&](int i, int j, int64_t place) { numbers[place] = state[i][j]; });
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) each_number(i, [&](int j, int64_t place) { numbers[place] = state[i][j]; });
   }
 
   // Calls body(i, quartet) with this thread's parts of a vector of PADDED floats in shared memory.
@@ -103,7 +112,7 @@ DEVICE void scan(const StateRowsParams& rows, const Output& output, Stage stage,
   const RowTokens row(rows, blockIdx.y);
   if (row.first == row.end) return;
   State state;
-  if (output.has_state()) output.load(state, row.source());
+  if (output.has_state()) output.load(state, reinterpret_cast<const float*>(row.source()));
   for (int first = row.first; first < row.end; first += TOKENS) {
     const int count = min(TOKENS, row.end - first);
     __syncthreads();  // all threads are done with the inputs before

@@ -12,6 +12,7 @@ from ...process.worker_link import Answer
 from ...requests.request import Sequence, SequenceState
 from ..links import SimulatedWorkerLink
 from ..scenario import Scenario
+from .fake_places import FakePlaces
 from .fake_row import FakeDrafter
 from .fake_worker import Background, FakeWorker
 
@@ -50,10 +51,12 @@ class FakeGroup:
             ),
         )
         self.worker.token_s = scenario.token_s
+        self.places = FakePlaces(scenario, epoch)
+        self.worker.digest_at = self.places.digest_at
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
-        self.num_passes = 0
+        self.num_passes = self.num_copies = 0
         self._max_passes = scenario.max_passes
         self._passes = Counter[Sequence]()
 
@@ -84,6 +87,7 @@ class FakeGroup:
             if not is_isolating:
                 waiting = [each for each in engine.scheduler.waiting if not _has_waited_for_a_leader(each, leaders)]
                 self._count_passes(step.admitted, leaders.keys() & set(waiting))
+            self.num_copies += len(step.copies) // 2
             salts = {s.row: self._salts[s.request.client, s.request.request_id] for s in step.admitted}
             reads_again = any(s.num_nans and s.num_applied for s in step.admitted)
             assert not reads_again, "a sequence with a result that was not finite reads the prefix cache"
@@ -94,6 +98,15 @@ class FakeGroup:
                 assert sent is message, "the step that was sent is not the planned one"
             self._plans.append((message, Background(applied_step, salts)))
         return message
+
+    def load_adapters(self, engine: EngineCore, now: float) -> None:
+        """Send the loads that are due to the worker."""
+        for load in engine.take_loads():
+            if self._link is not None:
+                self._link.link.send_load(load, now)
+                _, sent = self._link.channel.to_workers.popleft()
+                assert sent is load, "the load that was sent is not the one that is due"
+            self.places.begin(load)
 
     def answer(self, now: float) -> list[Answer]:
         """Send the oldest answer through the link; returns the answers that the link accepts."""

@@ -21,6 +21,8 @@ class FakeRow:
     block_tables: list[list[int]]  # one for each KV group
     new_row: NewRow
     salt: str
+    digest: str  # of its adapter
+    num_stored: int = 0  # positions of which a state group has the states: all computed but the step's drafts
 
     def append(self, token: int) -> None:
         self.prefixes.append(extend_hash(self.prefixes[-1], token))

@@ -9,7 +9,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.messages.kv_tiers import (
+from paged_serve.protocol.messages.loading.kv_tiers import (
     BlocksMoved,
     DropBlocks,
     FromWorkerTier,
@@ -27,7 +27,7 @@ from .fake_worker import NOT_REPORTED, FakeWorker
 
 GARBAGE = -1  # in a slot
 LATE_TICKS = 700  # longer than a sequence waits for a load
-COUNTS = ("stores", "loads", "torn_blocks", "late_answers")
+COUNTS = ("stores", "tier_loads", "torn_blocks", "late_answers")
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class FakeTier:
             self._answer(BlocksMoved(message.epoch, rank, message.transfer))
 
     def _load(self, worker: FakeWorker, message: LoadBlocks) -> None:
-        self.counts["loads"] += 1
+        self.counts["tier_loads"] += 1
         ids, keys = unpack_ids(message.block_ids).tolist(), unpack_keys(message.keys)
         failed: list[list[int]] = [[] for _ in range(self._num_ranks)]
         for index, (block, key) in enumerate(zip(ids, keys, strict=True)):

@@ -3,7 +3,8 @@
 A KV slot holds a hash of all tokens up to its own; a block records the salt and the KV group for which it was written.
 A block of a state group has one slot, which each of its tokens overwrites. Reading a slot that another sequence wrote,
 or that was never written, raises AssertionError; each group reads as far back as its window or attention chunk, or the
-state before the token. No other row of a step reads a state that a row overwrites. The next token is a function of
+state before the token. No other row of a step reads a state that a row overwrites. States after drafts are written once
+these are accepted, others never. The next token is a function of
 (all tokens, seed, position), so any mistake changes the output. Drafts are computed like tokens: wrong ones leave their
 hashes in slots, and block tables must have room for as many as the plan allows. A slot can also be poisoned: results
 computed from it are not finite and poison the slots that they write. Once a step has reported this and the engine has
@@ -24,14 +25,11 @@ from paged_serve.protocol.messages.worker import (
     SchedulerOutput,
 )
 
-from ..correct_results import extend_hash, vector
+from ..correct_results import extend_hash, start_hash, vector
 from .fake_row import FakeDrafter, FakeRow
+from .worker_died import WorkerDied
 
 NOT_REPORTED = 1 << 62  # a step
-
-
-class WorkerDied(Exception):
-    """The worker crashed during a step, as after a segmentation fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,7 @@ class FakeWorker:
         self.epoch = epoch
         self.step_s = 0.001
         self.token_s = 0.0  # further seconds of a step for each of its tokens
+        self.digest_at: Callable[[int], str] = lambda place: ""  # of the adapter in a place
         self._is_nan = is_nan
         self._poison = poison
         self._needs_whole_prompt = needs_whole_prompt  # to compute a vector
@@ -87,6 +86,7 @@ class FakeWorker:
 
     def execute(self, plan: SchedulerOutput, background: Background | None = None) -> ModelRunnerOutput:
         assert plan.epoch == self.epoch
+        self._copy_blocks(unpack_ids(plan.copied_blocks).tolist())
         self._apply_deltas(plan, background or Background())
         drafted = {chunk.row: self._draft(chunk) for chunk in plan.chunks if chunk.num_drafts}
         work = [(row, 1) for row in self._decode_set]
@@ -102,12 +102,29 @@ class FakeWorker:
         ill = {row for row, _ in work if self.poisoned and self._poison_of(self._rows[row])}
         writer: dict[tuple[int, int], int] = {}  # the row that writes each slot
         for row, num_tokens in work:
-            self._write(row, num_tokens, writer)
+            self._write(row, num_tokens, drafted.get(row, 0), writer)
             if row in ill:
                 self._spoil_last(self._rows[row], num_tokens)
+        output = self._sample(plan, work, drafted, ill)
+        for row in drafted:
+            self._write_accepted(row, writer, is_ill=row in ill)
+            if row in ill:
+                self._report(self._rows[row], plan.step)
         for row, block in states:
             assert writer.get((block, 0), row) == row, "a row reads a state that another row overwrites"
-        return self._sample(plan, work, drafted, ill)
+        return output
+
+    def _copy_blocks(self, pairs: list[int]) -> None:
+        sources, destinations = pairs[::2], pairs[1::2]
+        assert len(set(destinations)) == len(destinations), "two blocks are copied to one"
+        assert not set(sources) & set(destinations), "a block is overwritten in the step that copies it"
+        for source, block in zip(sources, destinations, strict=True):
+            self.slots[block] = self.slots[source][:]
+            self.written_for[block] = self.written_for[source]
+            for offset in range(self.block_size):
+                self.poisoned.pop((block, offset), None)
+                if (source, offset) in self.poisoned:
+                    self.poisoned[block, offset] = self.poisoned[source, offset]
 
     def _draft(self, chunk: Chunk) -> int:
         """Append drafts to the chunk's row; returns how many."""
@@ -120,7 +137,8 @@ class FakeWorker:
 
     def _apply_deltas(self, plan: SchedulerOutput, background: Background) -> None:
         for new_row in plan.new_rows:
-            tokens, prefixes, prefix = unpack_ids(new_row.token_ids).tolist(), [], 0
+            tokens, prefixes, digest = unpack_ids(new_row.token_ids).tolist(), [], self.digest_at(new_row.adapter)
+            prefix = start_hash(digest)
             for token in tokens:
                 prefix = extend_hash(prefix, token)
                 prefixes.append(prefix)
@@ -128,8 +146,9 @@ class FakeWorker:
             assert len(new_row.block_tables) == len(self._groups), "a row lacks the block table of a group"
             tables = [unpack_ids(table).tolist() for table in new_row.block_tables]
             salt = background.salts.get(new_row.row, "")
-            row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt)
+            row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt, digest)
             self._rows[new_row.row] = row
+            self._drop_poison_behind(row)
             for slot in self._poison_of(row):
                 assert self.poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
         for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
@@ -141,10 +160,19 @@ class FakeWorker:
         assert not set(joins) & set(self._decode_set), "a row joins the decode set twice"
         self._decode_set = sorted(self._decode_set + joins)
 
+    def _drop_poison_behind(self, row: FakeRow) -> None:
+        """A copied block may hold later tokens of another row, which the new row overwrites before it reads them."""
+        index, length = divmod(row.num_computed, self.block_size)
+        for group, table in enumerate(row.block_tables):
+            if length and group not in self._states:
+                for offset in range(length, self.block_size):
+                    self.poisoned.pop((table[index], offset), None)
+
     def _check_reads(self, row: FakeRow, num_tokens: int) -> None:
         """Every slot that the first new token sees holds exactly this row's tokens, written in an earlier step."""
         size, slots, end = self.block_size, self.slots, row.num_computed
         assert row.num_computed + num_tokens <= len(row.tokens), "a row computes tokens that it does not have"
+        assert self.digest_at(row.new_row.adapter) == row.digest, "another adapter is in the place of a row's adapter"
         for group, table in enumerate(row.block_tables):
             assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
             first = self._first_seen(row, group) // size
@@ -178,21 +206,37 @@ class FakeWorker:
             return []
         return [row.block_tables[group][last // self.block_size] for group in self._states]
 
-    def _write(self, index: int, num_tokens: int, writer: dict[tuple[int, int], int]) -> None:
-        row = self._rows[index]
-        for position in range(row.num_computed, row.num_computed + num_tokens):
-            for group, table in enumerate(row.block_tables):
-                block, offset = table[position // self.block_size], position % self.block_size
-                if group in self._states:
-                    for other in range(self.block_size):  # they may be left from another group's use of the block
-                        self.poisoned.pop((block, other), None)
-                    offset = 0
-                assert block >= 0, "a row writes to a block that it does not have"
-                assert writer.setdefault((block, offset), index) == index, "two rows write one slot in one step"
-                self.slots[block][offset] = row.prefixes[position]
-                self.written_for[block] = (row.salt, group)
-                self.poisoned.pop((block, offset), None)
+    def _write(self, index: int, num_tokens: int, num_drafts: int, writer: dict[tuple[int, int], int]) -> None:
+        row, first = self._rows[index], self._rows[index].num_computed
         row.num_computed += num_tokens
+        row.num_stored = row.num_computed - num_drafts
+        for position in range(first, row.num_computed):
+            for group in range(len(row.block_tables)):
+                if group not in self._states or position < row.num_stored:
+                    self._write_slot(index, group, position, writer)
+
+    def _write_accepted(self, index: int, writer: dict[tuple[int, int], int], *, is_ill: bool) -> None:
+        """Write the states after accepted drafts."""
+        row = self._rows[index]
+        for position in range(row.num_stored, row.num_computed):
+            for group in self._states:
+                self._write_slot(index, group, position, writer)
+                if is_ill:
+                    self.spoil(row.block_tables[group][position // self.block_size], 0)
+        row.num_stored = row.num_computed
+
+    def _write_slot(self, index: int, group: int, position: int, writer: dict[tuple[int, int], int]) -> None:
+        row = self._rows[index]
+        block, offset = row.block_tables[group][position // self.block_size], position % self.block_size
+        if group in self._states:
+            for other in range(self.block_size):  # they may be left from another group's use of the block
+                self.poisoned.pop((block, other), None)
+            offset = 0
+        assert block >= 0, "a row writes to a block that it does not have"
+        assert writer.setdefault((block, offset), index) == index, "two rows write one slot in one step"
+        self.slots[block][offset] = row.prefixes[position]
+        self.written_for[block] = (row.salt, group)
+        self.poisoned.pop((block, offset), None)
 
     def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
         """Poisoned slots within the row's window, computed by the row or taken from the prefix cache."""
@@ -212,8 +256,9 @@ class FakeWorker:
     def _spoil_last(self, row: FakeRow, num_tokens: int) -> None:
         """Poison the slots that the row has just written."""
         for position in range(row.num_computed - num_tokens, row.num_computed):
-            for table in row.block_tables:
-                self.spoil(table[position // self.block_size], position % self.block_size)
+            for group, table in enumerate(row.block_tables):
+                if group not in self._states or position < row.num_stored:
+                    self.spoil(table[position // self.block_size], position % self.block_size)
 
     def _sample(
         self, plan: SchedulerOutput, work: list[tuple[int, int]], drafted: dict[int, int], ill: set[int]
@@ -281,6 +326,7 @@ class FakeWorker:
             return False
         if index not in ill:
             self._spoil_last(row, num_tokens)
+            ill.add(index)
         self._report(row, step)
         return True
 

@@ -91,6 +91,7 @@ class StreamTable:
             min(terms.timeout_s, max(request.expires_at - now, MIN_TTL_S)) if request.may_expire else 0.0,
             isolation_tokens,
             request.pooling_params,
+            terms.adapter,
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:

@@ -1,8 +1,12 @@
 """system_fingerprint: equal on servers whose answers to the same request are equal byte for byte."""
 
 import hashlib
+from typing import Any
+
+import msgspec
 
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 
 def fingerprint(config: Config, arithmetic: str) -> str:
@@ -28,3 +32,21 @@ def fingerprint(config: Config, arithmetic: str) -> str:
         arithmetic,
     )
     return f"paged-serve-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"
+
+
+def with_adapter(base: str, adapter: Adapter) -> str:
+    """The fingerprint of an adapter's answers, from that of the base model's."""
+    return f"paged-serve-{hashlib.sha256(f'{base} {adapter.digest}'.encode()).hexdigest()[:8]}"
+
+
+class _Named(msgspec.Struct):
+    model: Any = None
+
+
+def named_model(body: bytes) -> str:
+    """The model that a JSON body names; "" if it names none."""
+    try:
+        model = msgspec.json.decode(body, type=_Named).model
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""  # the body is refused later
+    return model if isinstance(model, str) else ""

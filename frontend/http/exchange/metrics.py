@@ -1,5 +1,6 @@
 """Prometheus metrics: the usual names and buckets under the prefix `paged`; `compat` repeats them under another."""
 
+import time
 from collections.abc import Callable, Iterable
 
 import prometheus_client
@@ -44,13 +45,13 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 class Metrics:
     """All metrics of one frontend."""
 
-    def __init__(self, model_name: str, compat: str = "", index: int = 0):
+    def __init__(self, model_name: str, compat: str = "", index: int = 0, max_loras: int = 0):
         self._compat = compat
         labels = (model_name, "0")
         self._labels = (*labels, str(index))
         self._registry = CollectorRegistry()
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._engine_stats = _EngineStats(list(labels))
+        self._engine_stats = _EngineStats(list(labels), max_loras)
         self._registry.register(self._engine_stats)
         self._observe: dict[str, Callable[[float], None]] = {}
         for name, (text, buckets) in _HISTOGRAMS.items():
@@ -114,8 +115,9 @@ class Metrics:
 class _EngineStats(Collector):
     """Exports the engine's own figures, `stats`."""
 
-    def __init__(self, labels: list[str]):
+    def __init__(self, labels: list[str], max_loras: int):
         self.stats: SchedulerStats | None = None
+        self._max_loras = max_loras
         self._labels = labels
 
     def describe(self) -> Iterable[Metric]:
@@ -139,6 +141,7 @@ class _EngineStats(Collector):
             "prefix_cache_queries": ("Prompt tokens looked up", stats.prefix_cache_queries),
             "prefix_cache_hits": ("Prompt tokens found", stats.prefix_cache_hits),
             "num_preemptions": ("Requests sent back to the queue", stats.num_preemptions),
+            "spec_decode_num_drafts": ("Verifications with drafts", stats.num_drafts),
             "spec_decode_num_draft_tokens": ("Drafts verified", stats.draft_tokens),
             "spec_decode_num_accepted_tokens": ("Drafts accepted", stats.accepted_tokens),
         }
@@ -150,3 +153,22 @@ class _EngineStats(Collector):
             counter = CounterMetricFamily(f"paged:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)
             yield counter
+        yield self._accepted_per_position(stats)
+        if self._max_loras:
+            yield self._adapters(stats)
+
+    def _adapters(self, stats: SchedulerStats) -> Metric:
+        """The value is the time: of two series, the one with the later time is current."""
+        labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+        info = GaugeMetricFamily("paged:lora_requests_info", "LoRA adapters of requests", labels=labels)
+        waiting = ",".join(sorted(each.name for each in stats.adapters if each.num_waiting))
+        running = ",".join(sorted(each.name for each in stats.adapters if each.num_running))
+        info.add_metric([str(self._max_loras), waiting, running], time.time())
+        return info
+
+    def _accepted_per_position(self, stats: SchedulerStats) -> Metric:
+        name, text = "paged:spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by place among a row's drafts"
+        counter = CounterMetricFamily(name, text, labels=(*_LABELS, "position"))
+        for position, count in enumerate(stats.accepted_per_position):
+            counter.add_metric([*self._labels, str(position)], count)
+        return counter

@@ -201,6 +201,7 @@ class Model(Answer):
     created: int
     owned_by: str
     root: str
+    parent: str | None  # of a LoRA adapter, the base model
     max_model_len: int
 
 

@@ -157,7 +157,7 @@ class ChatWriter:
             model=head.model,
             choices=whole,
             usage=self._usage(),
-            system_fingerprint=self._service.fingerprint,
+            system_fingerprint=self._service.fingerprint_of(head.model),
             prompt_token_ids=self._prompts[0].token_ids.tolist() if self._body.return_token_ids else UNSET,
             prompt_logprobs=await self._prompt_logprobs(),
             service_tier="default" if self._body.service_tier else UNSET,
@@ -195,7 +195,8 @@ class ChatWriter:
             if events:
                 yield events
         if options is not None and options.include_usage:
-            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._service.fingerprint)]
+            fingerprint = self._service.fingerprint_of(head.model)
+            yield [frames.without_choice(usage=self._usage(), system_fingerprint=fingerprint)]
         yield [DONE]
 
     def _chunks(self, choice: ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:

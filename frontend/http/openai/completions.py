@@ -24,6 +24,7 @@ from . import logprobs
 from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
 from .generation import Generation, Prompt
 from .pieces import Piece
+from .request.best_of import check_best_of
 from .request.infill import with_suffix
 from .request.prompts import split_prompt
 from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params, size_of_work
@@ -41,7 +42,8 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
         raise InvalidRequest("max_tokens is 0; only a completion with echo may have no output", "max_tokens")
     limit = limit_of(service, body, max(COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens, 1))
     given = split_prompt(body.prompt, limit)
-    check_num_sequences(len(given), body.n or 1)
+    check_best_of(body)
+    check_num_sequences(len(given), body.best_of or body.n or 1)
     grammar, warnings = await grammar_of(service, body)
     body, encoded = await with_suffix(service, body, given, limit)
     prompts = []
@@ -110,7 +112,7 @@ class CompletionWriter:
             model=head.model,
             choices=choices,
             usage=self._usage(),
-            system_fingerprint=self._service.fingerprint,
+            system_fingerprint=self._service.fingerprint_of(head.model),
             timings=self._generation.timings() if self._body.timings_per_token else UNSET,
             warnings=head.warnings or UNSET,
         )
@@ -135,7 +137,8 @@ class CompletionWriter:
             if events:
                 yield events
         if options is not None and options.include_usage:
-            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._service.fingerprint)]
+            fingerprint = self._service.fingerprint_of(head.model)
+            yield [frames.without_choice(usage=self._usage(), system_fingerprint=fingerprint)]
         yield [DONE]
 
     def _usage(self) -> Usage:

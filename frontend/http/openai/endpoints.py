@@ -23,6 +23,8 @@ from .generation import Generation, Prompt
 from .output_memory import OutputMemory
 from .request.custom_tools import WithCustomTools, translate
 from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields, with_logprobs, with_vocabulary
+from .selection.beams import BeamGeneration, beam_params
+from .selection.best_of import BestOfGeneration, with_best_of
 
 
 class Writer(Protocol):
@@ -46,6 +48,8 @@ class Terms(Protocol):
     def cache_salt(self) -> str | None: ...
     @property
     def timeout(self) -> float | None: ...
+    @property
+    def model(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
     if endpoint.translate is not None:
         raw, translated = await service.off_loop(len(raw), endpoint.translate, raw, lenient)
     body, warnings = await service.off_loop(len(raw), decode_body, endpoint.body, raw, lenient)
-    model = service.model_name(body.model)
+    model = await service.model_name(body.model)
     options = body.stream_options
     if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")
@@ -122,6 +126,7 @@ def terms_of(service: Service, sender: Sender, body: Terms) -> RequestTerms:
         tenant=sender.tenant.name,
         weight=sender.tenant.weight,
         timeout_s=body.timeout or sender.timeout_s() or 0.0,
+        adapter=service.adapter_of(body.model),
     )
 
 
@@ -147,13 +152,20 @@ def generation_of(
             "timings_per_token",
         )
     shows_prompt = bool(body.return_token_ids or getattr(body, "echo", False))
+    n, best_of = prompts[0].params.n, getattr(body, "best_of", None) or 0
+    generated = with_best_of(prompts, best_of) if best_of > n else prompts
     memory = OutputMemory(
         lease,
-        [(len(each.token_ids), each.params) for each in prompts],
+        [(len(each.token_ids), each.params) for each in generated],
         keeps=not body.stream or getattr(body, "repeats_output", False),
         shows_prompt=shows_prompt,
     )
     terms = terms_of(service, sender, body)
     interval = (body.stream_interval or 1) if body.stream else 1
     request_id = body.request_id or sender.request_id
-    return Generation(service, prompts, terms, request_id, sender.arrival, memory, in_turn, interval)
+    others = terms, request_id, sender.arrival, memory, in_turn, interval
+    if getattr(body, "use_beam_search", None):
+        return BeamGeneration(service, prompts, [beam_params(service, body, each) for each in prompts], *others)
+    if best_of > n:
+        return BestOfGeneration(prompts, best_of, service, *others)
+    return Generation(service, prompts, *others)

@@ -105,6 +105,7 @@ class Generation:
                 tenant=terms.tenant,
                 weight=terms.weight,
                 timeout_s=self._time_left(),
+                adapter=terms.adapter,
             )
             self._requests.append(request)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from paged_serve import __version__
 from paged_serve.protocol.errors import PagedServeError
-from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility
+from paged_serve.protocol.messages.engine_core import AdapterStats, SchedulerStats, Utility
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from ..exchange.exchange import Exchange
@@ -41,7 +41,9 @@ async def _engine_stats(service: Service) -> SchedulerStats | None:
         with contextlib.suppress(PagedServeError, TimeoutError):
             async with asyncio.timeout(ENGINE_WITHIN_S):
                 figures = msgspec.json.decode(await service.engine.utility(Utility.STATS), type=dict[str, Any])
-            return SchedulerStats(**{name: value for name, value in figures.items() if name != "tenants"})
+            adapters = msgspec.convert(figures.pop("adapters"), tuple[AdapterStats, ...])
+            own = {name: value for name, value in figures.items() if name != "tenants"}
+            return SchedulerStats(**own, adapters=adapters)
     return service.engine.stats
 
 

@@ -37,7 +37,8 @@ async def create_once(service: Service, exchange: Exchange, endpoint: Endpoint, 
 async def _found_or_begun(
     service: Service, exchange: Exchange, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
 ) -> StoredAnswer:
-    request = KeyedRequest(exchange.caller, key, request_digest(service.fingerprint, exchange.path, key, raw))
+    fingerprint = await service.fingerprint_for(raw)
+    request = KeyedRequest(exchange.caller, key, request_digest(fingerprint, exchange.path, key, raw))
     body, raw, model, warnings = await endpoint.decode(service, raw)
     _check_event_id(endpoint, request, body.stream, after)
     if (answer := service.answers.of_request(request, after)) is not None:

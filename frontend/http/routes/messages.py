@@ -109,7 +109,7 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
         return chat, as_chat
 
     chat, as_chat = await service.off_loop(len(raw), translated)
-    service.model_name(chat.model)
+    await service.model_name(chat.model)
     with _translated_errors():
         use_tools = tool_choice_of(chat).mode != "none"
         ids, _ = await chat_tokens(service, chat, as_chat, use_tools=use_tools)
@@ -118,7 +118,7 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
 
 def model_page(service: Service) -> ModelPage:
     """The model names, in Anthropic's form."""
-    names = service.model_names
+    names = [*service.model_names, *service.adapters.all()]
     data = [model_info(service, name) for name in names]
     return ModelPage(data=data, has_more=False, first_id=names[0], last_id=names[-1])
 

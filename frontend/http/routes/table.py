@@ -16,6 +16,7 @@ from ..page.page_files import send_page_file
 from ..responses.answers import DeletedResponse, InputItemList, Response
 from ..responses.schemas import ResponsesRequest
 from ..service import Service
+from .adapters.routes import ADAPTER_ROUTES
 from .admin import METRICS
 from .generate import (
     create_chat_batch,
@@ -39,12 +40,12 @@ async def list_models(service: Service, exchange: Exchange) -> None:
     if exchange.wire_format is ANTHROPIC:
         await exchange.send_json(model_page(service))
     else:
-        models = [_model(service, name) for name in service.model_names]
+        models = [_model(service, name) for name in (*service.model_names, *service.adapters.all())]
         await exchange.send_json(answers.ModelList(object="list", data=models))
 
 
 async def get_model(service: Service, exchange: Exchange) -> None:
-    name = service.model_name(exchange.scope["path_params"]["model"])
+    name = await service.model_name(exchange.scope["path_params"]["model"])
     model = model_info if exchange.wire_format is ANTHROPIC else _model
     await exchange.send_json(model(service, name))
 
@@ -172,6 +173,7 @@ ROUTES = (
         statuses=(410,),
     ),
     RouteSpec("DELETE", "/v1/streams/{id}", delete_stream, "End a stream", statuses=(204, 410), errors=_OF_ANY_STREAM),
+    *ADAPTER_ROUTES,
     RouteSpec("GET", "/v1/models", list_models, "List the model names", answers=(answers.ModelList,)),
     RouteSpec("GET", "/v1/models/{model}", get_model, "One model", answers=(answers.Model,)),
     RouteSpec(
@@ -215,11 +217,13 @@ def public_routes(server: ServerConfig) -> tuple[RouteSpec, ...]:
 
 
 def _model(service: Service, name: str) -> answers.Model:
+    adapter = service.adapter_of(name)
     return answers.Model(
         id=name,
         object="model",
         created=service.started_at,
         owned_by="paged-serve",
-        root=service.model_names[0],
+        root=service.model_names[0] if adapter is None else adapter.path,
+        parent=None if adapter is None else service.model_names[0],
         max_model_len=service.max_model_len,
     )

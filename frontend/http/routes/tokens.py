@@ -27,13 +27,13 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     if await service.off_loop(len(raw), has_field, raw, "messages"):
         raw = await service.off_loop(len(raw), without_custom_tools, raw)
         chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
-        service.model_name(chat.model)
+        await service.model_name(chat.model)
         special, limit = bool(chat.add_special_tokens), limit_of(service, chat, 0)
         ids, _ = await chat_tokens(service, chat, raw, add_special_tokens=special, limit=limit)
         names = chat.return_token_strs
     else:
         text, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeTextRequest, raw, lenient)
-        service.model_name(text.model)
+        await service.model_name(text.model)
         special = True if text.add_special_tokens is None else text.add_special_tokens
         limit = limit_of(service, text, 0)
         long = service.encoder.may_take_long([text.prompt])
@@ -48,7 +48,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
 async def detokenize(service: Service, exchange: Exchange) -> None:
     raw, lenient = await exchange.body(), service.config.server.lenient
     body, _ = await service.off_loop(len(raw), decode_body, schemas.DetokenizeRequest, raw, lenient)
-    service.model_name(body.model)
+    await service.model_name(body.model)
 
     def decode() -> str:
         _check_number_of_tokens(service, len(body.tokens), "tokens")
@@ -63,7 +63,7 @@ async def apply_template(service: Service, exchange: Exchange) -> None:
     raw, lenient = await exchange.body(), service.config.server.lenient
     raw = await service.off_loop(len(raw), without_custom_tools, raw)
     body, _ = await service.off_loop(len(raw), decode_body, schemas.ApplyTemplateRequest, raw, lenient)
-    service.model_name(body.model)
+    await service.model_name(body.model)
     await exchange.send_json(answers.Text(prompt=await chat_text(service, body, raw)))
 
 

@@ -1,7 +1,6 @@
 """Routes of other servers that this one does not have, with the reason or the route to use instead."""
 
 _NO_MEDIA = "only text models are served"
-_NO_ADAPTERS = "LoRA adapters are not served; merge them into the weights and serve the result"
 _PROFILE = "use py-spy or perf, which can profile every process of the server"
 _NO_SLEEP = "the server keeps its weights and its cache while it runs; stop it to free them"
 _NO_TRAINING = "weights cannot be changed while the server runs; start it with the new ones"
@@ -14,7 +13,7 @@ UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/encode", "/predict"), "use /pooling or /classify"),
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"), _NO_MEDIA),
     **dict.fromkeys(("/v1/realtime", "/v1/images/generations", "/v1/images/edits"), _NO_MEDIA),
-    **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/lora-adapters"), _NO_ADAPTERS),
+    "/lora-adapters": "the `model` of a request names its LoRA adapter; /v1/models lists them",
     **dict.fromkeys(("/start_profile", "/stop_profile"), _PROFILE),
     **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"), _NO_SLEEP),
     **dict.fromkeys(("/init_weight_transfer_engine", "/start_weight_update", "/update_weights"), _NO_TRAINING),

@@ -174,7 +174,7 @@ class FrontendProcess:
                 context=child.context,
             )
         )
-        text, make_routers = await loop.run_in_executor(None, _load_text, child.config)
+        text, make_routers = await loop.run_in_executor(None, _load_text, child.config, child.run_dir)
         self._client = self._buffers.outputs = await connecting
         self._client.on_outputs = self._buffers.outputs_arrived
         router, self._admin.router = make_routers(
@@ -232,11 +232,12 @@ class FrontendProcess:
 
 def _load_text(
     config: Config,
+    run_dir: str,
 ) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str, BufferBudget], tuple[Router, Router]]]":
     from ..routes.router import make_routers  # imported late, in a thread: /live answers meanwhile
     from ..service import TextSide
 
-    text = TextSide.load(config)
+    text = TextSide.load(config, run_dir)
     if text.template is not None:
         text.template.start()
     return text, make_routers

@@ -41,7 +41,7 @@ class Cache:
             block_hashes=[],
             num_published=0,
             num_released=[0] * len(tables),
-            request=SimpleNamespace(chain_root=ROOT),
+            request=SimpleNamespace(chain_root=ROOT, adapter=None),
             token_bytes=lambda start, end: packed[4 * start : 4 * end],
         )
         self.kv_cache.prefix_cache.publish(sequence, len(tokens))

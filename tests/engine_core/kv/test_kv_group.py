@@ -131,7 +131,8 @@ def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
             if rng.random() < rng.choice((0.5, 0.95, 1.0)):
                 [known[group, index]] = blocks = pool.allocate(1)
                 pool.publish(blocks, keys_of(group, hashes[index : index + 1]))
-    sequence = SimpleNamespace(may_read_cache=True, block_hashes=hashes)
+    request = SimpleNamespace(chain_root=b"root")
+    sequence = SimpleNamespace(may_read_cache=True, block_hashes=hashes, request=request)
     limit = rng.randint(0, num_hashes)
 
     def needed(length: int) -> list[list[int]]:
@@ -147,7 +148,8 @@ def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
     for group, each in enumerate(needed(longest)):
         for index in each:
             expected[group][index] = known[group, index]
-    assert cache.find(sequence, None, limit) == expected
+    [found] = cache.find(sequence, None, limit)
+    assert (found.tables, found.num_tokens, found.tail) == (expected, longest * size, ())
 
 
 @pytest.mark.parametrize("other", [{"window": 3}, {"attention_chunk": 3}])

@@ -5,13 +5,13 @@ import pytest
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
-from paged_serve.engine_core.kv.load_speed import LoadSpeed
+from paged_serve.engine_core.kv.tiers.load_speed import LoadSpeed
 from paged_serve.engine_core.process.tier_link import take_tier_messages, tier_answered
 from paged_serve.engine_core.scheduling.loading import LONGEST_LOAD_S, LONGEST_OPENING_S
 from paged_serve.protocol.block_hash import HASH_BYTES
 from paged_serve.protocol.messages.config import Config, KVTierConfig, ParallelConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
-from paged_serve.protocol.messages.kv_tiers import (
+from paged_serve.protocol.messages.loading.kv_tiers import (
     KEY_BYTES,
     BlocksMoved,
     DropBlocks,

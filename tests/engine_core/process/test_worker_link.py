@@ -4,10 +4,12 @@ import pytest
 
 from paged_serve.engine_core.process.worker_group import GroupState
 from paged_serve.engine_core.process.worker_link import WorkerLink
+from paged_serve.engine_core.simulation.adapters import adapter_named
 from paged_serve.engine_core.simulation.links import SimulatedChannel
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.message import pack_ids
 
 
@@ -104,3 +106,19 @@ def test_an_iteration_ends_after_two_milliseconds_and_the_next_handles_the_rest(
     while more := harness.link.receive(1.0):
         rest += more
     assert [each.step for each in (*first, *rest)] == list(range(1, 9))
+
+
+def test_a_load_that_takes_longer_than_any_step_may_ends_the_group():
+    """The engine then loads the adapter alone, and refuses it if that hangs, too."""
+    harness = LinkHarness(ranks=2).bring_up()
+    longest_s = harness.link.times.longest_s
+    for place, name in enumerate("ab", start=1):
+        harness.link.send_load(LoadAdapter(place, adapter_named(name)), 1.0)
+    for rank in (0, 1):
+        harness.deliver(rank, AdapterLoaded(rank, 1, adapter_named("a").digest))
+    harness.deliver(0, AdapterLoaded(0, 2, adapter_named("b").digest))
+    harness.link.group.shift_deadline(5.0)
+    harness.link.check_deadline(6.0 + longest_s)
+    assert harness.link.is_ready
+    harness.link.check_deadline(6.1 + longest_s)
+    assert harness.reason == "LoRA adapter 'b' is not loaded after 300 s"

@@ -3,7 +3,6 @@
 import pytest
 
 from paged_serve.engine_core.drafting.draft_policy import DraftPolicy
-from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -51,7 +50,16 @@ def load(driver):
 
 @pytest.mark.parametrize("policy", [Always, Alternating, None])
 @pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize(("accuracy", "windows"), [(0.0, (0,)), (0.8, (8, 0)), (1.0, (KVGroup(attention_chunk=16), 0))])
+@pytest.mark.parametrize(
+    ("accuracy", "windows"),
+    [
+        (0.0, (0,)),
+        (0.8, (8, 0)),
+        (1.0, (KVGroup(attention_chunk=16), 0)),
+        (0.5, (KVGroup(is_state=True), 0)),
+        (1.0, (KVGroup(is_state=True),)),
+    ],
+)
 def test_outputs_are_those_of_plain_decoding(drive, policy, depth, accuracy, windows):
     shape = {"windows": windows, "vocab_size": 40, "pipeline_depth": depth, "num_blocks": 96, "max_model_len": 80}
     plain = load(drive(**shape))
@@ -73,7 +81,9 @@ def test_right_drafts_save_steps_and_are_counted(drive):
     counters = driver.engine.counters
     assert len(driver.sent) < 60, "of 80 steps"
     assert counters.accepted_tokens == counters.draft_tokens >= 80 - len(driver.sent)
-    assert driver.engine.stats(1e9).accepted_tokens == counters.accepted_tokens
+    stats = driver.engine.stats(1e9)
+    assert stats.accepted_tokens == counters.accepted_tokens == sum(stats.accepted_per_position)
+    assert stats.num_drafts == stats.accepted_per_position[0] >= stats.accepted_per_position[2] > 0
     assert len(driver.tokens[stream]) == 80
 
 
@@ -260,6 +270,12 @@ def test_the_forecast_counts_the_tokens_of_a_step_not_its_rows(drive):
     assert pace.tokens_per_row > 1.5
 
 
-def test_a_model_with_recurrent_layers_does_not_speculate(drive):
-    with pytest.raises(ConfigError, match=r"speculation.method='ngram'.*recurrent layers.*--speculative off"):
-        drive(num_drafts=2, windows=(KVGroup(is_state=True), 0))
+def test_rows_may_learn_from_those_that_may_share_their_prefixes(drive):
+    driver = drive()
+    for salt in ("", "mine", "mine", "yours"):
+        driver.add(4, max_tokens=8, salt=salt)
+    driver.run()
+    histories = [new.history for plan in driver.sent for new in plan.new_rows]
+    assert histories[1] == histories[2]
+    assert len({*histories}) == 3
+    assert {len(history) for history in histories} == {32}

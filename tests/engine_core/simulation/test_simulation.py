@@ -2,6 +2,7 @@
 
 import pytest
 
+from paged_serve.engine_core.simulation.adapters import with_adapters
 from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.scenario import draw_scenario
 from paged_serve.engine_core.simulation.simulator import simulate
@@ -21,14 +22,15 @@ def test_every_simulation_gives_each_request_its_output_alone():
         if "state" in kinds_of(seed):
             with_states.add(outcomes)
     for each in (total, with_states):
-        assert min(each.tokens, each.cached_tokens, each.preemptions, each.aborts, each.worker_deaths) > 0
+        assert min(each.tokens, each.cached_tokens, each.copies, each.preemptions, each.aborts, each.worker_deaths) > 0
     assert min(total.tokens, total.vectors, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
     assert min(total.cached_tokens, total.silent_clients, total.reused, total.nans, total.steps_behind) > 0
     assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0
     assert min(total.passes, total.paused, total.broken_workers, total.halts, total.retries) > 0
     assert min(total.slow_steps, total.clock_jumps, total.duplicates, total.late_aborts) > 0
     assert total.draft_tokens > total.accepted_tokens > 0
-    assert min(total.stores, total.loads, total.torn_blocks) > 0
+    assert min(total.loads, total.refused, total.load_crashes) > 0
+    assert min(total.stores, total.tier_loads, total.torn_blocks) > 0
 
 
 @pytest.mark.parametrize("seed", [3, 14, 15])
@@ -91,4 +93,16 @@ def test_a_million_steps_of_attention_chunks_beside_other_kv_groups_hold_every_i
             total.add(simulate(seed)[0])
         seed += 1
     assert min(total.cached_tokens, total.preemptions, total.nans, total.worker_deaths) > 0
+    print(total)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_a_million_steps_of_lora_adapters_hold_every_invariant():
+    total, seed = Outcomes(), 4_000_000
+    while total.steps < NIGHTLY_STEPS:
+        if with_adapters(draw_scenario(seed)).adapters:
+            total.add(simulate(seed)[0])
+        seed += 1
+    assert min(total.loads, total.refused, total.load_crashes, total.worker_deaths, total.core_deaths) > 0
     print(total)

@@ -65,7 +65,7 @@ def test_a_misspelt_command_is_not_taken_for_a_model():
     ("arguments", "included", "excluded"),
     [
         (["push", "x"], "No such command or model folder 'push'", "unexpected extra"),
-        (["serve", "--lorra", "x"], "No such option", "Did you mean"),
+        (["serve", "--zebra", "x"], "No such option", "Did you mean"),
         (["serve", "--max-num-sequences", "3"], "--max-num-seqs", "--max-num-batched"),
         (["serve", "--tp", "2x"], "tensor_parallel_size=2x: is not a whole number", "Expected"),
     ],
@@ -87,6 +87,7 @@ def test_serve_help_groups_every_option():
         "Scheduling:",
         "Speculation:",
         "Devices:",
+        "LoRA adapters:",
         "Server:",
         "Stored responses:",
         "Browsers and proxies:",

@@ -54,6 +54,9 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "kv_events.topic": ("a", "b", "c"),
     "kv_tier.dir": ("a", "b", "c"),
     "speculation.method": ("ngram", "off", "ngram"),
+    "lora.adapters": ("a=b", "c=d", "e=f"),
+    "lora.enabled": (True, False, True),
+    "lora.allow_loading": (True, False, True),
     "scheduler.policy": ("fcfs", "priority", "fcfs"),
     "scheduler.pipeline_depth": (1, 2, 3),
     "server.host": ("a", "b", "c"),
@@ -91,7 +94,8 @@ def field_value(setting, value):
     return (
         (value,)
         if setting.is_list
-        or setting.key in ("model.served_model_names", "server.api_keys", "server.api_key_weights", "model.plugins")
+        or setting.key
+        in ("model.served_model_names", "server.api_keys", "server.api_key_weights", "model.plugins", "lora.adapters")
         else value
     )
 
@@ -219,7 +223,7 @@ def test_a_wrong_value_is_refused_with_its_origin_and_the_allowed_values(flags, 
     [
         ("PAGED_SERVE_PROT", "there is no such variable; did you mean PAGED_SERVE_PORT?"),
         ("PAGED_SERVE_MAX_NUM_SEQUENCES", "did you mean PAGED_SERVE_MAX_NUM_SEQS?"),
-        ("PAGED_SERVE_LORRA", "environment PAGED_SERVE_LORRA: there is no such variable"),
+        ("PAGED_SERVE_ZEBRA", "environment PAGED_SERVE_ZEBRA: there is no such variable"),
     ],
 )
 def test_a_misspelt_variable_is_refused_by_name(name, words):

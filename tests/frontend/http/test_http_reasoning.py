@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import tokenizers
 
-from paged_serve.protocol.messages.thinking import ThinkingBudget
+from paged_serve.protocol.messages.samplers import ThinkingBudget
 
 from ..http_server import Server, make_model_folder
 

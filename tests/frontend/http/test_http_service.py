@@ -205,6 +205,7 @@ def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
         *("prompt_tokens_total", "generation_tokens_total", "num_preemptions_total"),
         *("prefix_cache_queries_total", "prefix_cache_hits_total"),
         *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
+        *("spec_decode_num_drafts_total", "spec_decode_num_accepted_tokens_per_pos_total"),
         *("request_success_total", "admission_rejections_total"),
         *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds"),
         *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),
@@ -220,7 +221,7 @@ def test_each_frontend_labels_its_own_counters(folder):
     text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
     assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
     engine_wide = [line for line in text[0].splitlines() if "frontend=" not in line and not line.startswith("#")]
-    assert len(engine_wide) == 12
+    assert len(engine_wide) == 13
     assert all(line in text[3] for line in engine_wide)
 
 

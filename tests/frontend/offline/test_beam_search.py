@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from paged_serve.frontend.offline.beam_search import BeamSearchParams, beam_search
+from paged_serve.frontend.offline.beam_search import beam_search
 from paged_serve.frontend.offline.outputs import CompletionOutput, Logprob, RequestOutput
+from paged_serve.frontend.text.beam_search import BeamSearchParams
 
 EOS, VOCABULARY, LENGTH = 0, 4, 4
 PROMPT = [7, 8]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import paged_serve
+from paged_serve import LoRARequest
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -23,6 +24,7 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
+from ..adapter_folders import make_adapter_folder
 from ..fake_core import expected, generate, output
 from .running_llm import core_of, llms, models, params, text_of
 
@@ -329,7 +331,7 @@ def test_tokenization_kwargs_control_how_prompts_become_tokens(start):
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"lora_request": "x"}, "LoRA adapters are not served"),
+        ({"lora_request": "x"}, "lora_request is 'x'; pass LoRARequest"),
         ({"mm_processor_kwargs": {"a": 1}}, "only text models are served; leave it out, or {} or None"),
         ({"chat_template_content_format": "openai"}, "as one text; leave it out, or 'auto' or 'string' or None"),
         ({"use_tdqm": False}, "did you mean use_tqdm?"),
@@ -351,3 +353,30 @@ def test_beams_need_a_width_and_a_length():
     for fields in ({"beam_width": 0, "max_tokens": 1}, {"beam_width": 1, "max_tokens": 0}):
         with pytest.raises(InvalidRequest, match="must be at least 1"):
             paged_serve.BeamSearchParams(**fields)
+
+
+def test_prompts_carry_the_adapters_of_their_requests(start, tmp_path):
+    llm = start(enable_lora=True)
+    folder = make_adapter_folder(tmp_path / "sql")
+    sql = LoRARequest("sql", 1, folder)
+    llm.generate([[5], [6]], params(), lora_request=[sql, None])
+    llm.generate([[7]], params(), lora_request=sql)
+    carried = {pack(request): request.adapter for request in core_of(llm).all(EngineCoreRequest)}
+    assert [carried[token] and carried[token].path for token in (5, 6, 7)] == [folder, None, folder]
+    make_adapter_folder(tmp_path / "sql", b"new weights")
+    llm.generate([[8]], params(), lora_request=sql)
+    [changed] = [each.adapter for each in core_of(llm).all(EngineCoreRequest) if pack(each) == 8]
+    assert changed.digest != carried[5].digest
+    with pytest.raises(InvalidRequest, match="lora_request has 1 entries for 2 prompts"):
+        llm.generate([[5], [6]], params(), lora_request=[sql])
+
+
+def test_an_adapter_needs_places(start, tmp_path):
+    folder = make_adapter_folder(tmp_path / "sql")
+    with pytest.raises(InvalidRequest, match="enable_lora=True"):
+        start().generate([[5]], params(), lora_request=LoRARequest("sql", 1, folder))
+
+
+def pack(request):
+    """The first token of a request's prompt."""
+    return unpack_ids(request.prompt_token_ids)[0]

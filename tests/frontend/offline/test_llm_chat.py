@@ -10,8 +10,8 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
 )
+from paged_serve.protocol.messages.samplers import ThinkingBudget
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 
 from ..fake_core import output
 from ..http_server import Server

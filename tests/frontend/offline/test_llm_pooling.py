@@ -200,7 +200,7 @@ def test_a_cross_encoder_reads_pairs(start):
         (lambda llm: llm.embed("1", pooling_params=[PoolingParams()] * 2), "pooling_params has 2 entries for 1"),
         (lambda llm: llm.embed("1", prompt_name="other"), "prompt_name is 'other'; this model has query"),
         (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is not a keyword of this method"),
-        (lambda llm: llm.embed("1", lora_request=1), "LoRA adapters are not served"),
+        (lambda llm: llm.embed("1", lora_request=1), "this method uses the base model only"),
         (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model serves"),
         (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model serves embed, token_embed"),
         (lambda llm: llm.score(["1", "2"], "3"), "data_1 has 2 texts and data_2 1"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages import sampling_params
 from paged_serve.protocol.messages.message import MAX_TOKEN_ID
+from paged_serve.protocol.messages.samplers import ThinkingBudget
 from paged_serve.protocol.messages.sampling_params import (
     BOOLEANS,
     BOUNDS,
@@ -23,7 +24,6 @@ from paged_serve.protocol.messages.sampling_params import (
     FinishReason,
     SamplingParams,
 )
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 
 NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 ANYTHING = st.recursive(NUMBERS | st.binary(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=5)

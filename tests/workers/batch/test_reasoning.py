@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from paged_serve.protocol.messages.thinking import ThinkingBudget
+from paged_serve.protocol.messages.samplers import ThinkingBudget
 from paged_serve.workers.batch.reasoning import Reasoning
 
 VOCAB_SIZE = 40

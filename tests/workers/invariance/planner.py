@@ -8,6 +8,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, KVGroup, ModelRunnerOutput, NewRow, SchedulerOutput
@@ -24,6 +26,7 @@ class Request:
     seed: int
     num_output: int
     ends: frozenset[int] = frozenset()  # tokens that end the output
+    adapter: int = 0  # its place
 
 
 @dataclass
@@ -84,7 +87,8 @@ class Planner:
         self.rng = random.Random(seed)
         self.free_blocks = self.rng.sample(range(num_blocks), num_blocks)
         self.free_rows = self.rng.sample(range(num_rows), num_rows)
-        self.cached: list[dict[tuple[int, ...], int]] = [{} for _ in groups]  # prefix -> block with its last tokens
+        # (adapter, prefix) -> block with its last tokens
+        self.cached: list[dict[tuple[int, tuple[int, ...]], int]] = [{} for _ in groups]
         self.users: Counter[int] = Counter()  # rows by block
         self.reused = 0  # blocks that a row released while it ran and another row took
         self.given_back: set[int] = set()
@@ -159,27 +163,29 @@ class Planner:
         tokens = (*request.prompt, *result.token_ids)
         num_shared, tables = 0, [[] for _ in self.groups]
         if request.params.prompt_logprobs is None and self.rng.random() < odds.share:
-            num_shared, tables = self.longest_prefix(tokens)
+            num_shared, tables = self.longest_prefix(request.adapter, tokens)
             self.hits += num_shared > 0
         computed = num_shared * self.block_size
         one = Running(request, result, self.free_rows.pop(), tables, computed, len(tokens))
         self.running.append(one)
         prompt_len, packed = len(request.prompt), tuple(map(pack_ids, tables))
-        return NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, request.seed, (2,), request.params)
+        seed, params, history = request.seed, request.params, bytes([prompt_len % 2])
+        row = NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, seed, (2,), params, history=history)
+        return replace(row, adapter=request.adapter)
 
-    def longest_prefix(self, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
+    def longest_prefix(self, adapter: int, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
         """The longest cached prefix in whole blocks, shorter than `tokens`; groups with windows need only its end."""
         for count in range((len(tokens) - 1) // self.block_size, 0, -1):
-            tables = [self.cached_table(group, tokens, count) for group in range(len(self.groups))]
+            tables = [self.cached_table(group, adapter, tokens, count) for group in range(len(self.groups))]
             if None not in tables:
                 for table in tables:
                     self.users.update(block for block in table if block != GIVEN_BACK)
                 return count, tables
         return 0, [[] for _ in self.groups]
 
-    def cached_table(self, group: int, tokens: tuple[int, ...], count: int) -> list[int] | None:
+    def cached_table(self, group: int, adapter: int, tokens: tuple[int, ...], count: int) -> list[int] | None:
         first = self.first_needed(self.groups[group], count * self.block_size)
-        found = [self.cached[group].get(tokens[: (i + 1) * self.block_size]) for i in range(first, count)]
+        found = [self.cached[group].get((adapter, tokens[: (i + 1) * self.block_size])) for i in range(first, count)]
         return None if None in found else [GIVEN_BACK] * first + found
 
     def first_needed(self, group: KVGroup, next_position: int) -> int:
@@ -269,7 +275,7 @@ class Planner:
         for cached, table in zip(self.cached, one.tables, strict=True):
             for index in range(one.num_computed // self.block_size):
                 if table[index] != GIVEN_BACK:
-                    cached.setdefault(tokens[: (index + 1) * self.block_size], table[index])
+                    cached.setdefault((one.request.adapter, tokens[: (index + 1) * self.block_size]), table[index])
 
     def free_behind_windows(self, one: Running, odds: Odds) -> None:
         """Release the blocks behind windows, although the row's table on the worker still contains them."""
@@ -278,7 +284,7 @@ class Planner:
             for index in range(self.first_needed(self.groups[group], one.num_computed)):
                 if (block := table[index]) != GIVEN_BACK:
                     table[index] = GIVEN_BACK
-                    prefix = tokens[: (index + 1) * self.block_size]
+                    prefix = one.request.adapter, tokens[: (index + 1) * self.block_size]
                     is_cached = self.cached[group].get(prefix) == block
                     if is_cached and self.users[block] == 1 and self.rng.random() < odds.drop:
                         del self.cached[group][prefix]

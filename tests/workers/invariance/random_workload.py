@@ -11,9 +11,8 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerC
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
-from paged_serve.protocol.messages.samplers import Dry, Xtc
+from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.workers.kernels.cpu import library as cpu
 
 MAX_MODEL_LEN = 1400

@@ -1,4 +1,7 @@
-"""Random workloads of the variants of checkpoints.py, whose states may take blocks of hundreds of tokens."""
+"""Random workloads of the variants of checkpoints.py, whose states may take blocks of hundreds of tokens.
+
+A variant may be stored in e4m3 codes: "qwen3-moe in fp8-16" has the format "fp8-16" of quantized_checkpoints.py.
+"""
 
 import random
 from dataclasses import replace
@@ -17,12 +20,14 @@ from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.models.loading import read_model
 
 from ..checkpoints import write_checkpoint
+from ..quantized_checkpoints import unstack_experts, write_quantized
 from ..tiny_model import VOCAB_SIZE
 from .random_workload import LONG_PROMPT, MAX_MODEL_LEN, Workload, draw_workload, longest
 
 FIELDS = {"max_position_embeddings": MAX_MODEL_LEN, "vocab_size": VOCAB_SIZE}
 SHARED = 560  # tokens: more than a block of 512, the largest of these models
 SEEDS_APART = 10_000
+FORM = " in "  # between the names of a variant and of its format
 
 
 def draw_variant_workload(seed: int, variant: str) -> Workload:
@@ -30,7 +35,7 @@ def draw_variant_workload(seed: int, variant: str) -> Workload:
     while (workload := draw_workload(seed)).choice.checkpoint == "demo":  # its vocabulary differs
         seed += SEEDS_APART
     choice = replace(workload.choice, checkpoint=variant)
-    if choice.quantization == "int4":  # ranks' shares of some variants are no whole groups
+    if choice.quantization == "int4" or FORM in variant:  # ranks' shares of some variants are no whole groups
         choice = replace(choice, quantization="auto")
     choice = replace(choice, ranks=(1, 2, 4)[seed % 3] if choice.threads == 1 else 1)
     configured = workload.config.cache.block_size
@@ -44,10 +49,21 @@ def draw_variant_workload(seed: int, variant: str) -> Workload:
     return replace(workload, choice=choice, arrivals=arrivals, num_blocks=num_blocks)
 
 
+def write_variant(variant: str, folder: Path) -> None:
+    """Write the variant's checkpoint to `folder`, in its format."""
+    name, _, form = variant.partition(FORM)
+    plain = folder.with_name(f"{folder.name}-plain") if form else folder
+    write_checkpoint(name, plain, torch.bfloat16, FIELDS)
+    if form:
+        if name == "llama4-experts":
+            unstack_experts(plain)
+        write_quantized(plain, folder, form)
+
+
 @cache
 def _geometry(variant: str) -> Geometry:
     with TemporaryDirectory() as folder:
-        write_checkpoint(variant, Path(folder), torch.bfloat16, FIELDS)
+        write_checkpoint(variant.partition(FORM)[0], Path(folder), torch.bfloat16, FIELDS)
         return read_model(Path(folder), ModelConfig())[1]
 
 

@@ -3,8 +3,6 @@
 from functools import cache, partial
 from pathlib import Path
 
-import torch
-
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
@@ -12,12 +10,11 @@ from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..checkpoints import write_checkpoint
 from ..ranks import Ranks, SharedModel
 from ..tiny_lfm2 import write_tiny_lfm2
 from ..tiny_model import write_tiny_model
 from .random_workload import CHECKPOINTS, EXPERTS, GROUPED, LATENT, MAX_MODEL_LEN, ModelChoice
-from .variant_workload import FIELDS
+from .variant_workload import write_variant
 
 TINY = {**CHECKPOINTS, "grouped": GROUPED, "experts": EXPERTS, "latent": LATENT}
 
@@ -60,7 +57,7 @@ class Models:
             return write_tiny_lfm2(home, max_position_embeddings=MAX_MODEL_LEN)
         if checkpoint in TINY:
             return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **TINY[checkpoint])
-        write_checkpoint(checkpoint, home, torch.bfloat16, FIELDS)
+        write_variant(checkpoint, home)
         return str(home)
 
     def _group(self, size: int) -> Ranks:

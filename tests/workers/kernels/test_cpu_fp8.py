@@ -43,6 +43,7 @@ WEIGHTS = {  # outputs are whole panels or not, groups of one or many chunks
     "a scale per output": lambda: Fp8Weight(codes_of(200, 260), scales_of(200)),
     "one scale": lambda: Fp8Weight(codes_of(128, 96), torch.full((128,), 0.004)),
     "negative and zero": lambda: Fp8Weight(codes_of(128, 36), torch.tensor([-0.25, 0.0]).repeat_interleave(64)),
+    "signs and zeros among outputs": lambda: Fp8Weight(codes_of(70, 36), scales_of(70) * (torch.arange(70) % 3 - 1)),
     "blocks": lambda: blocks(192, 512, 128),
     "blocks that end inside panels": lambda: blocks(200, 384, 128, rows=48),
     "parts of blocks": lambda: blocks(70, 192, 16),
@@ -59,10 +60,8 @@ def assert_same_products(pools, weight, segments, rows=ROWS):
         x = torch.randn(count, values.shape[1], generator=random(4)).to(BF16)
         expected = gemm(pools[0], x, floats, bias, out_dtype=torch.float32, segments=each)
         for pool in pools if count in (rows[0], rows[-1]) else pools[:1]:
-            assert torch.equal(gemm(pool, x, fp8, bias, out_dtype=torch.float32, segments=each), expected), (
-                count,
-                each,
-            )
+            found = gemm(pool, x, fp8, bias, out_dtype=torch.float32, segments=each)
+            assert torch.equal(found.view(torch.int32), expected.view(torch.int32)), (count, each)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -88,6 +87,23 @@ def test_each_code_has_its_value(cpu_pools):
         for row in (0, 9, 255):
             one = gemm(cpu_pools[0], rows[row : row + 1], packed(cpu_pools[0], weight), out_dtype=torch.float32)
             assert torch.equal(one[0], found[row])
+
+
+@pytest.mark.parametrize("scales", [torch.ones(64), torch.arange(1.0, 65.0)], ids=["one scale", "a scale per output"])
+def test_a_sum_that_is_a_negative_zero_keeps_the_sign_that_the_codes_give_it(scales, cpu_pools):
+    """The first product of a sum is below the least normal number; the others are zeros with all signs."""
+    x = torch.tensor([[1.0, 2.0**-126, 1.0, -1.0]], dtype=BF16)
+    zeros = torch.tensor([0x00, 0x80], dtype=torch.uint8)
+    codes = torch.full((64, 4), 0x81, dtype=torch.uint8)
+    codes[:8, [0, 2, 3]] = torch.cartesian_prod(zeros, zeros, zeros)
+    codes[8:, [0, 2, 3]] = codes[:8, [0, 2, 3]].repeat(7, 1)
+    weight = Fp8Weight(codes.view(E4M3), scales)
+    for pool in cpu_pools:
+        expected = gemm(pool, x, packed(pool, weight.dequantized().to(BF16)), out_dtype=torch.float32)
+        assert not expected.any()
+        assert 0 < int(expected.signbit().sum()) < 64
+        found = gemm(pool, x, packed(pool, weight), out_dtype=torch.float32)
+        assert torch.equal(found.signbit(), expected.signbit())
 
 
 def test_the_ends_of_the_range_of_scales_are_exact(cpu_pools):

@@ -11,11 +11,17 @@ from paged_serve.workers.quantization.block_fp8 import BlockFp8Reader
 
 from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import block_fp8, edit, write_folder, write_quantized
+from ..quantized_checkpoints import block_fp8, edit, unstack_experts, write_folder, write_quantized
 from ..ranks import on_ranks
 
 PROMPT = random_tokens(40)
-MODELS = {"qwen3-moe": "fp8-16", "deepseek-v3": "fp8-16", "glm4-moe-wide": "fp8-128", "qwen3": "fp8-128"}
+MODELS = {
+    "qwen3-moe": "fp8-16",
+    "deepseek-v3": "fp8-16",
+    "llama4-experts": "fp8-16",
+    "glm4-moe-wide": "fp8-128",
+    "qwen3": "fp8-128",
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +30,7 @@ def folders(tmp_path_factory):
     home, found = tmp_path_factory.mktemp("fp8"), {}
     for model in MODELS:
         write_checkpoint(model, home / model, torch.bfloat16)
+        unstack_experts(home / model)
         for name in (MODELS[model], "ct-fp8"):
             found[model, name] = home / f"{model}-{name}"
             write_quantized(home / model, found[model, name], name)
@@ -53,8 +60,9 @@ def rounded(folder):
     return folder.with_name(f"{folder.name}-float")
 
 
-def test_experts_with_a_scale_per_output_are_the_float_model_of_their_codes(folders, make_pool):
-    pool, folder = make_pool() or pytest.skip("the kernels are not built"), folders["glm4-moe-wide", "ct-fp8"]
+@pytest.mark.parametrize("model", ["glm4-moe-wide", "llama4-experts"])
+def test_experts_with_a_scale_per_output_are_the_float_model_of_their_codes(model, folders, make_pool):
+    pool, folder = make_pool() or pytest.skip("the kernels are not built"), folders[model, "ct-fp8"]
     assert torch.equal(logits(folder, pool=pool), logits(rounded(folder), pool=pool))
     assert "held as float" not in ours(folder, "bfloat16", pool=pool).quantization["quantization"]
 
@@ -67,6 +75,21 @@ def test_packed_codes_are_kept_in_a_file_that_later_starts_read(name, folders, m
         for _ in range(2):
             assert torch.equal(logits(folder, pool=pool, packed_weights_dir=str(tmp_path)), expected)
     assert "packed weights were read from" in caplog.text
+
+
+def test_llama4_with_a_matrix_for_each_expert_is_the_model_of_its_stacked_tensors(folders, tmp_path, pools):
+    write_checkpoint("llama4-experts", tmp_path, torch.bfloat16)
+    unstacked = folders["llama4-experts", "ct-fp8"].with_name("llama4-experts")
+    for pool in pools:
+        assert torch.equal(logits(unstacked, pool=pool), logits(tmp_path, pool=pool))
+
+
+def test_stacked_codes_are_refused_by_name(tmp_path):
+    write_checkpoint("llama4-experts", tmp_path / "plain", torch.bfloat16)
+    write_quantized(tmp_path / "plain", tmp_path / "codes", "ct-fp8")
+    edit(tmp_path / "codes", experts__gate_up_proj=lambda tensor: tensor.to(torch.float8_e4m3fn))
+    with pytest.raises(ConfigError, match=r"1\.feed_forward\.experts\.gate_up_proj has dtype F8_E4M3; supported"):
+        ours(tmp_path / "codes", "bfloat16")
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("fp8-128", 2), ("fp8-128", 4), ("ct-fp8", 4)])

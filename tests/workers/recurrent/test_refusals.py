@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.backends.cuda.backend import WITHOUT_SELECTIVE_SCAN, CudaBackend
 from paged_serve.workers.backends.cuda.recurrences import check_recurrent
 from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
 from paged_serve.workers.kv.cache_layout import CacheLayout
@@ -121,16 +120,11 @@ def test_infinity_is_understood_as_python_writes_it(folder, tmp_path):
     assert read_geometry(tmp_path) == read_geometry(folder)
 
 
-def test_cuda_refuses_widths_and_kinds_of_layers_without_a_kernel(folder):
+def test_cuda_refuses_widths_of_convolutions_without_a_kernel(folder):
     _, geometry = read_geometry(folder)
     check_recurrent(geometry)
     with pytest.raises(ConfigError, match="no CUDA kernel knows a convolution of width 9; it must be 2 to 8"):
         check_recurrent(replace(geometry, recurrent=(ShortConvolution(64, 9),)))
-    (folder / "config.json").write_text(json.dumps(MAMBA))
-    with pytest.raises(ConfigError, match="layers of the kind Mamba1Layer have no CUDA kernels; use --device cpu"):
-        check_recurrent(read_geometry(folder)[1])
-    with pytest.raises(ConfigError, match=WITHOUT_SELECTIVE_SCAN):
-        CudaBackend(None, "sm_90", 1).selective_scan()
 
 
 MAMBA = {"architectures": ["FalconMambaForCausalLM"], "vocab_size": 199, "hidden_size": 64, "num_hidden_layers": 2}

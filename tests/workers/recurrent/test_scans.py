@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import softplus
 
 from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences, CpuSelectiveScan
+from paged_serve.workers.backends.cuda.recurrences import CudaRecurrences, CudaSelectiveScan
 from paged_serve.workers.backends.torch.recurrences import TorchRecurrences, TorchSelectiveScan
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kv.state_rows import StateRows
@@ -128,6 +129,8 @@ def selective(recurrences):
     """The SelectiveScan of the same backend."""
     if isinstance(recurrences, TorchRecurrences):
         return TorchSelectiveScan()
+    if isinstance(recurrences, CudaRecurrences):
+        return CudaSelectiveScan(recurrences._launcher)
     return CpuSelectiveScan(recurrences._pool, recurrences._buffers)
 
 

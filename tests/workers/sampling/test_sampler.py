@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.samplers import Dry, Xtc
+from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
-from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import NewRow
 from paged_serve.workers.backends.cpu.sampling import CpuPasses
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler

@@ -12,16 +12,12 @@ from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 from paged_serve.workers.batch.grammars import Grammars
 from paged_serve.workers.batch.sampling_columns import SamplingColumns
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.kv.cache_layout import CacheLayout
-from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 from paged_serve.workers.speculation.methods import drafter_of
 from paged_serve.workers.speculation.ngram import NgramDrafter
 from paged_serve.workers.speculation.rounds import Rounds
 
-from ..host_runners import new_host_runner
-from ..tiny_lfm2 import write_tiny_lfm2
 from ..tiny_model import write_tiny_model
 from .direct import MAX_LEN, Fixed, Row, counts
 from .workloads import TOKENIZER, TOKENS_OF_GRAMMARS
@@ -147,16 +143,6 @@ def test_a_planted_round_with_the_mask_of_the_last_is_detected(demo, monkeypatch
     monkeypatch.setattr(Rounds, "sample", without_new_masks)
     row = Row(demo, Fixed(), PROMPT, SamplingParams(temperature=0.0, grammar=ANSWER), grammars())
     assert counts(row.verify(4))[1] < [4]
-
-
-def test_recurrent_layers_cannot_verify(make_pool, tmp_path):
-    model = loaded(write_tiny_lfm2(tmp_path), make_pool)
-    assert model.geometry.recurrent
-    layout = CacheLayout.of(model.geometry, MAX_LEN, 16)
-    cache = KVCache.allocate(model.geometry, 16, layout.block_size, groups=layout.groups)
-    runner = new_host_runner(model, cache, 2, MAX_LEN)
-    with pytest.raises(AssertionError, match="state of a recurrent layer"):
-        runner.execute(SchedulerOutput(1, 1, chunks=(Chunk(0, 1, 4),)))
 
 
 def test_the_configuration_names_the_drafter():

@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.backends.cpu import recorded_forward
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.host_steps import host_runner
@@ -36,7 +37,10 @@ class Counted:
         self.pool = pool
         config, group = ModelConfig(device="cpu"), TensorParallelGroup()
         model = load_model(str(path), config, group, lambda done, total: None, pool)
-        cache = KVCache.allocate(model.geometry, NUM_ROWS * MAX_LEN // BLOCK_SIZE, BLOCK_SIZE)
+        layout = CacheLayout.of(model.geometry, MAX_LEN, BLOCK_SIZE)
+        self.blocks_of_row, self.num_groups = -(-MAX_LEN // layout.block_size), len(layout.groups.windows)
+        num_blocks = NUM_ROWS * self.num_groups * self.blocks_of_row
+        cache = KVCache.allocate(model.geometry, num_blocks, layout.block_size, groups=layout.groups)
         self.runner = host_runner(model, cache, group, SchedulerConfig(max_num_seqs=NUM_ROWS), MAX_LEN, drafter=Wrong())
 
     def calls(self, *chunks: Chunk, joins=(), leaves=(), new=()) -> Counter:
@@ -58,14 +62,17 @@ class Counted:
         return self.calls(*chunks, **changes)["run_program"]
 
     def start(self, *rows: int) -> None:
-        blocks = MAX_LEN // BLOCK_SIZE
+        blocks, groups = self.blocks_of_row, self.num_groups
         new = [
             NewRow(
                 row,
                 pack_ids(3 + (7 * row + i) % 200 for i in range(9)),
                 prompt_len=9,
                 num_computed_tokens=0,
-                block_tables=(pack_ids(range(row * blocks, (row + 1) * blocks)),),
+                block_tables=tuple(
+                    pack_ids(range(table * blocks, (table + 1) * blocks))
+                    for table in range(row * groups, (row + 1) * groups)
+                ),
                 seed=row,
                 eos_token_ids=(),
                 sampling_params=SamplingParams(temperature=0.0),
@@ -115,8 +122,10 @@ def test_the_last_used_recordings_are_kept(counted, monkeypatch):
     assert [counted.programs(Chunk(0, 1, n)) for n in (4, 4, 4, 3, 3, 4, 2, 4, 3)] == [0, 0, 1, 0, 0, 1, 0, 1, 0]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("variant", ["qwen2-moe", "gpt-oss", "deepseek-v2", "gemma2", "qwen3", "phi", "bloom-even"])
+NIGHTLY = ["qwen2-moe", "gpt-oss", "deepseek-v2", "gemma2", "qwen3", "phi", "bloom-even", "jamba", "qwen3-next", "lfm2"]
+
+
+@pytest.mark.parametrize("variant", ["falcon-h1", *(pytest.param(one, marks=pytest.mark.nightly) for one in NIGHTLY)])
 def test_families_run_in_one_call(make_pool, tmp_path, variant):
     """No torch operation is in a step with several tokens of a row that is not in a decode step."""
     write_checkpoint(variant, tmp_path)

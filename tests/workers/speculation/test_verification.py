@@ -11,6 +11,7 @@ from paged_serve.workers.speculation.ngram import NgramDrafter
 
 from ..invariance.random_workload import ModelChoice
 from ..invariance.workload_models import Models
+from ..recurrent_variants import RECURRENT_VARIANTS
 from .workloads import TOKENIZER, TOKENS_OF_GRAMMARS, Bench, played_alike
 
 FORMS = {  # checkpoint, quantization, dtype of weights, of the cache
@@ -23,8 +24,14 @@ FORMS = {  # checkpoint, quantization, dtype of weights, of the cache
     "windows in groups": ("grouped", "auto", "auto", None),
     "experts": ("experts", "auto", "auto", None),
     "latent attention": ("latent", "auto", "auto", None),
+    "short convolutions": ("states", "auto", "auto", None),
+    "gated delta nets, int8": ("qwen3-next", "int8", "auto", None),
+    **{name: (name, "auto", "auto", None) for name in RECURRENT_VARIANTS},
 }
-SLICE = ("int4", "int8 cache", "windows in groups", "experts", "latent attention")
+SLICE = (
+    *("int4", "int8 cache", "windows in groups", "experts", "latent attention"),
+    *("short convolutions", "gated delta nets, int8", "jamba", "falcon-h1"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +81,11 @@ def test_drafts_from_the_text_keep_its_bytes(demo):
 
 def test_two_ranks_take_the_same_rounds(load):
     assert drafts_of(load("bfloat16"), (31, 32), ranks=load("bfloat16", ranks=2))["accepted"] > 10
+
+
+def test_two_ranks_advance_their_states_alike(load):
+    form = "short convolutions"
+    assert drafts_of(load(form), (31, 32), ranks=load(form, ranks=2))["accepted"] > 10
 
 
 @pytest.mark.nightly

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -96,6 +96,8 @@ class Bench:
         def make(model: Model, group: TensorParallelGroup) -> ModelRunner:
             shape = model.geometry, NUM_BLOCKS, layout.block_size, group.size
             cache = KVCache.allocate(*shape, dtype=self.cache_dtype, groups=layout.groups)
+            for tensor in cache.states:
+                tensor.fill_(255)
             for tensor in (*cache.keys, *cache.values):
                 tensor.fill_(torch.nan if tensor.is_floating_point() else 77)
             scheduler = SchedulerConfig(max_num_seqs=NUM_ROWS, max_num_batched_tokens=2048)
@@ -130,8 +132,18 @@ def draw_requests(rng: random.Random, vocab_size: int, has_grammars: bool, most:
     return requests
 
 
+def siblings(request: Request) -> list[Request]:
+    """A request for each of its n outputs, as the engine core makes rows of them."""
+    return [replace(request, seed=request.seed ^ index) for index in range(request.params.n)]
+
+
 def played_alike(
-    bench: Bench, seed: int, drafter: Drafter | None = None, ranks: Bench | None = None, most_requests: int = 7
+    bench: Bench,
+    seed: int,
+    drafter: Drafter | None = None,
+    ranks: Bench | None = None,
+    most_requests: int = 7,
+    has_siblings: bool = False,
 ) -> Planner:
     """Play random requests plainly, each alone, and then together with drafts of a random quality, or of `drafter`.
 
@@ -140,6 +152,8 @@ def played_alike(
     rng = random.Random(seed)
     vocab_size = bench.model.geometry.vocab_size
     requests = draw_requests(rng, vocab_size, bench.grammars is not None, most_requests)
+    if has_siblings:
+        requests = [each for request in requests for each in siblings(request)]
     expected = [bench.planner(0).play([request], PLAIN)[0] for request in requests]
     chosen = drafter or known_drafter(seed, rng.choice((0.0, 0.5, 0.9, 1.0)), vocab_size, requests, expected)
     planner = (ranks or bench).planner(seed, chosen)

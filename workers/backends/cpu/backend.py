@@ -19,6 +19,7 @@ from ...kernels.cpu.gemm import ROW_DTYPES
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.loading import packed
 from ...kernels.cpu.packing import OCTET
+from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
@@ -28,6 +29,7 @@ from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
+from .adapters import CpuAdapterOps
 from .attention import CpuPagedAttention
 from .fp8_product import is_fp8_product
 from .latent import CpuLatentHeads
@@ -105,6 +107,9 @@ class CpuBackend:
         self._rotaries = dict.fromkeys(heads.rotaries)
         return CpuOps(self._pool, self._buffers, heads)
 
+    def adapter_ops(self) -> AdapterOps:
+        return CpuAdapterOps(self._pool, self._buffers)
+
     def recurrences(self) -> Recurrences:
         return CpuRecurrences(self._pool, self._buffers)
 
@@ -133,9 +138,11 @@ class CpuBackend:
         """The addresses that a step of `batch` reads and writes, except those of weights and cache, which are fixed."""
         assert self._rotaries, "a step came before the model was built"
         tokens = batch.token_ids, batch.positions, *batch.slots
-        requests = batch.row_starts, batch.kv_lens, *batch.block_tables
+        stored_lens = () if batch.stored_lens is None else (batch.stored_lens,)
+        requests = batch.row_starts, batch.kv_lens, *batch.block_tables, *stored_lens
+        adapters = [each.table for each in (batch.adapters, batch.logit_adapters) if each is not None]
         tables = [rotary.table(batch.longest) for rotary in self._rotaries]  # their scales grow with them
-        return self._buffers.version, *(tensor.data_ptr() for tensor in (*tokens, *requests, *tables))
+        return self._buffers.version, *(tensor.data_ptr() for tensor in (*tokens, *requests, *adapters, *tables))
 
 
 def table_dtype(table: PackedWeight) -> torch.dtype:

@@ -37,6 +37,7 @@ VIEWS = {
 MAX_RECORDINGS = 512  # kept, the last used; one of 28 layers takes 24 kB
 
 Places = tuple[int, ...]
+Size = tuple[int, int, bool]  # the numbers of rows and of tokens, and whether any of them has a LoRA adapter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,7 @@ class Recording:
 
 
 class RecordedForward:
-    """The DecodeStep of our CPU kernels, which runs through Python once for each number of rows and of tokens.
+    """The DecodeStep of our CPU kernels, which runs through Python once for each Size.
 
     A step that verifies drafts does so twice: recording costs several times what it saves, and a size may not recur.
 
@@ -64,8 +65,8 @@ class RecordedForward:
     def __init__(self, pool: Pool, places: Callable[[InputBatch], Places]):
         self._pool = pool
         self._places = places
-        # By numbers of rows and of tokens. None: there was one such step, which was not recorded.
-        self._recordings: OrderedDict[tuple[int, int], Recording | None] = OrderedDict()
+        # None: there was one such step, which was not recorded.
+        self._recordings: OrderedDict[Size, Recording | None] = OrderedDict()
         self._is_recordable = True
 
     def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
@@ -81,7 +82,8 @@ class RecordedForward:
         batch = inputs()
         if not (self._is_recordable and self._pool.runs_programs):
             return logits(batch)
-        size = num_rows, num_tokens = len(batch.kv_lens), len(batch.token_ids)
+        num_rows, num_tokens = len(batch.kv_lens), len(batch.token_ids)
+        size = num_rows, num_tokens, batch.adapters is not None
         if num_tokens > num_rows and size not in self._recordings:
             self._keep(size, None)
             return logits(batch)
@@ -92,7 +94,7 @@ class RecordedForward:
         recording.program.run()
         return recording.logits
 
-    def _record(self, size: tuple[int, int], batch: InputBatch, logits: Logits) -> Tensor:
+    def _record(self, size: Size, batch: InputBatch, logits: Logits) -> Tensor:
         before = self._places(batch)
         with recorded_calls(self._pool) as calls, TorchWatch() as watch:
             result = logits(batch)
@@ -106,7 +108,7 @@ class RecordedForward:
             self._keep(size, Recording(before, Program(self._pool, calls), result))
         return result
 
-    def _keep(self, size: tuple[int, int], recording: Recording | None) -> None:
+    def _keep(self, size: Size, recording: Recording | None) -> None:
         self._recordings[size] = recording
         if len(self._recordings) > MAX_RECORDINGS:
             self._recordings.popitem(last=False)

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.experts import Experts
@@ -13,22 +12,23 @@ from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
+from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, FeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
+from .adapters import CudaAdapterOps
 from .attention import CudaPagedAttention
 from .experts import CudaExperts
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
 from .latent import CudaLatentHeads, LatentPlans, check_latent_sizes
 from .ops import CudaOps
-from .recurrences import CudaRecurrences
+from .recurrences import CudaRecurrences, CudaSelectiveScan
 
 MAX_HEAD_DIM = 256
-WITHOUT_SELECTIVE_SCAN = "Mamba 1 has no CUDA kernels; use --device cpu"
 WITHOUT_RECURRENCES = (
     "recurrent layers on CUDA must be bfloat16 or float16, with attention heads of a multiple of 16 up to 256 dims; "
     "use --dtype bfloat16 or --device cpu"
@@ -113,11 +113,14 @@ class CudaBackend:
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)
 
+    def adapter_ops(self) -> AdapterOps:
+        return CudaAdapterOps(self.launcher)
+
     def recurrences(self) -> Recurrences:
         return CudaRecurrences(self.launcher)
 
     def selective_scan(self) -> SelectiveScan:
-        raise ConfigError(WITHOUT_SELECTIVE_SCAN)
+        return CudaSelectiveScan(self.launcher)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)

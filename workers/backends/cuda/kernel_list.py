@@ -8,6 +8,7 @@ from ...checkpoint.geometry import Geometry
 from ...kernels.cuda import attention_kernels, sampling
 from ...kernels.cuda.elementwise import activation_kernel, cap_kernel, layer_norm_kernel, rms_norm_kernel
 from ...kernels.cuda.kernel import Kernel
+from ...kernels.cuda.lora import lora_kernels
 from ...kernels.cuda.rotate import rotate_and_cache_kernel
 from ...layers.model import Model
 from .backend import CudaBackend
@@ -36,6 +37,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
         *recurrent_kernels(geometry),
         *([cap_kernel()] if geometry.logits_cap else []),
         *backend.kernels_of_products,
+        *(lora_kernels(dtype) if model.adapters else []),
         *sampling.production_kernels(),
     ]
     return list(dict.fromkeys(wanted))

@@ -9,22 +9,26 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.geometry import Geometry
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
+from ...checkpoint.recurrent.mamba1 import Mamba1Layer
 from ...checkpoint.recurrent.mamba2 import Mamba2Layer
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.recurrent.causal_conv import WIDTHS, causal_conv, causal_conv_kernel
 from ...kernels.cuda.recurrent.gates import gated_norm, gated_norm_kernel, sigmoid_gate, sigmoid_gate_kernel
+from ...kernels.cuda.recurrent.mamba1 import mamba1_kernel, mamba1_scan, norm_parts, norm_parts_kernel
 from ...kernels.cuda.recurrent.scans import gated_delta, gated_delta_kernel, mamba2_kernel, mamba2_scan
 from ...kv.state_rows import StateRows
-from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba2
+from ...layers.recurrent.torch_copies import TorchCopies
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 from .fixed_rows import empty_rows
 
 
-class CudaRecurrences:
+class CudaRecurrences(TorchCopies):
     """Rows that pad a graph's batch have no state: they read and write nothing, and their results are arbitrary."""
 
     def __init__(self, launcher: Launcher):
+        super().__init__()
         self._launcher = launcher
 
     def causal_conv(
@@ -64,6 +68,23 @@ class CudaRecurrences:
         return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]))
 
 
+class CudaSelectiveScan:
+    """Rows that pad a batch are as in CudaRecurrences."""
+
+    def __init__(self, launcher: Launcher):
+        self._launcher = launcher
+
+    def normed_parts(self, norms: PartNorms, x: Tensor) -> Tensor:
+        if norms.weight is None:
+            return x  # a tensor of its own, as every product here
+        sizes, out = (norms.steps, norms.state_size), empty_rows(x, x.shape[1])
+        return norm_parts(self._launcher, x, norms.weight, sizes, norms.eps, out)
+
+    def scan(self, rows: StateRows, states: Tensor, weights: Mamba1, x: Tensor, dt: Tensor, b_and_c: Tensor) -> Tensor:
+        per_channel = weights.exponents, weights.d, weights.dt_bias
+        return mamba1_scan(self._launcher, rows, states, x, dt, b_and_c, per_channel, empty_rows(x, x.shape[1]))
+
+
 def recurrent_kernels(geometry: Geometry) -> list[Kernel]:
     """The kernels that the recurrent layers and the gates of attention launch on any number of ranks."""
     kinds = list(filter(None, dict.fromkeys(geometry.recurrent)))
@@ -72,10 +93,9 @@ def recurrent_kernels(geometry: Geometry) -> list[Kernel]:
 
 
 def check_recurrent(geometry: Geometry) -> None:
-    """Raises ConfigError naming a kind of layer, or a size, without a kernel."""
+    """Raises ConfigError naming a size without a kernel. Others are checked when config.json is read."""
     for kind in filter(None, dict.fromkeys(geometry.recurrent)):
-        if not isinstance(kind, ShortConvolution | Mamba2Layer | GatedDeltaLayer):
-            raise ConfigError(f"layers of the kind {type(kind).__name__} have no CUDA kernels; use --device cpu")
+        assert isinstance(kind, ShortConvolution | Mamba1Layer | Mamba2Layer | GatedDeltaLayer), kind
         if kind.width not in WIDTHS:
             raise ConfigError(
                 f"config.json: no CUDA kernel knows a convolution of width {kind.width}; it must be {WIDTHS[0]} to "
@@ -87,6 +107,12 @@ def _kernels_of(kind: Recurrent, dtype: torch.dtype) -> Iterator[Kernel]:
     match kind:
         case ShortConvolution():
             yield causal_conv_kernel(dtype, kind.width, activates=False)
+        case Mamba1Layer():
+            yield causal_conv_kernel(dtype, kind.width, activates=True)
+            yield mamba1_kernel(dtype, kind.state_size)
+            yield sigmoid_gate_kernel(dtype, is_silu=True)
+            if kind.part_norms != "none":
+                yield norm_parts_kernel(dtype)
         case Mamba2Layer():
             yield causal_conv_kernel(dtype, kind.width, activates=True)
             yield mamba2_kernel(dtype, kind.head_dim, kind.state_size)

@@ -24,7 +24,7 @@ from ...batch.staging import HostCopy
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.sampling import STATE, WEIGHT_OF_BEST, Blocks, RowPasses, SamplerKernels
 from ...sampling.logprobs import TokenLogprobs
-from ...sampling.sampler import SampledTokens
+from ...sampling.sampler import Ahead, SampledTokens
 from .sampling_records import Records, RowRecords, raw_records
 
 NamedTokens = NDArray[np.int64] | None
@@ -54,9 +54,12 @@ class DeviceSampler:
         """Launch, and wait for the result."""
         return self.launch(logits, rows, state).result()
 
-    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> "PendingTokens":
-        """Sample from logits [n, vocab] float32, which are overwritten, one token for each of the distinct `rows`."""
-        records = self._rows.records(rows, state)
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> "PendingTokens":
+        """Sample from logits [n, vocab] float32, which are overwritten, one token for each of `rows`.
+
+        Only rows without rules (SamplingColumns.has_no_rules) may occur several times, each time further `ahead`.
+        """
+        records = self._rows.records(rows, state, ahead)
         sent = self._rows.send(records)
         token_ids = torch.empty(len(rows), dtype=torch.int64, device=self._device)
         bad = torch.empty(len(rows), dtype=torch.uint8, device=self._device)

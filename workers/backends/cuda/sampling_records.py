@@ -11,6 +11,7 @@ from ...batch.penalties import Penalties
 from ...batch.request_rows import RequestRows
 from ...batch.sampling_columns import NO_LOGPROBS, SamplingColumns
 from ...kernels.cuda.sampling import ADJUSTMENT, GREEDY, MAY_BE_MASKED, ROW
+from ...sampling.sampler import Ahead
 
 Records = NDArray[np.void]
 
@@ -93,12 +94,12 @@ class RowRecords:
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
         self._sent = np.empty(0, np.uint8)  # the contents of the buffer, in which the device advances the positions
 
-    def records(self, rows: NDArray[np.int64], state: RequestRows) -> StepRecords:
-        """The records of one step for the distinct `rows`."""
+    def records(self, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> StepRecords:
+        """The records of one step for `rows`, of which those without rules may occur several times."""
         columns = state.sampling
         found = np.zeros(len(rows), ROW)
         found["seed"] = columns.seed[rows]
-        found["position"] = state.next_positions(rows)
+        found["position"] = state.next_positions(rows) + ahead
         for name in ("top_p", "xtc_probability", "xtc_threshold", "temperature", "log_min_p", "top_k"):
             found[name] = getattr(columns, name)[rows]
         found["flags"] = columns.greedy[rows] * GREEDY + columns.adjusted[rows] * MAY_BE_MASKED

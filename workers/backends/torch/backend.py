@@ -16,6 +16,7 @@ from ...checkpoint.weight_forms import (
     Weight,
 )
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable
@@ -25,6 +26,7 @@ from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
+from .adapters import TorchAdapterOps
 from .attention import TorchOracle
 from .experts import TorchExperts
 from .latent import TorchLatentHeads
@@ -99,6 +101,9 @@ class TorchBackend:
 
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)
+
+    def adapter_ops(self) -> AdapterOps:
+        return TorchAdapterOps()
 
     def recurrences(self) -> Recurrences:
         return TorchRecurrences()

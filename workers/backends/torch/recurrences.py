@@ -12,10 +12,11 @@ from torch.nn.functional import pad, silu, softplus
 from ...checkpoint.recurrent.columns import LANES
 from ...kv.state_rows import StateRows
 from ...layers.norm import RMSNorm
+from ...layers.recurrent.torch_copies import TorchCopies
 from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 
 
-class TorchRecurrences:
+class TorchRecurrences(TorchCopies):
     def causal_conv(
         self,
         rows: StateRows,
@@ -27,7 +28,7 @@ class TorchRecurrences:
     ) -> Tensor:
         inputs, out = x if x_factors is None else x * x_factors, torch.zeros_like(x)
         for source, target, tokens in rows.pieces():
-            last = torch.zeros_like(states[target]) if source is None else states[source].clone()
+            last = torch.zeros_like(states[0]) if source is None else states[source].clone()
             for token in range(tokens.start, tokens.stop):
                 window = torch.cat([last, inputs[token].unsqueeze(0)])
                 total = (window.float() * conv.weight).sum(0)
@@ -36,7 +37,8 @@ class TorchRecurrences:
                 activated = silu(total) if conv.activates else total
                 out[token] = activated if y_factors is None else activated * y_factors[token].float()
                 last = window[1:]
-            states[target] = last
+            if target is not None:
+                states[target] = last
         return out
 
     def mamba2(self, rows: StateRows, states: Tensor, weights: Mamba2, x: Tensor, dt: Tensor) -> Tensor:
@@ -124,5 +126,7 @@ def _scan(rows: StateRows, states: Tensor, outputs: int, step: Callable[[Tensor,
             state = states[source].transpose(2, 3).reshape(heads, -1, depth)[:, :outputs]
         for token in range(tokens.start, tokens.stop):
             state = step(state, token)
+        if target is None:
+            continue
         padded = pad(state, (0, 0, 0, columns * LANES - outputs))
         states[target] = padded.view(heads, columns, LANES, depth).transpose(2, 3)

@@ -61,5 +61,9 @@ class GatedDeltaLayer:
         matrices = prod(state_shape(share.heads, self.value_dim, self.key_dim))
         return conv_bytes(self.width, share.channels, dtype.itemsize) + STATE_BYTES * matrices
 
+    def draft_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
+        share = self.of_rank(tp_size)
+        return 2 * (share.channels + share.heads) * dtype.itemsize
+
     def uneven(self, tp_size: int) -> str:
         return f"the {self.key_heads} key heads of its gated delta nets" if self.key_heads % tp_size else ""

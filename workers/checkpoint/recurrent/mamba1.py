@@ -68,5 +68,8 @@ class Mamba1Layer:
         numbers = prod(state_shape(1, share.channels, self.state_size))
         return conv_bytes(self.width, share.channels, dtype.itemsize) + STATE_BYTES * numbers
 
+    def draft_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
+        return (3 * self.of_rank(tp_size).channels + 2 * self.state_size) * dtype.itemsize
+
     def uneven(self, tp_size: int) -> str:
         return f"the {self.channels} channels of its Mamba layers" if self.channels % tp_size else ""

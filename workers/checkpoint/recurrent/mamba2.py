@@ -86,6 +86,10 @@ class Mamba2Layer:
         matrices = prod(state_shape(share.heads, self.head_dim, self.state_size))
         return conv_bytes(self.width, share.channels, dtype.itemsize) + STATE_BYTES * matrices
 
+    def draft_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
+        share = self.of_rank(tp_size)
+        return (2 * share.channels + share.heads) * dtype.itemsize
+
     def uneven(self, tp_size: int) -> str:
         if self.heads % tp_size:
             return f"the {self.heads} heads of its Mamba 2 layers"

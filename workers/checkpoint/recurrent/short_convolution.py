@@ -19,5 +19,8 @@ class ShortConvolution:
     def state_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
         return (self.width - 1) * (self.channels // tp_size) * dtype.itemsize
 
+    def draft_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
+        return 2 * (self.channels // tp_size) * dtype.itemsize
+
     def uneven(self, tp_size: int) -> str:
         return f"the {self.channels} channels of its convolutions" if self.channels % tp_size else ""

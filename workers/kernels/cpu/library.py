@@ -19,6 +19,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from .parameters import PackPart, PoolParams
 from .structs.kernels import KERNELS
+from .structs.lora import LoraPart
 
 FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -64,7 +65,7 @@ class Library:
         self._dll.peak_operations.restype = self._dll.product_operations.restype = c_int64
         self.isa: str = self._dll.isa_name().decode()
         self.machine_isa: str = self._dll.machine_isa().decode()
-        structs: set[type[ctypes.Structure]] = {PoolParams, PackPart, *KERNELS.values()}
+        structs: set[type[ctypes.Structure]] = {PoolParams, PackPart, LoraPart, *KERNELS.values()}
         for params in structs:
             size = self._dll.struct_size(params.__name__.encode())
             if size != ctypes.sizeof(params):

@@ -4,11 +4,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ...kv.draft_inputs import Copies
 from ...kv.state_rows import StateRows
 from .weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
 
 
-class Recurrences(Protocol):
+class Recurrences(Copies, Protocol):
     """A token's bits depend only on its request's tokens up to it, however these are divided among steps.
 
     `states` is the memory of one layer's states, by block: [blocks, ...], of which blocks may be any distance apart. A
@@ -66,7 +67,10 @@ class SelectiveScan(Protocol):
     """The operations of Mamba 1, with the promises of Recurrences."""
 
     def normed_parts(self, norms: PartNorms, x: Tensor) -> Tensor:
-        """`x` [tokens, steps + 2 * state_size] with each of its three parts normalised, rounded once, or a copy."""
+        """`x` [tokens, steps + 2 * state_size] with each of its three parts normalised, rounded once.
+
+        Without norms, `x` or a copy of it that outlives the next product.
+        """
         ...
 
     def scan(self, rows: StateRows, states: Tensor, weights: Mamba1, x: Tensor, dt: Tensor, b_and_c: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
-from .family import Family, WeightNames, need, partial_rope_everywhere, renamed
+from ..names.weight_names import WeightNames
+from .family import Family, need, partial_rope_everywhere, renamed
 from .llama import biases
 from .mamba2_layers import mamba2_layer, time_steps
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ...pooling.head import LabelLayer
-from .family import Biases, Family, WeightNames, need, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, need, renamed
 
 DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "rms_norm_eps": 1e-12, "type_vocab_size": 2}
 

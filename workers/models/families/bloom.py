@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, no_ropes, renamed, usual_slopes
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, need, no_ropes, renamed, usual_slopes
 
 FIELDS = {
     "n_embed": "hidden_size",

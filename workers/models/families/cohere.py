@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from ...checkpoint.geometry import Multipliers, RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
-from .family import SLIDING, Biases, Family, WeightNames, layer_kinds, positive, renamed
+from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
+from .family import SLIDING, Biases, Family, layer_kinds, positive, renamed
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .expert_layers import in_chosen_layers
-from .family import Family, WeightNames, need, renamed
+from .family import Family, need, renamed
 from .glm4_moe import NAMES
 from .latent_sizes import latent, scale_of_scores, sized
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...pooling.head import LabelLayer
+from ..names.weight_names import WeightNames
 from . import bert
-from .family import WeightNames, renamed
+from .family import renamed
 
 FIELDS = {
     "dim": "hidden_size",

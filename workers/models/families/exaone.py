@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .family import Family, WeightNames, renamed
+from ..names.weight_names import WeightNames
+from .family import Family, renamed
 
 FIELDS = {
     "num_layers": "num_hidden_layers",

@@ -6,9 +6,10 @@ In a model with sliding windows, the layers with full attention have no rotary e
 from typing import Any
 
 from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
 from .family import SLIDING, Family, layer_kinds, renamed, rope_everywhere
 from .olmo2 import NAMES
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ...checkpoint.attention_options import alibi_slopes
 from ...checkpoint.hf_config import HFConfig
-from .family import Family, WeightNames, no_ropes, renamed
+from ..names.weight_names import WeightNames
+from .family import Family, no_ropes, renamed
 from .starcoder2 import biases
 
 FIELDS = {

@@ -6,9 +6,11 @@ from typing import Any
 import torch
 
 from ...checkpoint.geometry import Multipliers, RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from . import gemma
-from .family import FULL, SLIDING, WeightNames, layer_kinds, need, positive
+from .family import FULL, SLIDING, layer_kinds, need, positive
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

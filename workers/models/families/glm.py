@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, partial_rope_everywhere, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, partial_rope_everywhere, renamed
 
 LAYER = "model.layers.{}."
 GATE_UP = f"{LAYER}mlp.gate_up_proj"

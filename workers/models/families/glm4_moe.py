@@ -5,8 +5,9 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_chosen_layers
-from .family import Biases, ExpertNames, Family, WeightNames, partial_rope_everywhere, renamed
+from .family import Biases, Family, partial_rope_everywhere, renamed
 
 SHARED = "model.layers.{}.mlp.shared_experts."
 NAMES = ExpertNames(shared_gate=f"{SHARED}gate_proj", shared_up=f"{SHARED}up_proj", shared_down=f"{SHARED}down_proj")

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, partial_rope_everywhere, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, partial_rope_everywhere, renamed
 
 FIELDS = {"layer_norm_eps": "rms_norm_eps", "rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
-from .family import SLIDING, Biases, ExpertNames, Family, WeightNames, layer_kinds, renamed
+from .family import SLIDING, Biases, Family, layer_kinds, renamed
 
 LAYER = "model.layers.{}."
 NAMES = ExpertNames(router=f"{LAYER}mlp.router", are_transposed=True, are_interleaved=True)

@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, partial_rope_everywhere, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, need, partial_rope_everywhere, renamed
 from .gpt2 import FIELDS
 
 

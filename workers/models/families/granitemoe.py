@@ -5,8 +5,9 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
-from .family import ExpertNames, WeightNames, renamed
+from .family import renamed
 from .granite import GRANITE
 
 LAYER = "model.layers.{}.block_sparse_moe."

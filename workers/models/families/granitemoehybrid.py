@@ -6,8 +6,9 @@ from typing import Any
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .expert_layers import in_all_layers
-from .family import FULL, WeightNames, need, no_ropes, renamed, rope_everywhere
+from .family import FULL, need, no_ropes, renamed, rope_everywhere
 from .granite import GRANITE
 from .granitemoe import NAMES as EXPERTS
 from .mamba2_layers import LINEAR, OLDER, by_layer_type, time_steps

@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...pooling.head import LabelLayer
-from .family import Family, WeightNames, renamed
+from ..names.weight_names import WeightNames
+from .family import Family, renamed
 from .llama import biases
 
 LAYER = "model.layers.{}."

@@ -10,7 +10,8 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
-from .family import ExpertNames, Family, WeightNames, need, no_ropes, renamed
+from ..names.weight_names import ExpertNames, WeightNames
+from .family import Family, need, no_ropes, renamed
 from .mamba1_layers import mamba1_layer
 
 LAYER = "model.layers.{}."

@@ -6,7 +6,8 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.attention_options import Latent
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
+from .rope_config import rope_of
 
 MAX_CACHED = 1024  # elements of a vector in the cache: what attention kernels are written for
 SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")

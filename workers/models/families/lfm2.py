@@ -7,7 +7,8 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.hf_config import MAX_SIZE, HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...checkpoint.recurrent.short_convolution import ShortConvolution
-from .family import FULL, Family, WeightNames, positive, renamed
+from ..names.weight_names import WeightNames
+from .family import FULL, Family, positive, renamed
 
 CONVOLUTION = "conv"
 LAYER = "model.layers.{}."

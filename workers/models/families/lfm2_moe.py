@@ -5,9 +5,10 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames
 from . import lfm2
 from .expert_layers import in_chosen_layers
-from .family import ExpertNames, renamed
+from .family import renamed
 
 LAYER = "model.layers.{}.feed_forward."
 NAMES = ExpertNames(

@@ -7,9 +7,11 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import RopeScaling, Temperature
-from ...checkpoint.hf_config import HFConfig, rope_of
-from .family import FULL, ExpertNames, Family, WeightNames, renamed
+from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames, WeightNames
+from .family import FULL, Family, renamed
 from .llama import biases
+from .rope_config import rope_of
 
 CHUNKED = "chunked_attention"  # of layer_types
 
@@ -64,6 +66,9 @@ NAMES = WeightNames(
     down=f"{LAYER}down_proj",
     experts=ExpertNames(
         router=f"{LAYER}router",
+        gate=f"{LAYER}experts.{{}}.gate_proj",
+        up=f"{LAYER}experts.{{}}.up_proj",
+        down=f"{LAYER}experts.{{}}.down_proj",
         stacked_gate_up=f"{LAYER}experts.gate_up_proj",
         stacked_down=f"{LAYER}experts.down_proj",
         are_transposed=True,

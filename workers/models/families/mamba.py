@@ -4,9 +4,10 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
-from .family import Family, WeightNames, need, no_ropes, renamed
+from ..names.recurrent_names import Mamba1Names
+from ..names.weight_names import WeightNames
+from .family import Family, need, no_ropes, renamed
 from .mamba1_layers import mamba1_layer
-from .recurrent_names import Mamba1Names
 
 MIXER = "backbone.layers.{}.mixer."
 NAMES = WeightNames(

@@ -5,9 +5,10 @@ from typing import Any
 from ...checkpoint.geometry import Part
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
-from .family import Family, WeightNames, need, no_ropes, renamed
+from ..names.recurrent_names import Mamba2Names
+from ..names.weight_names import WeightNames
+from .family import Family, need, no_ropes, renamed
 from .mamba2_layers import mamba2_layer, time_steps
-from .recurrent_names import Mamba2Names
 
 MIXER = "backbone.layers.{}.mixer."
 NAMES = WeightNames(

@@ -4,8 +4,9 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
-from .family import ExpertNames, Family, WeightNames, renamed
+from .family import Family, renamed
 from .mistral import sliding_window_everywhere
 
 LAYER = "model.layers.{}.block_sparse_moe."

@@ -7,9 +7,11 @@ from msgspec.structs import replace
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
 from ...pooling.head import LabelLayer
-from .family import FULL, SLIDING, Biases, Family, WeightNames, need, renamed
+from ..names.weight_names import WeightNames
+from .family import FULL, SLIDING, Biases, Family, need, renamed
+from .rope_config import rope_of
 
 FIELDS = {
     "norm_eps": "rms_norm_eps",

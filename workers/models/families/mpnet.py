@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.geometry import RelativePositions
+from ..names.weight_names import WeightNames
 from . import bert, roberta
-from .family import WeightNames, need, renamed
+from .family import need, renamed
 
 NUM_BUCKETS = 32  # transformers takes no other number, whatever config.json says
 LAYER = "mpnet.encoder.layer.{}."

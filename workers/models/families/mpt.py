@@ -8,7 +8,8 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
-from .family import Family, WeightNames, need, no_ropes, renamed, usual_slopes
+from ..names.weight_names import WeightNames
+from .family import Family, need, no_ropes, renamed, usual_slopes
 
 FIELDS = {
     "d_model": "hidden_size",

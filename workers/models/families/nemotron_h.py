@@ -8,9 +8,10 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Part
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
-from .family import FULL, ExpertNames, Family, WeightNames, need, no_ropes, renamed
+from ..names.recurrent_names import Mamba2Names
+from ..names.weight_names import ExpertNames, WeightNames
+from .family import FULL, Family, need, no_ropes, renamed
 from .mamba2_layers import LINEAR, OLDER, layer_of_heads, time_steps
-from .recurrent_names import Mamba2Names
 
 DENSE, EXPERTS = "mlp", "moe"
 LETTERS = {"M": LINEAR, "*": FULL, "-": DENSE, "E": EXPERTS}  # of hybrid_override_pattern

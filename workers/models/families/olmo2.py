@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .family import Family, WeightNames
+from ..names.weight_names import WeightNames
+from .family import Family
 from .olmo import biases
 
 LAYER = "model.layers.{}."

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
 from . import olmo2
 from .family import FULL, SLIDING, layer_kinds
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

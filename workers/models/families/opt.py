@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, positive, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, need, positive, renamed
 
 FIELDS = {"ffn_dim": "intermediate_size", "activation_function": "hidden_act"}
 NEEDED = {

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, partial_rope_everywhere, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, need, partial_rope_everywhere, renamed
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .family import Family, WeightNames, partial_rope_everywhere
+from ..names.weight_names import WeightNames
+from .family import Family, partial_rope_everywhere
 from .mistral import sliding_window_everywhere
 
 LAYER = "model.layers.{}."

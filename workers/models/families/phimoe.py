@@ -6,8 +6,9 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
 from .expert_layers import in_all_layers
-from .family import Biases, Family, WeightNames, renamed
+from .family import Biases, Family, renamed
 from .mistral import sliding_window_everywhere
 from .mixtral import NAMES
 

@@ -6,7 +6,8 @@ from typing import Any
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
 from ...checkpoint.recurrent.recurrent import Recurrent
-from .family import FULL, Family, WeightNames, need, partial_rope_everywhere, renamed
+from ..names.weight_names import WeightNames
+from .family import FULL, Family, need, partial_rope_everywhere, renamed
 from .mamba2_layers import LINEAR
 from .qwen_moe import experts
 

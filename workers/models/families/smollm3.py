@@ -5,9 +5,10 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.hf_config import HFConfig, rope_of
+from ...checkpoint.hf_config import HFConfig
 from .family import Family, windows_by_layer_type
 from .llama import biases
+from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

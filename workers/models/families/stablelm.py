@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, partial_rope_everywhere, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, partial_rope_everywhere, renamed
 
 FIELDS = {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias", "qk_layernorm": "qk_norm"}
 

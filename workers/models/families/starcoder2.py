@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, renamed
+from ..names.weight_names import WeightNames
+from .family import Biases, Family, renamed
 from .mistral import sliding_window_everywhere
 
 

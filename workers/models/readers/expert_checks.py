@@ -5,7 +5,7 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Geometry
 from ...checkpoint.safetensors_files import Checkpoint
-from ..families.family import WeightNames
+from ..names.weight_names import WeightNames
 
 
 def check_experts(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry) -> None:

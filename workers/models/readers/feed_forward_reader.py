@@ -9,6 +9,7 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.matrix_reader import FloatReader, MatrixPart
 from ...checkpoint.stacked_experts import StackedPart, stacked_experts
 from ...checkpoint.weight_forms import Weight, joined
+from ...layers.adapters.sites import SitePart
 from ...layers.feed_forward import DenseFeedForward, ExpertWeights, FeedForward
 from ...layers.linear import JoinedLinear, Linear
 from ...layers.ops import Ops
@@ -26,7 +27,11 @@ class ProjectionReader(NormReader):
             lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts]),
         )
         bias_vector = self._bias(parts, name) if bias else None
-        return self._product(weights, bias_vector)
+        product = self._product(weights, bias_vector)
+        if self._adapters is None:
+            return product
+        sites = [SitePart(each.name, each.total, each.chosen_rows(), len(each)) for each in parts]
+        return self._adapters.column_parallel(product, sites, columns)
 
     def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
         if len(weights) == 1:
@@ -41,7 +46,10 @@ class ProjectionReader(NormReader):
     def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
         weight = self._share(name, rows, columns)
         bias_vector = self._bias([Rows(name, rows, (0, rows))]) if bias else None
-        return self._backend.row_parallel(weight, bias_vector, self._group)
+        product = self._backend.row_parallel(weight, bias_vector, self._group)
+        if self._adapters is None:
+            return product
+        return self._adapters.row_parallel(product, name, rows, columns, self._even_span(columns))
 
     def _share(self, name: str, rows: int, columns: int) -> Weight:
         """This rank's share of the inputs of a row-parallel product."""

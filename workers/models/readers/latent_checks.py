@@ -5,7 +5,7 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.attention_options import Latent
 from ...checkpoint.geometry import Geometry
 from ...checkpoint.safetensors_files import Checkpoint
-from ..families.family import WeightNames
+from ..names.weight_names import WeightNames
 
 WHOLE = ("BF16", "F16", "F32", "F8_E4M3")  # dtypes whose tensors have the shape of their matrix
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...checkpoint.conversion import converted
 from ...checkpoint.recurrent.mamba1 import Mamba1Layer
+from ...layers.recurrent.keeping import KeepingSelectiveScan
 from ...layers.recurrent.recurrences import SelectiveScan
 from ...layers.recurrent.weights import Mamba1, PartNorms
 from ...mixers.mamba1 import Mamba1Mixer
@@ -20,7 +21,7 @@ class Mamba1Reader(Mamba2Reader):
 
     @cached_property
     def _selective(self) -> SelectiveScan:
-        return self._backend.selective_scan()
+        return KeepingSelectiveScan(self._backend.selective_scan(), self._recurrences)
 
     def _mamba1(self, index: int, kind: Mamba1Layer) -> Mixer:
         names, hidden, inner = self._names.mamba1, self._geometry.hidden_size, kind.channels

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...checkpoint.conversion import converted
 from ...checkpoint.recurrent.mamba2 import Mamba2Layer
+from ...layers.recurrent.keeping import KeepingRecurrences
 from ...layers.recurrent.recurrences import Recurrences
 from ...layers.recurrent.weights import CausalConv, GatedNorm, Mamba2
 from ...mixers.mamba2 import Mamba2Mixer
@@ -21,7 +22,7 @@ class Mamba2Reader(FeedForwardReader):
 
     @cached_property
     def _recurrences(self) -> Recurrences:
-        return self._backend.recurrences()
+        return KeepingRecurrences(self._backend.recurrences())
 
     def _mamba2(self, index: int, kind: Mamba2Layer) -> Mamba2Mixer:
         names, hidden, group = self._names.mamba2, self._geometry.hidden_size, self._group

@@ -20,11 +20,12 @@ from ...checkpoint.weight_forms import (
     with_rows,
 )
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...layers.adapters.sites import Adapters
 from ...layers.backend import Backend, PackingBackend
 from ...layers.norm import LayerNorm, Norm, RMSNorm
 from ...quantization.source import MatrixSource
-from ..families.family import WeightNames
 from ..matrix_rows import Rows, Span, order_of_head
+from ..names.weight_names import WeightNames
 from ..packed_cache import PackedReader, PackedStore
 
 
@@ -41,6 +42,7 @@ class WeightReader:
         backend: Backend,
         on_progress: Callable[[int, int], None],
         store: PackedStore | None = None,
+        adapters: Adapters | None = None,
     ):
         self._checkpoint = checkpoint
         self._source = source
@@ -51,6 +53,7 @@ class WeightReader:
         self._device = backend.device
         self._on_progress = on_progress
         self._store = store  # reads packed weights from a file or writes them to one; None: neither
+        self._adapters = adapters  # None: requests cannot use LoRA adapters
         self._loaded_bytes = 0
 
     def _bias(self, parts: list[Rows], name: str = "") -> Tensor:

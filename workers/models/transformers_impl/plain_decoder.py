@@ -67,6 +67,7 @@ def plain_decoder(model: TransformersModel, options: Sequence[AttentionOptions])
         weights_bytes=model.weights_bytes,
         quantization=model.quantization,
         pooling=model.pooling,
+        adapters=None,
     )
 
 

@@ -23,8 +23,8 @@ from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
 from ...quantization.gptq import skip_zero_biases
 from ...quantization.source import MatrixSource
-from ..families.family import WeightNames
 from ..matrix_rows import Rows
+from ..names.weight_names import WeightNames
 from ..readers.weight_reader import WeightReader
 from .attention_module import NORMS, PRODUCTS, AttentionModule, PlainAttention, plain_attention, rotates_whole_heads
 from .modules import (

@@ -32,6 +32,8 @@ class TransformersModel:
     quantization: dict[str, str]  # human-readable facts; empty when nothing is quantized
     pooling: PoolingHead
     libraries: str  # the libraries and versions on which the model's bits depend
+    adapters: None = None  # LoRA adapters are not supported
+    adapters_bytes: int = 0
     plain: Model | None = None  # computes the same as `base`, in fewer calls from Python
 
     @property

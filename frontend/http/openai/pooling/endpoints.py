@@ -61,7 +61,7 @@ class PoolingEndpoint(Endpoint):
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
         lenient = service.config.server.lenient
         body, warnings = await service.off_loop(len(raw), decode_body, self.body, raw, lenient)
-        return body, raw, service.model_name(body.model), warnings
+        return body, raw, await service.model_name(body.model), warnings
 
     def begin(
         self, service: Service, sender: Sender, body: Any, prompts: list[Any], lease: Lease, *, in_turn: bool = False

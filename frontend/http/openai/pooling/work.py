@@ -143,6 +143,7 @@ class PoolingWork:
             tenant=terms.tenant,
             weight=terms.weight,
             timeout_s=self._time_left(),
+            adapter=terms.adapter,
         )
 
     async def _next(self) -> Pooled:

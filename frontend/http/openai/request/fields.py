@@ -22,6 +22,10 @@ MAX_PROMPTS = 256
 MAX_STOP_TOKENS = 1024
 
 N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; needs a temperature above 0")]
+BestOf = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences generated, at least n")]
+LengthPenalty = Annotated[
+    float, Meta(ge=-100, le=100, description="A beam's score is its log-probability divided by length to this power")
+]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="0 is greedy")]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID, description="0 or -1 is off")]

@@ -166,15 +166,23 @@ class SamplingFields(Sampling, frozen=True, kw_only=True):
     user: Label | None = None
 
 
-class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
+class BeamFields(SamplingFields, frozen=True, kw_only=True):
+    """The fields of the routes that can search beams."""
+
+    use_beam_search: bool | None = None  # the choices are the best beams; n is the width
+    length_penalty: fields.LengthPenalty | None = None  # default: 1
+
+
+class CompletionRequest(BeamFields, frozen=True, kw_only=True):
     prompt: Prompt
     max_tokens: fields.MaxTokensOrNone | None = None  # default: 16
     logprobs: fields.TopLogprobs | None = None
     echo: bool | None = None
     suffix: str | None = None  # text after the output
+    best_of: fields.BestOf | None = None  # sequences generated, of which the n with the highest probability are shown
 
 
-class ChatFields(SamplingFields, frozen=True, kw_only=True):
+class ChatFields(BeamFields, frozen=True, kw_only=True):
     """The fields of a chat, without its messages."""
 
     tools: Tools | None = None

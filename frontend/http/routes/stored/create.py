@@ -75,14 +75,14 @@ async def _answer_in_background(
     """Accept a background response, or find it by its key; answer with its current state or its stream."""
     caller, request = store.caller_of(exchange.tenant), None
     if (key := idempotency_key(exchange.headers)) is not None:
-        digest = request_digest(service.fingerprint, exchange.path, key, raw)
+        digest = request_digest(await service.fingerprint_for(raw), exchange.path, key, raw)
         request = KeyedRequest(exchange.caller, key, digest)
     await store.resumed.wait()
     body, raw, model, warnings = await decode(service, endpoint, raw)
     assert isinstance(body, TranslatedResponsesRequest)
     row = None if request is None else await _of_key(store, caller, request)
     if row is None:
-        job = Job(raw.decode(), model, warnings, service.fingerprint)
+        job = Job(raw.decode(), model, warnings, service.fingerprint_of(model))
         check_time_limit(service, exchange, body)
         row = await _accept(service, exchange, store, body, job, request)
     if body.stream:

@@ -29,7 +29,7 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
         tenant = by_caller.get(row.caller)
         if tenant is None:
             await _fail(store, row, "its API key is no longer valid on this server")
-        elif job.fingerprint != service.fingerprint:
+        elif job.fingerprint != service.fingerprint_of(job.model):
             await _fail(store, row, "the server was restarted with another model or other settings")
         else:
             await _resume(service, store, tenant, row, job)

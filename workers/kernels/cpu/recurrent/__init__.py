@@ -1,1 +1,1 @@
-"""The kernels of recurrent layers. Open state_rows.py first."""
+"""The kernels of recurrent layers. Open scans.py first."""

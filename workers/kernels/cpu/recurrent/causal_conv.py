@@ -1,13 +1,12 @@
 """Depthwise causal convolutions over a row's last positions."""
 
-import torch
 from torch import Tensor
 
 from ....kv.state_rows import StateRows
+from ...shapes.recurrent import check_convolution, state_fields
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
 from ..structs.recurrent import CausalConvParams
-from .state_rows import state_fields
 
 PARAMS = packer(CausalConvParams)
 WIDTHS = range(2, 9)  # that the kernel supports
@@ -29,17 +28,7 @@ def causal_conv(
     """Set `out` [tokens, channels] as Recurrences.causal_conv has it; rows of `out` may be strided."""
     width, channels = weight.shape
     assert width in WIDTHS, width
-    assert x.shape[1] == channels
-    assert weight.dtype == torch.float32, weight.dtype
-    assert weight.is_contiguous()
-    assert bias is None or (bias.dtype == torch.float32 and bias.shape == (channels,))
-    assert states.shape[1:] == (width - 1, channels), states.shape
-    assert states.dtype == x.dtype == out.dtype
-    assert out.shape == x.shape
-    assert out.stride(1) == x.stride(1) == 1
-    for factors in (x_factors, y_factors):
-        assert factors is None or (factors.dtype == x.dtype and factors.shape == x.shape)
-        assert factors is None or factors.stride() == x.stride()
+    check_convolution(states, weight, bias, x, out, (x_factors, y_factors))
     optional = (0 if each is None else each.data_ptr() for each in (x_factors, y_factors))
     fields = PARAMS(
         *(*state_fields(rows, states), out.data_ptr(), x.data_ptr(), *optional, weight.data_ptr()),

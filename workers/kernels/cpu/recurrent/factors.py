@@ -1,20 +1,22 @@
-"""Products of elements: of rows with gates, and of columns with constants. A row's bits depend only on that row."""
+"""Products of elements: of rows with gates, and of columns with constants; and copies of rows.
+
+A row's bits depend only on that row.
+"""
 
 import torch
 from torch import Tensor
 
+from ...shapes.recurrent import check_gate
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
-from ..structs.recurrent import ScaleParams, SigmoidGateParams
+from ..structs.recurrent import CopyParams, ScaleParams, SigmoidGateParams
 
-SILU_GATE, SCALE = packer(SigmoidGateParams), packer(ScaleParams)
+SILU_GATE, SCALE, COPY = packer(SigmoidGateParams), packer(ScaleParams), packer(CopyParams)
 
 
 def silu_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
     """Set `out` [rows, size] as Recurrences.silu_gated has it; rows may be strided."""
-    assert gate.shape == out.shape == x.shape
-    assert x.dtype == gate.dtype == out.dtype
-    assert x.stride(1) == gate.stride(1) == out.stride(1) == 1
+    check_gate(x, gate, out)
     strides = out.stride(0), x.stride(0), gate.stride(0)
     fields = SILU_GATE(out.data_ptr(), x.data_ptr(), gate.data_ptr(), *strides, *x.shape, DTYPE_CODES[x.dtype])
     pool.functions["silu_gate"](pool.handle, fields)
@@ -32,4 +34,15 @@ def scale_columns(pool: Pool, x: Tensor, factors: Tensor, out: Tensor) -> Tensor
     pointers = out.data_ptr(), x.data_ptr(), factors.data_ptr()
     fields = SCALE(*pointers, out.stride(0), x.stride(0), *x.shape, DTYPE_CODES[x.dtype])
     pool.functions["scale_columns"](pool.handle, fields)
+    return out
+
+
+def copy_rows(pool: Pool, x: Tensor, out: Tensor) -> Tensor:
+    """Set `out` [rows, size], contiguous, to `x`, whose rows may be strided."""
+    assert out.shape == x.shape
+    assert x.dtype == out.dtype
+    assert x.stride(1) == 1
+    assert out.is_contiguous()
+    fields = COPY(out.data_ptr(), x.data_ptr(), x.stride(0), *x.shape, DTYPE_CODES[x.dtype])
+    pool.functions["copy_rows"](pool.handle, fields)
     return out

@@ -7,6 +7,7 @@ from .blocks import BLOCK_KERNELS
 from .experts import EXPERT_KERNELS
 from .fp8 import FP8_KERNELS
 from .latent import LATENT_KERNELS
+from .lora import LORA_KERNELS
 from .recurrent import RECURRENT_KERNELS
 
 KERNELS: dict[str, type[ctypes.Structure]] = {
@@ -15,5 +16,6 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     **EXPERT_KERNELS,
     **FP8_KERNELS,
     **LATENT_KERNELS,
+    **LORA_KERNELS,
     **RECURRENT_KERNELS,
 }

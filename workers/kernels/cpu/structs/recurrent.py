@@ -6,7 +6,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 class StateRows(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("row_starts", "kv_lens", "block_tables", "states")),
+        *((name, c_void_p) for name in ("row_starts", "kv_lens", "stored_lens", "block_tables", "states")),
         ("block_stride", c_int64),
         *((name, c_int32) for name in ("rows", "table_stride", "block_size")),
     )
@@ -88,6 +88,14 @@ class ScaleParams(ctypes.Structure):
     )
 
 
+class CopyParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "x")),
+        ("x_stride", c_int64),
+        *((name, c_int32) for name in ("rows", "size", "dtype")),
+    )
+
+
 RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "causal_conv": CausalConvParams,
     "mamba1_scan": Mamba1ScanParams,
@@ -98,4 +106,5 @@ RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "sigmoid_gate": SigmoidGateParams,
     "silu_gate": SigmoidGateParams,
     "scale_columns": ScaleParams,
+    "copy_rows": CopyParams,
 }

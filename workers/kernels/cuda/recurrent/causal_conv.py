@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ....kv.state_rows import StateRows
+from ...shapes.recurrent import check_convolution
 from ..kernel import SCALARS, Kernel, Launcher
 from .state_rows import StateRowsParams, state_rows_params
 
@@ -38,17 +39,7 @@ def causal_conv(
 ) -> Tensor:
     """Set `out` [tokens, channels] as Recurrences.causal_conv has it; rows of `out` may be strided."""
     (width, channels), tokens = weight.shape, len(x)
-    assert x.shape[1] == channels, x.shape
-    assert weight.dtype == torch.float32, weight.dtype
-    assert weight.is_contiguous()
-    assert bias is None or (bias.dtype == torch.float32 and bias.shape == (channels,))
-    assert states.shape[1:] == (width - 1, channels), states.shape
-    assert states.dtype == x.dtype == out.dtype
-    assert out.shape == x.shape
-    assert out.stride(1) == x.stride(1) == 1
-    for factors in (x_factors, y_factors):
-        assert factors is None or (factors.dtype == x.dtype and factors.shape == x.shape)
-        assert factors is None or factors.stride() == x.stride()
+    check_convolution(states, weight, bias, x, out, (x_factors, y_factors))
     tensors = out, x, x_factors, y_factors, weight, bias
     pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
     if tokens:

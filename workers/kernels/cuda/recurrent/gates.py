@@ -5,6 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from ...shapes.recurrent import check_gate, check_gated_norm
 from ..kernel import SCALARS, Kernel, Launcher
 
 MAX_NORM_THREADS, GATE_THREADS = 512, 256
@@ -40,11 +41,7 @@ def gated_norm(
 ) -> Tensor:
     """Set `out` [rows, size] as Recurrences.gated_norm has it; `weight` is [size] float32, rows may be strided."""
     rows, size = x.shape
-    assert size % group_size == 0, (size, group_size)
-    assert weight.dtype == torch.float32, weight.dtype
-    assert weight.shape == (size,), weight.shape
-    assert weight.is_contiguous()
-    _check(x, gate, out)
+    check_gated_norm(x, gate, weight, group_size, out)
     if rows:
         pointers = (tensor.data_ptr() for tensor in (out, x, gate, weight))
         params = GatedNormParams(*pointers, out.stride(0), x.stride(0), gate.stride(0), eps)
@@ -62,7 +59,7 @@ def gated_norm_kernel(dtype: torch.dtype, group_size: int, gates_last: bool) -> 
 def sigmoid_gate(launcher: Launcher, x: Tensor, gate: Tensor, out: Tensor, *, is_silu: bool = False) -> Tensor:
     """Set `out` [rows, size] as Recurrences.sigmoid_gated has it, or silu_gated; rows may be strided."""
     rows, size = x.shape
-    _check(x, gate, out)
+    check_gate(x, gate, out)
     if rows:
         pointers = (tensor.data_ptr() for tensor in (out, x, gate))
         params = SigmoidGateParams(*pointers, out.stride(0), x.stride(0), gate.stride(0), size)
@@ -84,9 +81,3 @@ def production_kernels() -> list[Kernel]:
         *(gated_norm_kernel(dtype, 128, True) for dtype in (bf16, fp16)),
         *(sigmoid_gate_kernel(dtype, is_silu) for dtype in (bf16, fp16) for is_silu in (False, True)),
     ]
-
-
-def _check(x: Tensor, gate: Tensor, out: Tensor) -> None:
-    assert gate.shape == out.shape == x.shape
-    assert x.dtype == gate.dtype == out.dtype
-    assert x.stride(1) == gate.stride(1) == out.stride(1) == 1

@@ -1,19 +1,21 @@
 """Recurrences with a state of float32 numbers for each output. A token's bits depend only on its request's tokens."""
 
 import ctypes
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ....checkpoint.recurrent.columns import LANES, state_shape
+from ....checkpoint.recurrent.columns import LANES
 from ....kv.state_rows import StateRows
+from ...shapes.recurrent import check_gated_delta, check_mamba2
 from ..kernel import SCALARS, Grid, Kernel, Launcher
 from .state_rows import StateRowsParams, state_rows_params
 
 MAX_WARPS, OUTPUTS_OF_WARP = 4, 8
 DEPTH_MULTIPLE, MAX_DEPTH = 4, 512  # numbers of an output's state
 WIDE_DEPTH = 256  # beyond it the inputs of fewer tokens are in shared memory
+# Beyond it the compiler spills registers for more blocks of a multiprocessor, unless their number is given.
+BOUNDED_DEPTH, MIN_BLOCKS = 128, 2
 
 
 class Mamba2ScanParams(ctypes.Structure):
@@ -53,17 +55,13 @@ def mamba2_scan(
     `dt` and `out` may be strided.
     """
     heads, (head_dim, groups, state_size) = dt.shape[1], sizes
-    inner = heads * head_dim
-    assert heads % groups == 0, (heads, groups)
-    assert x.shape[1] == inner + 2 * groups * state_size, x.shape
-    assert out.shape[1] == inner, out.shape
-    _check(states, (heads, head_dim, state_size), (x, dt, out), per_head)
+    check_mamba2(states, x, dt, per_head, sizes, out)
     if len(x):
         kernel = mamba2_kernel(x.dtype, head_dim, state_size)
         pointers = (tensor.data_ptr() for tensor in (out, x, dt, *per_head))
         rest = out.stride(0), x.stride(0), dt.stride(0), heads, head_dim, groups, *dt_limits
         params = Mamba2ScanParams(state_rows_params(rows, states), *pointers, *rest)
-        launcher.launch(kernel, _grid(kernel, rows, heads, head_dim), params)
+        launcher.launch(kernel, scan_grid(kernel, rows, heads, head_dim), params)
     return out
 
 
@@ -84,28 +82,23 @@ def gated_delta(
     and value_dim. Rows of `x`, gates and `out` may be strided.
     """
     heads, (key_heads, key_dim, value_dim) = gates[0].shape[1], sizes
-    assert heads % key_heads == 0, (heads, key_heads)
-    assert x.shape[1] == 2 * key_heads * key_dim + heads * value_dim, x.shape
-    assert out.shape[1] == heads * value_dim, out.shape
-    assert gates[0].shape == gates[1].shape == (len(x), heads)
-    assert gates[0].stride(0) == gates[1].stride(0)
-    _check(states, (heads, value_dim, key_dim), (x, *gates, out), per_head)
+    check_gated_delta(states, x, gates, per_head, sizes, out)
     if len(x):
         kernel = gated_delta_kernel(x.dtype, value_dim, key_dim)
         pointers = (tensor.data_ptr() for tensor in (out, x, *gates, *per_head))
         strides = out.stride(0), x.stride(0), gates[0].stride(0)
         rest = *strides, heads, key_heads, value_dim, key_dim**-0.5, eps
         params = GatedDeltaParams(state_rows_params(rows, states), *pointers, *rest)
-        launcher.launch(kernel, _grid(kernel, rows, heads, value_dim), params)
+        launcher.launch(kernel, scan_grid(kernel, rows, heads, value_dim), params)
     return out
 
 
 def mamba2_kernel(dtype: torch.dtype, head_dim: int, state_size: int) -> Kernel:
-    return _kernel("mamba2_scan", dtype, head_dim, state_size)
+    return scan_kernel("mamba2_scan", dtype, head_dim, state_size)
 
 
 def gated_delta_kernel(dtype: torch.dtype, value_dim: int, key_dim: int) -> Kernel:
-    return _kernel("gated_delta", dtype, value_dim, key_dim)
+    return scan_kernel("gated_delta", dtype, value_dim, key_dim)
 
 
 def production_kernels() -> list[Kernel]:
@@ -119,33 +112,31 @@ def production_kernels() -> list[Kernel]:
     ]
 
 
-def _kernel(function: str, dtype: torch.dtype, outputs: int, depth: int) -> Kernel:
+def scan_kernel(
+    function: str,
+    dtype: torch.dtype,
+    outputs: int,
+    depth: int,
+    of_output: int = 1,
+    of_token: int = 2,
+    min_blocks: int = 0,
+) -> Kernel:
+    """A kernel of scan.cuh for heads of `outputs`, each with `depth` numbers as its state.
+
+    For each token it has in shared memory two vectors of `depth` floats, `of_output` for each output, and `of_token`.
+    """
     assert depth % DEPTH_MULTIPLE == 0, depth
     assert depth <= MAX_DEPTH, depth
     warps = min(MAX_WARPS, -(-outputs // LANES) * LANES // OUTPUTS_OF_WARP)
     tokens, padded = 8 if depth > WIDE_DEPTH else 16, -(-depth // 16) * 16
-    shared_bytes = 4 * tokens * (2 * padded + warps * OUTPUTS_OF_WARP + 2)
-    defines = ("SCALAR", SCALARS[dtype]), ("DEPTH", depth)
+    shared_bytes = 4 * tokens * (2 * padded + of_output * warps * OUTPUTS_OF_WARP + of_token)
+    blocks = min_blocks or (MIN_BLOCKS if depth > BOUNDED_DEPTH else 0)
+    bounds: list[tuple[str, int | str]] = [("MIN_BLOCKS", blocks)] if blocks else []
+    defines: tuple[tuple[str, int | str], ...] = ("SCALAR", SCALARS[dtype]), ("DEPTH", depth), *bounds
     return Kernel(f"recurrent/{function}.cu", function, defines, 32 * warps, shared_bytes)
 
 
-def _grid(kernel: Kernel, rows: StateRows, heads: int, outputs: int) -> Grid:
+def scan_grid(kernel: Kernel, rows: StateRows, heads: int, outputs: int) -> Grid:
+    """Thread blocks of all outputs of all rows."""
     padded = -(-outputs // LANES) * LANES
     return heads * -(-padded // (kernel.threads // 32 * OUTPUTS_OF_WARP)), len(rows.kv_lens), 1
-
-
-def _check(
-    states: Tensor, sizes: tuple[int, int, int], of_tokens: Sequence[Tensor], per_head: Sequence[Tensor]
-) -> None:
-    """`sizes`: heads, outputs of each, and state numbers of each output."""
-    heads, outputs, depth = sizes
-    assert states.dtype == torch.float32, states.dtype
-    assert states.shape[1:] == state_shape(heads, outputs, depth), states.shape
-    for tensor in of_tokens:
-        assert tensor.dtype == of_tokens[0].dtype, tensor.dtype
-        assert len(tensor) == len(of_tokens[0]), tensor.shape
-        assert tensor.stride(1) == 1, tensor.stride()
-    for tensor in per_head:
-        assert tensor.dtype == torch.float32, tensor.dtype
-        assert tensor.shape == (heads,), tensor.shape
-        assert tensor.is_contiguous()

@@ -2,15 +2,15 @@
 
 import ctypes
 
-import torch
 from torch import Tensor
 
 from ....kv.state_rows import StateRows
+from ...shapes.recurrent import state_fields
 
 
 class StateRowsParams(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("row_starts", "kv_lens", "block_tables", "states")),
+        *((name, ctypes.c_void_p) for name in ("row_starts", "kv_lens", "stored_lens", "block_tables", "states")),
         ("block_stride", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("rows", "table_stride", "block_size")),
     )
@@ -18,12 +18,4 @@ class StateRowsParams(ctypes.Structure):
 
 def state_rows_params(rows: StateRows, states: Tensor) -> StateRowsParams:
     """The parameters of `rows`; `states` [blocks, ...] has contiguous blocks, at any distance."""
-    tables, starts, kv_lens = rows.block_tables, rows.row_starts, rows.kv_lens
-    for each in (tables, starts, kv_lens):
-        assert each.dtype == torch.int32, each.dtype
-    assert tables.stride(1) == starts.stride(0) == kv_lens.stride(0) == 1
-    assert len(tables) == len(starts) - 1 == len(kv_lens)
-    assert states[0].is_contiguous(), states.stride()
-    pointers = starts.data_ptr(), kv_lens.data_ptr(), tables.data_ptr(), states.data_ptr()
-    stride = states.stride(0) * states.itemsize
-    return StateRowsParams(*pointers, stride, len(kv_lens), tables.stride(0), rows.block_size)
+    return StateRowsParams(*state_fields(rows, states))

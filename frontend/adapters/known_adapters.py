@@ -1,0 +1,150 @@
+"""The adapters of a server, by name. What clients load and unload is in a file of the run directory, so that all
+frontends, and those that replace them, know it.
+
+A change holds a lock and replaces the file; a reader compares its version, which is one system call.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.loading.adapters import Adapter
+
+from .folders import AdapterFolders, named_paths
+from .resolvers import Resolver, load_resolvers
+
+FILE = "adapters.json"
+MAX_LOADED = 4096  # by clients
+
+
+class _Changes(msgspec.Struct):
+    """What differs from the configuration; None: unloaded."""
+
+    adapters: dict[str, Adapter | None] = {}
+
+
+class KnownAdapters:
+    """`folder`: the run directory; "" if no other process is to know the changes."""
+
+    def __init__(self, config: Config, folder: str = ""):
+        self.config = config.lora
+        self._folders = AdapterFolders(config.lora.max_lora_rank)
+        self._configured: dict[str, Adapter] = {}
+        self._resolvers: tuple[Resolver, ...] = load_resolvers(config.model.plugins)
+        self._resolved: dict[str, Adapter] = {}
+        self._file = Path(folder, FILE) if folder else None
+        self._changes = _Changes()
+        self._version = (0, 0, 0)
+
+    @property
+    def may_exist(self) -> bool:
+        """False if this server knows no adapter and can get none."""
+        return bool(self.config.max_loras)
+
+    def read_configured(self) -> None:
+        """Read the configured folders, about 1 s per GB. Raises ConfigError, naming the adapter at fault."""
+        self._configured = {name: self._folders.read(name, path) for name, path in named_paths(self.config).items()}
+
+    def all(self) -> Mapping[str, Adapter]:
+        """By name: those configured, then those that clients have loaded or plugins have found."""
+        self._read_changes()
+        changed = {**self._configured, **self._resolved, **self._changes.adapters}
+        return {name: adapter for name, adapter in changed.items() if adapter is not None}
+
+    def get(self, name: str) -> Adapter | None:
+        """The adapter of this name, if it is known."""
+        if not self.may_exist:
+            return None
+        self._read_changes()
+        if name in self._changes.adapters:
+            return self._changes.adapters[name]
+        return self._configured.get(name) or self._resolved.get(name)
+
+    @property
+    def may_resolve(self) -> bool:
+        return bool(self._resolvers) and self.may_exist
+
+    def resolve(self, name: str) -> Adapter | None:
+        """Ask the plugins for an unknown name; may take long. Raises ConfigError if the folder cannot be used."""
+        for resolver in self._resolvers:
+            if (path := resolver(name)) is not None:
+                adapter = self._resolved[name] = self._folders.read(name, path)
+                return adapter
+        return None
+
+    def load(self, name: str, path: str, *, in_place: bool = False) -> Adapter:
+        """Make an adapter known to all frontends; may take long.
+
+        Raises InvalidRequest if the name is in use, ConfigError if the folder cannot be used.
+        """
+        if not in_place:
+            self._check_free(name)
+        adapter = self._folders.read(name, path)
+        with self._locked():
+            if not in_place:
+                self._check_free(name)
+            if len(self._changes.adapters) >= MAX_LOADED:
+                raise InvalidRequest(f"clients have loaded {MAX_LOADED} LoRA adapters already, the most", "lora_name")
+            self._changes.adapters[name] = adapter
+            self._write()
+        return adapter
+
+    def unload(self, name: str) -> bool:
+        """Forget an adapter; running requests keep it. False if it is not known."""
+        with self._locked():
+            if self.get(name) is None:
+                return False
+            self._resolved.pop(name, None)
+            if name in self._configured:
+                self._changes.adapters[name] = None
+            else:
+                del self._changes.adapters[name]
+            self._write()
+        return True
+
+    def _check_free(self, name: str) -> None:
+        if self.get(name) is not None:
+            raise InvalidRequest(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
+                "'load_inplace' to True.",
+                "lora_name",
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Other frontends wait; the changes are current."""
+        if self._file is None:
+            yield
+            return
+        with open(self._file.with_suffix(".lock"), "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read_changes()
+            yield
+
+    def _read_changes(self) -> None:
+        if self._file is None:
+            return
+        try:
+            found = os.stat(self._file)
+        except FileNotFoundError:
+            return
+        version = found.st_ino, found.st_size, found.st_mtime_ns
+        if version != self._version:
+            try:
+                self._changes = msgspec.json.decode(self._file.read_bytes(), type=_Changes)
+            except msgspec.DecodeError as error:
+                raise ConfigError(f"{self._file} cannot be read: {error}") from error
+            self._version = version
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        new = self._file.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(self._changes))
+        new.replace(self._file)

@@ -1,0 +1,1 @@
+"""Answers with the best of more outputs than they show: of several samples, or of all beams."""

@@ -1,0 +1,55 @@
+"""The best of several outputs: more sequences are generated than the answer has choices."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ..generation import Generation, Prompt
+from ..pieces import Piece
+
+
+def with_best_of(prompts: Sequence[Prompt], best_of: int) -> list[Prompt]:
+    """The prompts as the engine gets them: with `best_of` sequences, and the log-probability of each token."""
+    return [
+        replace(each, params=msgspec.structs.replace(each.params, n=best_of, logprobs=each.params.logprobs or 0))
+        for each in prompts
+    ]
+
+
+class BestOfGeneration(Generation):
+    """Delivers the sequences with the highest sums of log-probabilities, the best first; of equal ones the earlier.
+
+    Its usage counts the tokens of all sequences.
+    """
+
+    def __init__(self, prompts: list[Prompt], best_of: int, *args: Any, **options: Any):
+        """`prompts`: without `with_best_of`; service and further arguments as Generation's."""
+        service, *others = args
+        super().__init__(service, with_best_of(prompts, best_of), *others, **options)
+        self._num_kept, self._best_of = prompts[0].params.n, best_of
+        self._shows_logprobs = prompts[0].params.logprobs is not None
+
+    async def batches(self) -> AsyncGenerator[list[Piece], None]:
+        """All pieces of the sequences kept, in one batch."""
+        pieces: list[list[Piece]] = [[] for _ in self._choices]
+        async for batch in super().batches():
+            for piece in batch:
+                pieces[piece.choice].append(piece)
+        yield [piece for first in range(0, len(pieces), self._best_of) for piece in self._kept(pieces, first)]
+
+    def _kept(self, pieces: list[list[Piece]], first: int) -> list[Piece]:
+        """Those of the prompt whose sequences begin with number `first`."""
+        numbers = range(first, first + self._best_of)
+        ranked = sorted(numbers, key=lambda number: -_cumulative_logprob(pieces[number]))
+        start = first // self._best_of * self._num_kept
+        return [
+            replace(piece, choice=start + place, logprobs=piece.logprobs if self._shows_logprobs else None)
+            for place, number in enumerate(ranked[: self._num_kept])
+            for piece in pieces[number]
+        ]
+
+
+def _cumulative_logprob(pieces: Sequence[Piece]) -> float:
+    return sum(entry.logprobs[0] for piece in pieces for entry in piece.logprobs or ())

@@ -1,0 +1,1 @@
+"""The routes that load and unload LoRA adapters."""

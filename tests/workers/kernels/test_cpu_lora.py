@@ -1,0 +1,73 @@
+"""lora.cpp: sums against float64, and to the bit whatever stands beside a row."""
+
+import pytest
+import torch
+
+from paged_serve.workers.kernels.cpu.lora.products import lora_expand, lora_look_up, lora_shrink
+
+from ..lora_case import LoraCase, table_of
+from ..portable_numbers import assert_same_bits
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+def computed(pool, case, places, rows=None, segments=1, shares=1):
+    """The results of `rows` (None: all) of the case; their adapters are at `places`."""
+    rows = list(range(len(case.x))) if rows is None else rows
+    deltas = case.deltas(segments)
+    groups = table_of([places[row] for row in rows])
+    sums = torch.full((shares, len(rows), deltas.width), torch.nan)
+    for share in range(shares):
+        part = case.deltas(segments // shares, share, shares)
+        lora_shrink(pool, part, groups.table, case.x_share(rows, share, shares), sums[share])
+    y = case.y[rows].clone()
+    lora_expand(pool, deltas, groups.table, sums, y)
+    return y
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("inputs", [1, 15, 64, 77, 1024])
+def test_results_are_right_and_rows_without_adapters_untouched(cpu_pools, dtype, inputs):
+    case = LoraCase(inputs, (70, 64, 3), (5, 16, 1), dtype, rows=40)
+    places = [row % 4 for row in range(40)]
+    expected = case.exact(places)
+    results = [computed(pool, case, places) for pool in cpu_pools]
+    torch.testing.assert_close(results[0].double(), expected, rtol=case.tolerance, atol=case.tolerance)
+    assert_same_bits(results[0], results[1])
+    assert_same_bits(results[0][::4], case.y[::4])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_row_alone_has_its_bits(cpu_pools, dtype):
+    case = LoraCase(200, (130,), (16, 7), dtype, rows=50)
+    places = [1 + row % 2 for row in range(50)]
+    together = computed(cpu_pools[1], case, places)
+    for row in range(50):
+        assert_same_bits(computed(cpu_pools[0], case, places, [row]), together[row : row + 1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_shares_of_ranks_have_the_bits_of_segments(cpu_pools, dtype):
+    case = LoraCase(4 * 52, (65,), (16, 7), dtype, rows=20)
+    places = [row % 3 for row in range(20)]
+    whole = computed(cpu_pools[0], case, places, segments=4)
+    for shares in (2, 4):
+        assert_same_bits(computed(cpu_pools[0], case, places, segments=4, shares=shares), whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_embedding_reads_the_rows_of_its_tokens(cpu_pools, dtype):
+    case = LoraCase(90, (65,), (6, 20), dtype, rows=40, is_table=True)
+    places = [row % 3 for row in range(40)]
+    deltas, groups = case.deltas(), table_of(places)
+    sums, y = torch.full((40, deltas.width), torch.nan), case.y.clone()
+    lora_look_up(cpu_pools[1], deltas, groups.table, case.ids, sums)
+    lora_expand(cpu_pools[1], deltas, groups.table, sums.unsqueeze(0), y)
+    torch.testing.assert_close(y.double(), case.exact(places), rtol=case.tolerance, atol=case.tolerance)
+
+
+def test_float_logits_of_16_bit_rows(cpu_pools):
+    case = LoraCase(64, (100,), (8,), torch.bfloat16, rows=5)
+    case.y = case.y.float()
+    found = computed(cpu_pools[0], case, [1, 0, 1, 1, 0])
+    torch.testing.assert_close(found.double(), case.exact([1, 0, 1, 1, 0]), rtol=1e-5, atol=1e-4)

@@ -1,0 +1,1 @@
+"""What adapters add to projections, as it lies in memory."""

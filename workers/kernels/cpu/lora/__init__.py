@@ -1,0 +1,1 @@
+"""The kernels of LoRA adapters."""

@@ -1,0 +1,1 @@
+"""Checks of tensors that the kernels of several platforms share."""

@@ -1,0 +1,119 @@
+"""Names of tensors in a checkpoint, with the defaults that most families share."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .recurrent_names import (
+    GATED_DELTA_NAMES,
+    MAMBA1_NAMES,
+    MAMBA2_NAMES,
+    GatedDeltaNames,
+    Mamba1Names,
+    Mamba2Names,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Names of the projections of layers with experts; a second `{}` stands for the expert.
+
+    A checkpoint may instead have all experts in the tensors `stacked_gate_up` and `stacked_down`, experts first.
+    """
+
+    router: str = "model.layers.{}.mlp.gate"
+    correction: str = "model.layers.{}.mlp.gate.e_score_correction_bias"
+    gate: str = "model.layers.{}.mlp.experts.{}.gate_proj"
+    up: str = "model.layers.{}.mlp.experts.{}.up_proj"
+    down: str = "model.layers.{}.mlp.experts.{}.down_proj"
+    stacked_gate_up: str = "model.layers.{}.mlp.experts.gate_up_proj"
+    stacked_down: str = "model.layers.{}.mlp.experts.down_proj"
+    are_transposed: bool = False  # matrices in stacked tensors are [in, out]
+    are_interleaved: bool = False  # gate and up alternate in stacked tensors
+    shared_gate: str = "model.layers.{}.mlp.shared_expert.gate_proj"
+    shared_up: str = "model.layers.{}.mlp.shared_expert.up_proj"
+    shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
+    shared_expert_gate: str = "model.layers.{}.mlp.shared_expert_gate"
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolutionNames:
+    """Names of layers with a short convolution, like the projections below."""
+
+    into: str = "model.layers.{}.conv.in_proj"  # B, C and x
+    convolution: str = "model.layers.{}.conv.conv"  # its weight is [channels, 1, width]
+    output: str = "model.layers.{}.conv.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class LatentNames:
+    """Names of the projections and norms of latent attention; directly projected queries are WeightNames.query."""
+
+    query_down: str = "model.layers.{}.self_attn.q_a_proj"
+    query_norm: str = "model.layers.{}.self_attn.q_a_layernorm.weight"
+    query_up: str = "model.layers.{}.self_attn.q_b_proj"
+    down: str = "model.layers.{}.self_attn.kv_a_proj_with_mqa"  # the latent, then the key that all heads share
+    norm: str = "model.layers.{}.self_attn.kv_a_layernorm.weight"
+    up: str = "model.layers.{}.self_attn.kv_b_proj"  # of each head: its keys, then its values
+
+
+@dataclass(frozen=True, slots=True)
+class WeightNames:
+    """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are the names that most families use.
+
+    If `query`, `key` and `value` are the same name, that matrix has all queries, then all keys, then all values;
+    likewise `gate` and `up`. A norm's bias has its weight's name with ".bias". An empty name means no norm.
+    """
+
+    embedding: str = "model.embed_tokens.weight"
+    embedding_norm: str = ""  # applied to the embedded tokens; "": no norm
+    final_norm: str = "model.norm.weight"
+    output_head: str = "lm_head.weight"
+    attention_norm: str = "model.layers.{}.input_layernorm.weight"
+    has_first_attention_norm: bool = True  # False: the first layer's attention reads the embeddings without a norm
+    mlp_norm: str = "model.layers.{}.post_attention_layernorm.weight"
+    attention_out_norm: str = ""  # applied to attention's output before it is added
+    mlp_out_norm: str = ""
+    query: str = "model.layers.{}.self_attn.q_proj"  # projections: ".weight" and ".bias" follow
+    key: str = "model.layers.{}.self_attn.k_proj"
+    value: str = "model.layers.{}.self_attn.v_proj"
+    output: str = "model.layers.{}.self_attn.o_proj"
+    query_norm: str = "model.layers.{}.self_attn.q_norm.weight"  # a second `{}` stands for the head
+    key_norm: str = "model.layers.{}.self_attn.k_norm.weight"
+    gate: str = "model.layers.{}.mlp.gate_proj"
+    up: str = "model.layers.{}.mlp.up_proj"
+    down: str = "model.layers.{}.mlp.down_proj"
+    positions: str = ""  # the table of learned positions
+    first_position: int = 0  # the row of that table for position 0
+    token_types: str = ""  # encoders: the table of token types
+    project_in: str = ""  # from a token's embedding to the layers; "": none
+    project_out: str = ""  # from the layers to the output head
+    are_transposed: bool = False  # projections are stored in the order [in, out]
+    are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
+    experts: ExpertNames = ExpertNames()
+    short_convolution: ShortConvolutionNames = ShortConvolutionNames()
+    latent: LatentNames = LatentNames()
+    mamba1: Mamba1Names = MAMBA1_NAMES
+    mamba2: Mamba2Names = MAMBA2_NAMES
+    gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
+    sinks: str = ""  # a vector with one sink per head; "": no sinks
+    relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
+    unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
+    unused_prefixes: tuple[str, ...] = ()  # beginnings of others
+
+    def found_in(self, tensors: Collection[str]) -> "WeightNames":
+        """The names in this checkpoint. In a checkpoint saved without a head they lack the common prefix."""
+        prefix = self.embedding.partition(".")[0] + "."
+        if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
+            return self
+        names = ("experts", "short_convolution", "latent", "mamba1", "mamba2", "gated_delta")
+        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        parts = {name: replace(part, **_without(prefix, asdict(part))) for name, part in parts.items()}
+        return replace(self, **parts, **_without(prefix, asdict(self)))
+
+
+def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.removeprefix(prefix) for name, value in names.items() if isinstance(value, str)}
+
+
+USUAL_NAMES = WeightNames()
