@@ -108,10 +108,11 @@ class FakeTier:
             for block, key in zip(ids, keys, strict=True):
                 if self._rng.random() < 0.1:
                     continue
-                if key not in self._blocks:
-                    offsets = [offset for at, offset in worker.poisoned if at == block]
-                    self._blocks[key] = StoredBlock([*worker.slots[block]], worker.written_for[block], offsets)
-                self._blocks[key].is_whole[rank] = self._rng.random() >= self._tearing
+                stored = self._blocks.setdefault(key, StoredBlock([], ("", 0), []))
+                if not any(stored.is_whole.values()):
+                    stored.slots, stored.written_for = [*worker.slots[block]], worker.written_for[block]
+                    stored.poisoned = [offset for at, offset in worker.poisoned if at == block]
+                stored.is_whole[rank] = self._rng.random() >= self._tearing
                 added.append(key)
             self._answer(TierContents(message.epoch, rank, pack_keys(added)))
             self._answer(BlocksMoved(message.epoch, rank, message.transfer))

@@ -154,6 +154,9 @@ class FakeWorker:
         for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
             index, group = divmod(table, len(self._groups))
             self._rows[index].block_tables[group].append(block)
+            if group not in self._states:
+                for offset in range(self.block_size):
+                    self.poisoned.pop((block, offset), None)
         for index in unpack_ids(plan.decode_leaves):
             self._decode_set.remove(index)
         joins = unpack_ids(plan.decode_joins).tolist()
@@ -161,12 +164,13 @@ class FakeWorker:
         self._decode_set = sorted(self._decode_set + joins)
 
     def _drop_poison_behind(self, row: FakeRow) -> None:
-        """A copied block may hold later tokens of another row, which the new row overwrites before it reads them."""
+        """Blocks may hold later tokens of other rows, which the new row overwrites before it reads them."""
         index, length = divmod(row.num_computed, self.block_size)
         for group, table in enumerate(row.block_tables):
-            if length and group not in self._states:
-                for offset in range(length, self.block_size):
-                    self.poisoned.pop((table[index], offset), None)
+            if group not in self._states:
+                for number in range(index, len(table)):
+                    for offset in range(length if number == index else 0, self.block_size):
+                        self.poisoned.pop((table[number], offset), None)
 
     def _check_reads(self, row: FakeRow, num_tokens: int) -> None:
         """Every slot that the first new token sees holds exactly this row's tokens, written in an earlier step."""
