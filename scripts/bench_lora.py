@@ -21,8 +21,8 @@ import torch
 from safetensors.torch import save_file
 
 from paged_serve.protocol.adapter_folder import adapter_digest
-from paged_serve.protocol.messages.adapters import Adapter, LoadAdapter
 from paged_serve.protocol.messages.config import LoraConfig, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.loading.adapters import Adapter, LoadAdapter
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput

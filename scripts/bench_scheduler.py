@@ -102,7 +102,7 @@ def churn(num_rows: int, steps: int, num_leaving: int) -> Bench:
             bench.add(32, max_tokens=lifetime)
         if step < lifetime:  # replace the first rows by rows whose ends are spread evenly
             streams = list(bench.engine.clients[CLIENT].streams.values())[:num_leaving]
-            bench.engine._end(streams)
+            bench.engine.endings.end(streams)
         bench.step()
     for times in (bench.plan_s, bench.apply_s, bench.encode_s):
         del times[:lifetime]

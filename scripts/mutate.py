@@ -37,7 +37,7 @@ MODULES = {
     "prefix_cache": "kv",
     "waiting_queue": "scheduling",
     "fair_share": "scheduling",
-    "client_outbox": "engine",
+    "client_outbox": "engine/clients",
 }
 TESTS = [
     *(f"tests/engine_core/kv/test_{name}.py" for name in ("block_pool", "kv_group")),

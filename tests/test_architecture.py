@@ -114,6 +114,7 @@ def test_no_file_decides_by_the_wall_clock(room):
         *(f"frontend/http/{name}.py" for name in ("routes/stored/create", "stored_responses/database")),
         *(f"frontend/conversation/{name}.py" for name in ("chat_template", "template_renderer")),
         "frontend/hub/cache.py",
+        *(f"workers/tier/{name}.py" for name in ("block_files", "identity")),
     }
     for path in sources(room):
         where = path.relative_to(ROOT).as_posix()

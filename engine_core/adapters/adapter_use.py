@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from paged_serve.protocol.messages.adapters import Adapter
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.state_machine import fire
 
 from ..requests.request import Sequence

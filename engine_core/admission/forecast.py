@@ -119,6 +119,10 @@ class Forecast:
         request.tenant.arrivals.add(n * _cost(first.num_tokens, output_tokens), now)
         self._now = now
 
+    def prompt_token_s(self) -> float:
+        """Seconds to compute a token of a prompt; 0 when it is not known."""
+        return self._pace.prices(1)[0]
+
     def queue_s(self, tenant: Tenant) -> float:
         """Seconds until a sequence of `tenant` arriving now would be scheduled; 0 when it need not wait."""
         return self.queue_times([tenant])[0]

@@ -7,9 +7,9 @@ import msgspec
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES, chain_blocks, chain_root
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import KVGroup
@@ -38,6 +38,7 @@ class ModelFacts:
     arithmetic: str = ""  # as in protocol.worker.WorkerReady
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
     pooling: PoolingFacts = field(default_factory=PoolingFacts)
+    kv_bytes_per_block: int = 0  # of one rank
 
 
 def fitting_model_len(

@@ -78,7 +78,8 @@ def _check_states(engine: EngineCore) -> None:
     live = live_sequences(engine)
     followers = {sequence for live_one in live for sequence in live_one.request.followers}
     paused = [sequence for sequences in scheduler.waiting.paused.values() for sequence in sequences]
-    found = [*scheduler.waiting, *paused, *scheduler.waiting.adapters.held(), *followers, *scheduler.running]
+    beside = [*paused, *scheduler.waiting.adapters.held(), *followers, *scheduler.loading]
+    found = [*scheduler.waiting, *beside, *scheduler.running]
     assert len(found) == len(set(found)) == len(live) == scheduler.num_live, "a sequence is lost or in two lists"
     assert set(found) == set(live), "a sequence that no client owns is live"
     for sequence in scheduler.running:

@@ -5,52 +5,40 @@ Every method that may produce messages returns them as (client, message) pairs, 
 """
 
 import logging
-import math
 
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.messages.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
-    EngineCoreOutputs,
     EngineCoreRequest,
-    RejectReason,
-    RequestRejected,
     SchedulerStats,
 )
-from paged_serve.protocol.messages.message import MAX_LONG_TEXT
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
-from ..adapters.adapter_use import AdapterUse
 from ..admission.admission import Admission, Admitted
 from ..admission.deadlines import expiry
 from ..admission.validation import ModelFacts, num_drafts_of
 from ..kv.kv_cache import KVCache
 from ..kv.kv_events import KVEvents
 from ..kv.kv_group import KVGroups
-from ..requests.request import Request, Sequence
+from ..requests.request import Sequence
 from ..requests.stopping import finish_reason
 from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
-from .client_outbox import ClientOutbox
-from .outputs import StreamOutput, add_ending, ending, reused_outputs, step_outputs
-from .paused_clients import PausedClients
+from .clients.client_outbox import ClientOutbox
+from .clients.paused_clients import PausedClients
+from .clients.unacknowledged import UnacknowledgedBudget
+from .endings import DEADLY, DEADLY_ADAPTER, Endings
+from .outputs import Outgoing, StreamOutput, reused_outputs, step_outputs
 from .results import StepResults
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_results import apply_results
-from .unacknowledged import UnacknowledgedBudget
 
 log = logging.getLogger(__name__)
 
 CLIENT_LEASE_S = 10.0
-MAX_NANS = 1  # recomputations that a sequence is granted after a result that was not finite
-NOT_FINITE = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
-NOT_FINITE_VECTOR = "the model's output was not finite, so there is no vector"
-DEADLY_ADAPTER = "the workers died whenever they loaded it"
-DEADLY = "the workers died whenever they computed this sequence"
-
-Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
 
 
 class EngineCore:
@@ -62,16 +50,14 @@ class EngineCore:
         self.epoch = epoch
         self.worker_epoch = 0
         self.num_poison_requests = 0  # requests that were found to kill workers
-        cache = config.cache
         rows, max_chunk = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         groups = KVGroups.of(facts.kv_groups, facts.block_size, max_chunk)
         is_causal = not facts.pooling.is_bidirectional
         events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
-        self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal, events)
-        num_drafts = num_drafts_of(config)
-        loras = config.lora.max_loras
+        self.kv_cache = KVCache(facts.num_blocks, groups, config.cache.enable_prefix_caching and is_causal, events)
+        drafts, loras = num_drafts_of(config), config.lora.max_loras
         self.scheduler = Scheduler(
-            self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=num_drafts, max_loras=loras
+            self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=drafts, max_loras=loras
         )
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
@@ -79,6 +65,10 @@ class EngineCore:
         self.paused_clients = PausedClients(self.unacknowledged, self.clients, self.scheduler.waiting)
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self.admission = Admission(config, facts, self.kv_cache, self.scheduler, self.scheduler.worker_poison)
+        self.endings = Endings(self.clients, self.scheduler, self.admission)
+        if config.kv_tier.dir:
+            self.kv_cache.open_tiers(config.parallel.tensor_parallel_size, facts.kv_bytes_per_block)
+            self.scheduler.loading.prompt_token_s = self.admission.forecast.prompt_token_s
         if epoch:
             self.admission.resumptions.start_after_core()
 
@@ -111,7 +101,7 @@ class EngineCore:
         self.admission.client_removed(client, list(dict.fromkeys(sequence.request for sequence in sequences)), now)
         if outbox is not None:
             self.scheduler.finish(sequences)
-            self._remove_deadlines(sequences)
+            self.endings.remove_deadlines(sequences)
             outbox.close()
             self.scheduler.waiting.resume(client)
             self.paused_clients.resume_where_due()
@@ -147,14 +137,14 @@ class EngineCore:
                 ended[sequence] = reason  # its last token was delivered before the restart, its end was not
         self.admission.core_poison.isolate(answer.request, answer.message)
         reused = outbox.deliver(self.scheduler.step, None, reused_outputs(answer.request)) if answer.is_reused else []
-        return [*((client, outputs) for outputs in reused), *self._end_early(client, ended, now)]
+        return [*((client, outputs) for outputs in reused), *self.endings.early(client, ended, now)]
 
     def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
         """End streams of this client. Streams that have ended are ignored: abort races with finish."""
         self.admission.core_poison.aborted(client, message, now)
         streams = self.clients[client].streams
         sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
-        return self._end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
+        return self.endings.early(client, dict.fromkeys(sequences, message.finish_reason), now)
 
     @property
     def next_deadline_s(self) -> float:
@@ -165,7 +155,7 @@ class EngineCore:
         """Reject the requests that have exceeded their time limit before any of their tokens was computed."""
         outgoing: Outgoing = []
         for request in self.admission.deadlines.take_expired(now):
-            self._remove(request)
+            self.endings.remove(request)
             outgoing.append((request.client, expiry(request, now, self.scheduler.num_waiting)))
         return outgoing
 
@@ -179,8 +169,7 @@ class EngineCore:
         """The next step, or None when there is nothing to compute or enough is in flight already."""
         if len(self.scheduler.in_flight) >= self.config.scheduler.pipeline_depth:
             return None
-        plan = self.scheduler.schedule()
-        if plan is None:
+        if (plan := self.scheduler.schedule()) is None:
             return None
         if plan.admitted:
             self.counters.admitted(plan.admitted)
@@ -211,10 +200,10 @@ class EngineCore:
         self.admission.forecast.step(plan.num_prompt_tokens, plan.num_generating, plan.num_generated, step_s, now)
         self._last_apply_s = now if in_flight else None
         outputs = step_outputs(results, now)
-        self._end(list(results.ended))
+        self.endings.end(list(results.ended))
         for sequence in results.not_finite:
-            self._recompute_or_fail(sequence, outputs, now)
-        refused = self._end_failed(results, outputs, now)
+            self.endings.recompute_or_fail(sequence, outputs, now)
+        refused = self.endings.failed(results, outputs, now)
         return [*self._deliver(plan.step, results, outputs, now), *refused]
 
     def take_loads(self) -> list[LoadAdapter]:
@@ -233,7 +222,7 @@ class EngineCore:
             return []
         if use.error:
             log.warning("adapter refused name=%r reason=%s", use.adapter.name, use.error)
-            return self._end_held(use, use.error, now)
+            return self.endings.held(use, use.error, now)
         self.scheduler.waiting.release(use)
         return []
 
@@ -248,12 +237,12 @@ class EngineCore:
         deadly = scheduler.waiting.workers_lost(from_outside=from_outside)
         scheduler.restart()
         self._last_apply_s = None
-        outgoing = [each for use in deadly for each in self._end_held(use, DEADLY_ADAPTER, now)]
+        outgoing = [each for use in deadly for each in self.endings.held(use, DEADLY_ADAPTER, now)]
         if poison is None:
             return outgoing
         log.error("stream=%d ends: workers died whenever they computed it", poison.stream_id)
         self.num_poison_requests += 1
-        return [*outgoing, *self._end_early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)]
+        return [*outgoing, *self.endings.early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)]
 
     # Outputs
 
@@ -271,74 +260,3 @@ class EngineCore:
             outgoing += [(client, message) for message in messages]
         self.paused_clients.pause_where_due()
         return outgoing
-
-    def _end(self, sequences: list[Sequence]) -> None:
-        for sequence in sequences:
-            del self.clients[sequence.request.client].streams[sequence.stream_id]
-            if sequence.first_token_s is not None:
-                self.admission.forecast.ended(sequence)
-        self.scheduler.finish(sequences)
-        self._remove_deadlines(sequences)
-
-    def _remove_deadlines(self, ended: list[Sequence]) -> None:
-        for sequence in ended:
-            if sequence.request.deadline_s < math.inf and not sequence.request.live:
-                self.admission.deadlines.remove(sequence.request)
-
-    def _end_early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
-        """End sequences of one client between steps."""
-        if not ended:
-            return []
-        outputs = [(sequence, ending(sequence, reason, now, error)) for sequence, reason in ended.items()]
-        self._end(list(ended))
-        messages = self.clients[client].deliver(self.scheduler.step, None, outputs)
-        return [(client, message) for message in messages]
-
-    def _recompute_or_fail(self, sequence: Sequence, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
-        """Recompute `sequence` without the prefix cache, once. Its blocks may hold NaN and are invalidated."""
-        self.kv_cache.invalidate(sequence)
-        sequence.num_nans += 1
-        if sequence.num_nans <= MAX_NANS:
-            self.scheduler.preempt(sequence)
-            return
-        self._fail(sequence, NOT_FINITE if sequence.request.pooling is None else NOT_FINITE_VECTOR, outputs, now)
-
-    def _end_failed(self, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float) -> Outgoing:
-        """End the sequences that cannot be sampled. A request with a wrong parameter and no token yet is rejected."""
-        refused: Outgoing = []
-        for sequence, failure in results.failed.items():
-            request = sequence.request
-            if not failure.param or any(each.output for each in request.sequences):
-                self._fail(sequence, failure.reason, outputs, now)
-            elif sequence in request.live:  # else it was rejected with its request
-                refused.append(self._reject(request, failure.reason, failure.param))
-        return refused
-
-    def _end_held(self, use: AdapterUse, error: str, now: float) -> Outgoing:
-        """End all requests that wait for an adapter that cannot be loaded."""
-        outgoing: Outgoing = []
-        for request in dict.fromkeys(sequence.request for sequence in use.held):
-            adapter = request.adapter or use.adapter  # requests may name it differently
-            reason = f"LoRA adapter {adapter.name!r} was not loaded: {error}"[:MAX_LONG_TEXT]
-            if any(each.output for each in request.sequences):
-                ended = dict.fromkeys(request.live, FinishReason.ERROR)
-                outgoing += self._end_early(request.client, ended, now, reason)
-            else:
-                outgoing.append(self._reject(request, reason, "model"))
-        return outgoing
-
-    def _reject(self, request: Request, reason: str, param: str) -> tuple[bytes, RequestRejected]:
-        self._remove(request)
-        return request.client, RequestRejected(request.request_id, RejectReason.INVALID, reason, param)
-
-    def _remove(self, request: Request) -> None:
-        """End a request without any token; its client learns that from another message."""
-        sequences = request.live
-        self.scheduler.finish(sequences)
-        self.clients[request.client].remove([sequence.stream_id for sequence in sequences])
-        self._remove_deadlines(sequences)
-
-    def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
-        message = ending(sequence, FinishReason.ERROR, now, error)
-        add_ending(outputs.setdefault(sequence.request.client, []), sequence, message)
-        self._end([sequence])

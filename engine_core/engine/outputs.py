@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from paged_serve.protocol.messages.engine_core import EngineCoreOutput
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput, EngineCoreOutputs, RequestRejected
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
@@ -11,6 +11,7 @@ from ..requests.stopping import stop_token_id
 from .results import StepResults
 
 StreamOutput = tuple[Sequence, EngineCoreOutput]
+Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]  # by client, in the order to send
 
 
 def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOutput]]:

@@ -10,6 +10,8 @@ from .kv_events import KVEvents
 from .kv_group import RELEASED, KVGroups
 from .prefix_cache import PrefixCache
 from .tails import Prefix
+from .tiers.tier_search import TierHit
+from .tiers.tiers import KVTiers, Transfer
 
 Extensions = tuple[list[Sequence], list[int], list[int]]  # of which sequence, which table, the new block
 
@@ -29,6 +31,17 @@ class KVCache:
         self.capacity_tokens = groups.capacity_tokens(num_blocks)  # the longest sequence that fits when it is alone
         self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching, events)
         self.copies = BlockCopies(self.pool)
+        self.tiers: KVTiers | None = None
+
+    def open_tiers(self, num_ranks: int, bytes_per_block: int) -> None:
+        """From now on, store what is published, and find what is stored; nothing without a prefix cache."""
+        if not self.prefix_cache.enabled:
+            return
+        before = self.tiers
+        self.tiers = self.prefix_cache.tiers = KVTiers(self.pool, num_ranks, bytes_per_block)
+        if before is not None:
+            self.tiers.speed = before.speed
+            self.tiers.drop([*before.index.dropped])  # the workers may have died before they did it
 
     def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
         """Allocate blocks for all known tokens of `sequence`, sharing computed ones; all or nothing.
@@ -72,6 +85,29 @@ class KVCache:
         shared = [block for index in self.groups.full for block in tables[index]]
         num_new = self.groups.num_blocks_for(sequence.num_tokens) - len(shared)
         return watermark + num_new + self.pool.num_free_among(shared) - self.pool.num_free, set(shared)
+
+    def find_in_tiers(self, sequence: Sequence) -> TierHit | None:
+        """What can be loaded so that more of `sequence` is cached."""
+        self.prefix_cache.hash_blocks(sequence, sequence.num_tokens)
+        num_tokens = sequence.num_tokens - 1  # the last one remains to be computed
+        limit = num_tokens // self.block_size
+        return self.prefix_cache.find_in_tiers(sequence, sequence.request.sharer, limit)
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether blocks belong to transfers, until workers have answered."""
+        return self.tiers is not None and bool(self.tiers.transfers)
+
+    def has_room_for(self, sequence: Sequence, hit: TierHit, watermark: int) -> bool:
+        """Whether `sequence` could be admitted now, whatever is loaded of it."""
+        num_new = self.groups.num_blocks_for(sequence.num_tokens) - len(hit.cached)
+        return self.pool.num_free - self.pool.num_free_among(hit.cached) - num_new >= watermark
+
+    def end_transfer(self, transfer: Transfer) -> None:
+        """Release the blocks of a transfer that all ranks have answered, and publish what they loaded."""
+        if transfer.sequence is not None:
+            self.prefix_cache.publish_loaded(transfer.sequence, transfer.right)
+        self.pool.release(reversed(transfer.owned))
 
     def num_owned(self, sequence: Sequence) -> int:
         return sum(map(len, sequence.block_tables)) - sum(sequence.num_released)
@@ -151,19 +187,28 @@ class KVCache:
         """Remove the blocks of `sequence` from the prefix cache and stop sharing them: they may hold NaN."""
         self.pool.invalidate(_blocks_of(sequence.block_tables))
         self.prefix_cache.invalidate_behind(sequence)
+        self.prefix_cache.drop_in_tiers(sequence)
 
     def reset(self) -> None:
-        """Start with an empty pool: the contents were lost with the workers. No sequence may own a block."""
+        """Start with an empty pool: the contents were lost with the workers. No sequence may own a block.
+
+        All transfers are lost, too; the tiers are not.
+        """
         if self.events is not None:
             self.events.cleared()
         self.pool = BlockPool(self.pool.num_blocks, self.events)
         self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled, self.events)
         self.copies = BlockCopies(self.pool)
+        if self.tiers is not None:
+            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless the pool's counts agree with the tables of `sequences`."""
         sequences = list(sequences)
-        self.pool.check([_blocks_of(sequence.block_tables) for sequence in sequences])
+        transfers = [] if self.tiers is None else self.tiers.owned()
+        self.pool.check([*(_blocks_of(sequence.block_tables) for sequence in sequences), *transfers])
+        if self.tiers is not None:
+            self.tiers.check()
         for sequence in sequences:
             assert len(sequence.block_tables) == self.num_groups, "a group has no table"
             for table, released, group in zip(

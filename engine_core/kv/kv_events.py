@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
-from paged_serve.protocol.messages.adapters import Adapter
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import unpack_ids
 
 from .kv_group import group_of

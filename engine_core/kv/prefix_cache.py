@@ -13,8 +13,10 @@ from paged_serve.protocol.block_hash import chain_blocks
 from ..requests.request import Sequence
 from .block_pool import BlockPool
 from .kv_events import KVEvents
-from .kv_group import RELEASED, KVGroups, keys_of
+from .kv_group import RELEASED, KVGroups, group_of, keys_of
 from .tails import Prefix, Tails
+from .tiers.tier_search import IN_TIER, TierHit, find_hit
+from .tiers.tiers import KVTiers
 
 
 class PrefixCache:
@@ -27,6 +29,7 @@ class PrefixCache:
         self._groups = groups
         self._block_size = groups.block_size  # tokens
         self._tails = Tails(pool, groups)
+        self.tiers: KVTiers | None = None  # told what can be found
 
     def hash_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Extend the sequence's hashes to all full blocks among its first `num_tokens` tokens."""
@@ -133,6 +136,9 @@ class PrefixCache:
             published = self._pool.publish(sequence.block_tables[index][start:end], keys)
             if self._events is not None:
                 self._report(self._events, sequence, keys, start, published)
+            if self.tiers is not None:
+                table = sequence.block_tables[index]
+                self.tiers.published([table[start + at] for at in published], [keys[at] for at in published])
 
     def _report(
         self, events: KVEvents, sequence: Sequence, keys: abc.Sequence[bytes], start: int, published: list[int]
@@ -145,11 +151,39 @@ class PrefixCache:
             tokens = sequence.token_bytes(block * size, end * size)
             events.stored(keys[run.start : run.stop], parent, tokens, sequence.request.adapter)
 
+    def find_in_tiers(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> TierHit | None:
+        """A prefix longer than that of `find`, with blocks that can be loaded."""
+        tiers, pool = self.tiers, self._pool
+        if tiers is None or not tiers.index or not sequence.may_read_cache:
+            return None
+
+        def block_of(key: bytes) -> int:
+            block = pool.block_of(key)
+            return IN_TIER if block == RELEASED and key in tiers.index else block
+
+        num_cached = self.find(sequence, sibling, limit)[0].num_tokens // self._block_size
+        return find_hit(sequence, self._groups, limit, num_cached, block_of, self._cut)
+
+    def publish_loaded(self, sequence: Sequence, loaded: Iterable[tuple[int, int, bytes]]) -> None:
+        """Make these blocks findable: each has its number in `sequence`, the block, and its key."""
+        for number, block, key in loaded:
+            assert group_of(key)[0] == sequence.block_hashes[number], "a loaded block is another one"
+            published = self._pool.publish([block], [key])
+            if self._events is not None:
+                self._report(self._events, sequence, [key], number, published)
+
+    def drop_in_tiers(self, sequence: Sequence) -> None:
+        """No full block of `sequence` is stored or loaded any more: it may hold NaN."""
+        if self.tiers is not None:
+            for index in range(len(self._groups)):
+                self.tiers.drop(keys_of(index, sequence.block_hashes))
+
     def invalidate_hashes(self, sequence: Sequence) -> None:
         """Like `KVCache.invalidate`, for blocks that the sequence no longer owns: they may hold NaN."""
         for index in range(len(self._groups)):
             self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes))
         self._tails.invalidate(sequence)
+        self.drop_in_tiers(sequence)
 
     def invalidate_behind(self, sequence: Sequence) -> None:
         """The same for blocks that the sequence has released behind its windows."""

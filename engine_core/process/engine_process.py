@@ -14,7 +14,8 @@ import zmq
 
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages import control, worker
-from paged_serve.protocol.messages.adapters import AdapterLoaded
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
 from paged_serve.protocol.process.lifecycle import LINGER_S, ChildProcess
 from paged_serve.protocol.transport.channel import RouterChannel
@@ -28,6 +29,7 @@ from .client_link import ClientLink
 from .client_sockets import ClientSockets
 from .event_sockets import EventSockets
 from .loop_clock import LoopClock
+from .tier_link import take_tier_messages, tier_answered
 from .worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
@@ -161,6 +163,7 @@ class EngineProcess:
                 facts.arithmetic,
                 facts.kv_groups,
                 PoolingFacts.of(facts),
+                max(ready.kv_bytes_per_block for ready in self._link.group.loaded.values()),
             ),
             self._child.epoch,
         )
@@ -197,13 +200,17 @@ class EngineProcess:
             for load in engine.take_loads():
                 self._link.send_load(load, now)
             if not self._link.is_ready or (plan := engine.plan(now)) is None:
-                return
+                break
             self._link.send_step(plan, engine.scheduler, now)
+        self._link.send_transfers(take_tier_messages(engine, now))
 
     def _receive_from_workers(self, now: float) -> None:
         for answer in self._link.receive(now):
             if self._engine is None or not self._link.is_ready:
                 return
+            if isinstance(answer, TierContents | BlocksMoved):
+                tier_answered(self._engine, answer, now)
+                continue
             try:
                 if isinstance(answer, AdapterLoaded):
                     outgoing = self._engine.adapter_loaded(answer, self._link.group.size, now)

@@ -4,8 +4,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from paged_serve.protocol.messages.adapters import LoadAdapter
 from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.loading.adapters import LoadAdapter
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import Hello
 from paged_serve.protocol.messages.worker import (
     KVCacheReady,
@@ -97,6 +98,8 @@ class WorkerGroup:
         """Why this message violates the protocol in the current state, or ""; called before the message is counted."""
         if not isinstance(message, ModelRunnerOutput | Hello) and message.rank != rank:
             return f"its message names rank {message.rank}"
+        if isinstance(message, TierContents | BlocksMoved) and message.epoch != self.epoch:
+            return f"it reports on its tier for epoch {message.epoch}"
         if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
             return f"it reports loaded weights while the group is {self.state.name}"
         if isinstance(message, WorkerReady) and any(

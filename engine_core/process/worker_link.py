@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from paged_serve.protocol.messages import control, worker
-from paged_serve.protocol.messages.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, FromWorkerTier, TierContents, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, Hello, Refused
 from paged_serve.protocol.process.lifeline import is_at_work
 from paged_serve.protocol.transport.channel import FRAMES_PER_ITERATION, SECONDS_PER_ITERATION
@@ -22,7 +23,7 @@ from .worker_group import GroupState, WorkerGroup
 log = logging.getLogger(__name__)
 
 BringUp = worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
-Answer = worker.ModelRunnerOutput | AdapterLoaded
+Answer = worker.ModelRunnerOutput | AdapterLoaded | FromWorkerTier
 FromWorker = BringUp | Answer
 
 STAGES: dict[worker.LoadStage, str] = {
@@ -70,7 +71,7 @@ class WorkerLink:
         return self.group.state is GroupState.READY
 
     def receive(self, now: float) -> list[Answer]:
-        """Handle received messages, at most 64 or for 2 ms; returns the answers to steps and to LoadAdapter."""
+        """Handle received messages, at most 64 or for 2 ms; returns those that are for the engine, in order."""
         answers: list[Answer] = []
         ends = self._clock() + SECONDS_PER_ITERATION
         for count in range(FRAMES_PER_ITERATION):
@@ -98,6 +99,8 @@ class WorkerLink:
         elif isinstance(message, AdapterLoaded):
             self.group.load_answered(message.place)
             return [message]
+        elif isinstance(message, TierContents | BlocksMoved):
+            return [message]
         else:
             self._bring_up(rank, message)
         return []
@@ -118,6 +121,11 @@ class WorkerLink:
         self.group.load_sent(load, now)
         log.info("loading adapter=%s place=%d", load.adapter.name, load.place)
         self._send_to_all(load)
+
+    def send_transfers(self, messages: list[ToWorkerTier]) -> None:
+        for message in messages:
+            if self.is_ready:  # a rank may be gone since the last message
+                self._send_to_all(message)
 
     def check_deadline(self, now: float) -> None:
         """Lose a group whose step is late: at once if all its threads sleep, later if some are running."""
@@ -214,7 +222,7 @@ class WorkerLink:
             log.warning("%d KV blocks would fit now; allocating %d as at the start", fitting, self.num_blocks)
         self._send_to_all(worker.CreateKVCache(self.num_blocks))
 
-    def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput | LoadAdapter) -> None:
+    def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput | LoadAdapter | ToWorkerTier) -> None:
         for rank, peer in sorted(self.group.peers.items()):
             if not self._channel.send(peer, message):
                 self.lose(f"rank {rank} is gone, or its queue is full")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.engine_core import RequestTimes
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -129,6 +129,7 @@ class Sequence:
     num_passed: int = 0  # sequences admitted though they were behind it in the queue
     passed: "Sequence | None" = None  # the first in the queue when it was admitted out of order
     num_nans: int = 0  # results that were not finite
+    num_loads: int = 0  # attempts to load a part of its prefix from a tier
     draft_history: DraftHistory = field(default_factory=DraftHistory)
     scheduled_s: float | None = None
     first_token_s: float | None = None

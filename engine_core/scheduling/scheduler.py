@@ -10,21 +10,19 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from paged_serve.protocol.block_hash import TOKEN_BYTES
-
 from ..kv.kv_cache import KVCache
 from ..requests.forks import Forks
 from ..requests.order import insert, order_of, remove
 from ..requests.request import Sequence, SequenceEvent, SequenceState
 from .decode_rows import DecodeRows
 from .fair_share import FairShares
+from .loading import LoadingSequences
 from .row_assigner import RowAssigner
 from .scheduled_step import ScheduledChunk, ScheduledStep
+from .scheduler_output import MAX_CARRIED_BYTES, carried_bytes
 from .speculation import Speculation, without_open_lengths
 from .waiting_queue import WaitingQueue
 from .worker_poison import WorkerPoison
-
-MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, except the last: decoding them delays all other rows
 
 
 class Scheduler:
@@ -47,6 +45,7 @@ class Scheduler:
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares, max_loras)
+        self.loading = LoadingSequences(kv_cache, self.waiting)
         self.row_assigner = RowAssigner(kv_cache, self.waiting, self.shares, self.max_num_rows, cuts_prompts)
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
@@ -134,7 +133,7 @@ class Scheduler:
             counts = accumulate(self.kv_cache.num_wanted(due, decoding=decoding))
             for count, sequence in zip(counts, due, strict=True):
                 while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count:
-                    assert len(self.running) > 1, f"stream {sequence.stream_id} does not fit in an empty cache"
+                    assert len(self.running) > 1 or self.kv_cache.has_transfers, f"{sequence.stream_id} does not fit"
                     self.preempt(self.running[-1])
                     preempted = True
             due = [sequence for sequence in due if sequence.state is SequenceState.RUNNING]
@@ -151,9 +150,7 @@ class Scheduler:
         num_carried = 0  # bytes of tokens and parameters in the plan's message
         while budget and self.waiting and num_carried <= MAX_CARRIED_BYTES:
             first = self.waiting.first()
-            if first.request.leader is not None:
-                self.waiting.take(first)
-                first.request.followers.append(first)
+            if self.loading.set_aside(first, len(self.running)):
                 continue
             sequence, victims = self.row_assigner.choose(first, self.running, plan.admitted, budget)
             if sequence is None:
@@ -162,7 +159,7 @@ class Scheduler:
                 budget += self._preempt_for(sequence, victims, plan)
             self.waiting.remove(sequence)
             budget -= self._start_in(plan, sequence, budget)
-            num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
+            num_carried += carried_bytes(sequence)
 
     def _preempt_for(self, sequence: Sequence, victims: Collection[Sequence], plan: ScheduledStep) -> int:
         """Preempt `victims` and allocate the blocks of `sequence`; returns the tokens of this step that become free."""
@@ -188,7 +185,7 @@ class Scheduler:
     def _admit_candidate(self, plan: ScheduledStep, candidate: Sequence, budget: int) -> None:
         may_start = candidate.state is not SequenceState.RUNNING and self.waiting.adapters.use(candidate)
         if may_start and self.kv_cache.admit(candidate, None, 0):
-            self.waiting.remove(candidate)
+            self.loading.remove_waiting(candidate)
             self._start_in(plan, candidate, budget)
 
     def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
@@ -247,7 +244,7 @@ class Scheduler:
             if sequence.state is SequenceState.WAITING:
                 self._count_queued(sequence, -1)
             if sequence.state is not SequenceState.RUNNING:
-                self.waiting.remove(sequence)
+                self.loading.remove_waiting(sequence)
             sequence.fire(SequenceEvent.FINISH)
             self.shares.sequence_ended(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
             self.worker_poison.discard(sequence)
@@ -264,6 +261,7 @@ class Scheduler:
             self._release_followers(sequence)
             sequence.block_tables, sequence.num_released = (), []
             self.waiting.add(sequence)
+        self.loading.restart()
         self.running, self.prefilling, self._prefilled = [], [], []
         self.decode_rows.clear()
         self.speculation.clear()

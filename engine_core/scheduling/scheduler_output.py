@@ -1,10 +1,18 @@
 """Turns a scheduled step into the message that the workers need: only what changed since the step before."""
 
+from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 
 from ..requests.request import Sequence
 from .scheduled_step import ScheduledStep
+
+MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, except the last: decoding them delays all other rows
+
+
+def carried_bytes(sequence: Sequence) -> int:
+    """Bytes of tokens and parameters in the message, if it admits `sequence`."""
+    return sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
 
 
 def plan_message(plan: ScheduledStep, epoch: int) -> SchedulerOutput:

@@ -7,7 +7,7 @@ adapter is not loaded until it is.
 from collections.abc import Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
-from paged_serve.protocol.messages.adapters import LoadAdapter
+from paged_serve.protocol.messages.loading.adapters import LoadAdapter
 
 from ..adapters.adapter_use import AdapterUse
 from ..adapters.places import AdapterPlaces

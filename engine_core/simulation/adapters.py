@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_struct
 
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import LoraConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from .scenario import Scenario
 

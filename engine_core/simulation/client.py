@@ -19,7 +19,7 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_i
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..engine.engine import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
+from ..engine.endings import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
 from ..requests.stopping import repeats
 from .adapters import may_be_refused
 from .correct_results import extend_hash, masked_ids, pooling_mark, sample, start_hash, vector

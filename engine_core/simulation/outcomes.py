@@ -41,6 +41,10 @@ class Outcomes:
     load_crashes: int = 0  # worker deaths caused by an adapter
     refused: int = 0  # requests that ended because their adapter was not loaded
     passes: int = 0  # admissions past a sequence that did not fit
+    stores: int = 0  # of blocks in the workers' tiers
+    tier_loads: int = 0
+    torn_blocks: int = 0  # loaded with wrong contents, or not there any more
+    late_answers: int = 0  # to loads, after the sequence has given them up
 
     def add(self, other: "Outcomes") -> None:
         for item in fields(self):

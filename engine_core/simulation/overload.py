@@ -21,7 +21,8 @@ from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOut
 
 from ..admission.validation import ModelFacts
 from ..engine.debug import check_invariants
-from ..engine.engine import EngineCore, Outgoing
+from ..engine.engine import EngineCore
+from ..engine.outputs import Outgoing
 from ..requests.request import Sequence
 
 CLIENT = b"client:0"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_struct
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,
@@ -15,6 +14,7 @@ from paged_serve.protocol.messages.config import (
     SpeculationConfig,
 )
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.samplers import RepetitionDetection
@@ -25,6 +25,7 @@ from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts
 from ..scheduling.scheduler import Scheduler
 from .correct_results import VECTOR_SIZE
+from .drawn_tiers import with_tiers
 from .random_policy import RandomPolicy
 
 EOS = 0
@@ -66,6 +67,7 @@ class Scenario:
     def set_up(self, scheduler: Scheduler, epoch: int) -> None:
         """Put the parts of this simulation into the scheduler of a core."""
         scheduler.row_assigner.max_passes = self.max_passes
+        scheduler.loading.prompt_token_s = lambda: 0.0  # every load is worth it
         if self.draws_drafts:
             rng = random.Random(f"policy of {self.seed}, {epoch}")
             scheduler.speculation.policy = RandomPolicy(self.config.speculation.num_drafts, rng)
@@ -156,7 +158,9 @@ def draw_scenario(seed: int) -> Scenario:
         broken_worker=rng.choice((0.0, 0.0, 0.01)),
         pooling=pooling,
     )
-    return with_speculation(scenario, random.Random(f"speculation of {seed}"))
+    scenario = with_speculation(scenario, random.Random(f"speculation of {seed}"))
+    config, worker_death = with_tiers(scenario.config, scenario.worker_death, random.Random(f"tiers {seed}"))
+    return replace(scenario, config=config, worker_death=worker_death)
 
 
 def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -5,14 +5,17 @@ from collections.abc import Iterable
 
 from paged_serve.protocol.messages.engine_core import ToEngineCore
 from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved
 from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
 
 from ..engine.debug import check_invariants
 from ..engine.engine import EngineCore
 from ..process.client_link import ClientLink
 from ..process.loop_clock import LoopClock
+from ..process.tier_link import take_tier_messages, tier_answered
 from .event_follower import EventFollower
 from .fake_workers.fake_group import FakeGroup
+from .fake_workers.fake_tier import FakeTier
 from .fake_workers.worker_died import WorkerDied
 from .links import SimulatedLinks, SimulatedWorkerLink, TickingClock
 from .outcomes import Outcomes
@@ -33,12 +36,16 @@ class SimulatedCore:
         self._rng = rng
         self._starting_ticks = 0  # until the new workers take steps
         self._clock = LoopClock(0.0)
+        num_ranks, has_tier = scenario.config.parallel.tensor_parallel_size, bool(scenario.config.kv_tier.dir)
+        self.tier = FakeTier(random.Random(f"tiers of {scenario.seed}"), num_ranks) if has_tier else None
         has_events = bool(scenario.config.kv_events.endpoint)
         events_rng = random.Random(f"events of {scenario.seed}")
         self.follower = EventFollower(events_rng, events_rng.choice((1, 5, 100))) if has_events else None
 
     def start(self, epoch: int, clients: Iterable[bytes], now: float) -> None:
         facts = self._scenario.facts
+        if self.tier is not None:
+            self.tier.restart()
         self.engine = EngineCore(self._scenario.config, facts, epoch)
         self._scenario.set_up(self.engine.scheduler, epoch)
         if self.follower is not None:
@@ -88,6 +95,8 @@ class SimulatedCore:
                 self.kill_workers(now, from_outside=False)
         if self.group.answers and rng.random() < 0.9:
             self._apply(now)
+        if self.tier is not None:
+            self._advance_tier(self.tier, now)
         if self.follower is not None:
             self.follower.advance(self.engine)
 
@@ -129,6 +138,8 @@ class SimulatedCore:
         check_invariants(self.engine)
         while self.group.answers:
             assert self.group.answer(now) == [], "an answer of dead workers was accepted"
+        if self.tier is not None:
+            self.tier.restart()
         self._outcomes.passes += self.group.num_passes
         self._outcomes.loads += self.group.places.num_loaded
         self._outcomes.copies += self.group.num_copies
@@ -145,7 +156,7 @@ class SimulatedCore:
 
     def _apply(self, now: float) -> None:
         [answer] = self.group.answer(now)
-        assert isinstance(answer, ModelRunnerOutput)
+        assert isinstance(answer, ModelRunnerOutput), "a step was answered with something else"
         paused = set(self.engine.paused_clients.names)
         self._client_link.send(self.engine.apply(answer, now), now)
         self._outcomes.paused += len(self.engine.paused_clients.names - paused)
@@ -163,6 +174,25 @@ class SimulatedCore:
         assert not self._worker_link.link.is_ready, "a worker that violates the protocol was not detected"
         self.kill_workers(now, from_outside=True)
         self._outcomes.broken_workers += 1
+
+    @property
+    def tier_counts(self) -> dict[str, int]:
+        return {} if self.tier is None else self.tier.counts
+
+    @property
+    def is_idle(self) -> bool:
+        is_tier_idle = self.tier is None or self.tier.is_idle
+        return self.group.is_idle and is_tier_idle and not self.engine.kv_cache.has_transfers
+
+    def _advance_tier(self, tier: FakeTier, now: float) -> None:
+        if not self._starting_ticks:
+            for message in take_tier_messages(self.engine, now):
+                self._links.record(message)
+                tier.receive(message, self.engine.scheduler.step)
+        for answer in tier.advance(self.group.worker, self.group.next_step):
+            tier_answered(self.engine, answer, now)
+            if isinstance(answer, BlocksMoved):
+                check_invariants(self.engine)
 
     def _start_group(self, epoch: int, now: float) -> FakeGroup:
         return FakeGroup(self._scenario, epoch, self.salts, self._is_nan, self._worker_link, now)

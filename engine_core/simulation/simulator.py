@@ -76,7 +76,7 @@ class Simulation:
     def _is_over(self) -> bool:
         if self._num_submitted < self.scenario.num_requests or self._engine.scheduler.num_live or self._retries:
             return False
-        return self._core.group.is_idle and not any(client.inbox for client in self._responsive())
+        return self._core.is_idle and not any(client.inbox for client in self._responsive())
 
     def _finish(self) -> None:
         pool = self._engine.kv_cache.pool
@@ -99,6 +99,8 @@ class Simulation:
         self.outcomes.loads += self._core.group.places.num_loaded
         self.outcomes.passes += self._core.group.num_passes
         self.outcomes.copies += self._core.group.num_copies
+        for name, count in self._core.tier_counts.items():
+            setattr(self.outcomes, name, count)
 
     def _responsive(self) -> list[SimulatedClient]:
         return [client for client in self._clients if not client.is_silent]

@@ -7,8 +7,8 @@ import msgspec
 
 from paged_serve.protocol.adapter_folder import CONFIG_FILE, WEIGHTS_FILE, adapter_digest, read_adapter_config
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import Config, LoraConfig
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.plugins import PluginKind, plugin_names
 
 DEFAULT_MAX_LORAS = 8  # if the configuration names adapters, or a way to get some

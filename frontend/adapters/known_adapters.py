@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from .folders import AdapterFolders, named_paths
 from .resolvers import Resolver, load_resolvers

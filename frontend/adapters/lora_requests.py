@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import LoraConfig
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from .folders import AdapterFolders
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.engine_core import Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams

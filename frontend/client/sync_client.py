@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.transport.channel import Context, DealerChannel

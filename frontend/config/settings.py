@@ -151,6 +151,14 @@ SETTINGS = (
         "Batches of events kept for replays.",
         "N",
     ),
+    Setting(
+        "KV tiers",
+        "kv_tier.dir",
+        ("--kv-tier-dir",),
+        "Keep blocks of the prefix cache in this folder, and find them again after a restart.",
+        "FOLDER",
+    ),
+    Setting("KV tiers", "kv_tier.max_bytes", ("--kv-tier-bytes",), "Disk space there of each rank, like 16G.", "N"),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(
         "Scheduling", "scheduler.max_num_batched_tokens", ("--max-num-batched-tokens",), "Tokens in one step.", "N"

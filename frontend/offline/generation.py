@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
-from paged_serve.protocol.messages.adapters import Adapter
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client.async_client import AsyncClient, AsyncRequest

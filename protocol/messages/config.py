@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from .adapters import MAX_LORA_RANK, MAX_LORAS
+from .loading.adapters import MAX_LORA_RANK, MAX_LORAS
 from .message import MAX_ROWS
 
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -105,6 +105,13 @@ class SpeculationConfig(_Layer, frozen=True):
     draft_model: Text = ""  # the folder of the smaller model, which has the same vocabulary
 
 
+class KVTierConfig(_Layer, frozen=True):
+    """Blocks of the KV cache kept on disk, where later runs of the server find them."""
+
+    dir: Text = ""  # folder; servers may share it; "": no tier
+    max_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] = 16 << 30  # per rank; the least recently used go first
+
+
 class LoraConfig(_Layer, frozen=True):
     """LoRA adapters beside the base model."""
 
@@ -185,6 +192,7 @@ class Config(_Layer, frozen=True):
     speculation: SpeculationConfig = SpeculationConfig()
     kv_events: KVEventsConfig = KVEventsConfig()
     lora: LoraConfig = LoraConfig()
+    kv_tier: KVTierConfig = KVTierConfig()
 
     def for_print(self) -> str:
         """One JSON line for the log, API keys masked."""

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from .adapters import Adapter
+from .loading.adapters import Adapter
 from .message import (
     Bytes,
     Count,

@@ -53,7 +53,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from .adapters import AdapterLoaded, AdapterPlace, LoadAdapter
+from .loading.adapters import AdapterLoaded, AdapterPlace, LoadAdapter
+from .loading.kv_tiers import BlocksMoved, DropBlocks, LoadBlocks, OpenTier, StoreBlocks, TierContents
 from .message import (
     MAX_ROWS,
     Bytes,
@@ -157,7 +158,18 @@ class Shutdown(Message, frozen=True):
     """The worker exits, cleanly and at once."""
 
 
-ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | LoadAdapter | Shutdown
+ToWorker = (
+    Welcome
+    | Refused
+    | CreateKVCache
+    | SchedulerOutput
+    | LoadAdapter
+    | OpenTier
+    | StoreBlocks
+    | LoadBlocks
+    | DropBlocks
+    | Shutdown
+)
 
 
 class KVGroup(Record, frozen=True):
@@ -297,4 +309,14 @@ class WorkerFailed(Message, frozen=True):
     refused: bool = False  # the configuration is at fault (a bad model folder, say): a restart does not help
 
 
-ToCoreFromWorker = Hello | WorkerReady | LoadProgress | KVCacheReady | ModelRunnerOutput | AdapterLoaded | WorkerFailed
+ToCoreFromWorker = (
+    Hello
+    | WorkerReady
+    | LoadProgress
+    | KVCacheReady
+    | ModelRunnerOutput
+    | AdapterLoaded
+    | TierContents
+    | BlocksMoved
+    | WorkerFailed
+)

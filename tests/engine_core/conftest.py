@@ -12,7 +12,6 @@ from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.engine_core.simulation.fake_workers.fake_row import FakeDrafter
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
-from paged_serve.protocol.messages.adapters import AdapterLoaded
 from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,
@@ -27,6 +26,7 @@ from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
     RequestRejected,
 )
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.messages.worker import KVGroup

@@ -4,7 +4,8 @@ import random
 from collections import deque
 
 from paged_serve.engine_core.engine.debug import check_invariants
-from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
+from paged_serve.engine_core.engine.engine import EngineCore
+from paged_serve.engine_core.engine.outputs import Outgoing
 from paged_serve.engine_core.process.client_link import ClientLink
 from paged_serve.engine_core.process.loop_clock import LoopClock
 from paged_serve.engine_core.requests.request import Sequence

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
-from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
+from paged_serve.engine_core.engine.engine import EngineCore
+from paged_serve.engine_core.engine.outputs import Outgoing
 from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.scheduling.scheduled_step import ScheduledStep
 from paged_serve.engine_core.simulation.client import SimulatedClient
@@ -114,7 +115,7 @@ class State:
     def key(self) -> object:
         """Everything that determines the further course."""
         engine, scheduler, pool = self.engine, self.engine.scheduler, self.engine.kv_cache.pool
-        worker = self.group._worker
+        worker = self.group.worker
         return (
             tuple(self.left.values()),
             tuple(_key_of(sequence, scheduler.step) for sequence in self.sequences),
@@ -128,7 +129,7 @@ class State:
             tuple((s.stream_id, goal) for s, goal in scheduler.worker_poison._candidates.items()),
             (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._invalid)),
             tuple(sorted(pool._hash_by_block.items())),
-            (repr(worker._slots), tuple(worker._poisoned), len(self.group.answers), engine.is_idle),
+            (repr(worker.slots), tuple(worker.poisoned), len(self.group.answers), engine.is_idle),
         )
 
     def _live(self, event: Event) -> None:

@@ -17,7 +17,7 @@ SPECULATION, SPECULATING = "engine_core/scheduling/speculation.py", "engine_core
 STEP, VERIFICATIONS = "engine_core/scheduling/scheduled_step.py", "engine_core/engine/verifications.py"
 ENGINE, OUTBOX, DECODE = (
     "engine_core/engine/engine.py",
-    "engine_core/engine/client_outbox.py",
+    "engine_core/engine/clients/client_outbox.py",
     "engine_core/scheduling/decode_set.py",
 )
 HASH, REQUEST, OUTPUTS = "protocol/block_hash.py", "engine_core/requests/request.py", "engine_core/engine/outputs.py"
@@ -32,6 +32,7 @@ POOLING = "engine_core/admission/pooling.py"
 ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
 DISPATCH = "frontend/client/dispatch.py"
+TIERS, LOADING = "engine_core/kv/tiers/tiers.py", "engine_core/scheduling/loading.py"
 
 MUTATIONS = [
     (
@@ -181,8 +182,8 @@ MUTATIONS = [
     ),
     (
         ENGINE,
-        "            self.scheduler.finish(sequences)\n            self._remove",
-        "            self._remove",
+        "            self.scheduler.finish(sequences)\n            self.endings",
+        "            self.endings",
         "the streams of a dead client continue",
     ),
     (
@@ -338,5 +339,38 @@ MUTATIONS = [
         "            if len(received) == first + advance:",
         "            if len(received) <= first + advance:",
         "a gap is not detected",
+    ),
+    (TIERS, "            pool.share(blocks)\n", "", "a block that is being stored has no owner"),
+    (
+        TIERS,
+        "if pool.hash_of(block) == key and self",
+        "if self",
+        "a block is stored under the hash of its contents before",
+    ),
+    (TIERS, "        transfer.failed.update(unpack_ids(message.failed))\n", "", "a torn block is published"),
+    (
+        TIERS,
+        "        if transfer.waits_for:\n",
+        "        if False:\n",
+        "a rank that has not answered is not waited for",
+    ),
+    (
+        CACHE,
+        "            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block)\n",
+        "            pass\n",
+        "transfers of dead workers are still waited for",
+    ),
+    (CACHE, "        self.pool.release(reversed(transfer.owned))\n", "", "the blocks of a transfer are lost"),
+    (
+        LOADING,
+        "        sequences, self._transfer_of = self._transfer_of, {}\n",
+        "        sequences = ()\n",
+        "sequences wait for loads of dead workers",
+    ),
+    (
+        LOADING,
+        "        self._transfer_with.clear()\n",
+        "",
+        "sequences wait for a load that dead workers have forgotten",
     ),
 ]

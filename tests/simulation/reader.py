@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
+from paged_serve.engine_core.engine.endings import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
 from paged_serve.engine_core.simulation.client import output_alone, pooling_stream
 from paged_serve.engine_core.simulation.scenario import Scenario, capacity_tokens, draw_params, draw_prompt, for_pooling
 from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES

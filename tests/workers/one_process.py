@@ -8,7 +8,8 @@ import torch
 
 from paged_serve.engine_core.admission.pooling import PoolingFacts
 from paged_serve.engine_core.admission.validation import ModelFacts
-from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
+from paged_serve.engine_core.engine.engine import EngineCore
+from paged_serve.engine_core.engine.outputs import Outgoing
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreOutputs, EngineCoreRequest, Logprobs
 from paged_serve.protocol.messages.message import unpack_ids, unpack_int64

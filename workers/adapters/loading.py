@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.adapters import AdapterLoaded, LoadAdapter
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT
 
 from ..layers.adapters.sites import Adapters

@@ -17,7 +17,7 @@ from paged_serve.protocol.adapter_folder import (
     read_adapter_weights,
 )
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.adapters import Adapter
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ..checkpoint.safetensors_files import FLOATS, TensorEntry, parse_header
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paged_serve.protocol.adapter_folder import WEIGHTS_FILE
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.adapters import Adapter
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ..checkpoint.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..checkpoint.conversion import check_finite

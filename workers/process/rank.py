@@ -31,6 +31,7 @@ from ..kv.budget import (
     layout_of,
     max_model_len,
 )
+from ..kv.cache_layout import CacheLayout
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from ..models.loading import device_of, load_model
@@ -39,6 +40,8 @@ from ..runner.host_steps import host_steps
 from ..runner.steps import Steps
 from ..sampling.logits_processors import Classes
 from ..speculation.methods import drafter_of
+from ..tier.open_tier import open_tier
+from ..tier.tier import Tier
 from .arithmetic import arithmetic
 from .draft_model import DraftModel, draft_model_of
 from .machine import remedy, why_slow
@@ -65,6 +68,7 @@ class Rank:
         cpus: Sequence[int] = (),
         draft_model: DraftModel | None = None,
     ):
+        """`cpus`: all that this process may use."""
         self._config = config
         self._group = group
         self._model = model
@@ -72,9 +76,11 @@ class Rank:
         self._grammars = grammars
         self.adapters = AdapterLoading(model.adapters, group.rank, cpus)
         self._platform = platform
+        self._cpus = cpus
         self._draft_model = draft_model
         self._load_s = load_s
         self._steps: Steps | None = None
+        self.tier: Tier | None = None  # None: not configured, or not open
         self._num_blocks = 0
 
     @classmethod
@@ -178,7 +184,17 @@ class Rank:
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
         self.steps.prepare(on_progress)
+        if self._config.kv_tier.dir:
+            self.tier = self._open_tier(cache, layout, kv_dtype)
         warm_up(self.steps.execute, longest, len(groups.windows), model.pooling.spec.tasks)
+
+    def _open_tier(self, cache: KVCache, layout: CacheLayout, kv_dtype: torch.dtype) -> Tier:
+        model, group = self._model, self._group
+        folder = Path(self._config.model.model or DEMO_MODEL)
+        precision = str(model.dtype), str(kv_dtype), arithmetic(model, group.size, self._pool)
+        facts = (repr(layout), *precision, group.size, group.rank)
+        library = None if self._pool is None else self._pool.library
+        return open_tier(self._config, folder, facts, cache, self._num_blocks, group.rank, library, self._cpus)
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler

@@ -10,7 +10,8 @@ import zmq
 
 from paged_serve.protocol.errors import ConfigError, ProtocolError
 from paged_serve.protocol.messages import control
-from paged_serve.protocol.messages.adapters import LoadAdapter
+from paged_serve.protocol.messages.loading.adapters import LoadAdapter
+from paged_serve.protocol.messages.loading.kv_tiers import DropBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
 from paged_serve.protocol.messages.worker import (
     CreateKVCache,
@@ -106,6 +107,8 @@ class WorkerProcess:
                 self._execute(message)
             case LoadAdapter():
                 self._loaded().adapters.start(message)
+            case OpenTier() | StoreBlocks() | LoadBlocks() | DropBlocks():
+                self._move(message)
             case Welcome():
                 self._load()
             case CreateKVCache(num_blocks=num_blocks):
@@ -139,6 +142,8 @@ class WorkerProcess:
         rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
         self._poller.register(rank.steps.fd, zmq.POLLIN)
         self._poller.register(rank.adapters.fd, zmq.POLLIN)
+        if rank.tier is not None:
+            self._poller.register(rank.tier.fd, zmq.POLLIN)
         gc.freeze()  # objects alive now stay alive; later collections can skip them
         gc.enable()
         self._send(KVCacheReady(self._child.index))
@@ -156,6 +161,15 @@ class WorkerProcess:
                 self._send(output)
         while self._rank is not None and (loaded := self._rank.adapters.take()) is not None:
             self._send(loaded)
+        if self._rank is not None and self._rank.tier is not None:
+            for message in self._rank.tier.take():
+                self._send(message)
+
+    def _move(self, message: ToWorkerTier) -> None:
+        rank = self._loaded()
+        if rank.tier is None:
+            raise ProtocolError("the core uses a KV tier that is not configured")
+        rank.tier.handle(message, rank.steps.mark())
 
     def _loaded(self) -> "Rank":
         if self._rank is None:

@@ -15,7 +15,7 @@ class Steps:
 
     def __init__(self, runner: ModelRunner, mark: Callable[[], DeviceEvent]):
         self._runner = runner
-        self._mark = mark
+        self.mark = mark  # an event after all steps launched so far
         self._started: deque[PendingStep] = deque()
         self._completions = Completions()
         self.fd = self._completions.fd  # readable while `take` has something to return
@@ -23,7 +23,7 @@ class Steps:
     def launch(self, plan: SchedulerOutput) -> None:
         """Start the step of `plan`."""
         self._started.append(self._runner.launch(plan))
-        self._completions.watch(self._mark())
+        self._completions.watch(self.mark())
 
     def take(self) -> ModelRunnerOutput | None:
         """The next step's output, or None if it is not complete."""

@@ -36,7 +36,7 @@ class FakeGroup:
         self._link = link
         self._peer = b"" if link is None else link.bring_up(epoch, now)
         facts = scenario.facts
-        self._worker = FakeWorker(
+        self.worker = FakeWorker(
             facts.num_blocks,
             facts.block_size,
             facts.vocab_size,
@@ -50,9 +50,9 @@ class FakeGroup:
                 random.Random(f"drafts of {scenario.seed}, {epoch}"), scenario.draft_accuracy, facts.vocab_size
             ),
         )
-        self._worker.token_s = scenario.token_s
+        self.worker.token_s = scenario.token_s
         self.places = FakePlaces(scenario, epoch)
-        self._worker.digest_at = self.places.digest_at
+        self.worker.digest_at = self.places.digest_at
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
@@ -67,6 +67,11 @@ class FakeGroup:
     @property
     def has_work(self) -> bool:
         return bool(self._plans)
+
+    @property
+    def next_step(self) -> int | None:
+        """The number of the first step that is not computed; None: all are."""
+        return self._plans[0][0].step if self._plans else None
 
     def plan(self, engine: EngineCore, now: float) -> SchedulerOutput | None:
         """Let the engine plan a step, and send it to the worker."""
@@ -131,7 +136,7 @@ class FakeGroup:
         Raises WorkerDied if a poison request crashes the worker: the caller replaces the group.
         """
         plan, background = self._plans.popleft()
-        answer = self._worker.execute(plan, background)
+        answer = self.worker.execute(plan, background)
         self.answers.append(answer)
         return len(unpack_ids(answer.nan_indices)) + sum(entry.pooled is None for entry in answer.pooled)
 
@@ -144,13 +149,13 @@ class FakeGroup:
         if self._plans and engine.kv_cache.groups.windows:
             return
         pool = engine.kv_cache.pool
-        for block, offset in self._worker.reported(applied_step):
+        for block, offset in self.worker.reported(applied_step):
             if (key := pool.hash_of(block)) is not None:
                 length = pool.tails.length_of(key)
                 assert length is not None and offset >= length, "a poisoned block is in the prefix cache"
 
     def spoil(self, block: int, offset: int) -> None:
-        self._worker.spoil(block, offset)
+        self.worker.spoil(block, offset)
 
 
 def _has_waited_for_a_leader(sequence: Sequence, leaders: Mapping[Sequence, Sequence | None]) -> bool:

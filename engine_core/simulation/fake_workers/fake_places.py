@@ -2,7 +2,7 @@
 
 import random
 
-from paged_serve.protocol.messages.adapters import AdapterLoaded, LoadAdapter
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 
 from ..adapters import BAD_FOLDER, DEADLY, FICKLE
 from ..scenario import Scenario, happens

@@ -67,22 +67,22 @@ class FakeWorker:
         self._needs_whole_prompt = needs_whole_prompt  # to compute a vector
         self._cuts_prompts = cuts_prompts
         self._drafter = drafter
-        self._slots = [[0] * block_size for _ in range(num_blocks)]
-        self._written_for = [("", 0)] * num_blocks  # salt and group
+        self.slots = [[0] * block_size for _ in range(num_blocks)]
+        self.written_for = [("", 0)] * num_blocks  # salt and group
         self._groups = groups
         self._states = frozenset(index for index, group in enumerate(groups) if group.is_state)
-        self._poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
+        self.poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
         self._rows: dict[int, FakeRow] = {}
         self._decode_set: list[int] = []
 
     def spoil(self, block: int, offset: int) -> None:
         """Make a value in this slot not finite; a state has one slot."""
-        _, group = self._written_for[block]
-        self._poisoned[block, 0 if self._groups[group].is_state else offset] = NOT_REPORTED
+        _, group = self.written_for[block]
+        self.poisoned[block, 0 if self._groups[group].is_state else offset] = NOT_REPORTED
 
     def reported(self, step: int) -> set[tuple[int, int]]:
         """The poisoned slots, (block, offset), that steps until `step` have reported."""
-        return {slot for slot, reported in self._poisoned.items() if reported <= step}
+        return {slot for slot, reported in self.poisoned.items() if reported <= step}
 
     def execute(self, plan: SchedulerOutput, background: Background | None = None) -> ModelRunnerOutput:
         assert plan.epoch == self.epoch
@@ -99,7 +99,7 @@ class FakeWorker:
                 raise WorkerDied
             self._check_reads(self._rows[row], num_tokens)
         states = [(row, block) for row, _ in work for block in self._states_read(self._rows[row])]
-        ill = {row for row, _ in work if self._poisoned and self._poison_of(self._rows[row])}
+        ill = {row for row, _ in work if self.poisoned and self._poison_of(self._rows[row])}
         writer: dict[tuple[int, int], int] = {}  # the row that writes each slot
         for row, num_tokens in work:
             self._write(row, num_tokens, drafted.get(row, 0), writer)
@@ -119,12 +119,12 @@ class FakeWorker:
         assert len(set(destinations)) == len(destinations), "two blocks are copied to one"
         assert not set(sources) & set(destinations), "a block is overwritten in the step that copies it"
         for source, block in zip(sources, destinations, strict=True):
-            self._slots[block] = self._slots[source][:]
-            self._written_for[block] = self._written_for[source]
+            self.slots[block] = self.slots[source][:]
+            self.written_for[block] = self.written_for[source]
             for offset in range(self.block_size):
-                self._poisoned.pop((block, offset), None)
-                if (source, offset) in self._poisoned:
-                    self._poisoned[block, offset] = self._poisoned[source, offset]
+                self.poisoned.pop((block, offset), None)
+                if (source, offset) in self.poisoned:
+                    self.poisoned[block, offset] = self.poisoned[source, offset]
 
     def _draft(self, chunk: Chunk) -> int:
         """Append drafts to the chunk's row; returns how many."""
@@ -150,10 +150,13 @@ class FakeWorker:
             self._rows[new_row.row] = row
             self._drop_poison_behind(row)
             for slot in self._poison_of(row):
-                assert self._poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
+                assert self.poisoned[slot] > background.applied_step, "another sequence received a poisoned block"
         for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
             index, group = divmod(table, len(self._groups))
             self._rows[index].block_tables[group].append(block)
+            if group not in self._states:
+                for offset in range(self.block_size):
+                    self.poisoned.pop((block, offset), None)
         for index in unpack_ids(plan.decode_leaves):
             self._decode_set.remove(index)
         joins = unpack_ids(plan.decode_joins).tolist()
@@ -161,23 +164,24 @@ class FakeWorker:
         self._decode_set = sorted(self._decode_set + joins)
 
     def _drop_poison_behind(self, row: FakeRow) -> None:
-        """A copied block may hold later tokens of another row, which the new row overwrites before it reads them."""
+        """Blocks may hold later tokens of other rows, which the new row overwrites before it reads them."""
         index, length = divmod(row.num_computed, self.block_size)
         for group, table in enumerate(row.block_tables):
-            if length and group not in self._states:
-                for offset in range(length, self.block_size):
-                    self._poisoned.pop((table[index], offset), None)
+            if group not in self._states:
+                for number in range(index, len(table)):
+                    for offset in range(length if number == index else 0, self.block_size):
+                        self.poisoned.pop((table[number], offset), None)
 
     def _check_reads(self, row: FakeRow, num_tokens: int) -> None:
         """Every slot that the first new token sees holds exactly this row's tokens, written in an earlier step."""
-        size, slots, end = self.block_size, self._slots, row.num_computed
+        size, slots, end = self.block_size, self.slots, row.num_computed
         assert row.num_computed + num_tokens <= len(row.tokens), "a row computes tokens that it does not have"
         assert self.digest_at(row.new_row.adapter) == row.digest, "another adapter is in the place of a row's adapter"
         for group, table in enumerate(row.block_tables):
             assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
             first = self._first_seen(row, group) // size
             seen = table[first : -(-end // size)]
-            is_own = all(self._written_for[block] == (row.salt, group) for block in seen)
+            is_own = all(self.written_for[block] == (row.salt, group) for block in seen)
             assert is_own, "a row reads a block of another salt or KV group"
             if self._groups[group].is_state:
                 is_own = all(slots[block][0] == row.prefixes[end - 1] for block in seen)
@@ -230,13 +234,13 @@ class FakeWorker:
         block, offset = row.block_tables[group][position // self.block_size], position % self.block_size
         if group in self._states:
             for other in range(self.block_size):  # they may be left from another group's use of the block
-                self._poisoned.pop((block, other), None)
+                self.poisoned.pop((block, other), None)
             offset = 0
         assert block >= 0, "a row writes to a block that it does not have"
         assert writer.setdefault((block, offset), index) == index, "two rows write one slot in one step"
-        self._slots[block][offset] = row.prefixes[position]
-        self._written_for[block] = (row.salt, group)
-        self._poisoned.pop((block, offset), None)
+        self.slots[block][offset] = row.prefixes[position]
+        self.written_for[block] = (row.salt, group)
+        self.poisoned.pop((block, offset), None)
 
     def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
         """Poisoned slots within the row's window, computed by the row or taken from the prefix cache."""
@@ -249,7 +253,7 @@ class FakeWorker:
                 used[table[index]] = (index * self.block_size, seen)
         return [
             (block, offset)
-            for block, offset in self._poisoned
+            for block, offset in self.poisoned
             if block in used and used[block][1] <= used[block][0] + offset < row.num_computed
         ]
 
@@ -334,12 +338,12 @@ class FakeWorker:
         """Slots behind the row's windows count, too: the row has read them, and they may not be overwritten yet."""
         for group, table in enumerate(row.block_tables):
             numbers = {block: index for index, block in enumerate(table)}
-            for block, offset in self._poisoned:
+            for block, offset in self.poisoned:
                 first = numbers.get(block, row.num_computed) * self.block_size
                 position = first + offset
                 if group in self._states and first < row.num_computed:  # of the state in the block
                     position = min(row.num_computed, first + self.block_size) - 1
-                if position >= row.num_computed or self._written_for[block] != (row.salt, group):
+                if position >= row.num_computed or self.written_for[block] != (row.salt, group):
                     continue
-                if self._slots[block][offset] == row.prefixes[position]:
-                    self._poisoned[block, offset] = min(self._poisoned[block, offset], step)
+                if self.slots[block][offset] == row.prefixes[position]:
+                    self.poisoned[block, offset] = min(self.poisoned[block, offset], step)

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from paged_serve.protocol.messages.adapters import Adapter
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 
 def fingerprint(config: Config, arithmetic: str) -> str:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from paged_serve.engine_core.engine.engine import DEADLY_ADAPTER
+from paged_serve.engine_core.engine.endings import DEADLY_ADAPTER
 from paged_serve.engine_core.simulation.adapters import adapter_named
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.messages.adapters import AdapterLoaded
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 A, B, C = map(adapter_named, "abc")

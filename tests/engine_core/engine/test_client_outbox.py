@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from paged_serve.engine_core.admission import validation
-from paged_serve.engine_core.engine import client_outbox
-from paged_serve.engine_core.engine.unacknowledged import UnacknowledgedBudget
+from paged_serve.engine_core.engine.clients import client_outbox
+from paged_serve.engine_core.engine.clients.unacknowledged import UnacknowledgedBudget
 from paged_serve.protocol.messages.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreOutput, Logprobs
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason

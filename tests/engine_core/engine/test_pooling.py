@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from paged_serve.engine_core.admission.pooling import MAX_VECTORS_BYTES, PoolingFacts
-from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE_VECTOR
+from paged_serve.engine_core.engine.endings import DEADLY, NOT_FINITE_VECTOR
 from paged_serve.engine_core.simulation.correct_results import VECTOR_SIZE, extend_hash, vector
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
 from paged_serve.protocol.errors import ProtocolError

@@ -7,9 +7,9 @@ from paged_serve.engine_core.process.worker_link import WorkerLink
 from paged_serve.engine_core.simulation.adapters import adapter_named
 from paged_serve.engine_core.simulation.links import SimulatedChannel
 from paged_serve.protocol.messages import control, worker
-from paged_serve.protocol.messages.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.message import pack_ids
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.engine_core.engine.engine import DEADLY
+from paged_serve.engine_core.engine.endings import DEADLY
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker, WorkerDied
 from paged_serve.protocol.messages.sampling_params import FinishReason
 

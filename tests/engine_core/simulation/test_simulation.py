@@ -30,6 +30,7 @@ def test_every_simulation_gives_each_request_its_output_alone():
     assert min(total.slow_steps, total.clock_jumps, total.duplicates, total.late_aborts) > 0
     assert total.draft_tokens > total.accepted_tokens > 0
     assert min(total.loads, total.refused, total.load_crashes) > 0
+    assert min(total.stores, total.tier_loads, total.torn_blocks) > 0
 
 
 @pytest.mark.parametrize("seed", [3, 14, 15])

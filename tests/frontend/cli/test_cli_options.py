@@ -53,6 +53,7 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "kv_events.endpoint": ("a", "b", "c"),
     "kv_events.replay_endpoint": ("a", "b", "c"),
     "kv_events.topic": ("a", "b", "c"),
+    "kv_tier.dir": ("a", "b", "c"),
     "speculation.method": ("ngram", "off", "ngram"),
     "speculation.draft_model": ("a", "b", "c"),
     "lora.adapters": ("a=b", "c=d", "e=f"),

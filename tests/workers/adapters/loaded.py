@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paged_serve.protocol.messages.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.config import LoraConfig, ModelConfig
+from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.workers.adapters.loading import AdapterLoading
 from paged_serve.workers.batch.input_batch import AdapterGroups, adapter_groups
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from paged_serve.protocol.messages.adapters import LoadAdapter
+from paged_serve.protocol.messages.loading.adapters import LoadAdapter
 from paged_serve.workers.adapters import loading as module
 from paged_serve.workers.adapters.loading import AdapterLoading
 

@@ -6,7 +6,7 @@ import os
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.adapters import Adapter
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ....conversation.strict_json import decode_body
 from ....text.off_loop import LONG

@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
-from ..requests.request import Sequence
+from ...requests.request import Sequence
 
 OUTPUT_OVERHEAD_BYTES = 128  # of an output in a message, and of a stream's entry here
 

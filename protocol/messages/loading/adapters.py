@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from .message import Count, LongText, Message, Record, ShortText
+from ..message import Count, LongText, Message, Record, ShortText
 
 MAX_LORAS = 1024
 MAX_LORA_RANK = 256

@@ -17,8 +17,8 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import unpack_int64
 
-from ..requests.request import Request, Sequence
-from .outputs import StreamOutput
+from ...requests.request import Request, Sequence
+from ..outputs import StreamOutput
 from .pending_output import OUTPUT_OVERHEAD_BYTES, PendingOutput, output_bytes
 from .unacknowledged import UnacknowledgedBudget
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import KeysView, Mapping
 
-from ..scheduling.waiting_queue import WaitingQueue
+from ...scheduling.waiting_queue import WaitingQueue
 from .client_outbox import ClientOutbox
 from .unacknowledged import UnacknowledgedBudget
 

@@ -1,0 +1,1 @@
+"""What the engine sends to its clients, within their credit. Open client_outbox.py first."""

@@ -1,0 +1,214 @@
+"""Blocks on their way to and from the workers' tiers, and what the tiers hold. Sans-I/O.
+
+A transfer owns its blocks, like a sequence, until all ranks have answered it: nothing overwrites a block that is being
+stored, and nothing else reads or writes one that is being loaded. Stores are made of blocks that have just been
+published and can still be found; only a few are in flight, and blocks evicted meanwhile are not stored.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from paged_serve.protocol.messages.loading.kv_tiers import (
+    BlocksMoved,
+    DropBlocks,
+    LoadBlocks,
+    OpenTier,
+    StoreBlocks,
+    TierContents,
+    ToWorkerTier,
+    pack_keys,
+    unpack_keys,
+)
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+
+from ...requests import request
+from ..block_pool import BlockPool
+from .load_speed import LoadSpeed
+from .tier_search import TierHit
+
+STORED_BYTES_IN_FLIGHT = 64 << 20
+MAX_PENDING = 1 << 16  # published blocks that wait to be stored
+FREE_PER_STORED = 4  # at most a quarter of the free blocks is in a store
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A store, or a load if `sequence` is set."""
+
+    blocks: list[int]
+    keys: list[bytes]
+    waits_for: set[int]  # ranks
+    kept: list[int] = field(default_factory=list)  # cached blocks before and between the loaded ones
+    sequence: request.Sequence | None = None  # of a load: the one whose blocks these are
+    numbers: list[int] = field(default_factory=list)  # of a load: of these blocks in the sequence
+    sent_s: float = math.inf
+    failed: set[int] = field(default_factory=set)  # indices of `blocks`
+
+    @property
+    def owned(self) -> list[int]:
+        return [*self.kept, *self.blocks]
+
+    @property
+    def right(self) -> list[tuple[int, int, bytes]]:
+        """The numbers, blocks and keys of what all ranks have loaded."""
+        loaded = zip(self.numbers, self.blocks, self.keys, strict=True)
+        return [each for index, each in enumerate(loaded) if index not in self.failed]
+
+
+class TierIndex:
+    """Which blocks can be loaded: those that the tiers of all ranks hold."""
+
+    def __init__(self, num_ranks: int):
+        self._all = (1 << num_ranks) - 1
+        self._unknown = self._all  # ranks that have not said what they have
+        self._ranks: dict[bytes, int] = {}  # key -> a bit for each rank
+        self.dropped: set[bytes] = set()  # keys of blocks that may hold values that are not finite
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._ranks and self._ranks[key] == self._all
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all ranks have said what they have."""
+        return not self._unknown
+
+    def change(self, rank: int, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
+        bit, ranks = 1 << rank, self._ranks
+        self._unknown &= ~bit
+        for key in added:
+            if key not in self.dropped:
+                ranks[key] = ranks.get(key, 0) | bit
+        for key in removed:
+            if key in ranks:
+                ranks[key] &= ~bit
+                if not ranks[key]:
+                    del ranks[key]
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        self.dropped.update(keys)
+        for key in keys:
+            self._ranks.pop(key, None)
+
+    def is_dropped(self, key: bytes) -> bool:
+        return key in self.dropped
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def may_store(self, key: bytes) -> bool:
+        return key not in self and key not in self.dropped
+
+
+class KVTiers:
+    """All transfers of one worker group, and the messages for it."""
+
+    def __init__(self, pool: BlockPool, num_ranks: int, bytes_per_block: int):
+        self.index = TierIndex(num_ranks)
+        self.transfers: dict[int, Transfer] = {}
+        self.speed = LoadSpeed()
+        self.num_ranks = num_ranks
+        self.bytes_per_block = bytes_per_block
+        self._pool = pool
+        self._most_stored = max(1, STORED_BYTES_IN_FLIGHT // max(1, bytes_per_block))
+        self._pending: dict[int, bytes] = {}  # block -> key, in the order of publishing
+        self._num_storing = 0  # blocks
+        self._num_transfers = 0
+        self._new: list[int] = []  # transfers that were not sent yet
+        self._drops: list[bytes] = []
+        self.opened_s = math.inf  # when OpenTier was sent
+
+    def published(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
+        """These blocks can be found from now on; their contents are final."""
+        for block, key in zip(blocks, keys, strict=True):
+            if self.index.may_store(key) and len(self._pending) < MAX_PENDING:
+                self._pending.pop(block, None)  # the block had other contents before
+                self._pending[block] = key
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        """The blocks with these keys may hold values that are not finite."""
+        self.index.drop(keys)
+        self._drops += keys
+
+    def load(self, sequence: request.Sequence, hit: TierHit) -> int:
+        """Begin to load blocks; the caller has checked that they are free. Returns the number of the transfer."""
+        self._pool.share(hit.cached)
+        blocks = self._pool.allocate(len(hit.keys), (sequence.request.tenant.name,))
+        return self._add(Transfer(blocks, hit.keys, self._ranks(), hit.cached, sequence, hit.numbers))
+
+    def _ranks(self) -> set[int]:
+        return set(range(self.num_ranks))
+
+    def take_messages(self, epoch: int, now: float) -> list[ToWorkerTier]:
+        """The messages to send now, to all ranks, in order."""
+        messages: list[ToWorkerTier] = []
+        if self.opened_s == math.inf:
+            self.opened_s = now
+            messages.append(OpenTier(epoch))
+        if self._drops:
+            messages.append(DropBlocks(epoch, pack_keys(self._drops)))
+            self._drops = []
+        if self._pending:
+            self._begin_store()
+        for number in self._new:
+            transfer = self.transfers[number]
+            transfer.sent_s = now
+            kind = StoreBlocks if transfer.sequence is None else LoadBlocks
+            messages.append(kind(epoch, number, pack_ids(transfer.blocks), pack_keys(transfer.keys)))
+        self._new = []
+        return messages
+
+    def contents(self, message: TierContents) -> None:
+        self.index.change(message.rank, unpack_keys(message.added), unpack_keys(message.removed))
+
+    def moved(self, message: BlocksMoved, now: float) -> tuple[int, Transfer] | None:
+        """Count an answer; the transfer, once all ranks have answered. The caller publishes and releases its blocks.
+
+        Answers to unknown transfers are ignored.
+        """
+        transfer = self.transfers.get(message.transfer)
+        if transfer is None:
+            return None
+        transfer.waits_for.discard(message.rank)
+        transfer.failed.update(unpack_ids(message.failed))
+        if transfer.waits_for:
+            return None
+        del self.transfers[message.transfer]
+        transfer.failed.update(i for i, key in enumerate(transfer.keys) if self.index.is_dropped(key))
+        if transfer.sequence is not None:
+            num_bytes = self.bytes_per_block * (len(transfer.blocks) - len(transfer.failed))
+            self.speed.loaded(num_bytes, now - transfer.sent_s)
+        else:
+            self._num_storing -= len(transfer.blocks)
+        return message.transfer, transfer
+
+    def owned(self) -> list[list[int]]:
+        """The blocks of each transfer."""
+        return [transfer.owned for transfer in self.transfers.values()]
+
+    def _begin_store(self) -> None:
+        room = min(self._most_stored - self._num_storing, self._pool.num_free // FREE_PER_STORED)
+        if room <= 0:
+            return
+        blocks, keys, pool = list[int](), list[bytes](), self._pool
+        for block, key in list(islice(self._pending.items(), room)):
+            del self._pending[block]
+            if pool.hash_of(block) == key and self.index.may_store(key):
+                blocks.append(block)
+                keys.append(key)
+        if blocks:
+            pool.share(blocks)
+            self._num_storing += len(blocks)
+            self._add(Transfer(blocks, keys, self._ranks()))
+
+    def _add(self, transfer: Transfer) -> int:
+        self._num_transfers += 1
+        self.transfers[self._num_transfers] = transfer
+        self._new.append(self._num_transfers)
+        return self._num_transfers
+
+    def check(self) -> None:
+        stores = [transfer for transfer in self.transfers.values() if transfer.sequence is None]
+        assert self._num_storing == sum(len(each.blocks) for each in stores), "the stored blocks are miscounted"
+        assert all(transfer.waits_for for transfer in self.transfers.values()), "a transfer is over but not removed"

@@ -1,0 +1,121 @@
+"""A KV tier on disk, in real processes: restarts, kills, damaged files, and the same bytes throughout."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from paged_serve import LLM, SamplingParams
+from paged_serve.frontend.config.model_folder import demo_model_folder
+
+from .serving import serving
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+STORY = "Once upon a time a little fox lived in a deep forest near a quiet lake. " * 12
+WITHIN_S = 120
+
+
+def complete(server, text, max_tokens=24):
+    """The answer, and how many tokens of the prompt were cached."""
+    body = {"prompt": text, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    status, answer = server.post("/v1/completions", body)
+    assert status == 200, answer
+    usage = answer["usage"]
+    return answer["choices"][0]["text"], usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+
+
+def stored(folder):
+    """Whole files of blocks, by the folder of their rank."""
+    return [path for path in folder.glob("*/*") if len(path.name) == 68]
+
+
+def wait_for_blocks(folder, count):
+    deadline = time.monotonic() + WITHIN_S
+    while len(stored(folder)) < count:
+        assert time.monotonic() < deadline, f"{len(stored(folder))} of {count} blocks were stored"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.timeout(600)
+def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_bytes(ranks, tmp_path):
+    options = "--kv-tier-dir", str(tmp_path), "--tp", str(ranks)
+    with serving(*options) as server:
+        answer, cached, num_tokens = complete(server, STORY)
+        assert cached == 0
+        wait_for_blocks(tmp_path, ranks * (num_tokens // 16))
+    with serving(*options) as server:
+        again, cached, _ = complete(server, STORY)
+        assert again == answer
+        assert cached >= num_tokens - 32
+        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+            server.children(module)[0].kill()
+            assert complete(server, STORY)[0] == answer
+    for path in stored(tmp_path):
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+    with serving(*options) as server:
+        again, cached, _ = complete(server, STORY)
+        assert again == answer
+        assert cached == 0, "a damaged block was used"
+    with serving(*options, "--block-size", "32") as server:
+        again, cached, _ = complete(server, STORY)
+        assert (again, cached) == (answer, 0), "blocks of another configuration were used"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.timeout(1200)
+def test_kills_while_blocks_are_stored_and_loaded_change_no_byte(ranks, tmp_path):
+    """The cache holds two of six prompts, so each one evicts others, which come back from the tier."""
+    texts = [f"Story {number}: {STORY}" for number in range(6)]
+    rng = random.Random(ranks)
+    options = "--kv-tier-dir", str(tmp_path), "--tp", str(ranks), "--max-restarts", "1000"
+    with serving(*options, "--num-blocks", "64", "--max-model-len", "512") as server:
+        expected = {text: complete(server, text)[0] for text in texts}
+        stops = threading.Event()
+
+        def kill() -> None:
+            while not stops.wait(rng.uniform(0.5, 3.0)):
+                module = rng.choice(("paged_serve.workers.process", "paged_serve.engine_core.process"))
+                if children := server.children(module):
+                    rng.choice(children).kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            num_cached = 0
+            for _ in range(60):
+                text = rng.choice(texts)
+                answer, cached, _ = complete(server, text)
+                assert answer == expected[text]
+                num_cached += cached
+        finally:
+            stops.set()
+            killer.join()
+        assert num_cached > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_programs_that_embed_a_model_find_the_blocks_of_the_one_before(tmp_path):
+    answers, cached = [], []
+    for _ in range(2):
+        with LLM(kv_tier_dir=str(tmp_path), kv_tier_bytes=1 << 30) as llm:
+            [output] = llm.generate([STORY], SamplingParams(max_tokens=16, temperature=0))
+            answers.append(output.outputs[0].token_ids)
+            cached.append(output.num_cached_tokens)
+            wait_for_blocks(tmp_path, len(output.prompt_token_ids) // 16)
+    assert answers[0] == answers[1]
+    assert cached[0] == 0 < cached[1]
+
+
+@pytest.mark.nightly
+def test_an_unusable_folder_stops_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    with serving("--kv-tier-dir", str(tmp_path / "file")) as server:
+        assert complete(server, STORY)[0] == complete(server, STORY)[0]
+        assert "the KV tier cannot be used" in server.output()

@@ -1,0 +1,200 @@
+"""Files of a KV tier: whatever happens to them, a block is restored to its bytes or not at all."""
+
+import os
+import random
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from paged_serve.workers.kernels.cpu.library import best_library
+from paged_serve.workers.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_BYTES, TEMPORARY, BlockFiles
+from paged_serve.workers.tier.block_memory import HostBlocks
+from paged_serve.workers.tier.checksum import checksum
+from paged_serve.workers.tier.tier import Mover
+
+KEY_BYTES = 34
+BLOCKS, AREAS = 8, (640, 96, 96)
+BLOCK_BYTES = sum(AREAS)
+LIBRARIES = [pytest.param(None, id="blake2b")]
+if best_library() is not None:
+    LIBRARIES.append(pytest.param(best_library(), id="words"))
+
+
+class Cache:
+    """A small cache whose blocks' contents follow from their keys."""
+
+    def __init__(self, library):
+        self.areas = [torch.zeros((BLOCKS, nbytes), dtype=torch.uint8) for nbytes in AREAS]
+        self.mover = Mover(HostBlocks(self.areas), checksum(library))
+
+    def fill(self, block, key):
+        made = contents(key)
+        for area, part in zip(self.areas, made.split(AREAS), strict=True):
+            area[block] = part
+
+    def holds(self, block, key):
+        return torch.equal(torch.cat([area[block] for area in self.areas]), contents(key))
+
+
+def contents(key):
+    return torch.frombuffer(bytearray(random.Random(key).randbytes(BLOCK_BYTES)), dtype=torch.uint8)
+
+
+def opened(folder, max_blocks=1 << 20):
+    files = BlockFiles(folder, BLOCK_BYTES, max_blocks * (BLOCK_BYTES + HEADER_BYTES))
+    files.open()
+    return files, files.keys()
+
+
+def flip(path, rng):
+    raw = bytearray(path.read_bytes())
+    if raw:
+        raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+        path.write_bytes(raw)
+
+
+def damage(path, others, rng):
+    """One of the accidents that may happen to a file."""
+    match rng.randrange(7):
+        case 0:
+            flip(path, rng)
+        case 1:
+            os.truncate(path, rng.randrange(BLOCK_BYTES + HEADER_BYTES))
+        case 2:
+            path.write_bytes(path.read_bytes() + bytes(rng.randint(1, 5000)))
+        case 3:
+            path.write_bytes(rng.choice(others).read_bytes())  # another block's contents under its name
+        case 4:
+            path.unlink()
+        case 5:  # pages that were never written to the disk
+            raw = bytearray(path.read_bytes())
+            start = rng.randrange(len(raw)) if raw else 0
+            raw[start : start + 512] = bytes(len(raw[start : start + 512]))
+            path.write_bytes(raw)
+        case 6:
+            path.write_bytes(rng.randbytes(BLOCK_BYTES + HEADER_BYTES))
+
+
+def restore_many(folder, library, num_restores, rng):
+    """Store, damage, restart and restore; returns how many blocks were restored, and how many refused."""
+    cache, restored, refused = Cache(library), 0, 0
+    files, _ = opened(folder, max_blocks=60)
+    keys = [rng.randbytes(KEY_BYTES) for _ in range(40)]
+    while restored + refused < num_restores:
+        for key in keys:
+            if rng.random() < 0.3:
+                block = rng.randrange(BLOCKS)
+                cache.fill(block, key)
+                assert not files.make_room(1) or len(files) < 60
+                assert cache.mover.store(files, block, key)
+        paths = [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]
+        for path in paths:
+            if rng.random() < 0.1:
+                damage(path, paths, rng)
+        if rng.random() < 0.3:
+            files, known = opened(folder, max_blocks=60)
+            assert {key.hex() for key in known} == {path.name for path in folder.iterdir()}
+        for key in keys:
+            block = rng.randrange(BLOCKS)
+            for area in cache.areas:
+                area[block] = 7
+            if cache.mover.load(files, block, key):
+                assert cache.holds(block, key), "a block was restored to other bytes"
+                restored += 1
+            else:
+                assert all(bool((area[block] == 7).all()) for area in cache.areas), "a refused block was written"
+                refused += 1
+    return restored, refused
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_damaged_block_is_never_restored(library, tmp_path):
+    restored, refused = restore_many(tmp_path, library, 800, random.Random(1))
+    assert min(restored, refused) > 50
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(10))
+def test_ten_thousand_restores_have_no_wrong_block(seed, tmp_path):
+    restored, refused = restore_many(tmp_path, best_library(), 10_000, random.Random(seed))
+    assert min(restored, refused) > 1000
+
+
+def test_every_flipped_bit_is_detected(tmp_path):
+    cache, (files, _) = Cache(best_library()), opened(tmp_path)
+    key = bytes(range(KEY_BYTES))
+    cache.fill(0, key)
+    assert cache.mover.store(files, 0, key)
+    whole = (tmp_path / key.hex()).read_bytes()
+    sealed_end = FIELDS.size + CHECKSUM_BYTES  # zeros follow up to the block
+    for byte in [*range(sealed_end), *range(HEADER_BYTES, len(whole), 3)]:
+        raw = bytearray(whole)
+        raw[byte] ^= 1 << byte % 8
+        (tmp_path / key.hex()).write_bytes(raw)
+        assert not cache.mover.load(files, 0, key), f"a flipped bit in byte {byte} was not detected"
+
+
+def test_the_budget_evicts_what_was_used_least_recently(tmp_path):
+    cache, (files, _) = Cache(None), opened(tmp_path, max_blocks=3)
+    keys = [bytes([number]) * KEY_BYTES for number in range(4)]
+    for at, key in enumerate(keys[:3]):
+        cache.fill(0, key)
+        assert files.make_room(1) == []
+        assert cache.mover.store(files, 0, key)
+        os.utime(tmp_path / key.hex(), (at, at))
+    assert cache.mover.load(files, 0, keys[0])
+    assert files.make_room(1) == [keys[1]]
+    _, known = opened(tmp_path, max_blocks=3)
+    assert known == [keys[2], keys[0]], "the order of use is lost with the server"
+
+
+def test_a_folder_that_cannot_be_written_stops_storing_and_keeps_loading(tmp_path, caplog):
+    cache, (files, _) = Cache(None), opened(tmp_path)
+    key, other = b"k" * KEY_BYTES, b"o" * KEY_BYTES
+    cache.fill(0, key)
+    assert cache.mover.store(files, 0, key)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as with a full disk, writes are cut short, then fail
+        assert not cache.mover.store(files, 0, other)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not cache.mover.store(files, 0, other), "it stores again"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert cache.mover.load(files, 1, key)
+    assert cache.holds(1, key)
+    assert [path.name for path in tmp_path.iterdir()] == [key.hex()], "a temporary file was left"
+
+
+KILLED = """
+import os, sys, torch
+from pathlib import Path
+from paged_serve.workers.tier.block_files import BlockFiles
+from paged_serve.workers.tier.checksum import checksum
+files = BlockFiles(Path(sys.argv[1]), 4096, 1 << 30)
+files.open()
+block = torch.full((4096,), 5, dtype=torch.uint8)
+print("ready", flush=True)
+for number in range(1 << 30):
+    files.write(number.to_bytes(34, "little"), block, checksum(None))
+"""
+
+
+def test_a_process_that_is_killed_while_it_stores_leaves_only_whole_blocks(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    while sum(1 for _ in tmp_path.iterdir()) < 50:
+        assert child.poll() is None
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    files = BlockFiles(tmp_path, 4096, 1 << 30)
+    files.open()
+    known, block = files.keys(), torch.zeros(4096, dtype=torch.uint8)
+    for key in known:
+        assert files.read(key, block, checksum(None))
+        assert bool((block == 5).all())
