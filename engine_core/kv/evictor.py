@@ -64,8 +64,8 @@ class Evictor:
         tenant_of, by_tenant, tenants = self._tenant_of, self._by_tenant, set()
         for block in blocks:
             tenant = tenant_of.pop(block)
-            if block in (blocks := by_tenant[tenant]):
-                del blocks[block]
+            if block in (full := by_tenant[tenant]):
+                del full[block]
             else:
                 self._remove_partial(block, tenant)
             tenants.add(tenant)

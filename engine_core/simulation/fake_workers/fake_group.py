@@ -143,8 +143,8 @@ class FakeGroup:
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
         """No slot that the engine knows to be poisoned is in the prefix cache.
 
-        What is behind the tokens of a partial block is not: its readers overwrite it. A block behind a window enters the cache as soon as the step that writes it is sent, so this is checked only
-        while no step is in flight.
+        What is behind the tokens of a partial block is not: its readers overwrite it. A block behind a window enters
+        the cache as soon as the step that writes it is sent, so this is checked only while no step is in flight.
         """
         if self._plans and engine.kv_cache.groups.windows:
             return
@@ -152,7 +152,8 @@ class FakeGroup:
         for block, offset in self.worker.reported(applied_step):
             if (key := pool.hash_of(block)) is not None:
                 length = pool.tails.length_of(key)
-                assert length is not None and offset >= length, "a poisoned block is in the prefix cache"
+                assert length is not None, "a poisoned block is in the prefix cache"
+                assert offset >= length, "a poisoned slot is among a tail's tokens"
 
     def spoil(self, block: int, offset: int) -> None:
         self.worker.spoil(block, offset)

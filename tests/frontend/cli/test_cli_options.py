@@ -44,7 +44,6 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "server.client_keys": ("a", "b", "c"),
     "model.cache_dir": ("a", "b", "c"),
     "model.packed_weights_dir": ("a", "b", "c"),
-    "speculation.draft_model": ("a", "b", "c"),
     "cache.kv_cache_dtype": ("int8", "auto", "fp8"),
     "cache.block_size": (16, 32, 64),
     "cache.kv_cache_memory_bytes": (100_000, 200_000, 300_000),
