@@ -230,7 +230,8 @@ def test_partial_blocks_are_evicted_before_full_ones_the_oldest_first():
     for number, order in enumerate([1, 2, 3, 0]):
         pool.allocate(1)
         found = {each for each in range(4) if pool.block_of(b"tail %d" % each) >= 0}
-        assert order not in found and len(found) == 3 - number
+        assert order not in found
+        assert len(found) == 3 - number
         assert all(pool.find([b"full %d" % each]) for each in range(4))
     assert [pool.allocate(1) and pool.num_cached for _ in range(4)] == [3, 2, 1, 0]
 
