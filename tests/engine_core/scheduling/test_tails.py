@@ -113,6 +113,23 @@ def test_an_evicted_tail_is_not_found_and_the_last_block_suffices_without_it(dri
     assert driver.firsts[stream].num_cached_tokens == 0
 
 
+def test_a_tail_of_an_aborted_prompt_ends_with_its_state(drive):
+    driver = new_driver(drive, (STATE, 0), max_num_batched_tokens=22)
+    prompt = [1 + i % 97 for i in range(23)]
+    stream = driver.add(prompt, max_tokens=4)
+    driver.plan()
+    driver.execute()
+    driver.apply()
+    driver.plan()  # the last token of the prompt: the state that 22 tokens left is overwritten
+    driver.execute()
+    driver.abort(stream)
+    driver.run()
+    again = driver.add([*prompt, 5, 6], max_tokens=2)
+    driver.run()
+    assert driver.firsts[again].num_cached_tokens == 23
+    assert driver.tokens[again] == alone(drive, [*prompt, 5, 6], max_tokens=2)
+
+
 def test_new_workers_have_no_tails(drive):
     driver = new_driver(drive, (0,))
     driver.add(PROMPT, max_tokens=1)
