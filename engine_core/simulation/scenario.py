@@ -104,7 +104,7 @@ def capacity_tokens(scenario: Scenario) -> int:
     return max(n for n in lengths if blocks_of_alone(n, facts.kv_groups, size, chunk) <= facts.num_blocks)
 
 
-def draw_scenario(seed: int) -> Scenario:
+def draw_scenario(seed: int, *, may_have_tiers: bool = True) -> Scenario:
     """Small pools, small blocks and short contexts, so that shortages and faults coincide often."""
     rng = random.Random(seed)
     block_size = rng.choice((1, 2, 4, 8))
@@ -159,6 +159,8 @@ def draw_scenario(seed: int) -> Scenario:
         pooling=pooling,
     )
     scenario = with_speculation(scenario, random.Random(f"speculation of {seed}"))
+    if not may_have_tiers:
+        return scenario
     config, worker_death = with_tiers(scenario.config, scenario.worker_death, random.Random(f"tiers {seed}"))
     return replace(scenario, config=config, worker_death=worker_death)
 

@@ -1,5 +1,6 @@
 """Shared by all routes: the text side of the loaded model, the client, and admission."""
 
+import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,7 @@ from .idempotency.store import AnswerStore
 from .stored_responses.store import StoredResponses
 
 Result = TypeVar("Result")
+log = logging.getLogger(__name__)
 MAX_NAMES_SHOWN = 20  # in an error
 ROUTE_OF: dict[Task, str] = {
     "generate": "/v1/chat/completions",
@@ -271,7 +273,9 @@ class Service:
         try:
             return await self.off_loop(LONG, self.adapters.resolve, name) is not None
         except ConfigError as error:
-            raise HttpError(404, f"{error}.", "model") from error
+            log.warning("adapter refused name=%r reason=%s", name, error)
+            text = f"The adapter '{name:.100}' cannot be used; the server's log has the reason."
+            raise HttpError(404, text, "model") from error
 
     def _no_model(self, asked: str) -> HttpError:
         names = (*self.model_names, *self.adapters.all()) if self.adapters.may_exist else self.model_names

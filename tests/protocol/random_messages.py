@@ -9,6 +9,13 @@ from typing import Any
 from msgspec import inspect
 
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
+from paged_serve.protocol.messages.loading.kv_tiers import (
+    KEY_BYTES,
+    DropBlocks,
+    LoadBlocks,
+    StoreBlocks,
+    TierContents,
+)
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -87,6 +94,11 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
     elif cls is SchedulerOutput:
         values |= {"extended_tables": column(rng, rows), "extended_block_ids": column(rng, rows)}
         values |= {"copied_blocks": column(rng, 2 * k)}
+    elif cls in (StoreBlocks, LoadBlocks, DropBlocks):
+        values |= {"keys": rng.randbytes(rows * KEY_BYTES)}
+        values |= {} if cls is DropBlocks else {"block_ids": column(rng, rows)}
+    elif cls is TierContents:
+        values |= {name: rng.randbytes(count * KEY_BYTES) for name, count in (("added", rows), ("removed", k))}
     elif cls is KVGroup:
         kinds = {"window": 0, "attention_chunk": 0, "is_state": False}
         kinds.pop(rng.choice(tuple(kinds)))

@@ -51,6 +51,8 @@ PUBLIC = {
     ("GET", "/v1/streams/{id}"),
     ("HEAD", "/v1/streams/{id}"),
     ("DELETE", "/v1/streams/{id}"),
+    ("POST", "/v1/load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{model}"),
     ("POST", "/tokenize"),

@@ -29,7 +29,7 @@ class World:
     def __init__(self, seed: int, core_poison: int = 0):
         """`core_poison`: requests whose seed is a multiple of it crash cores; 0: none does."""
         self.rng = random.Random(f"world {seed}")
-        self.scenario: Scenario = draw_scenario(seed)
+        self.scenario: Scenario = draw_scenario(seed, may_have_tiers=False)  # the host's workers have none
         self.now = 100.0
         self.counts = dict.fromkeys((*FAULTS, *COUNTED, "core dies of a request"), 0)
         self._fault_rate = self.rng.choice((0.002, 0.01, 0.03))

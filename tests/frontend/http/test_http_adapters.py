@@ -161,7 +161,7 @@ def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, monkeypatch):
     assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": "unknown"}).status_code == 404
     bad = server.ask("POST", "/v1/completions", {"prompt": "a", "model": "acme:/none"})
     assert bad.status_code == 404
-    assert "/none/adapter_config.json" in bad.json()["error"]["message"]
+    assert "/none/" not in bad.text
     sys.modules.pop("acme_serve.adapters", None)
 
 
