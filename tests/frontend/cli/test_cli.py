@@ -84,6 +84,7 @@ def test_serve_help_groups_every_option():
         "Model:",
         "Memory:",
         "KV events:",
+        "KV tiers:",
         "Scheduling:",
         "Speculation:",
         "Devices:",
