@@ -21,7 +21,9 @@ def num_prompt_tokens(server: Server) -> float:
     return next(float(line.split()[-1]) for line in lines if line.startswith("paged:prompt_tokens_total"))
 
 
-@pytest.mark.parametrize("module", ["paged_serve.workers.process", "paged_serve.engine_core.process"])
+@pytest.mark.parametrize(
+    "module", [pytest.param("paged_serve.workers.process", marks=pytest.mark.nightly), "paged_serve.engine_core.process"]
+)
 def test_a_beam_search_over_http_survives_the_death_of_a_process_byte_for_byte(module):
     with serving() as server, ThreadPoolExecutor(1) as pool:
         status, undisturbed = server.post("/v1/completions", SEARCH)
@@ -59,6 +61,7 @@ class Bar:
     def close(self) -> None: ...
 
 
+@pytest.mark.nightly
 def test_best_of_with_llm_survives_the_death_of_a_worker_byte_for_byte():
     several = SamplingParams(n=2, best_of=5, temperature=1.0, seed=3, max_tokens=700, ignore_eos=True)
     short = SamplingParams(n=1, best_of=2, temperature=1.0, seed=4, max_tokens=4)

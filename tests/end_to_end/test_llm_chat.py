@@ -109,7 +109,7 @@ def test_beams_are_the_best_of_all_candidates(llm):
             assert beam.text.startswith(prompt)
     [greedy] = llm.beam_search("The sea", BeamSearchParams(beam_width=1, max_tokens=5, length_penalty=0.5))
     assert found[1].sequences[0].score(0.5) >= greedy.sequences[0].score(0.5)
-    with pytest.raises(InvalidRequest, match="the limit is 10, half of max_logprobs=20"):
+    with pytest.raises(InvalidRequest, match="the limit of a beam search is 10, half of max_logprobs=20"):
         llm.beam_search("x", BeamSearchParams(beam_width=11, max_tokens=1))
 
 
