@@ -22,7 +22,8 @@ def num_prompt_tokens(server: Server) -> float:
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param("paged_serve.workers.process", marks=pytest.mark.nightly), "paged_serve.engine_core.process"]
+    "module",
+    [pytest.param("paged_serve.workers.process", marks=pytest.mark.nightly), "paged_serve.engine_core.process"],
 )
 def test_a_beam_search_over_http_survives_the_death_of_a_process_byte_for_byte(module):
     with serving() as server, ThreadPoolExecutor(1) as pool:
