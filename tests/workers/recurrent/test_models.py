@@ -74,16 +74,18 @@ def test_previous_contents_of_a_block_change_no_bit(model, alone):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("variant", ["qwen3-next", "jamba", pytest.param("nemotron-h", marks=pytest.mark.nightly)])
-def test_half_precision_is_about_as_accurate_as_in_transformers_at_most_tokens(variant, dtype, tmp_path, make_pool):
-    """By the median: a token for which rounding changes the experts has a large error."""
+def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(variant, dtype, tmp_path, make_pool):
+    """By the median: a token for which rounding changes the experts has a large error, so may one prompt."""
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")
-    prompt = random_tokens(120)
-    exact = reference_logits(reference(variant, tmp_path, dtype), prompt)
-    theirs = reference_logits(transformers_model(tmp_path, dtype), prompt)
+    prompts = [random_tokens(120, seed) for seed in range(4)]
+    exact_model = reference(variant, tmp_path, dtype)
+    exact = torch.cat([reference_logits(exact_model, prompt) for prompt in prompts])
+    half_model = transformers_model(tmp_path, dtype)
+    theirs = torch.cat([reference_logits(half_model, prompt) for prompt in prompts])
     loop = PagedLoop(ours(tmp_path, pool=pool))
-    found = loop.prefill(loop.row(prompt))
-    assert (found - exact).square().mean(1).median() < 1.2 * (theirs - exact).square().mean(1).median()
+    found = torch.cat([loop.prefill(loop.row(prompt)) for prompt in prompts])
+    assert (found - exact).square().mean(1).median() < (theirs - exact).square().mean(1).median()
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
