@@ -91,9 +91,6 @@ class TierIndex:
         for key in keys:
             self._ranks.pop(key, None)
 
-    def is_dropped(self, key: bytes) -> bool:
-        return key in self.dropped
-
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
@@ -175,7 +172,7 @@ class KVTiers:
         if transfer.waits_for:
             return None
         del self.transfers[message.transfer]
-        transfer.failed.update(i for i, key in enumerate(transfer.keys) if self.index.is_dropped(key))
+        transfer.failed.update(i for i, key in enumerate(transfer.keys) if key in self.index.dropped)
         if transfer.sequence is not None:
             num_bytes = self.bytes_per_block * (len(transfer.blocks) - len(transfer.failed))
             self.speed.loaded(num_bytes, now - transfer.sent_s)
