@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[2]
 CAUGHT = 10
 ROOMS = ("protocol", "engine_core", "frontend")
 # 134: a value that is not finite is behind a window before it is detected; 510: a chunk is withdrawn from its plan;
-# 1138: a sequence with states ends while a later token is computed
-SEEDS = (*range(80), 134, 510, 1138)
+# 1138: a sequence with states ends while a later token is computed; 2651: tails that differ in their first token;
+# 2777: a copy of a copy in one step; 10119: siblings start after their leader's next chunk
+SEEDS = (*range(80), 134, 510, 1138, 2651, 2777, 10119)
 WORLDS, DEADLY_WORLDS, LINKS = range(25), range(30), range(10)
 CHECK_FLAG = "--in-copy"
 
