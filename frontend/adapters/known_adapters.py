@@ -104,7 +104,7 @@ class KnownAdapters:
             if name in self._configured:
                 self._changes.adapters[name] = None
             else:
-                del self._changes.adapters[name]
+                self._changes.adapters.pop(name, None)
             self._write()
         return True
 

@@ -154,7 +154,7 @@ def test_all_frontends_know_what_one_has_loaded_and_unloaded(model, tmp_path, sq
 
 def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, monkeypatch):
     monkeypatch.syspath_prepend(PACKAGE)
-    server = Server(model, plugins=("acme",))
+    server = Server(model, plugins=("acme",), lora=LoraConfig(allow_loading=True))
     name = f"acme:{sql}"
     assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": name}).status_code == 200
     assert server.engine.adapters[0].path == sql
@@ -162,6 +162,8 @@ def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, monkeypatch):
     bad = server.ask("POST", "/v1/completions", {"prompt": "a", "model": "acme:/none"})
     assert bad.status_code == 404
     assert "/none/" not in bad.text
+    assert server.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name}).status_code == 200
+    assert len(server.ask("GET", "/v1/models").json()["data"]) == 1
     sys.modules.pop("acme_serve.adapters", None)
 
 
