@@ -194,7 +194,7 @@ class Rank:
         precision = str(model.dtype), str(kv_dtype), arithmetic(model, group.size, self._pool)
         facts = (repr(layout), *precision, group.size, group.rank)
         library = None if self._pool is None else self._pool.library
-        return open_tier(self._config, folder, facts, cache, self._num_blocks, group.rank, library, self._cpus)
+        return open_tier(self._config, folder, facts, cache, group.rank, library, self._cpus)
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler

@@ -27,36 +27,11 @@ class BlockMemory(Protocol):
         ...
 
 
-def areas_of(cache: KVCache, num_blocks: int) -> list[Tensor]:
-    """The cache as tensors [num_blocks, bytes] uint8, whose rows together are all bytes of a block.
-
-    Layers of different groups share tensors, so each block has the same bytes, whatever its group.
-    """
-    scales = [tensor for pair in cache.scales for tensor in pair]
-    families = [[*cache.keys, *cache.values], scales]
-    if cache.groups.places and not cache.groups.layers_per_group:
-        states = zip(cache.states, cache.groups.places, strict=True)
-        return [next(_rows(state, num_blocks, -place.offset, 1) for state, place in states if place is not None)]
-    areas: list[Tensor] = []
-    for family in families:
-        first_of = {tensor.data_ptr(): tensor for tensor in family if tensor.numel()}
-        if cache.groups.places and first_of:  # the areas of a block are adjacent
-            first_of = dict([min(first_of.items())])
-        areas += [_rows(tensor, num_blocks, 0, cache.groups.unit) for tensor in first_of.values()]
-    return areas
-
-
-def _rows(tensor: Tensor, num_blocks: int, offset: int, unit: int) -> Tensor:
-    """`unit` rows of `tensor` a block, from `offset` bytes after its start on."""
-    raw = tensor.view(torch.uint8)
-    nbytes = raw.stride(0) * unit
-    return raw.as_strided((num_blocks, nbytes), (nbytes, 1), raw.storage_offset() + offset)
-
-
 class HostBlocks:
     """Blocks in the memory of the host."""
 
     def __init__(self, areas: Sequence[Tensor]):
+        """`areas`: uint8 [num_blocks, bytes], whose rows together are all bytes of a block."""
         self._areas = [(area.data_ptr(), area.shape[1]) for area in areas]
         self._memory = areas  # kept alive
         self.staging = torch.empty(sum(nbytes for _, nbytes in self._areas), dtype=torch.uint8)
@@ -96,6 +71,6 @@ class DeviceBlocks:
         self._stream.synchronize()
 
 
-def block_memory(cache: KVCache, num_blocks: int) -> BlockMemory:
-    areas = areas_of(cache, num_blocks)
+def block_memory(cache: KVCache) -> BlockMemory:
+    areas = [each.view(torch.uint8) for each in cache.blocks]
     return DeviceBlocks(areas) if areas[0].is_cuda else HostBlocks(areas)

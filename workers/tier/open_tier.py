@@ -10,7 +10,7 @@ from paged_serve.protocol.messages.config import Config
 from ..checkpoint.weight_files import weight_files
 from ..kernels.cpu.library import Library
 from ..kv.kv_cache import KVCache
-from .block_memory import areas_of, block_memory
+from .block_memory import block_memory
 from .checksum import checksum
 from .identity import folder_of
 from .tier import Mover, Tier
@@ -21,7 +21,6 @@ def open_tier(
     model: Path,
     facts: tuple[object, ...],
     cache: KVCache,
-    num_blocks: int,
     rank: int,
     library: Library | None,
     cpus: Sequence[int],
@@ -30,13 +29,13 @@ def open_tier(
 
     Raises ConfigError on a device of a plugin.
     """
-    device = areas_of(cache, num_blocks)[0].device.type
+    device = cache.blocks[0].device.type
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"kv_tier.dir={config.kv_tier.dir} needs a CPU or CUDA device, not {device}; leave it out")
     root = Path(config.kv_tier.dir)
     folder = partial(folder_of, root, config, model, weight_files(model), facts)
 
     def new_mover() -> Mover:
-        return Mover(block_memory(cache, num_blocks), checksum(library))
+        return Mover(block_memory(cache), checksum(library))
 
     return Tier(rank, folder, new_mover, config.kv_tier.max_bytes, cpus)

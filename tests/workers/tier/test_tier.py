@@ -39,7 +39,7 @@ class TieredProcess(OneProcess):
         super().__init__(model, config, num_blocks, LENGTH)
         library = None if model.backend is None else getattr(getattr(model.backend, "pool", None), "library", None)
         facts = (repr(self.groups), str(model.dtype), str(self.cache_dtype))
-        self.tier = open_tier(config, folder, facts, self._cache, self.num_blocks, 0, library, ())
+        self.tier = open_tier(config, folder, facts, self._cache, 0, library, ())
 
     def new_cache(self, model, group):
         if self.cache_dtype is None:
