@@ -37,7 +37,6 @@ VARIANTS = {
     "granite4-dense": torch.bfloat16,
     "bamba": torch.bfloat16,
     "nemotron-h": torch.bfloat16,  # layers of one part
-    "nemotron-h-dense": torch.bfloat16,
 }
 IN_CI = ("mamba2",)
 GRAPHS = ("mamba", "falcon-mamba", "jamba", "lfm2-moe", "granite4", "qwen3-next", "nemotron-h")

@@ -110,6 +110,12 @@ def both_parts(_: HFConfig) -> tuple[Part, ...]:
     return ()
 
 
+def lone_mixers(config: HFConfig) -> tuple[Part, ...]:
+    """No layer has a feed-forward."""
+    mixer: Part = "mixer"
+    return (mixer,) * config.num_hidden_layers
+
+
 def no_latent(_: HFConfig) -> Latent | None:
     return None
 

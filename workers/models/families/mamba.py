@@ -6,7 +6,7 @@ from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ..names.recurrent_names import Mamba1Names
 from ..names.weight_names import WeightNames
-from .family import Family, need, no_ropes, renamed
+from .family import Family, lone_mixers, need, no_ropes, renamed
 from .mamba1_layers import mamba1_layer
 
 MIXER = "backbone.layers.{}.mixer."
@@ -60,5 +60,6 @@ MAMBA = Family(
     layer_types=(),
     config=config,
     recurrent=recurrent,
+    lone_parts=lone_mixers,
     usual_max_len=8192,
 )

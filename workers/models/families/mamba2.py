@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from ...checkpoint.geometry import Part
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ..names.recurrent_names import Mamba2Names
 from ..names.weight_names import WeightNames
-from .family import Family, need, no_ropes, renamed
+from .family import Family, lone_mixers, need, no_ropes, renamed
 from .mamba2_layers import mamba2_layer, time_steps
 
 MIXER = "backbone.layers.{}.mixer."
@@ -58,11 +57,6 @@ def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
     return (mamba2_layer(config),) * config.num_hidden_layers
 
 
-def lone_parts(config: HFConfig) -> tuple[Part, ...]:
-    mixer: Part = "mixer"
-    return (mixer,) * config.num_hidden_layers
-
-
 MAMBA2 = Family(
     name="mamba2",
     architectures=("Mamba2ForCausalLM",),
@@ -71,6 +65,6 @@ MAMBA2 = Family(
     layer_types=(),
     config=config,
     recurrent=recurrent,
-    lone_parts=lone_parts,
+    lone_parts=lone_mixers,
     usual_max_len=8192,
 )
