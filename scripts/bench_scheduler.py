@@ -23,7 +23,7 @@ from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.engine_core.kv.block_pool import BlockPool
 from paged_serve.protocol.block_hash import chain_blocks, chain_root
-from paged_serve.protocol.messages.config import Config, SchedulerConfig
+from paged_serve.protocol.messages.config import Config, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, OutputsReceived
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -40,7 +40,7 @@ class Bench:
 
     def __init__(self, num_rows: int, num_clients: int = 1):
         scheduler = SchedulerConfig(max_num_seqs=num_rows, max_num_batched_tokens=8192, max_num_queued_requests=1 << 20)
-        config = Config(scheduler=scheduler)
+        config = Config(scheduler=scheduler, speculation=SpeculationConfig("off"))
         self.engine = EngineCore(config, ModelFacts(200_000, BLOCK_SIZE, 8192, 50_000, frozenset({0})))
         self.clients = [b"client:%d" % index for index in range(num_clients)]
         self.num_requests = 0

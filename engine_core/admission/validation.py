@@ -39,6 +39,7 @@ class ModelFacts:
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
     pooling: PoolingFacts = field(default_factory=PoolingFacts)
     kv_bytes_per_block: int = 0  # of one rank
+    device: str = "cpu"  # as in WorkerReady
 
 
 def fitting_model_len(
@@ -58,9 +59,9 @@ def fitting_model_len(
     return min(max_model_len, capacity)
 
 
-def num_drafts_of(config: Config) -> int:
+def num_drafts_of(config: Config, device: str) -> int:
     """The most drafts of a row in one step; 0 without speculation."""
-    return 0 if config.speculation.method == "off" else config.speculation.num_drafts
+    return config.speculation.num_drafts if config.speculation.is_on(device) else 0
 
 
 @dataclass(frozen=True, slots=True)

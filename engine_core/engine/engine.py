@@ -55,7 +55,7 @@ class EngineCore:
         is_causal = not facts.pooling.is_bidirectional
         events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
         self.kv_cache = KVCache(facts.num_blocks, groups, config.cache.enable_prefix_caching and is_causal, events)
-        drafts, loras = num_drafts_of(config), config.lora.max_loras
+        drafts, loras = num_drafts_of(config, facts.device), config.lora.max_loras
         self.scheduler = Scheduler(
             self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=drafts, max_loras=loras
         )

@@ -164,6 +164,7 @@ class EngineProcess:
                 facts.kv_groups,
                 PoolingFacts.of(facts),
                 max(ready.kv_bytes_per_block for ready in self._link.group.loaded.values()),
+                facts.device,
             ),
             self._child.epoch,
         )

@@ -54,7 +54,7 @@ class Speculation:
             else:
                 joining.append(sequence)
         wanted = [0] * len(self.rows)
-        if may_draft:
+        if may_draft and self.rows:
             histories = [sequence.draft_history for sequence in self.rows]
             wanted = self.policy.wanted(histories, num_rows - len(self.rows))
         self._wanted = dict(zip(self.rows, wanted, strict=True))

@@ -8,7 +8,7 @@ import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.messages.config import Config, SchedulerConfig
+from paged_serve.protocol.messages.config import Config, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -93,6 +93,7 @@ class Overload:
                 max_num_batched_tokens=1024,
                 max_num_queued_requests=self.max_num_queued_requests,
             ),
+            speculation=SpeculationConfig("off"),
         )
         self._rng = random.Random(self.seed)
         self.engine = EngineCore(

@@ -169,7 +169,7 @@ def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:
     """Half of the scenarios speculate."""
     num_drafts = rng.choice((0, 0, 0, 1, 4, 8))
     if not num_drafts:
-        return scenario
+        return replace(scenario, config=replace_struct(scenario.config, speculation=SpeculationConfig("off")))
     return replace(
         scenario,
         config=replace_struct(scenario.config, speculation=SpeculationConfig("ngram", num_drafts)),

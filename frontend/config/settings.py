@@ -191,7 +191,7 @@ SETTINGS = (
         "speculation.method",
         ("--speculative",),
         "Compute several tokens of a row in one step, after drafts from here: the same bytes, sooner, with any model. "
-        "auto: suffix; draft:FOLDER: draft, and its --draft-model.",
+        "auto: suffix on the CPU, off elsewhere; draft:FOLDER: draft, and its --draft-model.",
     ),
     Setting(
         "Speculation",

@@ -98,11 +98,15 @@ class SpeculationConfig(_Layer, frozen=True):
     """Several tokens of a row in one step, by verified drafts. Outputs are the same bytes with any settings."""
 
     # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens; suffix:
-    # also earlier answers; auto: like suffix; draft: a smaller model
-    method: Literal["off", "ngram", "suffix", "draft", "auto"] = "off"
+    # also earlier answers; auto: suffix on the CPU, off on other devices; draft: a smaller model
+    method: Literal["off", "ngram", "suffix", "draft", "auto"] = "auto"
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
     history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
     draft_model: Text = ""  # the folder of the smaller model, which has the same vocabulary
+
+    def is_on(self, device: str) -> bool:
+        """Whether rows speculate on `device`, as WorkerReady names it."""
+        return device == "cpu" if self.method == "auto" else self.method != "off"
 
 
 class KVTierConfig(_Layer, frozen=True):

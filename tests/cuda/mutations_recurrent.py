@@ -31,7 +31,7 @@ MUTATIONS = [
     (ROWS, "start = kv_len - (end - first);", "start = 0;", "every chunk is the first"),
     (ROWS, "if (kv_len == 0) end = first;", "", "rows that pad a batch have a token"),
     (ROWS, "return start + token - first;", "return start;", "every token has the first one's position"),
-    (ROWS, "token + 1 == end || ", "", "the state of an unfinished block is not kept"),
+    (ROWS, "token + 1 == stored_end || ", "", "the state of an unfinished block is not kept"),
     (ROWS, " || (position(token) + 1) % rows.block_size == 0", "", "the states of full blocks are not kept"),
     (ROWS, "(position(token) + 1) % rows", "position(token) % rows", "the states of full blocks, one token late"),
     (ROWS, "int64_t(row) * rows.table_stride + ", "", "the first row's blocks for all"),

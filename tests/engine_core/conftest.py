@@ -62,7 +62,7 @@ class Driver:
             cache=CacheConfig(enable_prefix_caching=prefix_caching),
             kv_events=KVEventsConfig(kv_events),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
-            speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else SpeculationConfig(),
+            speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else SpeculationConfig("off"),
             lora=LoraConfig(max_loras),
         )
         pooling = PoolingFacts() if pooling is None else pooling

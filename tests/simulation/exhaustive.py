@@ -19,7 +19,7 @@ from paged_serve.engine_core.scheduling.scheduled_step import ScheduledStep
 from paged_serve.engine_core.simulation.client import SimulatedClient
 from paged_serve.engine_core.simulation.fake_workers.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.scenario import Scenario
-from paged_serve.protocol.messages.config import Config, SchedulerConfig
+from paged_serve.protocol.messages.config import Config, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
@@ -61,7 +61,7 @@ class Scope:
             max_num_batched_tokens=self.max_num_batched_tokens,
             pipeline_depth=self.pipeline_depth,
         )
-        config = Config(scheduler=scheduler)
+        config = Config(scheduler=scheduler, speculation=SpeculationConfig("off"))
         groups = tuple(each if isinstance(each, KVGroup) else KVGroup(each) for each in self.windows)
         facts = ModelFacts(self.num_blocks, self.block_size, self.max_model_len, 50, frozenset(), kv_groups=groups)
         return Scenario(0, config, facts, 1, len(self.requests), 256, 1.0, 0, 0, 0, 0, 0, (("", 1.0),), 0, None)

@@ -96,12 +96,12 @@ def expert_rows_bytes(geometry: Geometry, max_num_batched_tokens: int) -> int:
     )
 
 
-def draft_inputs_bytes(config: Config, geometry: Geometry, tp_size: int) -> int:
+def draft_inputs_bytes(config: Config, device: str, geometry: Geometry, tp_size: int) -> int:
     """Bytes of one rank's copies of what recurrent layers read at drafts, in the step with the most drafts.
 
     Copies grow to powers of two tokens.
     """
-    if config.speculation.method == "off":
+    if not config.speculation.is_on(device):
         return 0
     of_rows = config.scheduler.max_num_seqs * (1 + config.speculation.num_drafts)
     tokens = min(config.scheduler.max_num_batched_tokens, of_rows)

@@ -135,7 +135,7 @@ class Rank:
             vocab_size=geometry.vocab_size,
             eos_token_ids=geometry.eos_token_ids,
             dtype=str(self._model.dtype).removeprefix("torch."),
-            device=self._config.model.platform or self._model.device,
+            device=self._device,
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
             arithmetic=arithmetic(self._model, size, self._pool),
@@ -148,13 +148,18 @@ class Rank:
             matryoshka_dimensions=pooling.spec.matryoshka_dimensions,
         )
 
+    @property
+    def _device(self) -> str:
+        """As in WorkerReady."""
+        return self._config.model.platform or self._model.device
+
     def _budget(self) -> int:
         """Bytes for the KV cache if the configuration does not set them; 0 if it does."""
         if self._config.cache.kv_cache_memory_bytes is not None:
             return 0
         if self._platform is not None:
             return self._platform.free_bytes(self._group.rank)
-        drafts = draft_inputs_bytes(self._config, self._model.geometry, self._group.size)
+        drafts = draft_inputs_bytes(self._config, self._device, self._model.geometry, self._group.size)
         if self._model.device == "cuda":
             from ..runner.cuda_memory import cuda_budget
 
@@ -201,7 +206,7 @@ class Rank:
         names = self._config.model.plugins
         processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
         of_model = None if self._draft_model is None else self._draft_model.drafter(scheduler)
-        of_sampling = self._grammars, processors, drafter_of(self._config.speculation, of_model)
+        of_sampling = self._grammars, processors, drafter_of(self._config.speculation, self._device, of_model)
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps
 

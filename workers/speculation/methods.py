@@ -9,10 +9,12 @@ from .ngram import NgramDrafter
 from .suffix import SuffixDrafter
 
 
-def drafter_of(config: SpeculationConfig, of_model: Drafter | None = None) -> Drafter | None:
+def drafter_of(config: SpeculationConfig, device: str, of_model: Drafter | None = None) -> Drafter | None:
     """The drafter of the configured method; None: there are no drafts. `of_model` uses the draft model, on rank 0."""
     match config.method:
         case "off":
+            return None
+        case "auto" if not config.is_on(device):
             return None
         case "ngram":
             return NgramDrafter()

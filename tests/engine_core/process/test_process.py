@@ -15,7 +15,7 @@ from paged_serve.engine_core.simulation.client import output_alone
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.messages import control
-from paged_serve.protocol.messages.config import CacheConfig, Config, ParallelConfig, SchedulerConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, ParallelConfig, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import (
     CandidatesWithheld,
     CoreFailure,
@@ -45,6 +45,7 @@ def config(**parallel):
         cache=CacheConfig(block_size=16),
         scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64),
         parallel=ParallelConfig(**parallel),
+        speculation=SpeculationConfig("off"),  # FakeRank verifies nothing
     )
 
 

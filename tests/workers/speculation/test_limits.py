@@ -17,6 +17,7 @@ from paged_serve.workers.process.rank import DEMO_MODEL
 from paged_serve.workers.speculation.methods import drafter_of
 from paged_serve.workers.speculation.ngram import NgramDrafter
 from paged_serve.workers.speculation.rounds import Rounds
+from paged_serve.workers.speculation.suffix import SuffixDrafter
 
 from ..tiny_model import write_tiny_model
 from .direct import MAX_LEN, Fixed, Row, counts
@@ -146,5 +147,7 @@ def test_a_planted_round_with_the_mask_of_the_last_is_detected(demo, monkeypatch
 
 
 def test_the_configuration_names_the_drafter():
-    assert drafter_of(SpeculationConfig()) is None
-    assert isinstance(drafter_of(SpeculationConfig(method="ngram")), NgramDrafter)
+    assert drafter_of(SpeculationConfig("off"), "cpu") is None
+    assert isinstance(drafter_of(SpeculationConfig("ngram"), "cuda"), NgramDrafter)
+    assert isinstance(drafter_of(SpeculationConfig(), "cpu"), SuffixDrafter)
+    assert drafter_of(SpeculationConfig(), "cuda") is None
