@@ -2,9 +2,9 @@
 
     python scripts/bench_kv_tier.py [--folder FOLDER] [--blocks 256]
 
-Regime: blocks of qwen3-0.6b in bfloat16 (56 areas of 32 KB), files in the page cache: a load is one read, a checksum
-of each megabyte while it is in the cache of the core, and a copy to the areas of the block, so at most half the rate of
-copying memory. Median of the repetitions, and the spread between the first and third quartile.
+Regime: blocks of qwen3-0.6b in bfloat16 (56 areas of 32 KB), files in the page cache: a load is a read into the areas
+of the block, 64 KB at a time, and a checksum while they are in the cache of the core, so at most the rate of copying
+memory; a store also creates a file. Median of the repetitions, and the spread between the first and third quartile.
 """
 
 import argparse

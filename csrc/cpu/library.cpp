@@ -109,6 +109,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(UnpackCodesParams)
   SIZE_OF(QuantizeWeightsParams)
   SIZE_OF(ReadFileParams)
+  SIZE_OF(ReadPartsParams)
   SIZE_OF(ProgramParams)
 #undef SIZE_OF
   return -1;

@@ -343,8 +343,8 @@ MUTATIONS = [
     (TIERS, "            pool.share(blocks)\n", "", "a block that is being stored has no owner"),
     (
         TIERS,
-        "if pool.hash_of(block) == key and self",
-        "if self",
+        "if pool.hash_of(block) == key and key",
+        "if key",
         "a block is stored under the hash of its contents before",
     ),
     (TIERS, "        transfer.failed.update(unpack_ids(message.failed))\n", "", "a torn block is published"),

@@ -16,10 +16,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
-from torch import Tensor
-
 from paged_serve.protocol.messages.loading.kv_tiers import KEY_BYTES, MAX_KEYS
 
+from .block_memory import Parts
 from .checksum import Checksum
 
 log = logging.getLogger(__name__)
@@ -29,6 +28,7 @@ FIELDS = struct.Struct(f"<8sIQ{KEY_BYTES}s10x")  # magic, version, bytes of the 
 HEADER_BYTES = 128
 CHECKSUM_BYTES = 16
 TEMPORARY = ".writing-"
+MAX_PIECES = 1024  # of memory in one call; Linux allows no more
 ABANDONED_S = 3600.0  # a temporary file that is older belongs to a process that was killed
 
 
@@ -93,8 +93,8 @@ class BlockFiles:
             self._unlink(self._path(key))
         return gone
 
-    def write(self, key: bytes, block: Tensor, checksum: Checksum) -> bool:
-        """Store uint8 `block`, for which there is room. Returns False, and stops storing, if it cannot be written."""
+    def write(self, key: bytes, block: Parts, checksum: Checksum) -> bool:
+        """Store `block`, for which there is room. Returns False, and stops storing, if it cannot be written."""
         if self.is_full or not self._most:
             return False
         fields = self._fields(key)
@@ -102,7 +102,7 @@ class BlockFiles:
         self._num_written += 1
         temporary = self.folder / f"{TEMPORARY}{os.getpid()}-{id(self)}-{self._num_written}"
         try:
-            _write(temporary, [header, memoryview(block.numpy().data)])
+            _write(temporary, [memoryview(header), *block.views()])
             temporary.rename(self._path(key))
         except OSError as error:
             self.is_full = True
@@ -116,8 +116,8 @@ class BlockFiles:
             self._known.move_to_end(key)
         return True
 
-    def read(self, key: bytes, block: Tensor, checksum: Checksum) -> bool:
-        """Fill uint8 `block`. False: there is no such file, or it is damaged and was removed."""
+    def read(self, key: bytes, block: Parts, checksum: Checksum) -> bool:
+        """Fill `block`. False: there is no such file, or it is damaged and was removed; what `block` has is unknown."""
         path, fields = self._path(key), self._fields(key)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -178,15 +178,16 @@ def _key_of(name: str) -> bytes:
         return b""
 
 
-def _write(path: Path, parts: list[bytes | memoryview]) -> None:
+def _write(path: Path, rest: list[memoryview]) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        rest = [memoryview(part).cast("B") for part in parts]
-        while rest:
-            written = os.writev(file, rest)
-            while rest and written >= len(rest[0]):
-                written -= len(rest.pop(0))
-            if rest:
-                rest[0] = rest[0][written:]
+        start = 0  # of what is not written yet
+        while start < len(rest):
+            written = os.writev(file, rest[start : start + MAX_PIECES])
+            while start < len(rest) and written >= len(rest[start]):
+                written -= len(rest[start])
+                start += 1
+            if written:
+                rest[start] = rest[start][written:]
     finally:
         os.close(file)

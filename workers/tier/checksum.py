@@ -4,10 +4,9 @@ import hashlib
 import os
 from typing import Protocol
 
-from torch import Tensor
-
-from ..kernels.cpu.checked_file import checksum_of, checksum_of_file, read_into
+from ..kernels.cpu.checked_file import IN_MEMORY, checksum_of_file, read_parts
 from ..kernels.cpu.library import Library, Pool
+from .block_memory import Parts
 
 READ_BYTES = 1 << 20
 
@@ -17,30 +16,30 @@ class Checksum(Protocol):
 
     name: str
 
-    def of(self, memory: Tensor) -> bytes:
-        """The checksum of uint8 `memory`."""
+    def of(self, parts: Parts) -> bytes:
+        """The checksum of what is in memory."""
         ...
 
-    def read(self, memory: Tensor, file: int, offset: int) -> bytes:
-        """Fill `memory` from the file; returns its checksum. Raises OSError if the file is short."""
+    def read(self, parts: Parts, file: int, offset: int) -> bytes:
+        """Fill the memory from the file; returns its checksum. Raises OSError if the file is short."""
         ...
 
     def of_file(self, file: int) -> bytes: ...
 
 
 class KernelChecksum:
-    """That of csrc/cpu/weights/read_file.cpp. Used by one thread."""
+    """That of csrc/cpu/weights/checksum.h. Used by one thread."""
 
     name = "words"
 
     def __init__(self, library: Library):
         self._pool = Pool(library, [-1])  # the calling thread, which it does not pin
 
-    def of(self, memory: Tensor) -> bytes:
-        return bytes.fromhex(checksum_of(self._pool, memory))
+    def of(self, parts: Parts) -> bytes:
+        return read_parts(self._pool, parts.addresses, parts.nbytes, IN_MEMORY, 0)
 
-    def read(self, memory: Tensor, file: int, offset: int) -> bytes:
-        return bytes.fromhex(read_into(self._pool, memory, file, offset))
+    def read(self, parts: Parts, file: int, offset: int) -> bytes:
+        return read_parts(self._pool, parts.addresses, parts.nbytes, file, offset)
 
     def of_file(self, file: int) -> bytes:
         return bytes.fromhex(checksum_of_file(self._pool, file, os.fstat(file).st_size))
@@ -51,16 +50,21 @@ class HashChecksum:
 
     name = "blake2b"
 
-    def of(self, memory: Tensor) -> bytes:
-        return hashlib.blake2b(memory.numpy().data, digest_size=16).digest()
+    def of(self, parts: Parts) -> bytes:
+        found = hashlib.blake2b(digest_size=16)
+        for view in parts.views():
+            found.update(view)
+        return found.digest()
 
-    def read(self, memory: Tensor, file: int, offset: int) -> bytes:
-        view, done = memoryview(memory.numpy().data), 0
-        while done < len(view):
-            if not (count := os.preadv(file, [view[done:]], offset + done)):
-                raise OSError(f"the file ends after {offset + done} bytes")
-            done += count
-        return self.of(memory)
+    def read(self, parts: Parts, file: int, offset: int) -> bytes:
+        for view in parts.views():
+            done = 0
+            while done < len(view):
+                if not (count := os.preadv(file, [view[done:]], offset)):
+                    raise OSError(f"the file ends after {offset} bytes")
+                done += count
+                offset += count
+        return self.of(parts)
 
     def of_file(self, file: int) -> bytes:
         found, at = hashlib.blake2b(digest_size=16), 0

@@ -48,11 +48,13 @@ class Mover:
 
     def store(self, files: BlockFiles, block: int, key: bytes) -> bool:
         self.memory.gather(block)
-        return files.write(key, self.memory.staging, self.checksum)
+        return files.write(key, self.memory.parts(block), self.checksum)
 
     def load(self, files: BlockFiles, block: int, key: bytes) -> bool:
-        """The block is written only if its contents are right."""
-        if not files.read(key, self.memory.staging, self.checksum):
+        """Fill the block; one that cannot be restored never has damaged contents, which might not be finite."""
+        parts = self.memory.parts(block)
+        if not files.read(key, parts, self.checksum):
+            parts.clear()
             return False
         self.memory.scatter(block)
         return True
@@ -136,21 +138,22 @@ class Tier:
                 self._store(message, mover)
             case LoadBlocks():
                 self._load(message, mover)
-            case DropBlocks(epoch=epoch, keys=keys):
+            case DropBlocks(epoch=epoch, keys=keys, transfer=transfer):
                 gone = [] if self._files is None else self._files.remove(_split(keys))
                 self._answer(TierContents(epoch, self._rank, removed=b"".join(gone)))
+                self._answer(BlocksMoved(epoch, self._rank, transfer))
 
     def _open(self, mover: Mover) -> None:
         """Begins before the core's first message: weights may have to be read for their checksums."""
         try:
             folder = self._open_folder(mover.checksum)
-            files = BlockFiles(folder, len(mover.memory.staging), self._max_bytes)
+            files = BlockFiles(folder, mover.memory.bytes_per_block, self._max_bytes)
             files.open()
         except OSError as error:
             log.error("the KV tier cannot be used: %s; no block is stored or loaded", error)
             return
         self._files = files
-        log.info("kv tier folder=%s blocks=%d block_bytes=%d", folder, len(files), len(mover.memory.staging))
+        log.info("kv tier folder=%s blocks=%d block_bytes=%d", folder, len(files), mover.memory.bytes_per_block)
 
     def _store(self, message: StoreBlocks, mover: Mover) -> None:
         ids, keys, files = unpack_ids(message.block_ids).tolist(), _split(message.keys), self._files

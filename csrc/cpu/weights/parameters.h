@@ -65,3 +65,15 @@ struct ReadFileParams {
   int32_t file;      // descriptor; negative: the bytes are in `into` already
 };
 API void read_file(Pool*, const ReadFileParams*);
+
+// Bytes of a file, into several pieces of memory, with a checksum of each. read_parts.cpp.
+struct ReadPartsParams {
+  const uint64_t* addresses;  // [count]
+  const int64_t* bytes;       // [count]
+  uint64_t* sums;             // [count]
+  int32_t* failure;           // 0, or the first error's number
+  int64_t offset;
+  int32_t count;
+  int32_t file;               // descriptor; negative: the bytes are in memory already
+};
+API void read_parts(Pool*, const ReadPartsParams*);

@@ -6,6 +6,7 @@ published and can still be found; only a few are in flight, and blocks evicted m
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -35,7 +36,7 @@ FREE_PER_STORED = 4  # at most a quarter of the free blocks is in a store
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A store, or a load if `sequence` is set."""
+    """A load if `sequence` is set, a drop if `drops` is, otherwise a store."""
 
     blocks: list[int]
     keys: list[bytes]
@@ -45,6 +46,7 @@ class Transfer:
     numbers: list[int] = field(default_factory=list)  # of a load: of these blocks in the sequence
     sent_s: float = math.inf
     failed: set[int] = field(default_factory=set)  # indices of `blocks`
+    drops: bool = False  # the keys; it has no blocks
 
     @property
     def owned(self) -> list[int]:
@@ -64,7 +66,8 @@ class TierIndex:
         self._all = (1 << num_ranks) - 1
         self._unknown = self._all  # ranks that have not said what they have
         self._ranks: dict[bytes, int] = {}  # key -> a bit for each rank
-        self.dropped: set[bytes] = set()  # keys of blocks that may hold values that are not finite
+        # Keys whose stored blocks may hold values that are not finite, until all ranks have removed them -> how often.
+        self.dropped: Counter[bytes] = Counter()
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._ranks and self._ranks[key] == self._all
@@ -91,11 +94,15 @@ class TierIndex:
         for key in keys:
             self._ranks.pop(key, None)
 
+    def end_drop(self, keys: Sequence[bytes]) -> None:
+        """All ranks have removed these blocks; what is stored from now on is new."""
+        self.dropped.subtract(keys)
+        for key in keys:
+            if self.dropped[key] <= 0:
+                del self.dropped[key]
+
     def __bool__(self) -> bool:
         return bool(self._ranks)
-
-    def may_store(self, key: bytes) -> bool:
-        return key not in self and key not in self.dropped
 
 
 class KVTiers:
@@ -113,20 +120,28 @@ class KVTiers:
         self._num_storing = 0  # blocks
         self._num_transfers = 0
         self._new: list[int] = []  # transfers that were not sent yet
-        self._drops: list[bytes] = []
         self.opened_s = math.inf  # when OpenTier was sent
 
     def published(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
         """These blocks can be found from now on; their contents are final."""
         for block, key in zip(blocks, keys, strict=True):
-            if self.index.may_store(key) and len(self._pending) < MAX_PENDING:
+            if key not in self.index and len(self._pending) < MAX_PENDING:
                 self._pending.pop(block, None)  # the block had other contents before
                 self._pending[block] = key
 
     def drop(self, keys: Sequence[bytes]) -> None:
-        """The blocks with these keys may hold values that are not finite."""
+        """What was published with these keys so far may hold values that are not finite.
+
+        The caller has removed it from the prefix cache. What is published later was computed anew, and may be stored.
+        """
+        if not keys:
+            return
         self.index.drop(keys)
-        self._drops += keys
+        bad = set(keys)
+        for transfer in self.transfers.values():
+            if transfer.sequence is not None:
+                transfer.failed.update(index for index, key in enumerate(transfer.keys) if key in bad)
+        self._add(Transfer([], [*keys], self._ranks(), drops=True))
 
     def load(self, sequence: request.Sequence, hit: TierHit) -> int:
         """Begin to load blocks; the caller has checked that they are free. Returns the number of the transfer."""
@@ -143,16 +158,12 @@ class KVTiers:
         if self.opened_s == math.inf:
             self.opened_s = now
             messages.append(OpenTier(epoch))
-        if self._drops:
-            messages.append(DropBlocks(epoch, pack_keys(self._drops)))
-            self._drops = []
         if self._pending:
             self._begin_store()
         for number in self._new:
             transfer = self.transfers[number]
             transfer.sent_s = now
-            kind = StoreBlocks if transfer.sequence is None else LoadBlocks
-            messages.append(kind(epoch, number, pack_ids(transfer.blocks), pack_keys(transfer.keys)))
+            messages.append(_message(epoch, number, transfer))
         self._new = []
         return messages
 
@@ -172,8 +183,9 @@ class KVTiers:
         if transfer.waits_for:
             return None
         del self.transfers[message.transfer]
-        transfer.failed.update(i for i, key in enumerate(transfer.keys) if key in self.index.dropped)
-        if transfer.sequence is not None:
+        if transfer.drops:
+            self.index.end_drop(transfer.keys)
+        elif transfer.sequence is not None:
             num_bytes = self.bytes_per_block * (len(transfer.blocks) - len(transfer.failed))
             self.speed.loaded(num_bytes, now - transfer.sent_s)
         else:
@@ -190,8 +202,10 @@ class KVTiers:
             return
         blocks, keys, pool = list[int](), list[bytes](), self._pool
         for block, key in list(islice(self._pending.items(), room)):
+            if key in self.index.dropped:
+                continue  # it is new, and the old one is being removed
             del self._pending[block]
-            if pool.hash_of(block) == key and self.index.may_store(key):
+            if pool.hash_of(block) == key and key not in self.index:
                 blocks.append(block)
                 keys.append(key)
         if blocks:
@@ -209,3 +223,11 @@ class KVTiers:
         stores = [transfer for transfer in self.transfers.values() if transfer.sequence is None]
         assert self._num_storing == sum(len(each.blocks) for each in stores), "the stored blocks are miscounted"
         assert all(transfer.waits_for for transfer in self.transfers.values()), "a transfer is over but not removed"
+
+
+def _message(epoch: int, number: int, transfer: Transfer) -> StoreBlocks | LoadBlocks | DropBlocks:
+    keys = pack_keys(transfer.keys)
+    if transfer.drops:
+        return DropBlocks(epoch, number, keys)
+    kind = StoreBlocks if transfer.sequence is None else LoadBlocks
+    return kind(epoch, number, pack_ids(transfer.blocks), keys)

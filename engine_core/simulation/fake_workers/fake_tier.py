@@ -91,10 +91,11 @@ class FakeTier:
                 for rank in range(self._num_ranks):
                     own = [key for key, stored in self._blocks.items() if rank in stored.is_whole]
                     self._answer(TierContents(epoch, rank, pack_keys(own)))
-            case DropBlocks(epoch=epoch, keys=keys):
+            case DropBlocks(epoch=epoch, keys=keys, transfer=transfer):
                 gone = [key for key in unpack_keys(keys) if self._blocks.pop(key, None)]
                 for rank in range(self._num_ranks):
                     self._answer(TierContents(epoch, rank, removed=pack_keys(gone)))
+                    self._answer(BlocksMoved(epoch, rank, transfer))
             case StoreBlocks():
                 self._store(worker, message)
             case LoadBlocks():

@@ -54,9 +54,13 @@ class LoadBlocks(Message, frozen=True):
 
 
 class DropBlocks(Message, frozen=True):
-    """These blocks may hold values that are not finite: they must not be found again, also not by a later run."""
+    """Remove what was stored of these blocks so far, also for later runs: it may hold values that are not finite.
+
+    Answered by BlocksMoved, after the TierContents that it causes. Blocks stored afterwards have new contents.
+    """
 
     epoch: Epoch
+    transfer: Step
     keys: Keys
 
     def __post_init__(self) -> None:

@@ -195,12 +195,12 @@ def test_new_workers_end_all_transfers_and_list_their_tiers_again():
     assert core.step() == 1
 
 
-def test_blocks_that_may_not_be_finite_are_dropped_and_new_workers_are_told_too():
+def test_blocks_that_may_not_be_finite_are_dropped_once_and_new_workers_are_told_too():
     prompt = range(1, 14)
     keys = stored_keys(prompt)
     core = opened(keys=keys)
     core.engine.kv_cache.tiers.drop(keys[1:])
-    assert core.messages() == [DropBlocks(0, pack_keys(keys[1:]))]
+    assert core.messages() == [DropBlocks(0, 1, pack_keys(keys[1:]))]
     core.engine.workers_replaced(1, 0.0, from_outside=True)
     opening, drop = core.messages()
     assert opening == OpenTier(1)
@@ -212,7 +212,44 @@ def test_blocks_that_may_not_be_finite_are_dropped_and_new_workers_are_told_too(
     assert unpack_keys(load.keys) == keys[:1]
     core.answer(BlocksMoved(1, 0, load.transfer))
     assert core.step() == 9
-    assert core.messages() == [], "a dropped block is stored"
+    assert core.messages() == [], "a block is stored before the one it replaces is removed"
+    core.answer(TierContents(1, 0, removed=drop.keys))
+    core.answer(BlocksMoved(1, 0, drop.transfer))
+    [store] = core.messages()
+    assert unpack_keys(store.keys) == keys[1:], "a block that was computed again is not stored"
+    core.answer(TierContents(1, 0, store.keys))
+    assert all(key in core.engine.kv_cache.tiers.index for key in keys)
+
+
+def test_each_of_two_drops_is_waited_for():
+    keys = stored_keys(range(1, 14))
+    core = opened(num_ranks=2, keys=keys)
+    tiers = core.engine.kv_cache.tiers
+    tiers.drop(keys[:2])
+    tiers.drop(keys[1:])
+    first, second = core.messages()
+    for rank in range(2):
+        core.answer(BlocksMoved(0, rank, first.transfer))
+    assert set(tiers.index.dropped) == set(keys[1:])
+    core.answer(BlocksMoved(0, 0, second.transfer))
+    core.answer(TierContents(0, 0, pack_keys(keys)))
+    assert [key in tiers.index for key in keys] == [False] * 3
+    core.answer(BlocksMoved(0, 1, second.transfer))
+    assert not tiers.index.dropped
+
+
+def test_a_load_that_is_under_way_does_not_bring_back_a_dropped_block():
+    prompt = range(1, 14)
+    keys = stored_keys(prompt)
+    core = opened(keys=keys)
+    core.add(prompt)
+    assert core.step() == 0
+    [load] = core.messages()
+    core.engine.kv_cache.tiers.drop(keys[2:])
+    [drop] = core.messages()
+    core.answer(BlocksMoved(0, 0, drop.transfer))
+    core.answer(BlocksMoved(0, 0, load.transfer))
+    assert core.step() == 5
 
 
 def test_a_slow_tier_is_not_waited_for_and_tried_again_later():

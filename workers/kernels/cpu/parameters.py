@@ -182,6 +182,14 @@ class ReadFileParams(ctypes.Structure):
     )
 
 
+class ReadPartsParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("addresses", "bytes", "sums", "failure")),
+        ("offset", c_int64),
+        *((name, c_int32) for name in ("count", "file")),
+    )
+
+
 class ProgramParams(ctypes.Structure):
     _fields_ = (("calls", c_void_p), ("count", c_int32))
 
@@ -214,6 +222,7 @@ API_KERNELS: dict[str, type[ctypes.Structure]] = {
     "unpack_codes": UnpackCodesParams,
     "quantize_weights": QuantizeWeightsParams,
     "read_file": ReadFileParams,
+    "read_parts": ReadPartsParams,
     **dict.fromkeys(("attention_bf16_tile", "attention_int8_tile"), AttentionParams),
     "run_program": ProgramParams,
 }
