@@ -126,6 +126,7 @@ Pool::Pool(const int32_t* cpus, int32_t threads, bool pin_caller, int32_t spin_u
   for (int i = 1; i < threads; i++)
     state_->workers.emplace_back([state = state_.get(), cpu = cpus[i], i] {
       pin(cpu);
+      pool_thread = i;
       const FlushDenormals always;
       state->loop(i);
     });

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "isa/float_mode.h"
+#include "upcoming.h"
 
 constexpr int ITEMS_PER_THREAD = 4;  // at least, so that the threads of a kernel end at about the same time
 
@@ -19,6 +20,8 @@ class Pool {
   Pool(const Pool&) = delete;
 
   int size() const { return threads_; }
+
+  Upcoming upcoming;
 
   // Calls fn(begin, end) over disjoint ranges that cover [0, items), each at most `grain` long; returns when all are
   // done. Callers from several threads take turns; fn must not call run.

@@ -8,6 +8,7 @@
 #include "gemm/product_rows.h"
 
 constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is read once
+constexpr int SPARE_LINES = 1;      // per word of K, that a pass without a part of the panel prefetches
 constexpr int CHUNK_WORDS = 256;    // of K, for a panel that is read a few times: 64 KB per chunk
 constexpr int MAX_CHUNKED_BLOCKS = 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
@@ -37,13 +38,16 @@ inline Prefetch plan(int pass, int passes) {
 
 // out[ROWS][PANEL] = x * panel, or +=, over `words` words of K; this is block `block` of `blocks`. If it is the only pass
 // over the panel, the panel is prefetched a little ahead. Otherwise each of the first passes prefetches an equal part of
-// the memory after these words, so that memory and arithmetic overlap for any number of rows.
+// the memory after these words, so that memory and arithmetic overlap for any number of rows; the others prefetch
+// `upcoming`.
 template <class F, int ROWS, Start START, class Out>
-void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks) {
+void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks,
+                   Upcoming* upcoming = nullptr) {
   constexpr int N = STRIPS<ROWS>;
   for (int s = 0; s < N; s++) {
-    const Prefetch p = plan(block * N + s, blocks * N);
+    Prefetch p = plan(block * N + s, blocks * N);
     const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
+    if (const char* piece = p.lines || !upcoming ? nullptr : upcoming->next()) ahead = piece, p.lines = SPARE_LINES;
     const auto run = [&](auto lines) {
       strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
                                          panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
@@ -59,12 +63,13 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
 // A panel that is read a few times is divided into chunks of K: they arrive from memory evenly, and are read again while
 // they are in a near cache; the accumulators are kept in memory. With many passes the time to read a panel is hidden anyway.
 template <class F, class Out, class Done>
-void panel_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done) {
+void panel_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done,
+                   Upcoming* upcoming = nullptr) {
   alignas(64) Out out[MAX_CHUNKED_BLOCKS * MOST_ROWS<F> * PANEL];
   const int blocks = ceil_div(rows, MOST_ROWS<F>);
   if (blocks == 1 || blocks > MAX_CHUNKED_BLOCKS) {
     for_blocks<F>(rows, [&](auto n, int row, int block, int) {
-      block_product<F, n, Start::ZERO>(out, x + row * x_stride, x_stride, panel, words, block, blocks);
+      block_product<F, n, Start::ZERO>(out, x + row * x_stride, x_stride, panel, words, block, blocks, upcoming);
       done(n, row, out);
     });
     return;
@@ -73,7 +78,7 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
     const int count = std::min(CHUNK_WORDS, words - k);
     for_blocks<F>(rows, [&](auto n, int row, int block, int) {
       const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
-      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks);
+      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks, nullptr);
     });
   }
   for_blocks<F>(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });

@@ -38,7 +38,8 @@ struct SegmentPlan {
 // x [rows] times one panel into y. value(out, row, segment, m, c, n) turns `out`, the products of a segment, into numbers of
 // row + m.
 template <class F, class Out, class Value>
-void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char* x, const PanelRows& of, const char* panel, Value value) {
+void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char* x, const PanelRows& of, const char* panel, Value value,
+                       Upcoming* upcoming = nullptr) {
   SegmentSums<SLAB_BLOCKS * MOST_ROWS<F>> sums;
   const int blocks = ceil_div(of.rows, MOST_ROWS<F>), slabs = ceil_div(blocks, SLAB_BLOCKS), width = std::min(PANEL, p.outputs - of.first_output);
   for (int slab = 0; slab < slabs; slab++) {
@@ -48,7 +49,7 @@ void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char*
       panel_product<F, Out>(x + from * plan.x_stride + s * plan.x_step, plan.x_stride, count, panel + s * plan.words * STEP_BYTES,
                             plan.words, [&](auto n, int row, const Out* out) {
         sums.take(s, row, n, width, [&](int m, int c, int lanes) { return value(out, of.first_row + from + row, s, m, c, lanes); });
-      });
+      }, upcoming);
     finish(p, of, from, count, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
   }
 }

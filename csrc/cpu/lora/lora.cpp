@@ -20,6 +20,7 @@
 namespace {
 
 constexpr int RANK_BLOCK = 4, GROUP_ROWS = 16, MAX_RANK = 256;
+constexpr int AHEAD_BYTES = 4096;  // the prefetch distance in B
 constexpr int CHUNK_PANELS = 4;  // of the outputs, per item
 
 struct Group {
@@ -35,16 +36,19 @@ struct Groups {
       : of((const Group*)(p.groups + 1)), rows(p.groups + 1 + 3 * (int64_t)p.rows), count(p.groups[0]) {}
 };
 
-// out[r] = x * a[r], for RANK_BLOCK rows of a.
+// out[r] = x * a[r], for RANK_BLOCK rows of a. The rows after them are prefetched.
 template <class Element> void dots(const Element* x, const Element* a, int64_t stride, int inputs, float* out) {
   Wide sums[RANK_BLOCK];
   int at = 0;
-  for (; at + WIDE <= inputs; at += WIDE)
+  for (; at + WIDE <= inputs; at += WIDE) {
+    const char* next = (const char*)(a + RANK_BLOCK * stride) + (int64_t)at * RANK_BLOCK * sizeof(Element);
+    EACH(line, (int)(WIDE * RANK_BLOCK * sizeof(Element) / 64)) prefetch<1>(next + line * 64);
     EACH(v, WIDE_VECTORS) {
       const F32 factor = get(x + at + v * LANES, LANES);
       EACH(r, RANK_BLOCK)
         sums[r].part[v] = add_product(sums[r].part[v], factor, get(a + r * stride + at + v * LANES, LANES));
     }
+  }
   if (at < inputs)
     EACH(v, WIDE_VECTORS) {  // zeros past the end, in all lanes of every instruction set
       const int from = at + v * LANES, n = std::clamp(inputs - from, 0, LANES);
@@ -78,6 +82,7 @@ template <class Element, class Y> void expand_row(const Element* b, const float*
     F32 sums[HALF] = {};
     for (int r = 0; r < rank; r++) {
       const F32 factor = splat(factors[r]);
+      if (!from) EACH(line, (int)(PANEL * sizeof(Element) / 64)) prefetch<1>((const char*)(b + r * PANEL) + AHEAD_BYTES + line * 64);
       EACH(v, HALF) sums[v] = add_product(sums[v], factor, get(b + r * PANEL + (from + v) * LANES, LANES));
     }
     EACH(v, HALF) {
@@ -128,6 +133,21 @@ template <class Element, class Y> void expand(Pool* pool, const LoraParams& p) {
 
 }  // namespace
 
+void lora_announce(Pool* pool, const LoraParams* p) {
+  const Groups groups(*p);
+  const int64_t size = p->dtype == DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t);
+  const int64_t piece = (int64_t)p->inputs * size / WORD_BYTES / p->segments * 64;  // a line per word, as in gemm.h
+  pool->upcoming.clear(pool->size());
+  for (const bool is_b : {false, true})
+    for (int g = 0; g < groups.count; g++)
+      for (int part = 0; part < p->parts; part++) {
+        const LoraPart& lora = p->table[groups.of[g].place * p->parts + part];
+        const int64_t columns = is_b ? (p->starts[part + 1] - p->starts[part] + PANEL - 1) / PANEL * PANEL : p->inputs;
+        const int thread = (int)((int64_t)g * pool->size() / groups.count);  // as run_spans divides the groups
+        pool->upcoming.add(thread, is_b ? lora.b : lora.a, lora.rank * columns * size, piece);
+      }
+}
+
 void lora_shrink(Pool* pool, const LoraParams* p) {
   const Groups groups(*p);
   const int blocks = p->parts * p->max_rank / RANK_BLOCK;
@@ -172,6 +192,7 @@ void lora_look_up(Pool* pool, const LoraParams* p) {
 }
 
 void lora_expand(Pool* pool, const LoraParams* p) {
+  pool->upcoming.clear(0);  // what no product has taken is of no use to the next
   with_element(p->dtype, [&](auto element) {
     if (p->y_dtype == DTYPE_FP32) expand<decltype(element), float>(pool, *p);
     else expand<decltype(element), decltype(element)>(pool, *p);

@@ -27,6 +27,7 @@ struct LoraParams {
   int32_t shares;         // expand: of as many ranks, added as in sum_parts
   int32_t dtype, y_dtype;  // of a, b and x; of y
 };
+API void lora_announce(Pool*, const LoraParams*);  // the next product prefetches what shrink and expand will read
 API void lora_shrink(Pool*, const LoraParams*);
 API void lora_look_up(Pool*, const LoraParams*);
 API void lora_expand(Pool*, const LoraParams*);

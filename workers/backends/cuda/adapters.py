@@ -13,6 +13,9 @@ class CudaAdapterOps:
     def __init__(self, launcher: Launcher):
         self._launcher = launcher
 
+    def announce(self, deltas: Deltas, groups: AdapterGroups) -> None:
+        """Nothing: products do not fetch for others."""
+
     def shrink(self, deltas: Deltas, groups: AdapterGroups, x: Tensor) -> Tensor:
         sums = torch.empty((len(x), deltas.width), dtype=torch.float32, device=x.device)
         return lora_shrink(self._launcher, deltas, groups, x, sums)

@@ -41,6 +41,8 @@ class AdaptedLinear:
         return self._added(x, self._step.tokens)
 
     def _added(self, x: Tensor, groups: AdapterGroups | None) -> Tensor:
+        if groups is not None:
+            self._ops.announce(self.deltas, groups)
         y = self.product(x)
         if groups is not None:
             sums = self._ops.shrink(self.deltas, groups, x)

@@ -11,6 +11,10 @@ from ...checkpoint.adapters.deltas import Deltas
 class AdapterOps(Protocol):
     """The arithmetic of adapters. A row's bits depend only on that row. Sums are valid until the next of their kind."""
 
+    def announce(self, deltas: Deltas, groups: AdapterGroups) -> None:
+        """Say that `shrink` and `expand` follow the next product, which may fetch what they read. No result changes."""
+        ...
+
     def shrink(self, deltas: Deltas, groups: AdapterGroups, x: Tensor) -> Tensor:
         """A x of the grouped rows of `x` [rows, inputs]: [rows, width] float32. The rest is undefined."""
         ...

@@ -11,6 +11,11 @@ from ..structs.lora import LoraParams
 LORA = packer(LoraParams)
 
 
+def lora_announce(pool: Pool, deltas: Deltas, groups: Tensor, sums: Tensor) -> None:
+    """Have the next product prefetch what lora_shrink and lora_expand will read; `sums` [rows, width] are not used."""
+    _run(pool, "lora_announce", deltas, groups, sums.unsqueeze(0), 0, 0)
+
+
 def lora_shrink(pool: Pool, deltas: Deltas, groups: Tensor, x: Tensor, sums: Tensor) -> Tensor:
     """Set the grouped rows of `sums` [rows, width] float32 to A x, of `x` [rows, inputs], whose rows may be strided.
 

@@ -18,5 +18,5 @@ class LoraParams(ctypes.Structure):
 
 
 LORA_KERNELS: dict[str, type[ctypes.Structure]] = dict.fromkeys(
-    ("lora_shrink", "lora_look_up", "lora_expand"), LoraParams
+    ("lora_announce", "lora_shrink", "lora_look_up", "lora_expand"), LoraParams
 )
