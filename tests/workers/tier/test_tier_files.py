@@ -66,7 +66,8 @@ def damage(path, others, rng):
         case 2:
             path.write_bytes(path.read_bytes() + bytes(rng.randint(1, 5000)))
         case 3:
-            path.write_bytes(rng.choice(others).read_bytes())  # another block's contents under its name
+            whole = [other for other in others if other.exists()]
+            path.write_bytes(rng.choice(whole).read_bytes())  # another block's contents under its name
         case 4:
             path.unlink()
         case 5:  # pages that were never written to the disk
