@@ -16,8 +16,8 @@ class Upcoming {
     for (Share& share : shares_) share.pieces.clear(), share.next = 0;
   }
 
-  // Adds `bytes` from `at` on, in pieces of at most `piece` bytes, for the thread that will read them: cores do not all
-  // share a cache.
+  // Adds `bytes` from `at` on, in pieces of at most `piece` bytes, for the thread that will read them, since each core
+  // has a cache of its own.
   void add(int thread, const void* at, int64_t bytes, int64_t piece) {
     for (int64_t from = 0; from < bytes; from += piece) shares_[thread].pieces.push_back((const char*)at + from);
   }
