@@ -80,6 +80,7 @@ class OneProcess:
             frozenset(geometry.eos_token_ids),
             pooling=pooling_facts(model),
             kv_groups=self.groups.kinds,
+            device="in process",  # method auto is off here: whether it drafts depends on measured times
         )
         self.engine = EngineCore(config, facts)
         self.engine.add_client(CLIENT, 0.0)
