@@ -37,6 +37,7 @@ class TieredProcess(OneProcess):
         )
         self._folder, self._cache = folder, None
         super().__init__(model, config, num_blocks, LENGTH)
+        self.engine.scheduler.loading.prompt_token_s = lambda: 1.0  # to load is quicker, however fast this machine is
         library = None if model.backend is None else getattr(getattr(model.backend, "pool", None), "library", None)
         facts = (repr(self.groups), str(model.dtype), str(self.cache_dtype))
         self.tier = open_tier(config, folder, facts, self._cache, 0, library, ())
