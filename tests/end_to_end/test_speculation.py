@@ -71,11 +71,11 @@ def test_answers_are_those_without_drafts_while_processes_are_killed(model, rank
     with serving(*options) as server:
         expected = complete_all(server)
     with serving(*options, *drafts, "--tp", ranks) as server:
-        for _ in range(8):  # how many drafts are made depends on the measured times of steps, and on earlier answers
+        for _ in range(40):  # how many drafts are made depends on the measured times of steps, and on earlier answers
             assert complete_all(server) == expected
-            if accepted(server):
+            if accepted(server) > 20:
                 break
-        assert accepted(server)
+        assert accepted(server) > 20
         for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
             assert complete_all(server, server.children(module)[0].kill) == expected
 

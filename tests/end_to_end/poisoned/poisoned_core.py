@@ -1,7 +1,7 @@
 """An engine core that crashes on two tokens, as if it had a bug.
 
-A prompt with POISON kills the process when it is added to the engine; one with SLOW_POISON, when the fifth token of its
-output is applied.
+A prompt with POISON kills the process when it is added to the engine; one with SLOW_POISON, when its
+output has five tokens or more.
 """
 
 import os
@@ -34,7 +34,7 @@ def take_in_or_die(self, client, message, now):
 def apply_or_die(self, output, now):
     outgoing = apply(self, output, now)
     for sequence in self.scheduler.running:
-        if SLOW_POISON in unpack_ids(sequence.request.prompt) and len(sequence.output) == DEADLY_TOKENS:
+        if SLOW_POISON in unpack_ids(sequence.request.prompt) and len(sequence.output) >= DEADLY_TOKENS:
             die()
     return outgoing
 
