@@ -82,15 +82,17 @@ LOADS = [
 ]
 
 
-def measure(llm: LLM, load: Load, number: int) -> tuple[float, int, list[list[int]]]:
-    """Tokens per second, steps, and the tokens."""
+def measure(llm: LLM, load: Load, number: int) -> tuple[float, int, int, list[list[int]]]:
+    """Tokens per second, steps, drafts, and the tokens."""
     prompts = [{"prompt_token_ids": prompt} for prompt in load.prompts(number)]
     for _ in range(1 + (load.kind == "again")):
-        began, step = time.perf_counter(), llm.get_metrics()["step"]
+        before, began = llm.get_metrics(), time.perf_counter()
         outputs = llm.generate(prompts, load.params, use_tqdm=False)
         seconds = time.perf_counter() - began
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
-    return sum(map(len, tokens)) / seconds, llm.get_metrics()["step"] - step, tokens
+    after = llm.get_metrics()
+    steps, drafts = (int(after[name] - before[name]) for name in ("step", "draft_tokens"))
+    return sum(map(len, tokens)) / seconds, steps, drafts, tokens
 
 
 def measure_all(model: str, method: str, draft_model: str, kinds: Sequence[str], rounds: int) -> dict[str, float]:
@@ -102,18 +104,20 @@ def measure_all(model: str, method: str, draft_model: str, kinds: Sequence[str],
         for load in LOADS:
             if kinds and load.kind not in kinds:
                 continue
-            ratios, speeds = [], []
+            ratios, speeds, num_drafts = [], [], []
             for number in range(rounds + 1):  # the first one warms up
-                (before, plain_steps, expected), (after, steps, found) = (
+                (before, plain_steps, _, expected), (after, steps, drafts, found) = (
                     measure(llm, load, number) for llm in (off, on)
                 )
                 assert found == expected, load.name
                 ratios.append(after / before)
                 speeds.append((before, after))
+                num_drafts.append(drafts)
             results[load.name] = round(statistics.median(ratios[1:]), 3)
             pairs = " ".join(f"{before:.1f}:{after:.1f}" for before, after in speeds[1:])
             print(
-                f"{load.name:34} {results[load.name]:.2f} times; steps {plain_steps}:{steps}; tok/s {pairs}",
+                f"{load.name:34} {results[load.name]:.2f} times; steps {plain_steps}:{steps}; "
+                f"drafts {' '.join(map(str, num_drafts[1:]))}; tok/s {pairs}",
                 flush=True,
             )
     return results

@@ -37,6 +37,7 @@ VARIANTS = {
     "granite4-dense": torch.bfloat16,
     "bamba": torch.bfloat16,
     "nemotron-h": torch.bfloat16,  # layers of one part
+    "nemotron-h-dense": torch.float16,  # no experts
 }
 IN_CI = ("mamba2",)
 GRAPHS = ("mamba", "falcon-mamba", "jamba", "lfm2-moe", "granite4", "qwen3-next", "nemotron-h")

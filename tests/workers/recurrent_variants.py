@@ -120,7 +120,7 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "layers_block_type": ["mlp", "linear_attention", "linear_attention", "mlp", "full_attention", "mlp", "mlp"],
         **NEMOTRON_LAYERS,
         "n_groups": 1,
-        "head_dim": 24,
+        "head_dim": 32,
         "use_bias": True,
     },
     "falcon-h1": {

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from paged_serve.engine_core.engine.debug import check_invariants
-from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig, SpeculationConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -43,7 +43,6 @@ class Server:
         config = Config(
             cache=CacheConfig(enable_prefix_caching=caches),
             scheduler=SchedulerConfig(max_num_seqs=NUM_SIBLINGS, max_num_batched_tokens=256),
-            speculation=SpeculationConfig("off"),  # drafts are tokens of chunks, too
         )
         new = Int8Cache if "int8" in name else OneProcess
         self.process = new(model, config, num_blocks=1600, max_model_len=1200)
