@@ -2,10 +2,10 @@
 
     .venv/bin/python scripts/check.py [--isas] [pytest options]
 
-All tests run with the best CPU kernels that this machine supports. The tests of whole models run again with the
-portable kernels, each value of their parameters once. With `--isas`, only those tests run, all of them, on each
-instruction set except the best one. (Tests of single kernels always compare the bits of all instruction sets.) Types
-are checked beside the tests, as tests of servers often wait. Tests marked `alone` run last, in one process.
+All tests run with the best CPU kernels that this machine supports; tests of single kernels, and a few of whole models,
+compare the bits of all instruction sets. With `--isas`, only the tests of whole models run, on each instruction set
+except the best one. Types are checked beside the tests, as tests of servers often wait. Tests marked `alone` run last,
+in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """
@@ -31,7 +31,7 @@ FIRST = [
     [PYTHON, "scripts/make_docs.py", "--check"],
 ]
 TYPES = [PYTHON, "-m", "mypy", "-p", "paged_serve"]
-TESTS = [*PYTEST, "-m", "not nightly and not alone", "--portable-too", *OPTIONS]
+TESTS = [*PYTEST, "-m", "not nightly and not alone", *OPTIONS]
 # With this variable, each of the many processes that tests start would compile all of its modules again.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ALONE = [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"]

@@ -48,11 +48,6 @@ def pytest_addoption(parser):
         help="of tests with several parameters, before nightly: all, each pair of values of those that are marked "
         "`pairs` and all others (the default), or each value of any",
     )
-    parser.addoption(
-        "--portable-too",
-        action="store_true",
-        help="tests of whole models run with the portable CPU kernels, too, with each value of their parameters",
-    )
 
 
 def pytest_configure(config):
@@ -71,7 +66,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("nightly"):
             continue
-        if products == VALUES or item.get_closest_marker("portable_too"):
+        if products == VALUES:
             values.append(item)
         elif item.get_closest_marker("pairs"):
             pairs.append(item)

@@ -46,24 +46,15 @@ def pytest_generate_tests(metafunc):
     if asked is not None:
         isas = [asked] if asked in runnable else runnable
         metafunc.parametrize("chosen_isa", isas, indirect=True, scope="session")
-    elif metafunc.config.getoption("portable_too") and "portable" in runnable[1:]:
-        portable = pytest.param("portable", marks=pytest.mark.portable_too)
-        best = pytest.param(None, id=pytest.HIDDEN_PARAM)
-        metafunc.parametrize("chosen_isa", [best, portable], indirect=True, scope="session")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Mark tests that depend on --cpu-isa, so that check.py need not repeat the others for every instruction set."""
     slow = {"portable"} - set(cpu.runnable_isas()[:1])  # its FMA is in software; test_isa_bits.py compares its bits
-    repeated = [item for item in items if item.get_closest_marker("portable_too") and _without_kernels(item)]
-    config.hook.pytest_deselected(items=repeated)
-    left_out = set(repeated)
-    items[:] = [item for item in items if item not in left_out]
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        in_software = parameters.get("cpu_library") in slow or item.get_closest_marker("portable_too")
-        if in_software and item.get_closest_marker("long_in_software"):
+        if parameters.get("cpu_library") in slow and item.get_closest_marker("long_in_software"):
             item.add_marker("nightly")
         if "chosen_isa" in getattr(item, "fixturenames", ()) and not _without_kernels(item):
             item.add_marker("chosen_isa")
