@@ -36,7 +36,7 @@ FREE_PER_STORED = 4  # at most a quarter of the free blocks is in a store
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A load if `sequence` is set, a drop if `drops` is, otherwise a store."""
+    """A load if `sequence` is set, a drop if it has no blocks, otherwise a store."""
 
     blocks: list[int]
     keys: list[bytes]
@@ -46,7 +46,11 @@ class Transfer:
     numbers: list[int] = field(default_factory=list)  # of a load: of these blocks in the sequence
     sent_s: float = math.inf
     failed: set[int] = field(default_factory=set)  # indices of `blocks`
-    drops: bool = False  # the keys; it has no blocks
+
+    @property
+    def drops(self) -> bool:
+        """Whether the blocks with these keys are removed."""
+        return self.sequence is None and not self.blocks
 
     @property
     def owned(self) -> list[int]:
@@ -141,7 +145,7 @@ class KVTiers:
         for transfer in self.transfers.values():
             if transfer.sequence is not None:
                 transfer.failed.update(index for index, key in enumerate(transfer.keys) if key in bad)
-        self._add(Transfer([], [*keys], self._ranks(), drops=True))
+        self._add(Transfer([], [*keys], self._ranks()))
 
     def load(self, sequence: request.Sequence, hit: TierHit) -> int:
         """Begin to load blocks; the caller has checked that they are free. Returns the number of the transfer."""

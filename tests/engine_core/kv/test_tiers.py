@@ -85,6 +85,16 @@ def stored_keys(prompt):
     return unpack_keys(store.keys)
 
 
+def loading_core(prompt):
+    """A core whose tier holds the prompt, the keys of its blocks, and the load that is under way, sent at 0 s."""
+    keys = stored_keys(prompt)
+    core = opened(keys=keys)
+    core.add(prompt)
+    assert core.step() == 0
+    [load] = core.messages()
+    return core, keys, load
+
+
 def test_keys_keep_their_groups_in_messages():
     keys = [bytes(HASH_BYTES), b"a" * HASH_BYTES, b"b" * HASH_BYTES + b"\x02\0"]
     assert unpack_keys(pack_keys(keys)) == keys
@@ -163,12 +173,8 @@ def test_sequences_wait_for_the_contents_and_not_for_long():
 
 
 def test_a_load_that_takes_too_long_is_given_up_and_keeps_its_blocks():
-    prompt = range(1, 14)
-    core = opened(keys=stored_keys(prompt))
-    core.add(prompt)
-    assert core.step() == 0
-    [load] = core.messages(now=1.0)
-    core.messages(now=1.1 + LONGEST_LOAD_S)
+    core, _, load = loading_core(range(1, 14))
+    core.messages(now=0.1 + LONGEST_LOAD_S)
     assert core.step() == 13
     pool = core.engine.kv_cache.pool
     assert pool.num_free == pool.num_blocks - 3
@@ -177,12 +183,7 @@ def test_a_load_that_takes_too_long_is_given_up_and_keeps_its_blocks():
 
 
 def test_new_workers_end_all_transfers_and_list_their_tiers_again():
-    prompt = range(1, 14)
-    keys = stored_keys(prompt)
-    core = opened(keys=keys)
-    core.add(prompt)
-    assert core.step() == 0
-    [load] = core.messages()
+    core, keys, load = loading_core(range(1, 14))
     core.engine.workers_replaced(1, 0.0, from_outside=True)
     check_invariants(core.engine)
     core.answer(BlocksMoved(0, 0, load.transfer))
@@ -239,12 +240,7 @@ def test_each_of_two_drops_is_waited_for():
 
 
 def test_a_load_that_is_under_way_does_not_bring_back_a_dropped_block():
-    prompt = range(1, 14)
-    keys = stored_keys(prompt)
-    core = opened(keys=keys)
-    core.add(prompt)
-    assert core.step() == 0
-    [load] = core.messages()
+    core, keys, load = loading_core(range(1, 14))
     core.engine.kv_cache.tiers.drop(keys[2:])
     [drop] = core.messages()
     core.answer(BlocksMoved(0, 0, drop.transfer))
