@@ -122,7 +122,7 @@ class Sequence:
     tail_hash: bytes = b""  # of the partial block that the prefix cache was last offered
     joined_step: int = 0  # first step in the decode set; 0: not in it
     speculating: Speculating | None = None  # instead of decoding: its tokens come from verifications
-    num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
+    num_cached_tokens: int = -1  # prompt tokens not computed at first admission by these workers; -1: not admitted yet
     num_preemptions: int = 0
     num_yielded: int = 0  # of them, in favour of another sequence
     has_yielded: bool = False  # and has not run since
@@ -156,6 +156,12 @@ class Sequence:
     def span(self) -> tuple[int, int]:
         """The next position to compute, and the tokens whose K and V need places. Not in the decode set."""
         return (self.num_scheduled, self.prefill_len) if self.speculating is None else self.speculating.span
+
+    def lose_blocks(self) -> None:
+        """The workers died, and with them all that they had computed and cached."""
+        self.block_tables, self.num_released = (), []
+        if not self.output:
+            self.num_cached_tokens = -1  # no client has read it, and the whole prompt is computed again
 
     def begin_speculating(self, next_step: int) -> None:
         """Its last chunk is planned, or it has just left the decode set, which it had joined in `joined_step`."""

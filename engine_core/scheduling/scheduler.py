@@ -259,7 +259,7 @@ class Scheduler:
             sequence.fire(SequenceEvent.PREEMPT)
             self._release_row(sequence)
             self._release_followers(sequence)
-            sequence.block_tables, sequence.num_released = (), []
+            sequence.lose_blocks()
             self.waiting.add(sequence)
         self.loading.restart()
         self.running, self.prefilling, self._prefilled = [], [], []

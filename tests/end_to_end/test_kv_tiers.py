@@ -1,5 +1,6 @@
 """A KV tier on disk, in real processes: restarts, kills, damaged files, and the same bytes throughout."""
 
+import contextlib
 import random
 import threading
 import time
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs 
 
 STORY = "Once upon a time a little fox lived in a deep forest near a quiet lake. " * 12
 WITHIN_S = 120
+NUM_KILLS = 25
 
 
 def complete(server, text, max_tokens=24):
@@ -38,6 +40,12 @@ def wait_for_blocks(folder, count):
         time.sleep(0.05)
 
 
+def flip_a_bit(path):
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+
+
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(600)
 def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_bytes(ranks, tmp_path):
@@ -54,9 +62,7 @@ def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_b
             server.children(module)[0].kill()
             assert complete(server, STORY)[0] == answer
     for path in stored(tmp_path):
-        raw = bytearray(path.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        path.write_bytes(raw)
+        flip_a_bit(path)
     with serving(*options) as server:
         again, cached, _ = complete(server, STORY)
         assert again == answer
@@ -66,29 +72,53 @@ def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_b
         assert (again, cached) == (answer, 0), "blocks of another configuration were used"
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.timeout(600)
+def test_blocks_that_are_damaged_when_a_worker_or_the_core_dies_are_computed(ranks, tmp_path):
+    """The files change while a server runs, which finds them again with its new workers, or its new core."""
+    with serving("--kv-tier-dir", str(tmp_path), "--tp", str(ranks)) as server:
+        answer, _, num_tokens = complete(server, STORY)
+        num_blocks = num_tokens // 16
+        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+            wait_for_blocks(tmp_path, ranks * num_blocks)
+            before = server.output().count("damaged block")
+            for path in sorted(stored(tmp_path), key=lambda path: path.stat().st_mtime_ns)[: ranks * num_blocks // 2]:
+                flip_a_bit(path)
+            server.children(module)[0].kill()
+            again, cached, _ = complete(server, STORY)
+            assert again == answer
+            assert cached < num_tokens - 32, "a damaged block was used"
+            assert server.output().count("damaged block") > before, "the damage was not found"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.timeout(1200)
-def test_kills_while_blocks_are_stored_and_loaded_change_no_byte(ranks, tmp_path):
+def test_kills_and_damage_while_blocks_are_stored_and_loaded_change_no_byte(ranks, tmp_path):
     """The cache holds two of six prompts, so each one evicts others, which come back from the tier."""
     texts = [f"Story {number}: {STORY}" for number in range(6)]
     rng = random.Random(ranks)
     options = "--kv-tier-dir", str(tmp_path), "--tp", str(ranks), "--max-restarts", "1000"
-    with serving(*options, "--num-blocks", "64", "--max-model-len", "512") as server:
+    with serving(*options, "--num-blocks", "64", "--max-model-len", "640") as server:
         expected = {text: complete(server, text)[0] for text in texts}
-        stops = threading.Event()
+        stops, num_kills = threading.Event(), 0
 
         def kill() -> None:
-            while not stops.wait(rng.uniform(0.5, 3.0)):
+            nonlocal num_kills
+            while not stops.wait(rng.uniform(0.2, 2.0)):
+                for path in rng.sample(files := stored(tmp_path), min(3, len(files))):
+                    with contextlib.suppress(FileNotFoundError):  # a rank has just removed it
+                        flip_a_bit(path)
                 module = rng.choice(("paged_serve.workers.process", "paged_serve.engine_core.process"))
                 if children := server.children(module):
                     rng.choice(children).kill()
+                    num_kills += 1
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
             num_cached = 0
-            for _ in range(60):
+            while num_kills < NUM_KILLS:
                 text = rng.choice(texts)
                 answer, cached, _ = complete(server, text)
                 assert answer == expected[text]
@@ -97,6 +127,7 @@ def test_kills_while_blocks_are_stored_and_loaded_change_no_byte(ranks, tmp_path
             stops.set()
             killer.join()
         assert num_cached > 0
+        assert "damaged block" in server.output()
 
 
 @pytest.mark.nightly

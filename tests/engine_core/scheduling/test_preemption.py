@@ -173,3 +173,20 @@ def test_a_better_priority_takes_the_last_row_before_another_tenant_does(drive):
     assert driver.tokens[urgent]
     assert not driver.tokens[modest]
     driver.run()
+
+
+@pytest.mark.parametrize("has_output", [False, True])
+def test_tokens_count_as_cached_only_if_the_workers_that_computed_the_first_output_had_them(drive, has_output):
+    driver = drive(max_num_batched_tokens=16, pipeline_depth=1)
+    driver.add(20, max_tokens=1)
+    driver.run()
+    stream = driver.add(20, max_tokens=3)
+    driver.plan()
+    if has_output:
+        driver.execute()
+        driver.apply()
+    driver.plans.clear()
+    driver.take(driver.engine.workers_replaced(1, driver.now, from_outside=True))
+    driver.worker = type(driver.worker)(driver.facts.num_blocks, 4, driver.facts.vocab_size, 1)
+    driver.run()
+    assert driver.firsts[stream].num_cached_tokens == (16 if has_output else 0)

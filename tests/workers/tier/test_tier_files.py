@@ -2,7 +2,6 @@
 
 import os
 import random
-import resource
 import subprocess
 import sys
 
@@ -14,6 +13,8 @@ from paged_serve.workers.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_
 from paged_serve.workers.tier.block_memory import HostBlocks, Parts
 from paged_serve.workers.tier.checksum import checksum
 from paged_serve.workers.tier.tier import Mover
+
+from .accidents import damage, full_disk
 
 KEY_BYTES = 34
 BLOCKS, AREAS = 8, (640, 96, 96)
@@ -47,36 +48,6 @@ def opened(folder, max_blocks=1 << 20):
     files = BlockFiles(folder, BLOCK_BYTES, max_blocks * (BLOCK_BYTES + HEADER_BYTES))
     files.open()
     return files, files.keys()
-
-
-def flip(path, rng):
-    raw = bytearray(path.read_bytes())
-    if raw:
-        raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
-        path.write_bytes(raw)
-
-
-def damage(path, others, rng):
-    """One of the accidents that may happen to a file."""
-    match rng.randrange(7):
-        case 0:
-            flip(path, rng)
-        case 1:
-            os.truncate(path, rng.randrange(BLOCK_BYTES + HEADER_BYTES))
-        case 2:
-            path.write_bytes(path.read_bytes() + bytes(rng.randint(1, 5000)))
-        case 3:
-            whole = [other for other in others if other.exists()]
-            path.write_bytes(rng.choice(whole).read_bytes())  # another block's contents under its name
-        case 4:
-            path.unlink()
-        case 5:  # pages that were never written to the disk
-            raw = bytearray(path.read_bytes())
-            start = rng.randrange(len(raw)) if raw else 0
-            raw[start : start + 512] = bytes(len(raw[start : start + 512]))
-            path.write_bytes(raw)
-        case 6:
-            path.write_bytes(rng.randbytes(BLOCK_BYTES + HEADER_BYTES))
 
 
 def restore_many(folder, library, num_restores, rng):
@@ -157,12 +128,8 @@ def test_a_folder_that_cannot_be_written_stops_storing_and_keeps_loading(tmp_pat
     key, other = b"k" * KEY_BYTES, b"o" * KEY_BYTES
     cache.fill(0, key)
     assert cache.mover.store(files, 0, key)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as with a full disk, writes are cut short, then fail
+    with full_disk(100):
         assert not cache.mover.store(files, 0, other)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not cache.mover.store(files, 0, other), "it stores again"
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert cache.mover.load(files, 1, key)
