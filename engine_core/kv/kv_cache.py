@@ -38,7 +38,7 @@ class KVCache:
         if not self.prefix_cache.enabled:
             return
         before = self.tiers
-        self.tiers = self.prefix_cache.tiers = KVTiers(self.pool, num_ranks, bytes_per_block)
+        self.tiers = self.prefix_cache.tiers = KVTiers(self.pool, num_ranks, bytes_per_block, self.events)
         if before is not None:
             self.tiers.speed = before.speed
             self.tiers.drop([*before.index.dropped])  # the workers may have died before they did it

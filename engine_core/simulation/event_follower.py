@@ -3,6 +3,7 @@
 import random
 
 from paged_serve.protocol.kv_events.index import KVEventIndex
+from paged_serve.protocol.kv_events.messages import MEDIUM_STORAGE
 
 from ..engine.engine import EngineCore
 from ..kv.event_log import EventLog
@@ -10,7 +11,7 @@ from ..kv.kv_group import group_of
 
 
 class EventFollower:
-    """Outlives the cores that it follows. An AssertionError says that its index differs from the prefix cache."""
+    """Outlives the cores that it follows. An AssertionError says that its index differs from the cache or the tier."""
 
     def __init__(self, rng: random.Random, num_kept: int):
         self.num_lost = 0
@@ -34,8 +35,11 @@ class EventFollower:
         if not self._index.receive(*batch):
             while not self._replay():
                 pass
-        expected = {group_of(key) for key in engine.kv_cache.pool.hashes()}
+        kv_cache = engine.kv_cache
+        expected = {group_of(key) for key in kv_cache.pool.hashes()}
         assert self._index.blocks == expected, "a follower's index differs from the prefix cache"
+        loadable = set() if kv_cache.tiers is None else {group_of(key) for key in kv_cache.tiers.index}
+        assert self._index.in_tiers[MEDIUM_STORAGE] == loadable, "a follower's index differs from the tier"
 
     def _replay(self) -> bool:
         """Whether the replay was whole."""

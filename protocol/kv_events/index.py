@@ -1,10 +1,13 @@
 """Follows the events of a server's prefix cache: which blocks can be found there. It does no input or output."""
 
+from collections import defaultdict
+
 import msgspec
 
 from .messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, KVEventBatch
 
 FROM_THE_START = 0  # a replay from this number is a snapshot
+Blocks = set[tuple[bytes, int]]  # hash, KV group
 
 
 class KVEventIndex:
@@ -15,7 +18,8 @@ class KVEventIndex:
     """
 
     def __init__(self) -> None:
-        self.blocks: set[tuple[bytes, int]] = set()  # hash, KV group
+        self.blocks: Blocks = set()  # in the prefix cache
+        self.in_tiers: defaultdict[str, Blocks] = defaultdict(set)  # by medium
         self._next = FROM_THE_START
         self._after_replay = FROM_THE_START
         self._decode = msgspec.msgpack.Decoder(KVEventBatch).decode
@@ -47,8 +51,13 @@ class KVEventIndex:
     def _apply_event(self, event: KVEvent) -> None:
         match event:
             case BlockStored():
-                self.blocks.update((block_hash, event.group_idx or 0) for block_hash in event.block_hashes)
+                self._blocks_of(event.medium).update((each, event.group_idx or 0) for each in event.block_hashes)
             case BlockRemoved():
-                self.blocks.difference_update((block_hash, event.group_idx or 0) for block_hash in event.block_hashes)
+                gone = {(each, event.group_idx or 0) for each in event.block_hashes}
+                self._blocks_of(event.medium).difference_update(gone)
             case AllBlocksCleared():
                 self.blocks.clear()
+                self.in_tiers.clear()
+
+    def _blocks_of(self, medium: str | None) -> Blocks:
+        return self.blocks if medium is None else self.in_tiers[medium]

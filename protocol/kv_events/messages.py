@@ -10,6 +10,10 @@ answer has three: an empty one, a sequence number, a batch; the last has the num
 batches are not kept any more, or the number is not from this engine core, the answer is a snapshot: batches that begin
 with AllBlocksCleared and add every block. All of them have the number of the last batch published. A request from
 number 0 always gives a snapshot.
+
+Blocks in a KV tier have a medium, and events of their own: a block may be found in the cache, in a tier, or in both. As
+from vLLM's offloading, their BlockStored has neither parent nor tokens, which a tier does not know of blocks that it
+found when it was opened.
 """
 
 from typing import Annotated
@@ -19,6 +23,7 @@ from msgspec import Meta
 
 from ..messages.message import Count, TokenId
 
+MEDIUM_STORAGE = "STORAGE"  # of blocks on disk
 SEQUENCE_BYTES = 8
 END_OF_REPLAY = (-1).to_bytes(SEQUENCE_BYTES, "big", signed=True)
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]  # see block_hash.py
@@ -29,14 +34,15 @@ class _Event(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 
 class BlockStored(_Event, frozen=True):
-    """Blocks, each the next one of a prompt or answer, that can be found from now on."""
+    """Blocks that can be found from now on; without a medium, each is the next one of a prompt or answer."""
 
     block_hashes: list[Hash]
-    parent_block_hash: Hash | None  # of the block before the first; of a first block, the root of its chain
-    token_ids: list[TokenId]  # block_size for each block
+    # Of the block before the first; of a first block, the root of its chain. None in a tier.
+    parent_block_hash: Hash | None
+    token_ids: list[TokenId]  # block_size for each block; none in a tier
     block_size: Count
     lora_id: Count | None = None
-    medium: str | None = None  # the memory of the blocks; None: that of the device, which steps read
+    medium: str | None = None  # where the blocks are; None: in the memory that steps read
     lora_name: str | None = None
     extra_keys: list[str] | None = None
     group_idx: Count | None = None  # a model with several KV groups stores each block once for each group
@@ -51,7 +57,7 @@ class BlockRemoved(_Event, frozen=True):
 
 
 class AllBlocksCleared(_Event, frozen=True):
-    """No block can be found: the workers were replaced, or the cache was reset."""
+    """No block can be found, in the cache or in a tier, which is listed anew: the workers were replaced."""
 
 
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared

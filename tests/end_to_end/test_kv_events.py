@@ -33,9 +33,18 @@ def agree(follower, endpoints):
             pass
         with Follower(*endpoints) as fresh:
             fresh.replay()
-        if fresh.index.blocks == follower.index.blocks:
+        if (fresh.index.blocks, fresh.index.in_tiers) == (follower.index.blocks, follower.index.in_tiers):
             return fresh.index.blocks
     raise AssertionError(f"{len(fresh.index.blocks ^ follower.index.blocks)} blocks differ")
+
+
+def agree_on_tier(follower, endpoints, expected):
+    """The same, until the tier has the blocks that are expected there."""
+    deadline = time.monotonic() + 30
+    while agree(follower, endpoints) is not None and time.monotonic() < deadline:
+        if follower.index.in_tiers["STORAGE"] == expected:
+            return
+    raise AssertionError(f"{len(follower.index.in_tiers['STORAGE'])} blocks in the tier, {len(expected)} expected")
 
 
 def test_a_follower_agrees_with_the_server_after_evictions_and_after_each_process_was_killed(short_folder):
@@ -54,6 +63,27 @@ def test_a_follower_agrees_with_the_server_after_evictions_and_after_each_proces
             assert agree(follower, endpoints) == before, "the same requests left other blocks"
         status, _ = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
         assert status == 200
+
+
+def test_a_follower_knows_the_blocks_on_disk_after_a_kill_and_after_a_restart(short_folder):
+    endpoints = [f"ipc://{short_folder}/events", f"ipc://{short_folder}/replay"]
+    options = ["--kv-events-endpoint", endpoints[0], "--kv-events-replay-endpoint", endpoints[1]]
+    options += ["--kv-tier-dir", f"{short_folder}/tier"]
+    with serving(*options) as server, Follower(*endpoints) as follower:
+        follower.replay()
+        complete(server, "once upon a time " * 12)
+        found = agree(follower, endpoints)
+        assert len(found) > 2
+        agree_on_tier(follower, endpoints, found)
+        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+            server.children(module)[0].kill()
+            status, _ = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})  # waits for the new process
+            assert status == 200
+            agree_on_tier(follower, endpoints, found)
+    with serving(*options) as server, Follower(*endpoints) as follower:
+        follower.replay()
+        assert agree(follower, endpoints) == set()
+        agree_on_tier(follower, endpoints, found)
 
 
 def test_requests_of_other_forms_and_readers_that_stop_disturb_no_replay(short_folder):

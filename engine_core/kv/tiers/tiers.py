@@ -1,4 +1,4 @@
-"""Blocks on their way to and from the workers' tiers, and what the tiers hold. Sans-I/O.
+"""Blocks on their way to and from the workers' tiers. Sans-I/O.
 
 A transfer owns its blocks, like a sequence, until all ranks have answered it: nothing overwrites a block that is being
 stored, and nothing else reads or writes one that is being loaded. Stores are made of blocks that have just been
@@ -6,8 +6,7 @@ published and can still be found; only a few are in flight, and blocks evicted m
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -26,7 +25,9 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 
 from ...requests import request
 from ..block_pool import BlockPool
+from ..kv_events import KVEvents
 from .load_speed import LoadSpeed
+from .tier_index import TierIndex
 from .tier_search import TierHit
 
 STORED_BYTES_IN_FLIGHT = 64 << 20
@@ -63,57 +64,11 @@ class Transfer:
         return [each for index, each in enumerate(loaded) if index not in self.failed]
 
 
-class TierIndex:
-    """Which blocks can be loaded: those that the tiers of all ranks hold."""
-
-    def __init__(self, num_ranks: int):
-        self._all = (1 << num_ranks) - 1
-        self._unknown = self._all  # ranks that have not said what they have
-        self._ranks: dict[bytes, int] = {}  # key -> a bit for each rank
-        # Keys whose stored blocks may hold values that are not finite, until all ranks have removed them -> how often.
-        self.dropped: Counter[bytes] = Counter()
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._ranks and self._ranks[key] == self._all
-
-    @property
-    def is_known(self) -> bool:
-        """Whether all ranks have said what they have."""
-        return not self._unknown
-
-    def change(self, rank: int, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
-        bit, ranks = 1 << rank, self._ranks
-        self._unknown &= ~bit
-        for key in added:
-            if key not in self.dropped:
-                ranks[key] = ranks.get(key, 0) | bit
-        for key in removed:
-            if key in ranks:
-                ranks[key] &= ~bit
-                if not ranks[key]:
-                    del ranks[key]
-
-    def drop(self, keys: Sequence[bytes]) -> None:
-        self.dropped.update(keys)
-        for key in keys:
-            self._ranks.pop(key, None)
-
-    def end_drop(self, keys: Sequence[bytes]) -> None:
-        """All ranks have removed these blocks; what is stored from now on is new."""
-        self.dropped.subtract(keys)
-        for key in keys:
-            if self.dropped[key] <= 0:
-                del self.dropped[key]
-
-    def __bool__(self) -> bool:
-        return bool(self._ranks)
-
-
 class KVTiers:
     """All transfers of one worker group, and the messages for it."""
 
-    def __init__(self, pool: BlockPool, num_ranks: int, bytes_per_block: int):
-        self.index = TierIndex(num_ranks)
+    def __init__(self, pool: BlockPool, num_ranks: int, bytes_per_block: int, events: KVEvents | None = None):
+        self.index = TierIndex(num_ranks, events)
         self.transfers: dict[int, Transfer] = {}
         self.speed = LoadSpeed()
         self.num_ranks = num_ranks
@@ -224,6 +179,7 @@ class KVTiers:
         return self._num_transfers
 
     def check(self) -> None:
+        self.index.check()
         stores = [transfer for transfer in self.transfers.values() if transfer.sequence is None]
         assert self._num_storing == sum(len(each.blocks) for each in stores), "the stored blocks are miscounted"
         assert all(transfer.waits_for for transfer in self.transfers.values()), "a transfer is over but not removed"

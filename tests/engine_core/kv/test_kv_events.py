@@ -1,4 +1,4 @@
-"""Events of the prefix cache: a follower that loses batches always knows what the cache can find."""
+"""Events of the prefix cache and the tiers: a follower that loses batches always knows what they have."""
 
 import random
 from types import SimpleNamespace
@@ -8,10 +8,10 @@ import pytest
 
 from paged_serve.engine_core.kv.event_log import EVENTS_PER_BATCH, EventLog
 from paged_serve.engine_core.kv.kv_cache import KVCache
-from paged_serve.engine_core.kv.kv_events import KVEvents
-from paged_serve.engine_core.kv.kv_group import KVGroups
+from paged_serve.engine_core.kv.kv_events import MOST_HASHES, KVEvents
+from paged_serve.engine_core.kv.kv_group import KVGroups, keys_of
 from paged_serve.engine_core.simulation.event_follower import EventFollower
-from paged_serve.protocol.block_hash import chain_blocks, chain_root
+from paged_serve.protocol.block_hash import HASH_BYTES, chain_blocks, chain_root
 from paged_serve.protocol.kv_events.index import KVEventIndex
 from paged_serve.protocol.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from paged_serve.protocol.messages.message import pack_ids
@@ -19,16 +19,20 @@ from paged_serve.protocol.messages.worker import KVGroup
 
 SIZE = 4  # tokens in a block
 ROOT = chain_root(SIZE, "")
+NUM_RANKS = 2
 TWO_GROUPS = KVGroups.of((KVGroup(), KVGroup(is_state=True)), SIZE, 16)
 
 
 class Cache:
-    """A cache with sequences whose tokens are paths of a tree, so that they share prefixes."""
+    """A cache with sequences whose tokens are paths of a tree, so that they share prefixes, and two ranks' tiers."""
 
     def __init__(self, rng, num_blocks=24):
         self.rng = rng
         self.events = KVEvents(SIZE)
         self.kv_cache = KVCache(num_blocks, TWO_GROUPS, events=self.events)
+        self.kv_cache.open_tiers(NUM_RANKS, bytes_per_block=1)
+        self.keys = []  # of blocks that were published
+        self.drops = []
         self.owners = []
 
     def start(self, tokens):
@@ -46,11 +50,31 @@ class Cache:
         )
         self.kv_cache.prefix_cache.publish(sequence, len(tokens))
         self.owners.append([block for table in tables for block in table])
+        self.keys = [
+            *self.keys,
+            *(key for table in range(len(tables)) for key in keys_of(table, sequence.block_hashes)),
+        ]
+        self.keys = self.keys[-50:]
+
+    def change_tier(self):
+        """A rank stores and loses some blocks, or blocks are dropped from both."""
+        rng, index = self.rng, self.kv_cache.tiers.index
+        some = rng.sample(self.keys, min(len(self.keys), rng.randint(0, 6)))
+        kind = rng.random()
+        if kind < 0.9:
+            index.change(rng.randrange(NUM_RANKS), some, rng.sample(self.keys, len(some) // 2))
+        elif kind < 0.95:
+            index.drop(some)
+            self.drops.append(some)
+        elif self.drops:
+            index.end_drop(self.drops.pop())
 
     def act(self):
         rng, pool = self.rng, self.kv_cache.pool
         kind = rng.random()
-        if kind < 0.55:
+        if rng.random() < 0.3:
+            self.change_tier()
+        elif kind < 0.55:
             count = rng.randint(1, 5)
             if pool.num_free >= 2 * count:
                 self.start([rng.choice((1, 2)) for _ in range(count * SIZE)])
@@ -63,7 +87,7 @@ class Cache:
             pool.drop_all()
         elif kind < 0.99:
             self.kv_cache.reset()
-            self.owners = []
+            self.owners, self.drops = [], [[*self.kv_cache.tiers.index.dropped]]
 
 
 def follow(num_events, seed):
@@ -78,6 +102,7 @@ def follow(num_events, seed):
             cache.act()
             count += len(cache.events._events)
             follower.advance(cache)
+        cache.kv_cache.tiers.index.check()
     return follower.num_lost
 
 
@@ -138,6 +163,38 @@ def test_a_large_snapshot_has_several_batches():
     assert len(index.blocks) == EVENTS_PER_BATCH + 10
 
 
+def test_a_block_is_in_a_tier_while_all_ranks_have_it():
+    cache = Cache(random.Random(0))
+    index, events = cache.kv_cache.tiers.index, cache.events
+    events.take()
+    first, second = keys = keys_of(1, chain_blocks(ROOT, pack_ids(range(8)), SIZE))
+    index.change(0, keys, [])
+    assert events.take() == [], "a rank has no block"
+    index.change(1, keys, [])
+    hashes = [key[:HASH_BYTES] for key in keys]
+    assert events.take() == [BlockStored(hashes, None, [], SIZE, medium="STORAGE", group_idx=1)]
+    index.change(1, keys, [])
+    assert events.take() == [], "a block was stored again"
+    log = EventLog(events, 100, num_kept=2)
+    assert batches_of(log.replay(0, 0.0)) == [
+        [AllBlocksCleared(), BlockStored(hashes, None, [], SIZE, medium="STORAGE", group_idx=1)]
+    ]
+    index.change(0, [], [first])
+    index.change(1, [], [first])
+    index.drop([first, second])
+    assert events.take() == [BlockRemoved([each], medium="STORAGE", group_idx=1) for each in hashes]
+    cache.kv_cache.reset()
+    assert events.take() == [AllBlocksCleared()]
+
+
+def test_a_tier_of_many_blocks_is_reported_in_several_events():
+    events = KVEvents(SIZE)
+    keys = [number.to_bytes(HASH_BYTES, "big") for number in range(2 * MOST_HASHES + 1)]
+    events.stored_in_tier(keys, "STORAGE")
+    assert [len(event.block_hashes) for event in events.take()[1:]] == [MOST_HASHES, MOST_HASHES, 1]
+    assert [len(event.block_hashes) for event in events.snapshot()[1:]] == [MOST_HASHES, MOST_HASHES, 1]
+
+
 def test_an_engine_reports_what_it_computed_and_evicted(drive):
     driver = drive(num_blocks=4, kv_events="ipc://events")
     driver.add(range(1, 10), max_tokens=1)
@@ -182,7 +239,14 @@ def test_other_subscribers_decode_the_batches():
         ts: float
         events: list[Stored | Removed | Cleared]
 
-    events = [AllBlocksCleared(), BlockStored([ROOT], ROOT, [1] * SIZE, SIZE, group_idx=0), BlockRemoved([ROOT])]
+    stored = BlockStored([ROOT], ROOT, [1] * SIZE, SIZE, group_idx=0)
+    on_disk = BlockStored([ROOT], None, [], SIZE, medium="STORAGE", group_idx=0)
+    events = [AllBlocksCleared(), stored, on_disk, BlockRemoved([ROOT])]
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(KVEventBatch(1.5, events)), type=Batch)
     assert decoded.ts == 1.5
-    assert decoded.events == [Cleared(), Stored([ROOT], ROOT, [1] * SIZE, SIZE, None, None), Removed([ROOT], None)]
+    assert decoded.events == [
+        Cleared(),
+        Stored([ROOT], ROOT, [1] * SIZE, SIZE, None, None),
+        Stored([ROOT], None, [], SIZE, None, "STORAGE"),
+        Removed([ROOT], None),
+    ]
