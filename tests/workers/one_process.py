@@ -22,7 +22,8 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.decode_step import DecodeStep, EagerDecodeStep
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.runner.host_steps import host_runner
-from paged_serve.workers.runner.model_runner import ModelRunner, PendingStep
+from paged_serve.workers.runner.model_runner import ModelRunner
+from paged_serve.workers.runner.pending_step import PendingStep
 from paged_serve.workers.sampling.device_sampler import DeviceSampling
 from paged_serve.workers.sampling.host_sampling import HostSampling
 from paged_serve.workers.sampling.sampler import Sampler

@@ -15,13 +15,11 @@ from paged_serve.protocol.plugins import PluginKind, load_plugins
 from ..adapters.loading import AdapterLoading
 from ..backends.torch.backend import TorchBackend
 from ..batch.grammars import Grammars
-from ..checkpoint.weight_files import weight_files
 from ..distributed.allocator import keep_freed_memory
-from ..distributed.cpu_quota import quota_of_cpus
 from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from ..distributed.tensor_parallel import TensorParallelGroup
-from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
-from ..kernels.cpu.library import Library, Pool, best_library
+from ..distributed.threads import usable_cpus
+from ..kernels.cpu.library import Pool
 from ..kv.budget import (
     blocks_that_fit,
     cache_dtype,
@@ -34,7 +32,7 @@ from ..kv.budget import (
 from ..kv.cache_layout import CacheLayout
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
-from ..models.loading import device_of, load_model
+from ..models.loading import load_model
 from ..runner.cuda_device import CudaDevice
 from ..runner.host_steps import host_steps
 from ..runner.steps import Steps
@@ -46,6 +44,7 @@ from .arithmetic import arithmetic
 from .draft_model import DraftModel, draft_model_of
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of
+from .rank_setup import create_pool, grammars_of, prepare_device
 from .warm_up import warm_up
 
 log = logging.getLogger(__name__)
@@ -90,16 +89,16 @@ class Rank:
         size = config.parallel.tensor_parallel_size
         platform = platform_of(config)
         backend = None if platform is None else platform.backend(index)
-        device = _prepare_device(config, index) if backend is None else backend.device
+        device = prepare_device(config, index) if backend is None else backend.device
         keep_freed_memory()
         group = TensorParallelGroup.join(index, size, rendezvous, device, config.parallel.step_timeout_s)
         folder = config.model.model or str(DEMO_MODEL)
         cpus = usable_cpus()  # the pool pins this thread
-        pool = _create_pool(config, index, Path(folder), device) if platform is None else None
+        pool = create_pool(config, index, Path(folder), device) if platform is None else None
         model = load_model(folder, config.model, group, on_progress, pool, backend, config.lora)
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
-        grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
+        grammars = grammars_of(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
         draft_model = draft_model_of(config, folder, model, pool, index)
         return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus, draft_model)
 
@@ -249,58 +248,3 @@ class Rank:
         ):
             return {}
         return {"slow": slow, "remedy": remedy(isa)}
-
-
-def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
-    """The pinned threads of this process, for loading and for kernels; None if torch computes on its own threads."""
-    cpus, quota = usable_cpus(), quota_of_cpus()
-    share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
-    num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
-    library = _library(config) if device == "cpu" else None
-    torch.set_num_threads(num_threads if library is None else 1)
-    if library is None:
-        if config.model.summation != "auto":
-            raise ConfigError(
-                f"summation={config.model.summation} needs the CPU kernels, which are not used here; "
-                "use --summation auto, or enable the kernels (paged-serve doctor)"
-            )
-        return None
-    pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
-    return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
-
-
-def _grammars(config: Config, folder: str, model: Model, cpus: Sequence[int]) -> Grammars | None:
-    """The grammars of the model; None for a model that only pools, or without a tokenizer."""
-    file = Path(config.model.tokenizer or folder) / "tokenizer.json"
-    if "generate" not in model.pooling.spec.tasks or not file.is_file():
-        return None
-    return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids, cpus)
-
-
-def _library(config: Config) -> Library | None:
-    isa = config.model.cpu_isa
-    if isa == "torch":
-        return None
-    library = best_library(None if isa == "auto" else isa)
-    if library is None:
-        log.warning("%s; %s", why_slow(isa), remedy(isa))
-        return None
-    return library
-
-
-def _checkpoint_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in weight_files(folder))
-
-
-def _prepare_device(config: Config, index: int) -> str:
-    """ "cpu", or "cuda" with this rank's device current. Raises ConfigError when there are too few devices."""
-    device = device_of(config.model)
-    if device == "cuda":
-        found, needed = torch.cuda.device_count(), config.parallel.tensor_parallel_size
-        if found < needed:
-            raise ConfigError(
-                f"tensor_parallel_size={needed} needs {needed} CUDA devices, but torch finds {found}; "
-                f"use tensor_parallel_size={found} or device=cpu"
-            )
-        torch.cuda.set_device(index)
-    return device

@@ -9,7 +9,7 @@ waits for its own tokens, too. On the CPU a step is complete once it has started
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,6 @@ from torch import Tensor
 from paged_serve.protocol.messages.worker import (
     Chunk,
     ModelRunnerOutput,
-    RowPooled,
     RowPromptLogprobs,
     SchedulerOutput,
 )
@@ -29,7 +28,6 @@ from ..batch.device_rows import Adapting, DeviceRows
 from ..batch.grammars import Grammars
 from ..batch.input_batch import AdapterGroups, InputBatch, StepArrays, adapter_groups, step_arrays
 from ..batch.request_rows import RequestRows
-from ..batch.staging import HostCopy
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
 from ..kv.table_units import TableUnits
@@ -42,44 +40,10 @@ from ..speculation.accepted_states import AcceptedStates
 from ..speculation.drafter import Drafter
 from ..speculation.verification import Verification, may_start_from_a_late_token, verifies
 from ..speculation.verified_step import VerifiedStep
-from .step_output import PromptLogprobs, row_failures, row_logprobs
+from .pending_step import NO_TOKENS, PendingStep, RemoteSample
+from .step_output import PromptLogprobs
 
-NO_TOKENS = np.zeros(0, np.int64)
 Passed = tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...], PendingPooled | None]  # see ModelRunner._forward
-
-
-@dataclass(slots=True, eq=False)
-class PendingStep:
-    """A started step. ModelRunner.result waits for it; results must be taken in the order of starting."""
-
-    plan: SchedulerOutput
-    started: float
-    rows: NDArray[np.int64]  # rows that get a token
-    places: NDArray[np.int64]  # the position of that token in each row
-    generations: NDArray[np.int64]  # of the rows at the start of the step
-    sample: PendingSample | None  # None: no row gets a token
-    prompt_logprobs: tuple[RowPromptLogprobs, ...]
-    pooling: PendingPooled | None  # None: no row gets a vector
-    sampled: SampledTokens | None = None  # None: not known yet
-    pooled: tuple[RowPooled, ...] = ()  # known when `sampled` is
-    num_drafted: bytes = b""  # as in ModelRunnerOutput
-    num_sampled: bytes = b""
-
-    def output(self) -> ModelRunnerOutput:
-        assert self.sampled is not None, "the step's tokens are not known yet"
-        return ModelRunnerOutput(
-            epoch=self.plan.epoch,
-            step=self.plan.step,
-            token_ids=self.sampled.token_ids.astype("<i4").tobytes(),
-            step_s=time.perf_counter() - self.started,
-            logprobs=row_logprobs(self.sampled),
-            prompt_logprobs=self.prompt_logprobs,
-            nan_indices=self.sampled.bad.astype("<i4").tobytes(),
-            failures=row_failures(self.sampled),
-            pooled=self.pooled,
-            num_drafted=self.num_drafted,
-            num_sampled=self.num_sampled,
-        )
 
 
 class ModelRunner:
@@ -291,15 +255,3 @@ class ModelRunner:
         step.pooled = () if step.pooling is None else step.pooling.result()
         same = self._rows.generation[step.rows] == step.generations
         self._rows.fill(step.rows[same], step.places[same], step.sampled.token_ids[same])
-
-
-class RemoteSample:
-    """Tokens that rank 0 sampled, as seen by another rank."""
-
-    def __init__(self, token_ids: Tensor):
-        self.token_ids = token_ids
-        self._on_host = HostCopy(token_ids)
-
-    def result(self) -> SampledTokens:
-        [token_ids] = self._on_host.wait()
-        return SampledTokens(token_ids, NO_TOKENS, {})

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
 from .completions import Completions, DeviceEvent
-from .model_runner import ModelRunner, PendingStep
+from .model_runner import ModelRunner
+from .pending_step import PendingStep
 
 
 class Steps:

@@ -24,7 +24,8 @@ from paged_serve.workers.distributed.threads import (
     usable_cpus,
 )
 from paged_serve.workers.kernels.cpu.library import runnable_isas
-from paged_serve.workers.process import rank
+from paged_serve.workers.process.rank import DEMO_MODEL
+from paged_serve.workers.process.rank_setup import create_pool
 
 MIB = 1 << 20
 
@@ -209,7 +210,7 @@ def test_the_configured_order_of_sums_is_that_of_the_kernels():
         pytest.skip("the kernels are not built")
     for order in ("dot", "tile"):
         config = Config(model=ModelConfig(summation=order), parallel=ParallelConfig(pin_threads="never"))
-        pool = rank._create_pool(config, 0, rank.DEMO_MODEL, "cpu")
+        pool = create_pool(config, 0, DEMO_MODEL, "cpu")
         assert pool.summation == order
         pool.close()
 
@@ -217,4 +218,4 @@ def test_the_configured_order_of_sums_is_that_of_the_kernels():
 def test_an_order_of_sums_that_no_kernel_supports_is_refused():
     config = Config(model=ModelConfig(cpu_isa="torch", summation="tile"))
     with pytest.raises(ConfigError, match="summation=tile"):
-        rank._create_pool(config, 0, rank.DEMO_MODEL, "cpu")
+        create_pool(config, 0, DEMO_MODEL, "cpu")

@@ -1,0 +1,76 @@
+"""What a rank needs before its model is loaded: its device, its threads; and the grammars of the loaded model."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
+
+from ..batch.grammars import Grammars
+from ..checkpoint.weight_files import weight_files
+from ..distributed.cpu_quota import quota_of_cpus
+from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
+from ..kernels.cpu.library import Library, Pool, best_library
+from ..layers.model import Model
+from ..models.loading import device_of
+from .machine import remedy, why_slow
+
+log = logging.getLogger(__name__)
+
+
+def create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
+    """The pinned threads of this process, for loading and for kernels; None if torch computes on its own threads."""
+    cpus, quota = usable_cpus(), quota_of_cpus()
+    share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
+    num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
+    library = _library(config) if device == "cpu" else None
+    torch.set_num_threads(num_threads if library is None else 1)
+    if library is None:
+        if config.model.summation != "auto":
+            raise ConfigError(
+                f"summation={config.model.summation} needs the CPU kernels, which are not used here; "
+                "use --summation auto, or enable the kernels (paged-serve doctor)"
+            )
+        return None
+    pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
+    return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
+
+
+def grammars_of(config: Config, folder: str, model: Model, cpus: Sequence[int]) -> Grammars | None:
+    """The grammars of the model; None for a model that only pools, or without a tokenizer."""
+    file = Path(config.model.tokenizer or folder) / "tokenizer.json"
+    if "generate" not in model.pooling.spec.tasks or not file.is_file():
+        return None
+    return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids, cpus)
+
+
+def _library(config: Config) -> Library | None:
+    isa = config.model.cpu_isa
+    if isa == "torch":
+        return None
+    library = best_library(None if isa == "auto" else isa)
+    if library is None:
+        log.warning("%s; %s", why_slow(isa), remedy(isa))
+        return None
+    return library
+
+
+def _checkpoint_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in weight_files(folder))
+
+
+def prepare_device(config: Config, index: int) -> str:
+    """ "cpu", or "cuda" with this rank's device current. Raises ConfigError when there are too few devices."""
+    device = device_of(config.model)
+    if device == "cuda":
+        found, needed = torch.cuda.device_count(), config.parallel.tensor_parallel_size
+        if found < needed:
+            raise ConfigError(
+                f"tensor_parallel_size={needed} needs {needed} CUDA devices, but torch finds {found}; "
+                f"use tensor_parallel_size={found} or device=cpu"
+            )
+        torch.cuda.set_device(index)
+    return device
