@@ -183,3 +183,14 @@ def test_experts_are_refused_in_float32_on_cuda_and_by_ranks_that_cannot_share_t
     _, geometry = loading.read_model(folder, ModelConfig(device="cpu"))
     with pytest.raises(ConfigError, match=r"tensor_parallel_size=8 .*experts.*; use one of 1, 2, 4$"):
         geometry.check_tensor_parallel(8)
+
+
+def test_layers_that_predict_further_tokens_are_not_used(folder, changed, make_pool):
+    def with_two_more(tensors):
+        for name in [name for name in tensors if name.startswith("model.layers.2.")]:
+            tensors |= {name.replace(".2.", f".{layer}.", 1): tensors[name].clone() for layer in (3, 4)}
+
+    path, pool = changed(with_two_more, num_nextn_predict_layers=2), make_pool()
+    assert torch.equal(whole_prompt(ours(path, pool=pool)), whole_prompt(ours(folder, pool=pool)))
+    with pytest.raises(ConfigError, match=r"tensors that its config\.json does not explain: model\.layers\.4\."):
+        ours(changed(with_two_more, num_nextn_predict_layers=1), pool=pool)

@@ -13,7 +13,7 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
 from .expert_layers import in_chosen_layers
 from .family import Family, need, renamed
-from .glm4_moe import NAMES
+from .glm4_moe import NAMES, without_later_layers
 from .latent_sizes import latent, scale_of_scores, sized
 
 LATENT = (1536, 512, 128, 64, 128)  # the defaults of `sized`
@@ -59,10 +59,8 @@ def _experts(config: HFConfig) -> Experts:
 
 
 def adapted(family: Family, config: HFConfig) -> Family:
-    """Layers beyond the last predict several tokens at once; they are not used."""
-    beyond = range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_predict_layers)
-    unused = replace(family.weight_names, unused_prefixes=tuple(f"model.layers.{layer}." for layer in beyond))
-    return replace(family, weight_names=unused, interleaved=config.rope_interleave)
+    names = without_later_layers(family.weight_names, config)
+    return replace(family, weight_names=names, interleaved=config.rope_interleave)
 
 
 DEEPSEEK_V2 = Family(

@@ -32,10 +32,14 @@ def experts(config: HFConfig) -> tuple[Experts | None, ...]:
     return in_chosen_layers(config, whole)
 
 
-def adapted(family: Family, config: HFConfig) -> Family:
+def without_later_layers(names: WeightNames, config: HFConfig) -> WeightNames:
     """Layers beyond the last predict several tokens at once; they are not used."""
-    unused = replace(family.weight_names, unused_prefixes=(f"model.layers.{config.num_hidden_layers}.",))
-    return replace(family, qk_norm=config.qk_norm, weight_names=unused)
+    beyond = range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_predict_layers)
+    return replace(names, unused_prefixes=tuple(f"model.layers.{layer}." for layer in beyond))
+
+
+def adapted(family: Family, config: HFConfig) -> Family:
+    return replace(family, qk_norm=config.qk_norm, weight_names=without_later_layers(family.weight_names, config))
 
 
 GLM4_MOE = Family(
