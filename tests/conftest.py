@@ -45,8 +45,7 @@ def pytest_addoption(parser):
         "--products",
         choices=[WHOLE, PAIRS, VALUES],
         default=PAIRS,
-        help="of tests with several parameters, before nightly: all, each pair of values of those that are marked "
-        "`pairs` and all others (the default), or each value of any",
+        help="of tests with several parameters, before nightly: all, each pair of values (the default), or each value",
     )
 
 
@@ -62,15 +61,8 @@ def pytest_collection_modifyitems(config, items):
     products = config.getoption("products")
     if products == WHOLE:
         return
-    pairs, values = list[pytest.Item](), list[pytest.Item]()
-    for item in items:
-        if item.get_closest_marker("nightly"):
-            continue
-        if products == VALUES:
-            values.append(item)
-        elif item.get_closest_marker("pairs"):
-            pairs.append(item)
-    for item in [*left_out(pairs, strength=2), *left_out(values, strength=1)]:
+    early = [item for item in items if not item.get_closest_marker("nightly")]
+    for item in left_out(early, strength=2 if products == PAIRS else 1):
         item.add_marker("nightly")
 
 

@@ -66,6 +66,7 @@ def batches(sets: Iterator[tuple[Injection, ...]]) -> Iterator[list[tuple[Inject
     yield batch
 
 
+@pytest.mark.nightly
 def test_streams_survive_stopped_ranks_then_a_core_stopped_with_a_rank_then_a_lost_helper(start):
     serve_through(start(2, "--no-standby-workers"), STOPPED_RANKS, CORE_LOSS, STOPPED_ENGINE, HELPER_LOSS)
 

@@ -79,6 +79,7 @@ def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
         assert total[event], f"there were no {event}, so the slice does not test them"
 
 
+@pytest.mark.nightly
 def test_a_workload_with_an_fp8_cache_gives_each_request_the_same_bytes(load):
     assert run_workload(load, FP8_SEED, Fp8Process, Fp8Process)["tokens"]
 

@@ -77,7 +77,6 @@ def within(vocab_size, row):
     return structs.replace(row, token_ids=pack_ids(token % vocab_size for token in unpack_ids(row.token_ids)))
 
 
-@pytest.mark.pairs
 @pytest.mark.parametrize("quantization", ["auto", "fp8"])
 @pytest.mark.parametrize("cached", [torch.bfloat16, FP8], ids=str)
 @pytest.mark.parametrize("family", MODELS)

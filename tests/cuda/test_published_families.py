@@ -22,7 +22,7 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
 }
 
 
-NIGHTLY = ("gpt-bigcode", "starcoder2-plain-sliding", "stablelm-qk-norm", "nemotron")
+NIGHTLY = ("opt", "bloom-even", "gpt-bigcode", "starcoder2-plain-sliding", "stablelm-qk-norm", "nemotron")
 
 
 @pytest.mark.parametrize(

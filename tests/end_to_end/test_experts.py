@@ -22,6 +22,7 @@ def check_experts(folder, seed: int, count: int, num_kills: int, ranks: int, *op
         crowded(small, questions, wanted, num_kills)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_two_crowded_ranks_that_are_killed_give_the_bytes_of_one_alone(tmp_path):
     check_experts(tmp_path, seed=1, count=12, num_kills=1, ranks=2)

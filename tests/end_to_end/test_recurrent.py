@@ -73,6 +73,7 @@ def test_a_stream_goes_on_with_the_same_bytes_after_a_workers_death(server):
     assert server.complete(**LONG) == undisturbed, "from the prefix cache"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_drafts_change_no_byte_though_a_worker_and_the_core_are_killed(server, start):
     expected = server.complete(**LONG)

@@ -48,7 +48,6 @@ def test_a_group_of_one_exchanges_nothing():
     assert group.all_reduce(x) is group.all_gather(x, 0) is group.broadcast(x) is x
 
 
-@pytest.mark.pairs
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3", "gpt2"])
 def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):

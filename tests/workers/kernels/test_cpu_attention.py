@@ -14,8 +14,6 @@ from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 from ...kernel_oracles import attended, bias_of, sinks_of
 from ..cache_views import reading_view
 
-pytestmark = pytest.mark.pairs
-
 FLOATS = [(dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]  # (queries, cache)
 CODED = [(torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
 WEIGHT_ERRORS = {torch.bfloat16: 2.0**-8, torch.float16: 3e-6, torch.float32: 2.0**-24}  # relative, of weights

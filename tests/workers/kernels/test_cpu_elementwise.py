@@ -14,8 +14,6 @@ from ...kernel_oracles import centred, gated, normalised, rotated
 from ..cache_views import writing_view
 from ..elementwise_calls import layer_norm, rms_norm, silu_mul
 
-pytestmark = pytest.mark.pairs
-
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 100, 129, 1024]
 

@@ -13,8 +13,6 @@ from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.kernels.cpu.structs.kernels import KERNELS
 
-pytestmark = pytest.mark.pairs
-
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SHAPES = [  # rows, outputs, inputs: whole panels, then all kinds of edges
     *[(1, 64, 64), (6, 128, 256), (64, 192, 512)],

@@ -19,8 +19,6 @@ from paged_serve.workers.kernels.cpu.packing import pack_float
 from ..cache_views import reading_view, writing_view
 from .test_cpu_attention import make_case
 
-pytestmark = pytest.mark.pairs
-
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS = [(0, 1), (6, 1), (63, 1), (127, 1), (200, 1), (1100, 1), (0, 65), (3, 40), (130, 20)]
 

@@ -9,8 +9,6 @@ from paged_serve.workers.kernels.cpu.loading import int4_from_floats, int8_from_
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales, squared_error
 
-pytestmark = pytest.mark.pairs
-
 SHAPES = [(1, 1), (3, 5), (64, 128), (70, 130), (200, 257), (129, 1032)]
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 

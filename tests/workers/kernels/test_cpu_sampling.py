@@ -14,8 +14,6 @@ from paged_serve.workers.sampling.passes import NO_TOKEN
 
 from ..sampling import sampling_oracle as oracle
 
-pytestmark = pytest.mark.pairs
-
 VOCAB_SIZES = [1, 2, 15, 17, 255, 256, 257, 1000, 4099]
 
 

@@ -8,8 +8,6 @@ from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weigh
 from paged_serve.workers.kernels.cpu.gemm import gemm, sum_parts
 from paged_serve.workers.kernels.cpu.packing import pack
 
-pytestmark = pytest.mark.pairs
-
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 FORMS = [
     *FLOATS,

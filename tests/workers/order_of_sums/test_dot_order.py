@@ -19,8 +19,6 @@ from ..elementwise_calls import rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 from . import dot_order
 
-pytestmark = pytest.mark.pairs
-
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 
 

@@ -28,8 +28,6 @@ from ..cache_views import reading_view, writing_view
 from ..elementwise_calls import layer_norm, rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 
-pytestmark = pytest.mark.pairs
-
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WITH_FP16 = ("int8 with fp16", "int4 with fp16", "int4 with zeros and fp16")
 FORMS = (*FLOATS, "int8", "int4", "int4 with zeros", *WITH_FP16)

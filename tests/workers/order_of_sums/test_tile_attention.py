@@ -10,8 +10,6 @@ from paged_serve.workers.kernels.cpu.attention import attention
 from ..cache_views import reading_view
 from . import tile_oracle
 
-pytestmark = pytest.mark.pairs
-
 BLOCK = 16
 
 

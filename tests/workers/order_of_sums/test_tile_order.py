@@ -10,8 +10,6 @@ from paged_serve.workers.kernels.cpu.packing import pack, pack_int4
 
 from . import tile_oracle
 
-pytestmark = pytest.mark.pairs
-
 SHAPES = [  # rows, outputs, inputs: whole pieces and blocks, then edges of every kind
     *[(1, 64, 64), (16, 64, 256), (33, 128, 96)],
     *[(1, 1, 1), (2, 3, 2), (3, 63, 7), (5, 65, 129), (17, 100, 33), (31, 30, 287), (40, 65, 544)],

@@ -83,7 +83,6 @@ def test_convolutions_are_those_of_float64(form, dtype, cpu_pools):
 
 
 @pytest.mark.long_in_software
-@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_bits_depend_on_no_other_row_and_on_no_division_into_steps(form, dtype, cpu_pools):
@@ -163,7 +162,6 @@ def test_the_torch_reference_agrees(form, cpu_pools):
     assert_same_bits(own_states, states)
 
 
-@pytest.mark.pairs
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS)

@@ -44,7 +44,6 @@ def test_each_group_is_normalised_alone(sizes, dtype, gates_last, cpu_pools):
     assert_same_bits(backends[1].gated_norm(norm, x[3:4], gate[3:4]), found[0][3:4])
 
 
-@pytest.mark.pairs
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("gates_last", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -152,7 +152,6 @@ def cpu_recurrences(cpu_pools):
     return [CpuRecurrences(pool, Buffers()) for pool in cpu_pools]
 
 
-@pytest.mark.pairs
 @pytest.mark.long_in_software
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
@@ -213,7 +212,6 @@ def test_rows_of_padding_write_nothing(name, cpu_recurrences):
         assert bool(states.isnan().all())
 
 
-@pytest.mark.pairs
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
