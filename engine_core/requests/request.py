@@ -1,6 +1,7 @@
 """A request, its sequences, and the state machine of a sequence."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -71,9 +72,14 @@ class Request:
     @property
     def sharer(self) -> "Sequence | None":
         """A running sequence whose blocks hold the whole prompt; called only while no sequence computes it."""
+        return self.sharer_besides(())
+
+    def sharer_besides(self, excluded: "Collection[Sequence]") -> "Sequence | None":
+        """The same once the `excluded` ones no longer run."""
         if len(self.sequences) == 1:
             return None
-        return next((sequence for sequence in self.sequences if sequence.state is SequenceState.RUNNING), None)
+        running = (each for each in self.sequences if each.state is SequenceState.RUNNING)
+        return next((each for each in running if each not in excluded), None)
 
     @property
     def prompt_len(self) -> int:

@@ -54,19 +54,26 @@ def choose_victims(
 ) -> list[Sequence]:
     """The fewest victims that make room for `sequence`, latest first; none if all of them together do not suffice.
 
-    Only blocks with one owner count: a block that two victims share may have a third owner.
+    Only blocks with one owner count: a block that two victims share may have a third owner. What `sequence` shares with
+    a running sibling is missing once that is a victim, unless the prefix cache finds it.
     """
     preemptible = _preemptible(sequence, running, just_admitted, shares)
     if not preemptible:
         return []
-    num_groups = kv_cache.num_groups
-    num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, num_groups * len(running))
+    num_groups, request = kv_cache.num_groups, sequence.request
+    sharer, watermark = request.sharer, num_groups * len(running)
+    num_missing, shared = kv_cache.shortage(sequence, sharer, watermark)
     if num_missing > sum(kv_cache.num_owned(victim) + num_groups for victim in preemptible):
         return []  # skips the per-block check
     victims: list[Sequence] = []
     for victim in preemptible:
         victims.append(victim)
-        num_missing -= kv_cache.num_owned_alone(victim, shared) + num_groups  # its part of the watermark
+        added = [victim]
+        if victim is sharer:
+            sharer, added = request.sharer_besides(victims), victims
+            num_missing, shared = kv_cache.shortage(sequence, sharer, watermark)
+        # a victim also returns its part of the watermark
+        num_missing -= sum(kv_cache.num_owned_alone(each, shared) + num_groups for each in added)
         if num_missing <= 0:
             return victims
     return []

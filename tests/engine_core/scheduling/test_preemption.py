@@ -153,6 +153,39 @@ def test_blocks_shared_with_a_remaining_sequence_do_not_count_as_room(drive):
     assert {first, shared, large} <= driver.ends.keys()
 
 
+def test_blocks_shared_with_a_sibling_are_needed_again_once_that_is_preempted(drive):
+    driver = drive(num_blocks=16, block_size=4, max_num_seqs=8, max_model_len=64)
+    story = [5] * 24
+    first = driver.add(story, n=2, max_tokens=12, skip_reading_prefix_cache=True)
+    driver.step(3)
+    other = driver.add(story, max_tokens=12)
+    driver.step(2)
+    assert driver.sequence(other).num_cached_tokens >= 20, "it owns the prompt's blocks, too"
+    driver.add([8] * 4, max_tokens=12)
+    driver.step()
+    earlier, sibling = driver.sequence(first), driver.sequence(first + 1)
+    driver.scheduler.preempt(earlier)
+    earlier.num_passed, sibling.passed = 1, earlier  # as if it had been admitted while the other did not fit
+    driver.step()
+    assert sibling.num_preemptions == 0, "its preemption would have made two blocks free, and five more would be needed"
+    driver.run()
+
+
+def test_blocks_shared_with_a_sibling_are_not_missing_while_another_preemption_suffices(drive):
+    driver = drive(num_blocks=15, block_size=4, max_num_seqs=8, max_model_len=56)
+    first = driver.add([5] * 24, n=2, max_tokens=12, skip_reading_prefix_cache=True)
+    driver.step(4)
+    late = driver.add([8] * 16, max_tokens=12)
+    driver.step()
+    earlier, sibling, last = (driver.sequence(stream) for stream in (first, first + 1, late))
+    driver.scheduler.preempt(earlier)
+    earlier.num_passed, sibling.passed, last.passed = 1, earlier, earlier  # as if both had been admitted past it
+    driver.step()
+    assert [each.num_preemptions for each in (earlier, sibling, last)] == [1, 0, 1]
+    assert earlier.row >= 0, "it has started again"
+    driver.run()
+
+
 def test_sequences_with_computed_prompts_resume_in_every_row(drive):
     driver = drive(max_num_seqs=8)
     occupy(driver, "greedy", 8, max_tokens=40)

@@ -10,8 +10,8 @@ from paged_serve.protocol.messages.worker import KVGroup
 
 FAST = range(120)
 # A new core too full for all resumed requests; output of a lost client reused; a NaN behind a window;
-# a chunk withdrawn from its plan before its sequence leaves a tail.
-RARE = (591, 504, 287, 510)
+# a chunk withdrawn from its plan before its sequence leaves a tail; a victim that shares its prompt with the sequence.
+RARE = (591, 504, 287, 510, 709098)
 NIGHTLY_STEPS = 1_000_000
 
 
