@@ -7,6 +7,7 @@ Every method that may produce messages returns them as (client, message) pairs, 
 import logging
 
 from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.kv_events.messages import MEDIUM_CPU, MEDIUM_STORAGE
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -66,8 +67,9 @@ class EngineCore:
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self.admission = Admission(config, facts, self.kv_cache, self.scheduler, self.scheduler.worker_poison)
         self.endings = Endings(self.clients, self.scheduler, self.admission)
-        if config.kv_tier.dir:
-            self.kv_cache.open_tiers(config.parallel.tensor_parallel_size, facts.kv_bytes_per_block)
+        if config.kv_tier.is_on:
+            medium = MEDIUM_STORAGE if config.kv_tier.dir else MEDIUM_CPU
+            self.kv_cache.open_tiers(config.parallel.tensor_parallel_size, facts.kv_bytes_per_block, medium)
             self.scheduler.loading.prompt_token_s = self.admission.forecast.prompt_token_s
         if epoch:
             self.admission.resumptions.start_after_core()

@@ -61,12 +61,12 @@ class StepCounters:
         """`predict`: the wait of a tenant without a waiting sequence, and of each other; called once per interval."""
         if now - self._waits_s >= STATS_INTERVAL_S:
             self._waits, self._waits_s = predict(), now
-        pool, (wait_s, tenants) = scheduler.kv_cache.pool, self._waits
+        kv_cache, (wait_s, tenants) = scheduler.kv_cache, self._waits
         return SchedulerStats(
             num_running=len(scheduler.running),
             num_waiting=scheduler.num_waiting,
-            num_blocks=pool.num_blocks,
-            num_free_blocks=pool.num_free,
+            num_blocks=kv_cache.pool.num_blocks,
+            num_free_blocks=kv_cache.pool.num_free,
             step=scheduler.step,
             prompt_tokens=self.prompt_tokens,
             generation_tokens=self.generation_tokens,
@@ -82,4 +82,5 @@ class StepCounters:
             adapters=scheduler.waiting.adapters.stats(MAX_ADAPTER_STATS),
             num_drafts=self.num_drafts,
             accepted_per_position=self.accepted_per_position(),
+            kv_tier=None if kv_cache.tiers is None else kv_cache.tiers.stats(),
         )

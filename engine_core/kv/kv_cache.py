@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable
 from itertools import chain, zip_longest
 
+from paged_serve.protocol.kv_events.messages import MEDIUM_STORAGE
+
 from ..requests.request import Sequence
 from .block_copies import BlockCopies
 from .block_pool import BlockPool
@@ -10,6 +12,7 @@ from .kv_events import KVEvents
 from .kv_group import RELEASED, KVGroups
 from .prefix_cache import PrefixCache
 from .tails import Prefix
+from .tiers.tier_index import TierIndex
 from .tiers.tier_search import TierHit
 from .tiers.tiers import KVTiers, Transfer
 
@@ -33,15 +36,19 @@ class KVCache:
         self.copies = BlockCopies(self.pool)
         self.tiers: KVTiers | None = None
 
-    def open_tiers(self, num_ranks: int, bytes_per_block: int) -> None:
-        """From now on, store what is published, and find what is stored; nothing without a prefix cache."""
+    def open_tiers(self, num_ranks: int, bytes_per_block: int, medium: str = MEDIUM_STORAGE) -> None:
+        """From now on, store what is published, and find what is stored; nothing without a prefix cache.
+
+        `medium`: as events name it.
+        """
         if not self.prefix_cache.enabled:
             return
         before = self.tiers
-        self.tiers = self.prefix_cache.tiers = KVTiers(self.pool, num_ranks, bytes_per_block, self.events)
+        self.tiers = self.prefix_cache.tiers = KVTiers(
+            self.pool, TierIndex(num_ranks, self.events, medium), bytes_per_block
+        )
         if before is not None:
-            self.tiers.speed = before.speed
-            self.tiers.drop([*before.index.dropped])  # the workers may have died before they did it
+            self.tiers.continue_from(before)
 
     def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
         """Allocate blocks for all known tokens of `sequence`, sharing computed ones; all or nothing.
@@ -200,7 +207,7 @@ class KVCache:
         self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled, self.events)
         self.copies = BlockCopies(self.pool)
         if self.tiers is not None:
-            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block)
+            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block, self.tiers.index.medium)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless the pool's counts agree with the tables of `sequences`."""

@@ -36,7 +36,7 @@ class SimulatedCore:
         self._rng = rng
         self._starting_ticks = 0  # until the new workers take steps
         self._clock = LoopClock(0.0)
-        num_ranks, has_tier = scenario.config.parallel.tensor_parallel_size, bool(scenario.config.kv_tier.dir)
+        num_ranks, has_tier = scenario.config.parallel.tensor_parallel_size, scenario.config.kv_tier.is_on
         self.tier = FakeTier(random.Random(f"tiers of {scenario.seed}"), num_ranks) if has_tier else None
         has_events = bool(scenario.config.kv_events.endpoint)
         events_rng = random.Random(f"events of {scenario.seed}")

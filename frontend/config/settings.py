@@ -158,6 +158,13 @@ SETTINGS = (
         "Keep blocks of the prefix cache in this folder, and find them again after a restart.",
         "FOLDER",
     ),
+    Setting(
+        "KV tiers",
+        "kv_tier.host_bytes",
+        ("--kv-tier-host-bytes",),
+        "Keep blocks in the host's memory, too, until the server stops: bytes of each rank, like 2G.",
+        "N",
+    ),
     Setting("KV tiers", "kv_tier.max_bytes", ("--kv-tier-bytes",), "Disk space there of each rank, like 16G.", "N"),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(

@@ -23,7 +23,8 @@ from msgspec import Meta
 
 from ..messages.message import Count, TokenId
 
-MEDIUM_STORAGE = "STORAGE"  # of blocks on disk
+MEDIUM_CPU = "CPU"  # of blocks in a tier in the host's memory
+MEDIUM_STORAGE = "STORAGE"  # of blocks in a tier on disk, whether or not they are in memory, too
 SEQUENCE_BYTES = 8
 END_OF_REPLAY = (-1).to_bytes(SEQUENCE_BYTES, "big", signed=True)
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]  # see block_hash.py

@@ -110,10 +110,15 @@ class SpeculationConfig(_Layer, frozen=True):
 
 
 class KVTierConfig(_Layer, frozen=True):
-    """Blocks of the KV cache kept on disk, where later runs of the server find them."""
+    """Blocks of the KV cache kept in the host's memory, for new workers, and on disk, for later runs of the server."""
 
     dir: Text = ""  # folder; servers may share it; "": no tier
     max_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] = 16 << 30  # per rank; the least recently used go first
+    host_bytes: Annotated[int, Meta(ge=0, le=1 << 62)] = 0  # of /dev/shm, per rank; 0: no tier in memory
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.dir or self.host_bytes)
 
 
 class LoraConfig(_Layer, frozen=True):

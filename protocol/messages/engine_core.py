@@ -15,6 +15,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from .loading.adapters import Adapter
+from .loading.kv_tiers import KVTierStats
 from .message import (
     Bytes,
     Count,
@@ -251,6 +252,7 @@ class SchedulerStats(Record, frozen=True):
     adapters: Annotated[tuple[AdapterStats, ...], Meta(max_length=MAX_ADAPTER_STATS)] = ()
     num_drafts: Step = 0  # verifications with drafts
     accepted_per_position: Annotated[tuple[Step, ...], Meta(max_length=64)] = ()  # by place among a row's drafts
+    kv_tier: KVTierStats | None = None  # None: there is no tier
 
 
 class EngineCoreOutputs(Message, frozen=True):

@@ -4,6 +4,8 @@
     run-xxxxxxxx/                            0700, one a server
         secret                               0600, the PLAIN password of every socket
         control.sock engine.sock workers.sock admin-0.sock frontend-0.sock …
+/dev/shm/paged-serve-<uid>/                  the same, for files in memory that outlive the server's processes
+    run-xxxxxxxx/
 """
 
 import fcntl
@@ -23,6 +25,7 @@ WORKERS_SOCKET = "workers.sock"
 FRONTEND_SOCKET = "frontend-{}.sock"  # of frontend 0, 1, …, for the other frontends
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
+SHARED_MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 4 << 20  # the flight record of a process takes 128 KB
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107 bytes, 103 on macOS
 
@@ -72,6 +75,19 @@ def _make_run_dir(parent: Path) -> str:
     return path
 
 
+def make_memory_dir(run_dir: str) -> Path:
+    """Create the run's directory for files in memory, or find it; `remove_run_dir` removes it.
+
+    Raises OSError.
+    """
+    path = _memory_dir(run_dir)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if not _only_ours(path.parent):
+        raise PermissionError(f"{path.parent} is not a directory that only this user can enter (0700)")
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
 def find_run_dirs() -> list[str]:
     """Directories of this user's running servers, newest first: those with a listener on the control socket."""
     living = [path for path in _control_sockets() if _listening(path)]
@@ -89,6 +105,8 @@ def remove_run_dir(path: str) -> None:
     if Path(path).parent != _parent() or not Path(path).name.startswith("run-"):
         raise ValueError(f"{path} is not a run directory of this user")
     shutil.rmtree(path, ignore_errors=True)
+    if (memory := _memory_dir(path)).is_dir() and _only_ours(memory.parent):
+        shutil.rmtree(memory, ignore_errors=True)
     if path in _held:
         os.close(_held.pop(path))
 
@@ -106,6 +124,10 @@ def remove_dead_run_dirs() -> list[str]:
 
 def _parent() -> Path:
     return Path(tempfile.gettempdir()) / f"paged-serve-{os.getuid()}"
+
+
+def _memory_dir(run_dir: str) -> Path:
+    return SHARED_MEMORY / _parent().name / Path(run_dir).name
 
 
 def _checked_parent() -> Path:

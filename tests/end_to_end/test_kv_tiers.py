@@ -1,10 +1,14 @@
 """A KV tier on disk, in real processes: restarts, kills, damaged files, and the same bytes throughout."""
 
 import contextlib
+import os
 import random
+import re
 import threading
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from paged_serve import LLM, SamplingParams
@@ -26,6 +30,10 @@ def complete(server, text, max_tokens=24):
     assert status == 200, answer
     usage = answer["usage"]
     return answer["choices"][0]["text"], usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+
+
+def metric(server, name):
+    return float(re.search(rf"^paged:kv_tier_{name}{{.*}} (.+)$", server.metrics(), re.M)[1])
 
 
 def stored(folder):
@@ -58,6 +66,8 @@ def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_b
         again, cached, _ = complete(server, STORY)
         assert again == answer
         assert cached >= num_tokens - 32
+        assert metric(server, "loaded_blocks_total") == cached // 16
+        assert metric(server, "loaded_bytes_total") < metric(server, "used_bytes")
         for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
             server.children(module)[0].kill()
             assert complete(server, STORY)[0] == answer
@@ -89,6 +99,7 @@ def test_blocks_that_are_damaged_when_a_worker_or_the_core_dies_are_computed(ran
             assert again == answer
             assert cached < num_tokens - 32, "a damaged block was used"
             assert server.output().count("damaged block") > before, "the damage was not found"
+            assert metric(server, "failed_blocks_total") > 0
 
 
 @pytest.mark.nightly
@@ -150,3 +161,35 @@ def test_an_unusable_folder_stops_nothing(tmp_path):
     with serving("--kv-tier-dir", str(tmp_path / "file")) as server:
         assert complete(server, STORY)[0] == complete(server, STORY)[0]
         assert "the KV tier cannot be used" in server.output()
+
+
+def in_memory():
+    """The folders in memory of this user's servers."""
+    return list(Path("/dev/shm").glob(f"paged-serve-{os.getuid()}/run-*"))
+
+
+def test_the_tier_in_memory_survives_workers_and_cores_and_ends_with_the_server():
+    options = "--kv-tier-host-bytes", "1G"
+    with serving(*options) as server:
+        answer, _, num_tokens = complete(server, STORY)
+        [folder] = [folder for folder in in_memory() if folder.name == Path(server.run_dir).name]
+        wait_for_blocks(folder, num_tokens // 16)
+        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+            server.children(module)[0].kill()
+            again, cached, _ = complete(server, STORY)
+            assert again == answer
+            assert cached >= num_tokens - 32
+            assert metric(server, "loaded_blocks_total") == cached // 16
+        assert server.stop() == 0
+    assert not folder.exists(), "the server stopped and left its memory"
+    with serving(*options) as server:
+        complete(server, STORY)
+        killed = Path(server.run_dir).name
+        assert killed in [each.name for each in in_memory()]
+        children = server.children()
+        server.kill()
+        psutil.wait_procs(children, WITHIN_S)
+        with serving(*options) as later:
+            assert complete(later, STORY)[:2] == (answer, 0)
+            assert killed not in [each.name for each in in_memory()], "a killed server's memory is never freed"
+            assert later.stop() == 0

@@ -66,6 +66,7 @@ class Rank:
         platform: Platform | None = None,
         cpus: Sequence[int] = (),
         draft_model: DraftModel | None = None,
+        run_dir: str = "",
     ):
         """`cpus`: all that this process may use."""
         self._config = config
@@ -78,6 +79,7 @@ class Rank:
         self._cpus = cpus
         self._draft_model = draft_model
         self._load_s = load_s
+        self._run_dir = run_dir
         self._steps: Steps | None = None
         self.tier: Tier | None = None  # None: not configured, or not open
         self._num_blocks = 0
@@ -100,7 +102,8 @@ class Rank:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = grammars_of(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
         draft_model = draft_model_of(config, folder, model, pool, index)
-        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform, cpus, draft_model)
+        load_s, run_dir = time.monotonic() - started, str(Path(rendezvous).parent)
+        return cls(config, group, model, pool, grammars, load_s, platform, cpus, draft_model, run_dir)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
@@ -188,7 +191,7 @@ class Rank:
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
         self.steps.prepare(on_progress)
-        if self._config.kv_tier.dir:
+        if self._config.kv_tier.is_on:
             self.tier = self._open_tier(cache, layout, kv_dtype)
         warm_up(self.steps.execute, longest, len(groups.windows), model.pooling.spec.tasks)
 
@@ -198,7 +201,7 @@ class Rank:
         precision = str(model.dtype), str(kv_dtype), arithmetic(model, group.size, self._pool)
         facts = (repr(layout), *precision, group.size, group.rank)
         library = None if self._pool is None else self._pool.library
-        return open_tier(self._config, folder, facts, cache, group.rank, library, self._cpus)
+        return open_tier(self._config, folder, facts, cache, group.rank, library, self._cpus, self._run_dir)
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler

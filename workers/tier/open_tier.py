@@ -1,17 +1,18 @@
 """Makes a rank's tier from its configuration, model and cache."""
 
+import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.transport.run_dir import SHARED_MEMORY, make_memory_dir
 
 from ..checkpoint.weight_files import weight_files
 from ..kernels.cpu.library import Library
 from ..kv.kv_cache import KVCache
 from .block_memory import block_memory
-from .checksum import checksum
+from .checksum import Checksum, checksum
 from .identity import folder_of
 from .tier import Mover, Tier
 
@@ -24,18 +25,39 @@ def open_tier(
     rank: int,
     library: Library | None,
     cpus: Sequence[int],
+    run_dir: str,
 ) -> Tier:
-    """`facts`: see folder_of. The folder is opened in a thread of the tier, from now on.
+    """`facts`: see folder_of. The folders are opened in a thread of the tier, from now on.
 
     Raises ConfigError on a device of a plugin.
     """
     device = cache.blocks[0].device.type
     if device not in ("cpu", "cuda"):
-        raise ConfigError(f"kv_tier.dir={config.kv_tier.dir} needs a CPU or CUDA device, not {device}; leave it out")
-    root = Path(config.kv_tier.dir)
-    folder = partial(folder_of, root, config, model, weight_files(model), facts)
+        raise ConfigError(f"a KV tier needs a CPU or CUDA device, not {device}; leave out kv_tier")
+
+    if config.kv_tier.host_bytes:
+        _check_memory(config.kv_tier.host_bytes, config.parallel.tensor_parallel_size)
 
     def new_mover() -> Mover:
         return Mover(block_memory(cache), checksum(library))
 
-    return Tier(rank, folder, new_mover, config.kv_tier.max_bytes, cpus)
+    def find_folders(checksum: Checksum) -> list[tuple[Path, int]]:
+        settings = config.kv_tier
+        memory = make_memory_dir(run_dir) if settings.host_bytes else None
+        root = Path(settings.dir) if settings.dir else memory
+        assert root is not None, "there is no tier"
+        folder = folder_of(root, config, model, weight_files(model), facts, checksum)
+        of_memory = [] if memory is None else [(memory / folder.name, settings.host_bytes)]
+        return [*of_memory, *([(folder, settings.max_bytes)] if settings.dir else [])]
+
+    return Tier(rank, find_folders, new_mover, cpus)
+
+
+def _check_memory(host_bytes: int, num_ranks: int) -> None:
+    found = os.statvfs(SHARED_MEMORY)
+    size = found.f_blocks * found.f_frsize
+    if host_bytes * num_ranks > size:
+        raise ConfigError(
+            f"kv_tier.host_bytes={host_bytes} of {num_ranks} ranks do not fit in {SHARED_MEMORY} of {size} bytes; use "
+            f"at most {size // num_ranks}, or make it larger (docker run --shm-size=16g)"
+        )

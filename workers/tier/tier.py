@@ -29,6 +29,7 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from .block_files import BlockFiles
 from .block_memory import BlockMemory
 from .checksum import Checksum
+from .tier_levels import TierLevels
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ class Event(Protocol):
         ...
 
 
+Files = BlockFiles | TierLevels
+
+
 class Mover:
     """A block's way between the cache and its file, for one thread."""
 
@@ -46,11 +50,11 @@ class Mover:
         self.memory = memory
         self.checksum = checksum
 
-    def store(self, files: BlockFiles, block: int, key: bytes) -> bool:
+    def store(self, files: Files, block: int, key: bytes) -> bool:
         self.memory.gather(block)
         return files.write(key, self.memory.parts(block), self.checksum)
 
-    def load(self, files: BlockFiles, block: int, key: bytes) -> bool:
+    def load(self, files: Files, block: int, key: bytes) -> bool:
         """Fill the block; one that cannot be restored never has damaged contents, which might not be finite."""
         parts = self.memory.parts(block)
         if not files.read(key, parts, self.checksum):
@@ -66,19 +70,19 @@ class Tier:
     def __init__(
         self,
         rank: int,
-        open_folder: Callable[[Checksum], Path],
+        find_folders: Callable[[Checksum], Sequence[tuple[Path, int]]],
         new_mover: Callable[[], Mover],
-        max_bytes: int,
         cpus: Sequence[int] = (),
     ):
-        """`open_folder` returns the folder of this model and rank, in a thread; `cpus`: of the threads."""
+        """`find_folders` returns the folders of this model and rank with the bytes that each may have, the quickest
+        first; it is called in a thread. `cpus`: of the threads.
+        """
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rank = rank
-        self._open_folder = open_folder
+        self._find_folders = find_folders
         self._new_mover = new_mover
-        self._max_bytes = max_bytes
         self._cpus = cpus
-        self._files: BlockFiles | None = None  # None: not opened, or it cannot be
+        self._files: TierLevels | None = None  # None: not opened, or it cannot be
         self._answers: deque[FromWorkerTier | Exception] = deque()
         self._stores: queue.SimpleQueue[tuple[ToWorkerTier, Event] | None] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[tuple[ToWorkerTier, Event] | None] = queue.SimpleQueue()
@@ -145,30 +149,33 @@ class Tier:
 
     def _open(self, mover: Mover) -> None:
         """Begins before the core's first message: weights may have to be read for their checksums."""
+        levels, size = [], mover.memory.bytes_per_block
         try:
-            folder = self._open_folder(mover.checksum)
-            files = BlockFiles(folder, mover.memory.bytes_per_block, self._max_bytes)
-            files.open()
+            for folder, max_bytes in self._find_folders(mover.checksum):
+                levels.append(BlockFiles(folder, size, max_bytes))
+                levels[-1].open()
         except OSError as error:
             log.error("the KV tier cannot be used: %s; no block is stored or loaded", error)
             return
-        self._files = files
-        log.info("kv tier folder=%s blocks=%d block_bytes=%d", folder, len(files), mover.memory.bytes_per_block)
+        self._files = TierLevels(levels)
+        for level in levels:
+            log.info("kv tier folder=%s blocks=%d block_bytes=%d", level.folder, len(level), size)
 
     def _store(self, message: StoreBlocks, mover: Mover) -> None:
         ids, keys, files = unpack_ids(message.block_ids).tolist(), _split(message.keys), self._files
-        changed: dict[bytes, None] = {}
-        if files is not None:
-            for block, key in reversed(list(zip(ids, keys, strict=True))):  # the tail of a prefix is evicted first
-                if files.is_full:
-                    break
-                changed |= dict.fromkeys([*files.make_room(1), key])
-                mover.store(files, block, key)
+        changed, failed = dict[bytes, None](), list[int]()
+        for index in reversed(range(len(ids))):  # the tail of a prefix is evicted first
+            if files is None or files.is_full:
+                failed.append(index)
+                continue
+            changed |= dict.fromkeys([*files.make_room(1), keys[index]])
+            if not mover.store(files, ids[index], keys[index]):
+                failed.append(index)
         if files is not None and changed:
             added = b"".join(key for key in changed if key in files)
             removed = b"".join(key for key in changed if key not in files)
             self._answer(TierContents(message.epoch, self._rank, added, removed))
-        self._answer(BlocksMoved(message.epoch, self._rank, message.transfer))
+        self._answer(BlocksMoved(message.epoch, self._rank, message.transfer, pack_ids(failed)))
 
     def _load(self, message: LoadBlocks, mover: Mover) -> None:
         ids, keys, files = unpack_ids(message.block_ids).tolist(), _split(message.keys), self._files

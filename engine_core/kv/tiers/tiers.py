@@ -13,6 +13,7 @@ from itertools import islice
 from paged_serve.protocol.messages.loading.kv_tiers import (
     BlocksMoved,
     DropBlocks,
+    KVTierStats,
     LoadBlocks,
     OpenTier,
     StoreBlocks,
@@ -25,8 +26,8 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 
 from ...requests import request
 from ..block_pool import BlockPool
-from ..kv_events import KVEvents
 from .load_speed import LoadSpeed
+from .tier_counts import TierCounts, tier_stats
 from .tier_index import TierIndex
 from .tier_search import TierHit
 
@@ -67,11 +68,12 @@ class Transfer:
 class KVTiers:
     """All transfers of one worker group, and the messages for it."""
 
-    def __init__(self, pool: BlockPool, num_ranks: int, bytes_per_block: int, events: KVEvents | None = None):
-        self.index = TierIndex(num_ranks, events)
+    def __init__(self, pool: BlockPool, index: TierIndex, bytes_per_block: int):
+        self.index = index
         self.transfers: dict[int, Transfer] = {}
         self.speed = LoadSpeed()
-        self.num_ranks = num_ranks
+        self.loads, self.stores = TierCounts(), TierCounts()
+        self.num_ranks = index.num_ranks
         self.bytes_per_block = bytes_per_block
         self._pool = pool
         self._most_stored = max(1, STORED_BYTES_IN_FLIGHT // max(1, bytes_per_block))
@@ -142,14 +144,24 @@ class KVTiers:
         if transfer.waits_for:
             return None
         del self.transfers[message.transfer]
+        num_blocks, seconds = len(transfer.blocks), now - transfer.sent_s
         if transfer.drops:
             self.index.end_drop(transfer.keys)
         elif transfer.sequence is not None:
-            num_bytes = self.bytes_per_block * (len(transfer.blocks) - len(transfer.failed))
-            self.speed.loaded(num_bytes, now - transfer.sent_s)
+            self.speed.loaded(self.bytes_per_block * (num_blocks - len(transfer.failed)), seconds)
+            self.loads.ended(num_blocks, len(transfer.failed), seconds)
         else:
-            self._num_storing -= len(transfer.blocks)
+            self._num_storing -= num_blocks
+            self.stores.ended(num_blocks, len(transfer.failed), seconds)
         return message.transfer, transfer
+
+    def continue_from(self, before: "KVTiers") -> None:
+        """The tiers of new workers are measured, and counted, together with those of the former ones."""
+        self.speed, self.loads, self.stores = before.speed, before.loads, before.stores
+        self.drop([*before.index.dropped])  # the workers may have died before they did it
+
+    def stats(self) -> KVTierStats:
+        return tier_stats(self.index.num_held, self.loads, self.stores, self.bytes_per_block, self.num_ranks)
 
     def owned(self) -> list[list[int]]:
         """The blocks of each transfer."""

@@ -105,9 +105,10 @@ class FakeTier:
         self.counts["stores"] += 1
         ids, keys = unpack_ids(message.block_ids).tolist(), unpack_keys(message.keys)
         for rank in range(self._num_ranks):
-            added = []
-            for block, key in zip(ids, keys, strict=True):
+            added, failed = [], []
+            for index, (block, key) in enumerate(zip(ids, keys, strict=True)):
                 if self._rng.random() < 0.1:
+                    failed.append(index)
                     continue
                 stored = self._blocks.setdefault(key, StoredBlock([], ("", 0), []))
                 if not any(stored.is_whole.values()):
@@ -116,7 +117,7 @@ class FakeTier:
                 stored.is_whole[rank] = self._rng.random() >= self._tearing
                 added.append(key)
             self._answer(TierContents(message.epoch, rank, pack_keys(added)))
-            self._answer(BlocksMoved(message.epoch, rank, message.transfer))
+            self._answer(BlocksMoved(message.epoch, rank, message.transfer, pack_ids(failed)))
 
     def _load(self, worker: FakeWorker, message: LoadBlocks) -> None:
         self.counts["tier_loads"] += 1

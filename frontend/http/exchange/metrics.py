@@ -1,7 +1,7 @@
 """Prometheus metrics: the usual names and buckets under the prefix `paged`; `compat` repeats them under another."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from paged_serve.protocol.messages.engine_core import RequestTimes, SchedulerStats
+from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 _LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
@@ -22,7 +23,11 @@ _SMALL_COUNTS = (1, 2, 5, 10, 20)
 _LABELS = ("model_name", "engine")  # of series that every frontend reports alike
 _OWN_LABELS = (*_LABELS, "frontend")  # of series counted by one frontend: sum them
 
-_OURS_ALONE = (b"paged:iteration_seconds", b"paged:iteration_tokens")  # other servers have no name for these
+_OURS_ALONE = (
+    b"paged:iteration_seconds",
+    b"paged:iteration_tokens",
+    b"paged:kv_tier_",
+)  # other servers have no name for these
 
 # name -> (help, buckets)
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -145,17 +150,37 @@ class _EngineStats(Collector):
             "spec_decode_num_draft_tokens": ("Drafts verified", stats.draft_tokens),
             "spec_decode_num_accepted_tokens": ("Drafts accepted", stats.accepted_tokens),
         }
-        for name, (text, value) in gauges.items():
-            gauge = GaugeMetricFamily(f"paged:{name}", text, labels=_LABELS)
-            gauge.add_metric(self._labels, value)
-            yield gauge
-        for name, (text, value) in counters.items():
-            counter = CounterMetricFamily(f"paged:{name}", text, labels=_LABELS)
-            counter.add_metric(self._labels, value)
-            yield counter
+        yield from self._families(gauges, GaugeMetricFamily)
+        yield from self._families(counters, CounterMetricFamily)
+        if stats.kv_tier is not None:
+            yield from self._tier(stats.kv_tier)
         yield self._accepted_per_position(stats)
         if self._max_loras:
             yield self._adapters(stats)
+
+    def _families(
+        self, values: Mapping[str, tuple[str, float]], kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    ) -> Iterable[Metric]:
+        for name, (text, value) in values.items():
+            family = kind(f"paged:{name}", text, labels=_LABELS)
+            family.add_metric(self._labels, value)
+            yield family
+
+    def _tier(self, tier: KVTierStats) -> Iterable[Metric]:
+        used = {"kv_tier_used_bytes": ("Blocks in the tiers of all ranks", tier.used_bytes)}
+        counters = {
+            "kv_tier_loads": ("Loads", tier.num_loads),
+            "kv_tier_load_seconds": ("Duration of all loads together", tier.load_s),
+            "kv_tier_loaded_blocks": ("Blocks restored", tier.loaded_blocks),
+            "kv_tier_loaded_bytes": ("Bytes restored, of all ranks", tier.loaded_bytes),
+            "kv_tier_failed_blocks": ("Blocks to restore that were damaged or deleted", tier.failed_blocks),
+            "kv_tier_stores": ("Stores", tier.num_stores),
+            "kv_tier_store_seconds": ("Duration of all stores together", tier.store_s),
+            "kv_tier_stored_blocks": ("Blocks stored", tier.stored_blocks),
+            "kv_tier_stored_bytes": ("Bytes stored, of all ranks", tier.stored_bytes),
+        }
+        yield from self._families(used, GaugeMetricFamily)
+        yield from self._families(counters, CounterMetricFamily)
 
     def _adapters(self, stats: SchedulerStats) -> Metric:
         """The value is the time: of two series, the one with the later time is current."""

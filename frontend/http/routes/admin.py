@@ -10,6 +10,7 @@ import msgspec
 from paged_serve import __version__
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import AdapterStats, SchedulerStats, Utility
+from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from ..exchange.exchange import Exchange
@@ -42,8 +43,9 @@ async def _engine_stats(service: Service) -> SchedulerStats | None:
             async with asyncio.timeout(ENGINE_WITHIN_S):
                 figures = msgspec.json.decode(await service.engine.utility(Utility.STATS), type=dict[str, Any])
             adapters = msgspec.convert(figures.pop("adapters"), tuple[AdapterStats, ...])
+            tier = msgspec.convert(figures.pop("kv_tier"), KVTierStats | None)
             own = {name: value for name, value in figures.items() if name != "tenants"}
-            return SchedulerStats(**own, adapters=adapters)
+            return SchedulerStats(**own, adapters=adapters, kv_tier=tier)
     return service.engine.stats
 
 

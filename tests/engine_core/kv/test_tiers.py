@@ -15,6 +15,7 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
     KEY_BYTES,
     BlocksMoved,
     DropBlocks,
+    KVTierStats,
     LoadBlocks,
     OpenTier,
     StoreBlocks,
@@ -35,7 +36,9 @@ class Core:
 
     def __init__(self, num_ranks=1, num_blocks=32):
         config = Config(kv_tier=KVTierConfig(dir="x"), parallel=ParallelConfig(tensor_parallel_size=num_ranks))
-        self.engine = EngineCore(config, ModelFacts(num_blocks, 4, 64, 1000, frozenset({0}), kv_bytes_per_block=1000))
+        self.engine = EngineCore(
+            config, ModelFacts(num_blocks, 4, 64, 1000, frozenset({0}), kv_bytes_per_block=BLOCK_BYTES)
+        )
         self.engine.add_client(CLIENT, 0.0)
         self.number = 0
 
@@ -246,6 +249,21 @@ def test_a_load_that_is_under_way_does_not_bring_back_a_dropped_block():
     core.answer(BlocksMoved(0, 0, drop.transfer))
     core.answer(BlocksMoved(0, 0, load.transfer))
     assert core.step() == 5
+
+
+def test_what_was_moved_is_counted_over_all_workers():
+    core, keys, load = loading_core(range(1, 14))
+    core.answer(BlocksMoved(0, 0, load.transfer, pack_ids([1])), now=0.5)
+    core.answer(TierContents(0, 0, removed=pack_keys(keys[1:2])))
+    assert core.step() == 9, "the blocks from the one that failed on are computed"
+    [store] = core.messages(now=1.0)
+    core.answer(TierContents(0, 0, store.keys))
+    core.answer(BlocksMoved(0, 0, store.transfer), now=1.25)
+    loads = {"num_loads": 1, "load_s": 0.5, "loaded_blocks": 2, "loaded_bytes": 2 * BLOCK_BYTES, "failed_blocks": 1}
+    stores = {"num_stores": 1, "store_s": 0.25, "stored_blocks": 1, "stored_bytes": BLOCK_BYTES}
+    assert core.engine.stats(2.0).kv_tier == KVTierStats(3 * BLOCK_BYTES, **loads, **stores)
+    core.engine.workers_replaced(1, 2.0, from_outside=True)
+    assert core.engine.stats(3.0).kv_tier == KVTierStats(0, **loads, **stores)
 
 
 def test_a_slow_tier_is_not_waited_for_and_tried_again_later():

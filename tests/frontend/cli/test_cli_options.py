@@ -54,6 +54,7 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "kv_events.topic": ("a", "b", "c"),
     "kv_tier.dir": ("a", "b", "c"),
     "kv_tier.max_bytes": (100_000, 200_000, 300_000),
+    "kv_tier.host_bytes": (100_000, 200_000, 300_000),
     "speculation.method": ("ngram", "off", "ngram"),
     "speculation.draft_model": ("a", "b", "c"),
     "lora.adapters": ("a=b", "c=d", "e=f"),

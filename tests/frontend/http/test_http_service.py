@@ -14,6 +14,7 @@ from paged_serve.frontend.http.page import page_files
 from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.config import CacheConfig
+from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..fake_engine import STATS
@@ -215,6 +216,16 @@ def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
     }
     assert "paged:iteration_tokens" in text
     assert "vllm:iteration_tokens" not in text  # in vLLM it is a histogram with another name
+
+
+def test_metrics_of_a_tier_appear_with_the_tier_and_have_no_vllm_name():
+    assert b"kv_tier" not in Metrics("tiny").exposition(STATS)
+    tier = KVTierStats(7, loaded_blocks=5, load_s=0.25)
+    text = Metrics("tiny", compat="vllm").exposition(msgspec.structs.replace(STATS, kv_tier=tier)).decode()
+    assert 'paged:kv_tier_used_bytes{engine="0",model_name="tiny"} 7.0' in text
+    assert 'paged:kv_tier_loaded_blocks_total{engine="0",model_name="tiny"} 5.0' in text
+    assert 'paged:kv_tier_load_seconds_total{engine="0",model_name="tiny"} 0.25' in text
+    assert "vllm:kv_tier" not in text
 
 
 def test_each_frontend_labels_its_own_counters(folder):

@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.transport import run_dir
+from paged_serve.workers.tier import open_tier
+
 from .conftest import random_prompt
 
 
@@ -62,3 +66,40 @@ def test_evicted_blocks_come_back_while_the_server_runs(serve):
         assert restored == expected[number]
         assert computed == (len(prompt) - 1) % 16 + 1
     assert Path(process.config.kv_tier.dir).is_dir()
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    """A run directory whose files in memory are in a folder of the test."""
+    monkeypatch.setattr(run_dir, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(open_tier, "SHARED_MEMORY", tmp_path)
+    return "run-test"
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_blocks_come_back_from_memory_while_the_server_lives(disk, serve, host, tmp_path):
+    prompt = random_prompt(150, 1)
+    expected, _ = serve("full", host=host, disk=disk).complete(prompt)
+    assert len(list(tmp_path.glob("paged-serve-*/run-test/*/*"))) >= 9
+    for path in tmp_path.glob("tier/*/*"):
+        path.unlink()  # memory is asked first
+    new_worker = serve("full", host=host, disk=disk)
+    assert new_worker.complete(prompt) == (expected, 6)
+    assert new_worker.num_refused == 0
+    later = serve("full", host="run-later", disk=False)
+    assert later.complete(prompt) == (expected, len(prompt)), "another server's memory was used"
+
+
+def test_a_block_that_is_damaged_in_memory_comes_from_the_disk(serve, host, tmp_path):
+    prompt = random_prompt(150, 1)
+    expected, _ = serve("full", host=host).complete(prompt)
+    for path in tmp_path.glob("paged-serve-*/run-test/*/*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    process = serve("full", host=host)
+    assert process.complete(prompt) == (expected, 6)
+    assert process.num_refused == 0
+
+
+def test_more_memory_than_there_is_is_refused_with_the_numbers(serve):
+    with pytest.raises(ConfigError, match=r"kv_tier.host_bytes=\d+ of 1 ranks do not fit in /dev/shm of \d+ bytes"):
+        serve("full", host="run-test", max_bytes=1 << 60)

@@ -13,6 +13,7 @@ from paged_serve.workers.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_
 from paged_serve.workers.tier.block_memory import HostBlocks, Parts
 from paged_serve.workers.tier.checksum import checksum
 from paged_serve.workers.tier.tier import Mover
+from paged_serve.workers.tier.tier_levels import TierLevels
 
 from .accidents import damage, full_disk
 
@@ -167,3 +168,32 @@ def test_a_process_that_is_killed_while_it_stores_leaves_only_whole_blocks(tmp_p
     for key in known:
         assert files.read(key, Parts.of(block), checksum(None))
         assert bool((block == 5).all())
+
+
+def test_levels_evict_by_their_own_budgets_and_report_what_none_has(tmp_path):
+    cache, (memory, _), (disk, _) = Cache(None), opened(tmp_path / "memory", 2), opened(tmp_path / "disk", 4)
+    levels, keys = TierLevels([memory, disk]), [bytes([number]) * KEY_BYTES for number in range(6)]
+    gone = []
+    for key in keys:
+        cache.fill(0, key)
+        gone.append(levels.make_room(1))
+        assert cache.mover.store(levels, 0, key)
+    assert gone == [[], [], [], [], [keys[0]], [keys[1]]]
+    assert (memory.keys(), disk.keys(), levels.keys()) == (keys[4:], keys[2:], keys[2:])
+    for key in keys[2:]:
+        assert cache.mover.load(levels, 1, key)
+        assert cache.holds(1, key)
+    assert not cache.mover.load(levels, 1, keys[0])
+    assert levels.remove([keys[0], keys[3], keys[5]]) == [keys[5], keys[3]]
+
+
+def test_a_full_level_does_not_stop_the_other(tmp_path):
+    cache, (memory, _), (disk, _) = Cache(None), opened(tmp_path / "memory"), opened(tmp_path / "disk")
+    levels, keys = TierLevels([memory, disk]), [bytes([number]) * KEY_BYTES for number in range(2)]
+    memory.is_full = True
+    assert cache.mover.store(levels, 0, keys[0])
+    assert not levels.is_full
+    assert (memory.keys(), disk.keys()) == ([], keys[:1])
+    disk.is_full = True
+    assert levels.is_full
+    assert not cache.mover.store(levels, 0, keys[1])

@@ -31,10 +31,13 @@ Contents = tuple[bytes, bytes]  # key and bytes of a block
 class TieredProcess(OneProcess):
     """Each message of the engine is answered before the next step."""
 
-    def __init__(self, model, folder, tier_folder, num_blocks=LENGTH // 4, block_size=16, max_bytes=1 << 30):
+    def __init__(
+        self, model, folder, tier_folder, num_blocks=LENGTH // 4, block_size=16, max_bytes=1 << 30, host="", disk=True
+    ):
+        """`host`: the run directory of a server whose tier is also in memory; with `disk` False only there."""
         config = Config(
             cache=CacheConfig(block_size=block_size),
-            kv_tier=KVTierConfig(dir=str(tier_folder), max_bytes=max_bytes),
+            kv_tier=KVTierConfig(str(tier_folder) if disk else "", max_bytes, max_bytes if host else 0),
             scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64),
         )
         self._cache = None
@@ -47,7 +50,7 @@ class TieredProcess(OneProcess):
         library = None if model.backend is None else getattr(getattr(model.backend, "pool", None), "library", None)
         layout = CacheLayout.of(model.geometry, LENGTH, block_size, model.tp_size, self.cache_dtype)
         facts = (repr(layout), str(model.dtype), str(self.cache_dtype))
-        self.tier = open_tier(config, folder, facts, self._cache, 0, library, ())
+        self.tier = open_tier(config, folder, facts, self._cache, 0, library, (), host)
 
     def new_cache(self, model, group):
         if self.cache_dtype is None:
