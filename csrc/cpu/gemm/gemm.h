@@ -42,12 +42,13 @@ inline Prefetch plan(int pass, int passes) {
 // `upcoming`.
 template <class F, int ROWS, Start START, class Out>
 void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks,
-                   Upcoming* upcoming = nullptr) {
+                   Upcoming* upcoming) {
   constexpr int N = STRIPS<ROWS>;
   for (int s = 0; s < N; s++) {
     Prefetch p = plan(block * N + s, blocks * N);
     const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
-    if (const char* piece = p.lines || !upcoming ? nullptr : upcoming->next()) ahead = piece, p.lines = SPARE_LINES;
+    if (p.lines == 0 && upcoming)
+      if (const char* piece = upcoming->next()) ahead = piece, p.lines = SPARE_LINES;
     const auto run = [&](auto lines) {
       strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
                                          panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);

@@ -131,11 +131,22 @@ inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return add_product(sum, a, 
 #include "isa/words.h"
 
 #ifdef __AVX512BF16__
+struct TwoVectors {  // the order of Bf16::two_vectors
+  alignas(64) uint16_t order[2 * LANES];
+};
+constexpr TwoVectors TWO_VECTORS = [] {
+  TwoVectors two{};
+  for (int i = 0; i < 2 * LANES; i++) two.order[i] = (uint16_t)(i / 2 + (i % 2 ? 0 : WIDE));
+  return two;
+}();
 struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever the control register says
   using Acc = F32;
   static Acc dot(Acc acc, Weights w, Row x) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
     return acc;
+  }
+  static I32 two_vectors(const uint16_t* p) {
+    return (I32)_mm512_permutexvar_epi16(_mm512_load_si512(TWO_VECTORS.order), _mm512_loadu_si512(p));
   }
 };
 #else

@@ -28,6 +28,7 @@
 //   WIDENS_BF16              whether many rows of bfloat16 are multiplied faster as float, see WideBf16 in tile.h
 //   Bf16, Int8               multiply a 32-bit word of weights by a word of activations, see tile.h; Fp32 and the common
 //                            parts are in words.h
+//   Bf16::two_vectors        of bfloat16 at p and at p + WIDE, as words that `dot` adds in this order
 //   Int8::OFFSET             what Int8 adds to a weight's code when it multiplies
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm/int4.cpp
 // All bodies give the same bits, except the bits of NaN: arithmetic is without denormals (float_mode.h), the odd element of
@@ -39,6 +40,8 @@
 #include <cstring>
 #include <initializer_list>
 #include <utility>
+
+constexpr int WIDE = 16;  // the lanes of a sum over lanes, see Wide
 
 // A loop that must be unrolled before register allocation: only then do arrays of vectors live in registers.
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
@@ -73,7 +76,7 @@ inline int32_t word_at(const void* p) {  // unaligned, because rows of odd lengt
 
 // Sixteen lanes, in one or more vectors: element i of a sum is added to lane i % 16, and the lanes are then added like those
 // of one AVX512 vector.
-constexpr int WIDE = 16, WIDE_VECTORS = WIDE / LANES;
+constexpr int WIDE_VECTORS = WIDE / LANES;
 struct Wide {
   F32 part[WIDE_VECTORS] = {};
 };
@@ -86,6 +89,15 @@ inline float sum(const Wide& x) {
   if constexpr (WIDE_VECTORS == 1) return sum(x.part[0]);
   else if constexpr (WIDE_VECTORS == 2) return sum(x.part[0] + x.part[1]);
   else return sum((x.part[0] + x.part[2]) + (x.part[1] + x.part[3]));
+}
+
+// Alternates the lanes of two vectors: 2 * LANES in order, in the same two.
+inline void alternate(F32& low, F32& high) {
+  const F32 even = low, odd = high;
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    low = __builtin_shuffle(even, odd, I32{(i / 2 + i % 2 * LANES)...});
+    high = __builtin_shuffle(even, odd, I32{(i / 2 + i % 2 * LANES + LANES / 2)...});
+  }(std::make_integer_sequence<int, LANES>{});
 }
 
 inline F32 abs(F32 x) { return (F32)((I32)x & splat(0x7fffffff)); }

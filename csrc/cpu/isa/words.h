@@ -33,6 +33,7 @@ struct SplitBf16 {  // two bfloat16, widened by a shift; the odd product is adde
   static Row row(const void* p) { return split(repeat_word(p)); }
   static Weights weights(I32 w) { return split(w); }
   static Row row(I32 x) { return split(x); }
+  static Halves two_vectors(const uint16_t* p) { return {(I32)load_bf16(p + WIDE), (I32)load_bf16(p)}; }
   static Acc dot(Acc acc, Weights w, Row x) {
     return add_product_bf16(add_product_bf16(acc, (F32)w.odd, (F32)x.odd), (F32)w.even, (F32)x.even);
   }
