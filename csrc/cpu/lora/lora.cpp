@@ -2,8 +2,9 @@
 // not touched.
 //
 // Algorithm  all sums are float. An element of A x: 16 lanes over the inputs of each segment, then the segments (segments.h).
-//            An element of B (A x): the ranks in order, each by one fused product, from 0; then it is added to y, which is
-//            rounded once more. Both are a function of the row alone
+//            With bfloat16, A x uses the dot of tile.h on words of elements i and i + 16, which a lane adds one after the
+//            other anyway. An element of B (A x): the ranks in order, each by one fused product, from 0; then it is added
+//            to y, which is rounded once more. Both are a function of the row alone
 // Shapes     lora.h
 // Tile       shrink: RANK_BLOCK rows of A by the rows of a group, one after the other; expand: a panel of 64 outputs likewise
 // Floor      decode: each adapter's weights are read once: for 32 adapters of rank 16 of a model with 28 layers of 1024 and
@@ -39,7 +40,7 @@ template <int COUNT, class Element> void prefetch_elements(const Element* p) {
   EACH(line, (int)(COUNT * sizeof(Element) / 64)) prefetch<1>((const char*)p + line * 64);
 }
 
-// out[r] = x * a[r], for RANK_BLOCK rows of a. The rows after them are prefetched.
+// out[r] = x * a[r], for RANK_BLOCK rows of a. As many elements are prefetched from `next` on.
 template <class Element> void dots(const Element* x, const Element* a, int64_t stride, int inputs, const Element* next, float* out) {
   Wide sums[RANK_BLOCK];
   int at = 0;
@@ -137,7 +138,7 @@ template <class Element> void get_two(const Element* p, F32& x, F32& y) {
   } else x = get(p, LANES), y = get(p + LANES, LANES);
 }
 
-// y[0..width) += factors[rank] * the panel b.
+// y[0..width) += factors[rank] * the panel b. As many elements are prefetched from `next` on.
 template <class Element, class Y> void expand_row(const Element* b, const Element* next, const float* factors, int rank, int width, Y* y) {
   constexpr int VECTORS = PANEL / LANES, HALF = VECTORS > 8 ? 8 : VECTORS;  // accumulators that fit into registers
   for (int from = 0; from < VECTORS && from * LANES < width; from += HALF) {
