@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs 
 
 STORY = "Once upon a time a little fox lived in a deep forest near a quiet lake. " * 12
 WITHIN_S = 120
-NUM_KILLS = 25
+NUM_KILLS = 20
 
 
 def complete(server, text, max_tokens=24):
@@ -112,31 +112,37 @@ def test_kills_and_damage_while_blocks_are_stored_and_loaded_change_no_byte(rank
     options = "--kv-tier-dir", str(tmp_path), "--tp", str(ranks), "--max-restarts", "1000"
     with serving(*options, "--num-blocks", "64", "--max-model-len", "640") as server:
         expected = {text: complete(server, text)[0] for text in texts}
-        stops, num_kills = threading.Event(), 0
+        answered, ends, killed = threading.Event(), threading.Event(), []
 
         def kill() -> None:
-            nonlocal num_kills
-            while not stops.wait(rng.uniform(0.2, 2.0)):
+            """Each kill is beside the request after an answer, so that all workers are ready for some time."""
+            for _ in range(NUM_KILLS):
+                answered.clear()
+                answered.wait()
+                if ends.wait(rng.uniform(0.0, 0.3)):
+                    return
                 for path in rng.sample(files := stored(tmp_path), min(3, len(files))):
                     with contextlib.suppress(FileNotFoundError):  # a rank has just removed it
                         flip_a_bit(path)
                 module = rng.choice(("paged_serve.workers.process", "paged_serve.engine_core.process"))
-                if children := server.children(module):
-                    rng.choice(children).kill()
-                    num_kills += 1
+                killed.append(rng.choice(server.children(module)))
+                killed[-1].kill()
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
             num_cached = 0
-            while num_kills < NUM_KILLS:
+            while killer.is_alive():
                 text = rng.choice(texts)
                 answer, cached, _ = complete(server, text)
                 assert answer == expected[text]
                 num_cached += cached
+                answered.set()
         finally:
-            stops.set()
+            ends.set()
+            answered.set()
             killer.join()
+        assert len(killed) == NUM_KILLS
         assert num_cached > 0
         assert "damaged block" in server.output()
 
