@@ -356,7 +356,7 @@ MUTATIONS = [
     ),
     (
         CACHE,
-        "            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block)\n",
+        "            self.open_tiers(self.tiers.num_ranks, self.tiers.bytes_per_block, self.tiers.index.medium)\n",
         "            pass\n",
         "transfers of dead workers are still waited for",
     ),
