@@ -198,7 +198,7 @@ SETTINGS = (
         "speculation.method",
         ("--speculative",),
         "Compute several tokens of a row in one step, after drafts from here: the same bytes, sooner, with any model. "
-        "auto: suffix on the CPU, off elsewhere; draft:FOLDER: draft, and its --draft-model.",
+        "auto: suffix on the CPU, off elsewhere; draft:FOLDER or eagle3:FOLDER: the method, and its --draft-model.",
     ),
     Setting(
         "Speculation",
@@ -219,7 +219,8 @@ SETTINGS = (
         "Speculation",
         "speculation.draft_model",
         ("--draft-model",),
-        "Folder of the model that makes drafts, with --speculative draft; or give --speculative draft:FOLDER.",
+        "Folder of the model or head that makes drafts, with --speculative draft or eagle3; or give --speculative "
+        "draft:FOLDER or eagle3:FOLDER.",
         "FOLDER",
     ),
     Setting(

@@ -98,11 +98,16 @@ class SpeculationConfig(_Layer, frozen=True):
     """Several tokens of a row in one step, by verified drafts. Outputs are the same bytes with any settings."""
 
     # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens; suffix:
-    # also earlier answers; auto: suffix on the CPU, off on other devices; draft: a smaller model
-    method: Literal["off", "ngram", "suffix", "draft", "auto"] = "auto"
+    # also earlier answers; auto: suffix on the CPU, off on other devices; draft: a smaller model; eagle3: a head that
+    # reads the model's hidden states
+    method: Literal["off", "ngram", "suffix", "draft", "eagle3", "auto"] = "auto"
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
     history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
-    draft_model: Text = ""  # the folder of the smaller model, which has the same vocabulary
+    draft_model: Text = ""  # the folder of the smaller model or head, which has the same vocabulary
+
+    @property
+    def needs_draft_model(self) -> bool:
+        return self.method in ("draft", "eagle3")
 
     def is_on(self, device: str) -> bool:
         """Whether rows speculate on `device`, as WorkerReady names it."""

@@ -9,6 +9,7 @@ import pytest
 from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
+from ..workers.made_eagle3 import write_head_for
 from ..workers.tiny_lfm2 import write_tiny_lfm2
 from .serving import serving
 
@@ -47,8 +48,10 @@ def complete_all(server, on_half=None):
         return list(pool.map(complete, bodies()))
 
 
-def accepted(server):
-    return float(re.search(r"^paged:spec_decode_num_accepted_tokens_total\S* (\S+)", server.metrics(), re.MULTILINE)[1])
+def counted(server, kind="accepted"):
+    """The drafts that were accepted, or of another kind."""
+    pattern = rf"^paged:spec_decode_num_{kind}_tokens_total\S* (\S+)"
+    return float(re.search(pattern, server.metrics(), re.MULTILINE)[1])
 
 
 def model_of(name, folder):
@@ -59,7 +62,15 @@ def model_of(name, folder):
     return "--model", str(folder), "--tokenizer", str(demo_model_folder())
 
 
-NIGHTLY_CASES = (("demo", "2", "ngram"), ("lfm2", "1", "auto"), ("lfm2", "2", "ngram"), ("demo", "2", "draft"))
+def draft_folder(method, folder):
+    """The model drafts for itself; a head with random weights is almost never right."""
+    return demo_model_folder() if method == "draft" else write_head_for(demo_model_folder(), folder / "head")
+
+
+NIGHTLY_CASES = (
+    *(("demo", "2", "ngram"), ("lfm2", "1", "auto"), ("lfm2", "2", "ngram"), ("demo", "2", "draft")),
+    ("demo", "1", "eagle3"),
+)
 NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY_CASES]
 
 
@@ -67,15 +78,18 @@ NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY_CA
 @pytest.mark.parametrize(("model", "ranks", "method"), [("demo", "1", "ngram"), *NIGHTLY])
 def test_answers_are_those_without_drafts_while_processes_are_killed(model, ranks, method, tmp_path):
     options = ("--max-num-seqs", "4", *model_of(model, tmp_path))
-    drafts = ("--speculative", method, *(("--draft-model", str(demo_model_folder())) if method == "draft" else ()))
+    drafts = ("--speculative", method)
+    kind = "draft" if method == "eagle3" else "accepted"
+    if method in ("draft", "eagle3"):
+        drafts += "--draft-model", str(draft_folder(method, tmp_path))
     with serving(*options) as server:
         expected = complete_all(server)
     with serving(*options, *drafts, "--tp", ranks) as server:
         for _ in range(40):  # how many drafts are made depends on the measured times of steps, and on earlier answers
             assert complete_all(server) == expected
-            if accepted(server) > 20:
+            if counted(server, kind) > 20:
                 break
-        assert accepted(server) > 20
+        assert counted(server, kind) > 20
         for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
             assert complete_all(server, server.children(module)[0].kill) == expected
 
@@ -88,16 +102,17 @@ def test_a_server_drafts_with_the_model_of_its_command_line():
             status, answer = server.post("/v1/completions", body)
             assert status == 200, answer
             found.append(answer["choices"])
-            num_accepted = accepted(server)
+            num_accepted = counted(server)
     assert found[0] == found[1]
     assert num_accepted > 0, "the model drafts for itself, so its drafts are right"
 
 
-def test_offline_answers_are_those_without_drafts():
+def test_offline_answers_are_those_without_drafts(tmp_path):
+    folders = (f"{method}:{draft_folder(method, tmp_path)}" for method in ("draft", "eagle3"))
     params = [SamplingParams(temperature=t, seed=7, max_tokens=40, logprobs=1) for t in (0.0, 0.0, 0.7, 1.0)]
     found = []
-    for method in ("off", "ngram", "suffix", f"draft:{demo_model_folder()}"):
+    for method in ("off", "ngram", "suffix", *folders):
         with LLM(speculative=method) as llm:
             outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
             found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
-    assert found[1:] == 3 * found[:1]
+    assert found[1:] == 4 * found[:1]

@@ -1,6 +1,6 @@
 """The decoder of all families."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ..layers.norm import Norm
 from ..layers.ops import Ops
 from ..mixers.mixer import GroupStep, Mixer
 from ..pooling.head import PoolingHead
+from .taps import Taps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +52,7 @@ class Model:
     quantization: dict[str, str]  # human-readable facts; empty if nothing is quantized
     pooling: PoolingHead
     adapters: Adapters | None  # None: requests cannot use LoRA adapters
+    taps: Taps = field(default_factory=Taps, kw_only=True)
     libraries = ""  # whose versions its bits depend on: none
 
     @property
@@ -80,6 +82,8 @@ class Model:
         else:
             normed = self._sum(hidden, self.positions.rows(batch.positions), norms[0])
         for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
+            if index in self.taps.of_layer:
+                self.taps.copy(index, hidden, ops)
             mixed = layer.mixer(steps[group], normed)
             if layer.feed_forward is None:
                 normed = self._sum(hidden, mixed, norms[index + 1], residual)

@@ -73,7 +73,15 @@ def read_geometry(
 
     `max_model_len`: the number of positions to support; None: all that the model has.
     """
-    family, head = family_of(read_architectures(folder), families_with(plugins))
+    return geometry_of(
+        folder, *family_of(read_architectures(folder), families_with(plugins)), wanted_dtype, max_model_len
+    )
+
+
+def geometry_of(
+    folder: Path, family: Family, head: Head, wanted_dtype: str = "auto", max_model_len: int | None = None
+) -> tuple[Family, Geometry]:
+    """The family, adapted to the config.json in `folder`, and the geometry; as `read_geometry`."""
     config = read_hf_config(folder, family.config)
     family = family.adapted(family, config)
     has_learned_positions = bool(family.weight_names.positions)

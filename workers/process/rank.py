@@ -41,7 +41,7 @@ from ..speculation.methods import drafter_of
 from ..tier.open_tier import open_tier
 from ..tier.tier import Tier
 from .arithmetic import arithmetic
-from .draft_model import DraftModel, draft_model_of
+from .drafting.draft_source import DraftSource, draft_source_of
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of
 from .rank_setup import create_pool, grammars_of, prepare_device
@@ -65,7 +65,7 @@ class Rank:
         load_s: float,
         platform: Platform | None = None,
         cpus: Sequence[int] = (),
-        draft_model: DraftModel | None = None,
+        drafts: DraftSource | None = None,
         run_dir: str = "",
     ):
         """`cpus`: all that this process may use."""
@@ -77,7 +77,7 @@ class Rank:
         self.adapters = AdapterLoading(model.adapters, group.rank, cpus)
         self._platform = platform
         self._cpus = cpus
-        self._draft_model = draft_model
+        self._drafts = drafts
         self._load_s = load_s
         self._run_dir = run_dir
         self._steps: Steps | None = None
@@ -101,9 +101,9 @@ class Rank:
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = grammars_of(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        draft_model = draft_model_of(config, folder, model, pool, index)
+        drafts = draft_source_of(config, folder, model, pool, index)
         load_s, run_dir = time.monotonic() - started, str(Path(rendezvous).parent)
-        return cls(config, group, model, pool, grammars, load_s, platform, cpus, draft_model, run_dir)
+        return cls(config, group, model, pool, grammars, load_s, platform, cpus, drafts, run_dir)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Load or compile the kernels of this model; calls `on_progress(loaded, of)` after each."""
@@ -173,7 +173,7 @@ class Rank:
             )
         tokens = self._config.scheduler.max_num_batched_tokens
         reserved = drafts + expert_rows_bytes(self._model.geometry, tokens) + self._model.adapters_bytes
-        reserved += 0 if self._draft_model is None else self._draft_model.cache_bytes
+        reserved += 0 if self._drafts is None else self._drafts.cache_bytes
         return host_budget(free_host_bytes(), self._group.size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
@@ -207,7 +207,7 @@ class Rank:
         model, scheduler = self._model, self._config.scheduler
         names = self._config.model.plugins
         processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
-        of_model = None if self._draft_model is None else self._draft_model.drafter(scheduler)
+        of_model = None if self._drafts is None else self._drafts.drafter(scheduler)
         of_sampling = self._grammars, processors, drafter_of(self._config.speculation, self._device, of_model)
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps

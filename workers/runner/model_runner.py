@@ -116,6 +116,7 @@ class ModelRunner:
         self._rows.num_computed[arrays.rows] = arrays.kv_lens
         self._rows.length[sampled_rows] += 1
         self._unknown.append(step)
+        self._verification.observe(arrays, num_late=len(self._unknown))
         return step
 
     def _verify(self, plan: SchedulerOutput, started: float) -> PendingStep:
@@ -126,6 +127,7 @@ class ModelRunner:
         logits, rows_on_device, prompt_logprobs, pooling = self._forward_drafts(plan.chunks, verified)
         found = self._verification.sample(logits, verified)
         self._accepted_states.store(verified, found.num_sampled)
+        self._verification.observe(verified.arrays, num_late=0)
         self._device_rows.feed(rows_on_device, torch.from_numpy(found.last_tokens).to(logits.device))
         pooled = () if pooling is None else pooling.result()
         nothing = NO_TOKENS, NO_TOKENS, NO_TOKENS, None  # is left to learn

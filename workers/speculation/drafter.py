@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.worker import SchedulerOutput
 
+from ..batch.input_batch import StepArrays
 from ..batch.request_rows import RequestRows
 
 NO_DRAFTS = np.zeros(0, np.int32)
@@ -24,12 +25,15 @@ class DraftRequest:
     row: int
     tokens: NDArray[np.int32]  # the row's prompt and output, then the drafts of drafters before this one; read only
     most: int  # drafts, at least 1
+    generation: int = 0  # of the row: how often it was reset
+    num_drafts: int = 0  # at the end of `tokens`
 
     def after(self, drafts: NDArray[np.int32]) -> "DraftRequest":
         """The request for drafts that follow these."""
         assert len(drafts) <= self.most, f"{len(drafts)} drafts instead of at most {self.most}"
         tokens = np.concatenate((self.tokens, drafts)) if len(drafts) else self.tokens
-        return DraftRequest(self.row, tokens, self.most - len(drafts))
+        num_drafts = self.num_drafts + len(drafts)
+        return DraftRequest(self.row, tokens, self.most - len(drafts), self.generation, num_drafts)
 
 
 class Drafter(Protocol):
@@ -49,6 +53,18 @@ class Learner(Drafter, Protocol):
 
     def learn(self, plan: SchedulerOutput, rows: RequestRows, num_late: int) -> None:
         """Called on rank 0 before a plan with new rows replaces rows.
+
+        The values of the last `num_late` tokens of a row may not be known yet.
+        """
+        ...
+
+
+@runtime_checkable
+class Observer(Drafter, Protocol):
+    """A Drafter that reads the target's hidden states."""
+
+    def observe(self, arrays: StepArrays, rows: RequestRows, num_late: int) -> None:
+        """Called on rank 0 after each step of `arrays`, whose rows count its tokens as computed, except wrong drafts.
 
         The values of the last `num_late` tokens of a row may not be known yet.
         """

@@ -50,13 +50,17 @@ class Drafts:
 
     def _drafted(self, chunks: Sequence[Chunk]) -> list[DraftRequest]:
         """What is left to draft for each chunk after all drafters: its `tokens` end with the drafts."""
-        requests = [DraftRequest(chunk.row, self._rows.tokens(chunk.row), self._most(chunk)) for chunk in chunks]
+        requests = [self._request(chunk) for chunk in chunks]
         for drafter in self._drafters:
             unfilled = [index for index, request in enumerate(requests) if request.most]
             made = drafter.draft([requests[index] for index in unfilled])
             for index, drafts in zip(unfilled, made, strict=True):
                 requests[index] = requests[index].after(drafts)
         return requests
+
+    def _request(self, chunk: Chunk) -> DraftRequest:
+        rows, row = self._rows, chunk.row
+        return DraftRequest(row, rows.tokens(row), self._most(chunk), int(rows.generation[row]))
 
     def _most(self, chunk: Chunk) -> int:
         """Drafts whose tokens fit the row's blocks and are followed by a token within the longest sequence."""

@@ -10,7 +10,10 @@ from .suffix import SuffixDrafter
 
 
 def drafter_of(config: SpeculationConfig, device: str, of_model: Drafter | None = None) -> Drafter | None:
-    """The drafter of the configured method; None: there are no drafts. `of_model` uses the draft model, on rank 0."""
+    """The drafter of the configured method; None: there are no drafts.
+
+    `of_model` uses the draft model or head, on rank 0.
+    """
     match config.method:
         case "off":
             return None
@@ -20,7 +23,7 @@ def drafter_of(config: SpeculationConfig, device: str, of_model: Drafter | None 
             return NgramDrafter()
         case "suffix" | "auto":
             return SuffixDrafter(config.history_tokens)
-        case "draft":
+        case "draft" | "eagle3":
             return of_model
         case _:
             assert_never(config.method)

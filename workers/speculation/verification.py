@@ -14,11 +14,12 @@ from torch import Tensor
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 
 from ..batch.grammars import Grammars
+from ..batch.input_batch import StepArrays
 from ..batch.request_rows import RequestRows
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.device_sampler import DeviceSampling
 from ..sampling.sampler import SampledTokens
-from .drafter import Drafter, Learner
+from .drafter import Drafter, Learner, Observer
 from .drafts import Drafts, num_drafts
 from .grammar import GrammarDrafter
 from .rounds import Rounds
@@ -63,11 +64,17 @@ class Verification:
         self._drafts = Drafts(rows, group, [*forced, *([drafter] if drafter else [])], device, max_len)
         self._rounds = Rounds(rows, group, sampling)
         self._learner = drafter if isinstance(drafter, Learner) and group.rank == 0 else None
+        self._observer = drafter if isinstance(drafter, Observer) and group.rank == 0 else None
 
     def learn(self, plan: SchedulerOutput, num_late: int) -> None:
         """Let the drafter learn the text of rows that `plan` replaces; it is called before that."""
         if plan.new_rows and self._learner is not None:
             self._learner.learn(plan, self._rows, num_late)
+
+    def observe(self, arrays: StepArrays, num_late: int) -> None:
+        """Let the drafter read the hidden states of the step of `arrays`; it is called once the rows count it."""
+        if self._observer is not None:
+            self._observer.observe(arrays, self._rows, num_late)
 
     def start(self, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> VerifiedStep:
         """Make drafts, and the step's inputs with them. All tokens of earlier steps must be known."""

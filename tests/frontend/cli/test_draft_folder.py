@@ -39,7 +39,14 @@ def test_two_models_and_no_model_are_refused():
         resolve(twice, {})
     with pytest.raises(ConfigError, match="twice: /a by speculative, and /b by draft_model; leave one out"):
         config_of("", twice)
-    with pytest.raises(ConfigError, match="flag --speculative: method=draft:: names no folder; give draft:FOLDER"):
+    with pytest.raises(ConfigError, match="flag --speculative: method=draft: names no folder; give draft:FOLDER"):
         resolve({"speculative": "draft:"}, {})
-    with pytest.raises(ConfigError, match="must be one of off, ngram, suffix, draft, auto"):
+    with pytest.raises(ConfigError, match="must be one of off, ngram, suffix, draft, eagle3, auto"):
         resolve({"speculative": "draught:/a"}, {})
+
+
+def test_a_head_has_a_short_form_as_well():
+    expected = SpeculationConfig(method="eagle3", draft_model="/models/head:1")
+    assert resolve({"speculative": "eagle3:/models/head:1"}, {}).config.speculation == expected
+    with pytest.raises(ConfigError, match="method=eagle3: names no folder; give eagle3:FOLDER"):
+        resolve({"speculative": "eagle3:"}, {})

@@ -126,6 +126,22 @@ def same_both_ways(make, plans: list[SchedulerOutput], max_len: int = 256) -> No
         assert contents(runner.execute(plan)) == contents(expected)
 
 
+def test_a_recorded_step_copies_the_inputs_of_layers_for_a_head(make_model):
+    plans = [prefill(0, 20), prefill(1, 9), join(0, 1), *[STEADY] * 6]
+    (model, pool), (twin, other_pool) = make_model(), make_model()
+    for each in (model, twin):
+        each.taps.open((1, 0), each.geometry.hidden_size, each.dtype, 64)
+    runner, other, num_programs = new_runner(model), new_runner(twin), []
+    for plan, num_tokens in zip(plans, (20, 9, *[2] * 7), strict=True):
+        with counting(pool) as calls:
+            runner.execute(plan)
+        with kernel_by_kernel(other_pool):
+            other.execute(plan)
+        num_programs.append(calls["run_program"])
+        assert torch.equal(model.taps.last(num_tokens), twin.taps.last(num_tokens))
+    assert num_programs[-1] == 1, "the last steps are recorded"
+
+
 def test_any_traffic_gets_the_same_bytes(make_model):
     """Row sets change, chunks run in between, blocks are added, and contexts outgrow the memory made for them."""
     requests = [

@@ -13,10 +13,11 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfi
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.process.draft_model import DraftModel, draft_model_of
+from paged_serve.workers.process.drafting.draft_model import DraftModel
+from paged_serve.workers.process.drafting.draft_source import draft_source_of
 from paged_serve.workers.runner.host_steps import host_runner
 from paged_serve.workers.speculation.drafter import DraftRequest
-from paged_serve.workers.speculation.model_drafter import ModelDrafter
+from paged_serve.workers.speculation.model_drafters.model_drafter import ModelDrafter
 
 from ..tiny_lfm2 import write_tiny_lfm2
 from ..tiny_model import write_tiny_model
@@ -89,7 +90,9 @@ def test_a_full_row_has_no_drafts(model):
 
 
 def test_a_planted_cache_of_rejected_drafts_is_detected(model, monkeypatch):
-    monkeypatch.setattr("paged_serve.workers.speculation.model_drafter._agreement", lambda one, other: len(one))
+    monkeypatch.setattr(
+        "paged_serve.workers.speculation.model_drafters.model_drafter._agreement", lambda one, other: len(one)
+    )
     with pytest.raises(AssertionError):
         test_drafts_are_the_greedy_continuation_whatever_the_rows_had_before(model, {})
 
@@ -110,8 +113,8 @@ def config_for(folder, **changes):
 
 
 def test_the_model_of_the_configuration_drafts(model, folder, pool):
-    draft_model = draft_model_of(config_for(folder), folder, model, pool, rank=0)
-    assert draft_model_of(config_for(folder), folder, model, pool, rank=1) is None
+    draft_model = draft_source_of(config_for(folder), folder, model, pool, rank=0)
+    assert draft_source_of(config_for(folder), folder, model, pool, rank=1) is None
     made = draft_model.drafter(SchedulerConfig(max_num_seqs=NUM_ROWS)).draft(requests_of({0: [5, 6, 7]}, 4))
     assert made[0].tolist() == drafter_for(model).draft(requests_of({0: [5, 6, 7]}, 4))[0].tolist()
 
@@ -123,7 +126,7 @@ def write_tokenizer(folder, vocabulary):
 def test_what_cannot_draft_is_refused_by_name(model, folder, pool, tmp_path):
     def refused(match, **changes):
         with pytest.raises(ConfigError, match=match):
-            draft_model_of(config_for(folder, **changes), folder, model, pool, rank=0)
+            draft_source_of(config_for(folder, **changes), folder, model, pool, rank=0)
 
     refused("draft_model='' do not fit together", draft_model="")
     refused("method='ngram' and .* do not fit together", method="ngram")
@@ -140,6 +143,6 @@ def test_what_cannot_draft_is_refused_by_name(model, folder, pool, tmp_path):
     own = structs.replace(config_for(words).model, tokenizer=str(tmp_path))
     write_tokenizer(tmp_path, {"b": 0})
     with pytest.raises(ConfigError, match=r"its tokenizer\.json has another vocabulary than"):
-        draft_model_of(structs.replace(config_for(words), model=own), words, model, pool, rank=0)
+        draft_source_of(structs.replace(config_for(words), model=own), words, model, pool, rank=0)
     with pytest.raises(ConfigError, match="lower max_model_len or use a smaller model"):
         DraftModel.load(config_for(folder), Path(folder), model.geometry, pool, free_bytes=1000)

@@ -9,17 +9,16 @@ from msgspec import structs
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, SchedulerConfig
 
-from ..checkpoint.geometry import Geometry
-from ..distributed.memory import free_host_bytes
-from ..distributed.tensor_parallel import TensorParallelGroup
-from ..kernels.cpu.library import Pool
-from ..kv.budget import max_model_len
-from ..kv.kv_cache import KVCache
-from ..layers.model import Model
-from ..models.loading import load_model
-from ..runner.host_steps import host_runner
-from ..speculation.model_drafter import ModelDrafter
-from .warm_up import NUM_TOKENS, warm_up
+from ...checkpoint.geometry import Geometry
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...kernels.cpu.library import Pool
+from ...kv.budget import max_model_len
+from ...kv.kv_cache import KVCache
+from ...layers.model import Model
+from ...models.loading import load_model
+from ...runner.host_steps import host_runner
+from ...speculation.model_drafters.model_drafter import ModelDrafter
+from ..warm_up import NUM_TOKENS, warm_up
 
 SHARE_OF_FREE_MEMORY = 0.05  # of the host's, for keys and values of drafts; those of rows that do not fit are dropped
 
@@ -54,17 +53,8 @@ class DraftModel:
         _check(named, model, target)
         _check_tokenizers(named, Path(config.model.tokenizer or target_folder), folder)
         max_len = min(max_model_len(config, target), model.geometry.max_position_embeddings)
-        block_size, shape = config.cache.block_size, model.geometry
-        of_block = shape.kv_bytes_per_block(block_size, 1, shape.dtype, shape.num_layers)
-        of_row = -(-max_len // block_size)
-        budget = int((free_bytes - model.weights_bytes) * SHARE_OF_FREE_MEMORY)
-        num_blocks = min(config.scheduler.max_num_seqs * of_row, budget // of_block)
-        if num_blocks < of_row:
-            raise ConfigError(
-                f"{named}: {max(0, budget)} bytes hold {max(0, num_blocks)} blocks of {of_block} bytes of its keys and "
-                f"values, but a sequence of {max_len} tokens needs {of_row}; lower max_model_len or use a smaller model"
-            )
-        return cls(model, max_len, num_blocks, block_size, num_blocks * of_block)
+        blocks = draft_blocks(config, named, model.geometry, max_len, free_bytes - model.weights_bytes)
+        return cls(model, max_len, *blocks)
 
     def drafter(self, scheduler: SchedulerConfig) -> ModelDrafter:
         """Allocate the cache. Raises ConfigError if memory is short."""
@@ -77,26 +67,22 @@ class DraftModel:
         return ModelDrafter(runner.execute, *sizes, max_tokens=scheduler.max_num_batched_tokens)
 
 
-def draft_model_of(
-    config: Config, target_folder: str, target: Model, pool: Pool | None, rank: int
-) -> DraftModel | None:
-    """The draft model of `rank`; None: it has none. Raises ConfigError if the settings do not fit together."""
-    wanted = config.speculation
-    if (wanted.method == "draft") != bool(wanted.draft_model):
+def draft_blocks(config: Config, named: str, geometry: Geometry, max_len: int, free_bytes: int) -> tuple[int, int, int]:
+    """The number of blocks, their size in tokens, and the bytes of all: for the keys and values of drafts.
+
+    Raises ConfigError if they do not hold one sequence of `max_len` tokens.
+    """
+    block_size = config.cache.block_size
+    of_block = geometry.kv_bytes_per_block(block_size, 1, geometry.dtype, geometry.num_layers)
+    of_row = -(-max_len // block_size)
+    budget = int(free_bytes * SHARE_OF_FREE_MEMORY)
+    num_blocks = min(config.scheduler.max_num_seqs * of_row, budget // of_block)
+    if num_blocks < of_row:
         raise ConfigError(
-            f"speculation.method={wanted.method!r} and speculation.draft_model={wanted.draft_model!r} do not fit "
-            "together: give --speculative draft:FOLDER, or neither"
+            f"{named}: {max(0, budget)} bytes hold {max(0, num_blocks)} blocks of {of_block} bytes of its keys and "
+            f"values, but a sequence of {max_len} tokens needs {of_row}; lower max_model_len or use a smaller model"
         )
-    if not wanted.draft_model:
-        return None
-    if target.device != "cpu" or config.model.platform:
-        raise ConfigError(
-            f"speculation.method='draft' is for models on the CPU, and this one is on "
-            f"{config.model.platform or target.device}; use --speculative ngram"
-        )
-    if rank:
-        return None
-    return DraftModel.load(config, Path(target_folder), target.geometry, pool, free_host_bytes())
+    return num_blocks, block_size, num_blocks * of_block
 
 
 def _check(named: str, model: Model, target: Geometry) -> None:

@@ -15,7 +15,7 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 
-from .drafter import NO_DRAFTS, DraftRequest
+from ..drafter import NO_DRAFTS, DraftRequest
 
 NO_EPOCH = NO_STEP = 0  # the steps of the draft model belong to no plan of the core
 GREEDY = SamplingParams(temperature=0.0)

@@ -1,0 +1,199 @@
+"""Loads EAGLE-3 heads from the folders in which they are published, beside the target that they were trained for."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.json_file import read_json_file
+from paged_serve.protocol.messages.config import ModelConfig
+
+from ...backends.cpu.backend import CpuBackend
+from ...backends.torch.backend import SingleRowsBackend
+from ...checkpoint.geometry import Geometry
+from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
+from ...checkpoint.hf_config import read_architectures
+from ...checkpoint.matrix_reader import MatrixPart
+from ...checkpoint.safetensors_files import Checkpoint
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...kernels.cpu.library import Pool
+from ...layers.backend import Backend
+from ...layers.embedding import VocabularyEmbedding
+from ...layers.linear import Linear
+from ...layers.ops import Ops
+from ...quantization.source import matrix_source
+from ..assembly import Assembly
+from ..decoder import Model
+from ..families.family import Biases, Family
+from ..matrix_rows import Rows, query_key_value_rows
+from ..names.weight_names import WeightNames
+from ..registry import geometry_of
+from .eagle3 import Eagle3Head
+
+ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+LAYERS = ("midlayer.", "layers.0.")  # beginnings of the names of the layer's tensors
+MIN_TARGET_LAYERS = 4  # of which the head reads the inputs of three
+TABLE = "embed_tokens.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """The fields of a head's config.json that a decoder does not have."""
+
+    draft_vocab_size: int
+    normalises_residual: bool
+
+
+def tapped_layers(num_layers: int) -> tuple[int, int, int]:
+    """The target's layers whose inputs the head reads."""
+    return 2, num_layers // 2, num_layers - 3
+
+
+def load_eagle3(folder: Path, config: ModelConfig, target: Model, pool: Pool | None) -> Eagle3Head:
+    """The head in `folder`, whole, in the target's dtype. It computes on the threads of `pool`, or with torch.
+
+    It looks tokens up in its own table, or else in the target's. Raises ConfigError, with the found and the required
+    values, if the folder holds no such head, or one for another target.
+    """
+    own = _head_config(folder)
+    _check_target(target)
+    checkpoint = open_checkpoint(folder, target.dtype)
+    try:
+        names = _names(checkpoint)
+        family = Family("eagle3", ARCHITECTURES, names, biases=lambda fields: Biases(qkv=fields.attention_bias))
+        dtype = str(target.dtype).removeprefix("torch.")
+        _, geometry = geometry_of(folder, family, "tokens", dtype)
+        _check(geometry, target.geometry, own)
+        geometry = replace(geometry, vocab_size=own.draft_vocab_size, tie_word_embeddings=False)
+        backend: Backend = SingleRowsBackend() if pool is None else CpuBackend(pool)
+        source = matrix_source(folder, checkpoint, config, geometry.dtype, pool)
+        group = TensorParallelGroup()
+        assembly = Eagle3Assembly(checkpoint, source, names, geometry, group, backend, lambda done, total: None)
+        embedding, table_bytes = _embedding(checkpoint, target, config, backend)
+        return assembly.head(embedding, table_bytes, target.geometry.vocab_size, own.normalises_residual)
+    finally:
+        checkpoint.close()
+
+
+class Eagle3Assembly(Assembly):
+    """Builds a head from its checkpoint. The geometry's vocabulary is that of drafts."""
+
+    def head(
+        self, embedding: VocabularyEmbedding, table_bytes: int, vocab_size: int, normalises_residual: bool
+    ) -> Eagle3Head:
+        """Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
+        geometry, names, size = self._geometry, self._names, self._geometry.hidden_size
+        heads = self._heads()
+        attention, ops = self._backend.attention(heads), self._backend.ops(heads)
+        layer = self._attention(0, ops, attention)
+        feed_forward = self._feed_forward(0, ops)
+        assert feed_forward is not None
+        head = Eagle3Head(
+            geometry=replace(geometry, head_multiple=attention.head_multiple),
+            embedding=embedding,
+            joining=self._column_parallel([Rows("fc", size, (0, size))], 3 * size, False),
+            embedding_norm=self._norm(names.attention_norm, size),
+            hidden_norm=self._norm(names.attention_norm.replace("input_layernorm", "hidden_norm"), size),
+            attention=layer,
+            mlp_norm=self._norm(names.mlp_norm, size),
+            feed_forward=feed_forward,
+            final_norm=self._norm(names.final_norm, size),
+            output_head=self._output_head(self._backend.head(self._head_matrix(names.output_head))),
+            target_ids=self._target_ids(vocab_size),
+            normalises_residual=normalises_residual,
+            ops=ops,
+            attention_backend=attention,
+            weights_bytes=self._loaded_bytes + table_bytes,
+        )
+        self._finish(names.unused)
+        return head
+
+    def _query_key_value(self, index: int, ops: Ops) -> Linear:
+        geometry, names = self._geometry, self._names
+        each = names.query, names.key, names.value
+        spans = (0, geometry.num_heads), (0, geometry.num_kv_heads)
+        rows = query_key_value_rows(each, geometry, *spans, are_grouped=False)
+        return self._column_parallel(rows, 2 * geometry.hidden_size, geometry.qkv_bias)
+
+    def _target_ids(self, vocab_size: int) -> Tensor:
+        """The file has the difference between a token's two numbers."""
+        count = self._geometry.vocab_size
+        if "d2t" not in self._checkpoint.entries:
+            if count == vocab_size:
+                return torch.arange(count)
+            raise ConfigError(
+                f"{self._checkpoint.folder} has no tensor d2t, which maps its {count} draft tokens to the model's "
+                f"{vocab_size}"
+            )
+        found = torch.arange(count) + self._checkpoint.read("d2t", (count,), dtypes=("I64", "I32")).long()
+        low, high = int(found.min()), int(found.max())
+        if not 0 <= low <= high < vocab_size:
+            raise ConfigError(
+                f"{self._checkpoint.folder}: tensor d2t maps draft tokens to {low} to {high}, but the model's tokens "
+                f"are 0 to {vocab_size - 1}"
+            )
+        return found
+
+
+def _head_config(folder: Path) -> HeadConfig:
+    architectures = read_architectures(folder)
+    if not set(architectures) & {*ARCHITECTURES}:
+        named = ", ".join(architectures) or "none in config.json"
+        raise ConfigError(f"architecture {named} is no EAGLE-3 head; supported are {', '.join(ARCHITECTURES)}")
+    fields: dict[str, Any] = read_json_file(folder / "config.json", dict[str, Any])
+    eagle = fields.get("eagle_config") or {}
+    if layers := eagle.get("eagle_aux_hidden_state_layer_ids") or fields.get("eagle_aux_hidden_state_layer_ids"):
+        raise ConfigError(
+            f"config.json: eagle_aux_hidden_state_layer_ids={layers} is not supported; heads read the inputs of the "
+            "layers 2, n / 2 and n - 3 of n"
+        )
+    if eagle.get("use_aux_hidden_state") is False:
+        raise ConfigError("config.json: use_aux_hidden_state=false is not supported; heads read three hidden states")
+    if fields.get("num_hidden_layers") != 1:
+        raise ConfigError(f"config.json: num_hidden_layers={fields.get('num_hidden_layers')!r} must be 1 in a head")
+    size = fields.get("draft_vocab_size") or fields.get("vocab_size")
+    if not isinstance(size, int) or size < 1:
+        raise ConfigError(f"config.json: draft_vocab_size={size!r} must be at least 1")
+    return HeadConfig(size, fields.get("norm_before_residual") is True)
+
+
+def _check_target(target: Model) -> None:
+    if target.geometry.num_layers < MIN_TARGET_LAYERS:
+        raise ConfigError(
+            f"the model has {target.geometry.num_layers} layers, but an EAGLE-3 head reads it at the inputs of three, "
+            f"so it needs {MIN_TARGET_LAYERS} or more"
+        )
+
+
+def _check(head: Geometry, target: Geometry, own: HeadConfig) -> None:
+    for name in ("hidden_size", "vocab_size"):
+        if (one := getattr(head, name)) != (other := getattr(target, name)):
+            raise ConfigError(f"config.json: {name}={one}, but the model has {other}; give a head made for this model")
+    if own.draft_vocab_size > head.vocab_size:
+        raise ConfigError(
+            f"config.json: draft_vocab_size={own.draft_vocab_size} is more than vocab_size={head.vocab_size}"
+        )
+
+
+def _names(checkpoint: Checkpoint) -> WeightNames:
+    layer = next((each for each in LAYERS if any(name.startswith(each) for name in checkpoint.entries)), LAYERS[0])
+    names = WeightNames(embedding=TABLE, final_norm="norm.weight")
+    of_layer = ("attention_norm", "mlp_norm", "query", "key", "value", "output", "gate", "up", "down")
+    changes: dict[str, Any] = {name: getattr(names, name).replace("model.layers.{}.", layer) for name in of_layer}
+    return replace(names, unused=(*names.unused, "t2d", TABLE), **changes)
+
+
+def _embedding(
+    own: Checkpoint, target: Model, config: ModelConfig, backend: Backend
+) -> tuple[VocabularyEmbedding, int]:
+    """The table of the head's folder, or else the target's; with the bytes that it takes beside the target."""
+    if TABLE not in own.entries:
+        return target.embedding, 0
+    size = target.geometry.vocab_size
+    part = MatrixPart((size, target.geometry.hidden_size), 0, 0, size)
+    stored = matrix_source(own.folder, own, config, target.dtype).tables.read(TABLE.removesuffix(".weight"), part)
+    table = backend.table(backend.accepted(stored, target.dtype))
+    return VocabularyEmbedding(table, TensorParallelGroup()), stored.nbytes
