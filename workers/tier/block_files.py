@@ -1,9 +1,9 @@
 """The folder of one rank's blocks: a file for each, found by its name and trusted only by its contents.
 
-A file has a header of HEADER_BYTES and the block's bytes. The header repeats the key, so that a file under another's
-name is found out; its checksum covers the key and all bytes. Files are written under a temporary name and renamed. No
-file is synchronised with the disk: after a crash of the machine it may have any contents, and is found out, too. Other
-servers may use the folder at the same time: files may appear and vanish.
+A file has a header of HEADER_BYTES and the block's bytes. The header repeats the key and the folder's name, so that a
+file under another's name, or of another model, is found out; its checksum covers both and all bytes. Files are written
+under a temporary name and renamed. No file is synchronised with the disk: after a crash of the machine it may have any
+contents, and is found out, too. Other servers may use the folder at the same time: files may appear and vanish.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from .checksum import Checksum
 
 log = logging.getLogger(__name__)
 
-MAGIC, VERSION = b"psKVtier", 1
-FIELDS = struct.Struct(f"<8sIQ{KEY_BYTES}s10x")  # magic, version, bytes of the block, key
+MAGIC, VERSION, FOLDER_BYTES = b"psKVtier", 2, 16
+FIELDS = struct.Struct(f"<8sIQ{KEY_BYTES}s10x{FOLDER_BYTES}s")  # magic, version, bytes of the block, key, folder
 HEADER_BYTES = 128
 CHECKSUM_BYTES = 16
 TEMPORARY = ".writing-"
@@ -40,6 +40,7 @@ class BlockFiles:
 
     def __init__(self, folder: Path, block_bytes: int, max_bytes: int):
         self.folder = folder
+        self._folder_digest = hashlib.blake2b(folder.name.encode(), digest_size=FOLDER_BYTES).digest()
         self._block_bytes = block_bytes
         self._file_bytes = HEADER_BYTES + block_bytes
         self._most = max_bytes // self._file_bytes  # files
@@ -154,7 +155,7 @@ class BlockFiles:
             return self._known.pop(key, False) is None
 
     def _fields(self, key: bytes) -> bytes:
-        return FIELDS.pack(MAGIC, VERSION, self._block_bytes, key)
+        return FIELDS.pack(MAGIC, VERSION, self._block_bytes, key, self._folder_digest)
 
     def _path(self, key: bytes) -> Path:
         return self.folder / key.hex()

@@ -110,6 +110,15 @@ def test_every_flipped_bit_is_detected(tmp_path):
         assert not cache.mover.load(files, 0, key), f"a flipped bit in byte {byte} was not detected"
 
 
+def test_a_block_of_another_model_under_the_same_name_is_refused(tmp_path):
+    cache, key = Cache(best_library()), bytes(range(KEY_BYTES))
+    (files, _), (others, _) = opened(tmp_path / "one"), opened(tmp_path / "other")
+    cache.fill(0, key)
+    assert cache.mover.store(files, 0, key)
+    (files.folder / key.hex()).rename(others.folder / key.hex())
+    assert not cache.mover.load(others, 0, key)
+
+
 def test_the_budget_evicts_what_was_used_least_recently(tmp_path):
     cache, (files, _) = Cache(None), opened(tmp_path, max_blocks=3)
     keys = [bytes([number]) * KEY_BYTES for number in range(4)]
