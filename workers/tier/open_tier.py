@@ -29,7 +29,7 @@ def open_tier(
 ) -> Tier:
     """`facts`: see folder_of. The folders are opened in a thread of the tier, from now on.
 
-    Raises ConfigError on a device of a plugin.
+    Raises ConfigError on a device of a plugin, and if the host's memory is too small for `kv_tier.host_bytes`.
     """
     device = cache.blocks[0].device.type
     if device not in ("cpu", "cuda"):
@@ -54,7 +54,10 @@ def open_tier(
 
 
 def _check_memory(host_bytes: int, num_ranks: int) -> None:
-    found = os.statvfs(SHARED_MEMORY)
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError as error:
+        raise ConfigError(f"kv_tier.host_bytes={host_bytes} needs {SHARED_MEMORY}: {error.strerror}") from error
     size = found.f_blocks * found.f_frsize
     if host_bytes * num_ranks > size:
         raise ConfigError(

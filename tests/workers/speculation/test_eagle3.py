@@ -190,8 +190,8 @@ def test_drafts_change_no_byte(seed, num_blocks, folders, pool):
     drafter = drafter_for(tapped, head, pool, num_blocks)
     planner = played_alike(Bench(plain), seed, drafter, ranks=Bench(tapped))
     assert planner.drafts["made"] > 0
-    held = [block for row in drafter._rows.values() for block in row.blocks]
-    assert sorted(held + drafter._free) == list(range(num_blocks))
+    held = [block for row in drafter._blocks.rows.values() for block in row.blocks]
+    assert sorted(held + drafter._blocks.free) == list(range(num_blocks))
 
 
 @pytest.fixture(scope="module")

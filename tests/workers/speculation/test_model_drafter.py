@@ -71,8 +71,8 @@ def test_drafts_are_the_greedy_continuation_whatever_the_rows_had_before(model, 
             texts[row] = changed(rng, texts.get(row, []), vocab_size)
         chosen = {row: text for row, text in texts.items() if rng.random() < 0.7}
         requests = requests_of(chosen, rng.choice((1, 3, 6)))
-        oracle._rows.clear()
-        oracle._free = list(range(NUM_ROWS * MAX_LEN // BLOCK_SIZE))
+        oracle._blocks.rows.clear()
+        oracle._blocks.free = list(range(NUM_ROWS * MAX_LEN // BLOCK_SIZE))
         for made, right in zip(drafter.draft(requests), oracle.draft(requests), strict=True):
             assert len(made) in (0, len(right))
             assert made.tolist() == right[: len(made)].tolist()
@@ -80,8 +80,8 @@ def test_drafts_are_the_greedy_continuation_whatever_the_rows_had_before(model, 
             num_without += len(right) > len(made)
     assert num_drafts > 50
     assert bool(num_without) == bool(limits), "a limit has an effect"
-    held = [block for row in drafter._rows.values() for block in row.blocks]
-    assert sorted(held + drafter._free) == list(range(len(held) + len(drafter._free)))
+    held = [block for row in drafter._blocks.rows.values() for block in row.blocks]
+    assert sorted(held + drafter._blocks.free) == list(range(len(held) + len(drafter._blocks.free)))
 
 
 def test_a_full_row_has_no_drafts(model):

@@ -39,7 +39,7 @@ def restore(serve, folder, num_restores, rng):
         serve(kind).close()  # writes the models while the disk is not full
     while counts["restored"] < num_restores:
         configuration = kind, dtype, block_size = rng.choice(CONFIGURATIONS)
-        is_full = rng.random() < 0.2
+        is_full = counts["servers"] % 5 == 4
         with full_disk(FREE_BYTES) if is_full else contextlib.nullcontext():
             server = serve(kind, dtype, num_blocks=NUM_BLOCKS, block_size=block_size, max_bytes=MAX_BYTES)
             for number in range(1, 7):

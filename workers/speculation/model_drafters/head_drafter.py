@@ -18,8 +18,9 @@ from torch import Tensor
 from ...batch.input_batch import InputBatch, StepArrays
 from ...batch.request_rows import RequestRows
 from ..drafter import DraftRequest
+from .draft_blocks import BlockRow, DraftBlocks
 
-MOST_WAITING = 64  # pairs of a row that wait for a call of the head; as many are computed at once
+MOST_WAITING = 64  # pairs of a row that wait until it gets drafts; if there are more, the head computes them before
 
 
 class Head(Protocol):
@@ -43,7 +44,7 @@ class Head(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class HeadRow:
+class HeadRow(BlockRow):
     """A row's pairs: [first, first + computed) are in the cache, those of `waiting` follow."""
 
     generation: int
@@ -51,8 +52,6 @@ class HeadRow:
     num_computed: int = 0
     waiting: list[Tensor] = field(default_factory=list)  # each [tokens, n]
     num_waiting: int = 0
-    blocks: list[int] = field(default_factory=list)
-    last_used: int = 0  # number of the call
 
     @property
     def end(self) -> int:
@@ -91,13 +90,10 @@ class HeadDrafter:
 
     def __init__(self, head: Head, num_blocks: int, block_size: int):
         self._head = head
-        self._free = list(range(num_blocks))
-        self._block_size = block_size
-        self._rows: dict[int, HeadRow] = {}
-        self._call = 0
+        self._blocks = DraftBlocks[HeadRow](num_blocks, block_size)
 
     def observe(self, arrays: StepArrays, rows: RequestRows, num_late: int) -> None:
-        self._call += 1
+        self._blocks.begin()
         observed = self._head.observed(len(arrays.token_ids))
         due: list[Pairs] = []
         hidden: list[Tensor] = []
@@ -109,24 +105,24 @@ class HeadDrafter:
             first = kv_len - (stop - start)
             count = min(int(rows.num_computed[row]), kv_len) - first
             generation = int(rows.generation[row])
-            kept = self._rows.setdefault(row, HeadRow(generation))
+            kept = self._blocks.rows.setdefault(row, HeadRow(generation))
             if kept.generation != generation or kept.end != first:
                 kept.begin(generation, first)
             kept.add(observed[start : start + count].clone())
             num_known = int(rows.length[row]) - num_late - 1 - kept.first - kept.num_computed
             wanted = min(num_known, kept.num_waiting - 1)  # one is left, with which drafts begin
-            if kept.num_waiting > MOST_WAITING and wanted > 0 and self._has_room(kept, wanted):
+            if kept.num_waiting > MOST_WAITING and wanted > 0 and self._extend(kept, wanted):
                 due.append(self._taken(kept, wanted, rows.tokens(row)))
                 hidden.append(kept.take(wanted))
         if due:
             self._forward(due, self._head.joined(torch.cat(hidden)))
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[NDArray[np.int32]]:
-        self._call += 1
+        self._blocks.begin()
         chosen = [request for request in requests if self._is_ready(request)]
         made: dict[int, list[int]] = {request.row: [] for request in chosen}
         if chosen:
-            rows = [self._rows[request.row] for request in chosen]
+            rows = [self._blocks.rows[request.row] for request in chosen]
             pairs = [
                 self._taken(row, row.num_waiting, request.tokens) for row, request in zip(rows, chosen, strict=True)
             ]
@@ -145,7 +141,7 @@ class HeadDrafter:
                 pairs = [
                     Pairs(row, row.num_computed + number - 1, np.array(made[request.row][-1:], np.int32))
                     for request in chosen
-                    for row in (self._rows[request.row],)
+                    for row in (self._blocks.rows[request.row],)
                 ]
                 hidden = self._forward(pairs, hidden[going])
             for request, token in zip(chosen, self._head.best(hidden).tolist(), strict=True):
@@ -153,43 +149,29 @@ class HeadDrafter:
 
     def _is_ready(self, request: DraftRequest) -> bool:
         """Whether the hidden states of all of the row's tokens but the last are there, and blocks for its drafts."""
-        row = self._rows.get(request.row)
+        row = self._blocks.rows.get(request.row)
         if row is None or request.num_drafts or row.generation != request.generation:
             return False
         if row.end != len(request.tokens) - 1 or not row.num_waiting:
             return False
-        return self._has_room(row, row.num_waiting + request.most - 1)
+        return self._extend(row, row.num_waiting + request.most - 1)
 
     def _taken(self, row: HeadRow, count: int, tokens: NDArray[np.int32]) -> Pairs:
         """The first `count` waiting pairs, before HeadRow.take; `tokens` are the row's."""
         first = row.first + row.num_computed + 1
         return Pairs(row, row.num_computed, tokens[first : first + count])
 
-    def _has_room(self, row: HeadRow, count: int) -> bool:
+    def _extend(self, row: HeadRow, count: int) -> bool:
         """Give the row blocks for `count` more pairs. If there are not enough, the row begins anew, without any."""
-        row.last_used = self._call
-        wanted = -(-(row.num_computed + count) // self._block_size) - len(row.blocks)
-        if wanted > len(self._free):
-            self._release_unused(wanted)
-        if wanted > len(self._free):
-            self._free += row.blocks
-            row.blocks = []
-            row.begin(row.generation, row.end)
-            return False
-        row.blocks += [self._free.pop() for _ in range(wanted)]
-        return True
-
-    def _release_unused(self, wanted: int) -> None:
-        """Release the blocks of rows that are not in this call, the longest unused first."""
-        unused = [number for number, row in self._rows.items() if row.last_used < self._call]
-        for number in sorted(unused, key=lambda each: self._rows[each].last_used):
-            if len(self._free) >= wanted:
-                return
-            self._free += self._rows.pop(number).blocks
+        if self._blocks.extend(row, row.num_computed + count):
+            return True
+        self._blocks.release(row)
+        row.begin(row.generation, row.end)
+        return False
 
     def _forward(self, pairs: Sequence[Pairs], hidden: Tensor) -> Tensor:
         """The head's hidden states [tokens, hidden] of all of `pairs`, with the target's, or its own, beside them."""
-        size = self._block_size
+        size = self._blocks.block_size
         counts = np.array([len(each.tokens) for each in pairs])
         row_starts = np.concatenate(([0], np.cumsum(counts)))
         positions = np.concatenate([each.start + np.arange(len(each.tokens)) for each in pairs])

@@ -16,18 +16,17 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 
 from ..drafter import NO_DRAFTS, DraftRequest
+from .draft_blocks import BlockRow, DraftBlocks
 
 NO_EPOCH = NO_STEP = 0  # the steps of the draft model belong to no plan of the core
 GREEDY = SamplingParams(temperature=0.0)
 
 
 @dataclass(slots=True, eq=False)
-class ComputedRow:
+class ComputedRow(BlockRow):
     """What the draft model's cache holds of a row."""
 
     tokens: NDArray[np.int32] = field(default_factory=lambda: NO_DRAFTS)  # computed
-    blocks: list[int] = field(default_factory=list)
-    last_used: int = 0  # number of the call
 
 
 @dataclass(slots=True, eq=False)
@@ -56,22 +55,22 @@ class ModelDrafter:
         `max_tokens` are computed in one step: longer texts take several calls, and have no drafts until then.
         """
         self._execute = execute
-        self._free = list(range(num_blocks))
-        self._block_size = block_size
+        self._blocks = DraftBlocks[ComputedRow](num_blocks, block_size)
         self._max_len = max_len
         self._max_tokens = max_tokens
-        self._rows: dict[int, ComputedRow] = {}
-        self._call = 0
         self._decode_set: list[int] = []
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[NDArray[np.int32]]:
-        self._call += 1
+        self._blocks.begin()
         drafting = [one for request in requests if (one := self._begun(request)) is not None]
         self._first_step(drafting)
         for number in range(1, max((one.num_drafts for one in drafting), default=0)):
             self._decode([one for one in drafting if one.num_drafts > number])
         for one in drafting:
-            row, text = self._rows[one.request.row], np.append(one.request.tokens, np.array(one.drafts, np.int32))
+            row, text = (
+                self._blocks.rows[one.request.row],
+                np.append(one.request.tokens, np.array(one.drafts, np.int32)),
+            )
             row.tokens = text[: len(text) - 1] if one.drafts else text[: one.num_computed]
         made = {one.request.row: np.array(one.drafts, np.int32) for one in drafting}
         return [made.get(request.row, NO_DRAFTS) for request in requests]
@@ -82,24 +81,11 @@ class ModelDrafter:
         num_drafts = min(request.most, self._max_len - num_tokens)
         if num_drafts <= 0:
             return None
-        row = self._rows.setdefault(request.row, ComputedRow())
-        row.last_used = self._call
+        row = self._blocks.rows.setdefault(request.row, ComputedRow())
         row.tokens = row.tokens[: min(_agreement(row.tokens, request.tokens), num_tokens - 1)]
-        wanted = -(-(num_tokens + num_drafts - 1) // self._block_size) - len(row.blocks)
-        if wanted > len(self._free):
-            self._release_unused(wanted)
-        if wanted > len(self._free):
+        if not self._blocks.extend(row, num_tokens + num_drafts - 1):
             return None
-        row.blocks += [self._free.pop() for _ in range(wanted)]
         return Drafting(request, len(row.tokens), num_drafts)
-
-    def _release_unused(self, wanted: int) -> None:
-        """Release the blocks of rows that are not in this call, the longest unused first."""
-        unused = [number for number, row in self._rows.items() if row.last_used < self._call]
-        for number in sorted(unused, key=lambda each: self._rows[each].last_used):
-            if len(self._free) >= wanted:
-                return
-            self._free += self._rows.pop(number).blocks
 
     def _first_step(self, drafting: Sequence[Drafting]) -> None:
         """Compute what is not computed of each row's text, and take the first drafts."""
@@ -122,7 +108,7 @@ class ModelDrafter:
 
     def _new_row(self, one: Drafting) -> NewRow:
         row, tokens = one.request.row, one.request.tokens
-        blocks = (pack_ids(self._rows[row].blocks),)
+        blocks = (pack_ids(self._blocks.rows[row].blocks),)
         return NewRow(row, tokens.tobytes(), len(tokens), one.num_computed, blocks, 0, (), GREEDY)
 
     def _decode(self, drafting: Sequence[Drafting]) -> None:
