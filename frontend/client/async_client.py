@@ -239,7 +239,7 @@ class AsyncClient:
         if pending.error is None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), UTILITY_TIMEOUT_S)
-        return pending.answer()
+        return self._session.end_call(pending)
 
     @property
     def num_bytes(self) -> int:

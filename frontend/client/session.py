@@ -131,6 +131,10 @@ class ClientSession:
             self.outbox.append(pending.call)
         return pending
 
+    def end_call(self, pending: PendingCall) -> bytes:
+        """The answer to a call that is over, or whose caller waits no longer."""
+        return self._calls.end(pending)
+
     def shed(self, num_bytes: int, error: PagedServeError) -> None:
         """End requests with `error`, those with the most unread bytes first, until `num_bytes` bytes are free."""
         for request in self.table.unread():
@@ -277,12 +281,12 @@ class ClientSession:
         if not same:
             self.outbox.clear()
             self._frames = 0
-            self._calls.fail(EngineDead("the engine core was restarted; call again"))
+            self.outbox += self._calls.unanswered
             self._dispatch.core_is_new(message, self.now)
             return
         if dropped:
             log.warning("the engine core had dropped this client; sending again requests=%d", len(self.table.requests))
-            self._calls.fail(EngineDead("the engine core had dropped this client; call again"))
+            self.outbox += [call for call in self._calls.unanswered if call not in self.outbox]
         self._dispatch.core_is_back(self.now, dropped=dropped)
 
     def _away(self, now: float) -> None:

@@ -236,7 +236,7 @@ class Client:
         deadline = time.monotonic() + UTILITY_TIMEOUT_S
         while not pending.done and time.monotonic() < deadline:
             self.wait(TICK_S)
-        return pending.answer()
+        return self._session.end_call(pending)
 
     def close(self) -> None:
         """Abort all running requests and disconnect. Safe to call twice."""

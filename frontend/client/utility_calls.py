@@ -1,4 +1,4 @@
-"""Utility calls under way: questions to the engine core that are answered once."""
+"""Utility calls under way. Each may run twice without harm, and is sent again to a core that was restarted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +42,14 @@ class UtilityCalls:
             self._pending[self._next_id] = pending
             self._next_id += 1
         return pending
+
+    @property
+    def unanswered(self) -> list[UtilityCall]:
+        return [pending.call for pending in self._pending.values()]
+
+    def end(self, pending: PendingCall) -> bytes:
+        self._pending.pop(pending.call.call_id, None)
+        return pending.answer()
 
     def finish(self, message: UtilityResult) -> None:
         pending = self._pending.pop(message.call_id, None)

@@ -15,6 +15,7 @@ from paged_serve.protocol.messages.engine_core import (
     RequestRejected,
     Utility,
     UtilityCall,
+    UtilityResult,
     Welcome,
 )
 from paged_serve.protocol.messages.message import Hello, unpack_ids
@@ -180,15 +181,19 @@ def test_a_request_to_a_full_new_core_is_retried_later():
     assert accepted.take().finish_reason == FinishReason.ABORT
 
 
-def test_calls_fail_with_the_core_that_they_were_sent_to():
+def test_a_call_survives_the_core_that_it_was_sent_to():
     link = Link()
-    pending = link.session.call(Utility.STATS)
-    assert link.kinds() == [UtilityCall]
+    pending, ended = (link.session.call(Utility.STATS) for _ in range(2))
+    assert link.kinds() == [UtilityCall] * 2
+    with pytest.raises(EngineDead, match="in time"):
+        link.session.end_call(ended)
     link.receive(EngineFailed("gone"))
+    while_away = link.session.call(Utility.RESET_PREFIX_CACHE)
     link.receive(Welcome(2, **LIMITS))
-    with pytest.raises(EngineDead):
-        pending.answer()
-    assert UtilityCall not in link.kinds()
+    assert [message for message in link.new() if isinstance(message, UtilityCall)] == [pending.call, while_away.call]
+    link.receive(UtilityResult(pending.call.call_id, b"{}"))
+    assert link.session.end_call(pending) == b"{}"
+    assert not while_away.done
 
 
 def test_a_message_that_cannot_be_sent_yet_keeps_its_order():
@@ -273,12 +278,14 @@ def test_a_request_that_the_core_failed_to_accept_raises_engine_dead():
     assert isinstance(request.error, EngineDead)
 
 
-def test_a_call_to_a_core_that_does_not_know_the_client_fails():
+def test_a_call_is_sent_again_to_a_core_that_does_not_know_the_client():
     link = Link()
-    pending = link.session.call(Utility.STATS)
+    sent = link.session.call(Utility.STATS)
+    link.new()
+    waiting = link.session.call(Utility.DUMP_STATE)
     link.receive(Welcome(1, **LIMITS, known=False))
-    with pytest.raises(EngineDead, match="dropped"):
-        pending.answer()
+    calls = [message for message in link.new() if isinstance(message, UtilityCall)]
+    assert sorted(calls, key=lambda call: call.call_id) == [sent.call, waiting.call]
 
 
 def test_a_request_aborted_meanwhile_is_not_sent_again():
