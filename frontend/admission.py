@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
-from paged_serve.protocol.messages.engine_core import SchedulerStats
 from paged_serve.protocol.messages.sampling_params import MAX_ALLOWED_TOKEN_IDS, SamplingParams
+from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS
 
 MAX_SEQUENCES_PER_REQUEST = 256  # prompts x n

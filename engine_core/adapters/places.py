@@ -13,8 +13,8 @@ same reason.
 from collections.abc import Iterable
 
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.messages.engine_core import AdapterStats
 from paged_serve.protocol.messages.loading.adapters import Adapter, AdapterLoaded, LoadAdapter
+from paged_serve.protocol.messages.stats import AdapterStats
 
 from ..requests.order import insert, remove
 from ..requests.request import Sequence, SequenceState

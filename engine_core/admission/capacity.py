@@ -9,7 +9,8 @@ from heapq import nsmallest
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.messages.config import SchedulerConfig
-from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreRequest, TenantStats
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.stats import MAX_TENANT_STATS, TenantStats
 
 from ..requests.tenant import Tenant
 from .backlog import Backlog

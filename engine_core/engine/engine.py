@@ -9,13 +9,10 @@ import logging
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.kv_events.messages import MEDIUM_CPU, MEDIUM_STORAGE
 from paged_serve.protocol.messages.config import Config
-from paged_serve.protocol.messages.engine_core import (
-    AbortRequests,
-    EngineCoreRequest,
-    SchedulerStats,
-)
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
 from ..admission.admission import Admission, Admitted

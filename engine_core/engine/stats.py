@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from paged_serve.protocol.messages.engine_core import MAX_ADAPTER_STATS, SchedulerStats, TenantStats
+from paged_serve.protocol.messages.stats import MAX_ADAPTER_STATS, SchedulerStats, TenantStats
 
 from ..requests.request import Sequence
 from ..scheduling.scheduled_step import ScheduledStep

@@ -22,7 +22,6 @@ from paged_serve.protocol.messages.engine_core import (
     IsolationTurn,
     OutputsReceived,
     RequestRejected,
-    SchedulerStats,
     ToEngineCore,
     Utility,
     UtilityResult,
@@ -31,6 +30,7 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.message import Hello, Refused
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.stats import SchedulerStats
 
 from ..structured_outputs.in_process import with_grammar
 from .dispatch import Dispatch

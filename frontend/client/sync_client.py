@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.engine_core import FromEngineCore, ToEngineCore, Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.transport.channel import Context, DealerChannel
 
 from .pooling import PoolingRequest

@@ -12,10 +12,11 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
-from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams, Task
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.stats import SchedulerStats
 
 from ..adapters.known_adapters import KnownAdapters
 from ..admission import Admission

@@ -14,8 +14,9 @@ from paged_serve.frontend.http.exchange.metrics import Metrics
 from paged_serve.frontend.http.routes.table import public_routes
 from paged_serve.frontend.http.server import app
 from paged_serve.protocol.messages.config import ServerConfig
-from paged_serve.protocol.messages.engine_core import RequestTimes, SchedulerStats
+from paged_serve.protocol.messages.engine_core import RequestTimes
 from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.stats import SchedulerStats
 
 from ..end_to_end.server_process import ServerProcess
 from .files import DEPLOY, ROOT, dockerfile, unit

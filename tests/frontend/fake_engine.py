@@ -9,10 +9,11 @@ import msgspec
 from paged_serve.frontend.client.pooling import PoolingAnswer
 from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
 from paged_serve.protocol.errors import PagedServeError
-from paged_serve.protocol.messages.engine_core import RequestTimes, SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.engine_core import RequestTimes, Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.stats import SchedulerStats
 
 from .fake_core import POOLING, vector
 

@@ -11,9 +11,9 @@ from paged_serve.frontend.http.server.stat_loggers import StatLoggers
 from paged_serve.frontend.parsers.detection import model_formats
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.config import Config, ModelConfig, ParallelConfig
-from paged_serve.protocol.messages.engine_core import SchedulerStats
 from paged_serve.protocol.messages.logits_processors import MAX_ARGUMENTS, LogitsProcessorParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.plugins import PluginKind, load_plugins, plugin_names
 from paged_serve.workers.models.catalogue import FAMILIES
 from paged_serve.workers.models.families.family import Family

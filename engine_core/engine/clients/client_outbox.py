@@ -12,10 +12,10 @@ from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
-    SchedulerStats,
     TokenColumns,
 )
 from paged_serve.protocol.messages.message import unpack_int64
+from paged_serve.protocol.messages.stats import SchedulerStats
 
 from ...requests.request import Request, Sequence
 from ..outputs import StreamOutput

@@ -16,7 +16,7 @@ import uvloop
 
 from paged_serve.protocol.messages import control
 from paged_serve.protocol.messages.config import Config
-from paged_serve.protocol.messages.engine_core import SchedulerStats
+from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.process.lifecycle import ChildProcess
 from paged_serve.protocol.process.lifeline import is_stopped
 from paged_serve.protocol.transport.authentication import read_secret

@@ -3,7 +3,7 @@
 import logging
 from typing import Protocol
 
-from paged_serve.protocol.messages.engine_core import SchedulerStats
+from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 log = logging.getLogger(__name__)

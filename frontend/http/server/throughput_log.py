@@ -2,7 +2,7 @@
 
 import logging
 
-from paged_serve.protocol.messages.engine_core import SchedulerStats
+from paged_serve.protocol.messages.stats import SchedulerStats
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,8 @@
 
 from paged_serve.engine_core.admission import forecast
 from paged_serve.engine_core.engine.stats import STATS_INTERVAL_S
-from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreOutputs
+from paged_serve.protocol.messages.engine_core import EngineCoreOutputs
+from paged_serve.protocol.messages.stats import MAX_TENANT_STATS
 
 from ..conftest import CLIENT
 from ..operations import count_lines

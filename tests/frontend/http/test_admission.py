@@ -7,7 +7,7 @@ import pytest
 
 from paged_serve.frontend.admission import Admission
 from paged_serve.protocol.errors import Overloaded
-from paged_serve.protocol.messages.engine_core import TenantStats
+from paged_serve.protocol.messages.stats import TenantStats
 
 from ..fake_engine import STATS
 from ..http_server import Server
