@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +12,12 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
-from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
-from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams, Task
-from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.messages.stats import SchedulerStats
+from paged_serve.protocol.messages.pooling_params import Task
 
 from ..adapters.known_adapters import KnownAdapters
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
-from ..client.pooling import PoolingAnswer
-from ..client.streams.deltas import SequenceDelta
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
@@ -34,6 +29,7 @@ from ..structured_outputs.compiler import GrammarCompiler
 from ..structured_outputs.helper_messages import added_tokens
 from ..text.off_loop import LONG, off_loop, text_threads
 from ..text.tokenizer import Tokenizer
+from .engine import Engine
 from .exchange.errors import HttpError
 from .exchange.fingerprint import fingerprint, named_model, with_adapter
 from .exchange.metrics import Metrics
@@ -50,59 +46,6 @@ ROUTE_OF: dict[Task, str] = {
     "token_embed": "/pooling",
     "token_classify": "/pooling",
 }
-
-
-class EngineRequest(Protocol):
-    """The part of client.AsyncRequest that the routes use."""
-
-    async def __anext__(self) -> SequenceDelta: ...
-    def take(self) -> SequenceDelta | None: ...
-    def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None: ...
-
-
-class EnginePooling(Protocol):
-    """The part of client.AsyncPoolingRequest that the routes use."""
-
-    answer: PoolingAnswer
-
-    def __await__(self) -> Generator[Any, None, Pooled]: ...
-    def abort(self) -> None: ...
-
-
-class Engine(Protocol):
-    """The part of client.AsyncClient that the routes use."""
-
-    @property
-    def ready(self) -> bool: ...
-    @property
-    def limits(self) -> Welcome: ...
-    @property
-    def stats(self) -> SchedulerStats | None: ...
-    def submit(
-        self,
-        prompt_token_ids: Sequence[int],
-        sampling_params: SamplingParams,
-        *,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
-        weight: float = 1.0,
-        timeout_s: float = 0.0,
-        adapter: Adapter | None = None,
-    ) -> EngineRequest: ...
-    def pool(
-        self,
-        prompt_token_ids: Sequence[int],
-        pooling_params: PoolingParams,
-        *,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
-        weight: float = 1.0,
-        timeout_s: float = 0.0,
-        adapter: Adapter | None = None,
-    ) -> EnginePooling: ...
-    async def utility(self, utility: Utility) -> bytes: ...
 
 
 @dataclass(slots=True)

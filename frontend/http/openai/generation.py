@@ -15,7 +15,8 @@ from ...client.streams.deltas import SequenceDelta, TokenLogprobs
 from ...parsers.output_reading import OutputReading
 from ...text.sequence_text import SequenceText
 from ...text.stop_strings import StopAutomaton
-from ..service import EngineRequest, RequestInProgress, Service
+from ..engine import EngineRequest
+from ..service import RequestInProgress, Service
 from .answers import PromptTokensDetails, Timings, Usage
 from .output_memory import OutputMemory
 from .pieces import Piece

@@ -9,11 +9,12 @@ from starlette.exceptions import HTTPException
 
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
+from ..engine import Engine
 from ..exchange.access_log import PROBES
 from ..exchange.auth import Tenant
 from ..exchange.errors import DO_NOT_RETRY, HttpError
 from ..exchange.exchange import Exchange
-from ..service import Engine, Service, TextSide
+from ..service import Service, TextSide
 from .admin import ADMIN_ROUTES
 from .route_spec import RouteSpec
 from .stored.resume import resume_responses

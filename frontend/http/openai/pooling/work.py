@@ -13,8 +13,9 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ....buffer_budget import Lease
 from ....client.request_terms import RequestTerms
+from ...engine import EnginePooling
 from ...exchange.memory_costs import PROMPT_TOKEN_BYTES, REQUEST_BYTES, SEQUENCE_BYTES
-from ...service import EnginePooling, RequestInProgress, Service
+from ...service import RequestInProgress, Service
 from .answers import PoolingUsage
 
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0

@@ -11,7 +11,8 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ....client.streams.deltas import SequenceDelta, TokenLogprobs
 from ....text.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, check_beam_width
-from ...service import EngineRequest, Service
+from ...engine import EngineRequest
+from ...service import Service
 from ..generation import Generation, Prompt
 from ..pieces import Piece
 from ..request.schemas import BeamFields, SamplingFields
