@@ -1,5 +1,7 @@
 """Kill, stop and crash random processes of a server under load, and compare every stream byte by byte.
 
+The server speculates, has LoRA adapters, more than places, and keeps evicted blocks in a tier on disk.
+
     python scripts/chaos.py --minutes 30 --every 15 --seed 1
 
 The same seed draws the same requests, faults and pauses, but not the state of the processes at that moment. The exit
@@ -15,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from judged_run import judged_run
 
-from tests.chaos.campaign import EVERYTHING, Campaign, run
+from tests.chaos.campaign import EVERYTHING, Campaign, prepare, run
 from tests.end_to_end.server_process import ServerProcess
 
 
@@ -45,7 +47,7 @@ def main() -> int:
         ledger = run(campaign, server)
         return ledger.report(), not ledger.wrong and not ledger.lost
 
-    return judged_run(campaign.options, campaign.command_line, judge)
+    return judged_run(campaign.options, campaign.command_line, judge, prepare)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,18 @@ from pathlib import Path
 from tests.end_to_end.server_process import ServerProcess
 
 
-def judged_run(options: tuple[str, ...], command_line: str, judge: Callable[[ServerProcess], tuple[str, bool]]) -> int:
-    """`judge` returns (report, whether the run succeeded). Returns the exit code."""
+def judged_run(
+    options: tuple[str, ...],
+    command_line: str,
+    judge: Callable[[ServerProcess], tuple[str, bool]],
+    prepare: Callable[[Path], None] = lambda folder: None,
+) -> int:
+    """Returns the exit code.
+
+    `judge` returns (report, whether the run succeeded); `prepare` fills the folder in which the server runs.
+    """
     folder = Path(tempfile.mkdtemp(prefix="judged-"))
+    prepare(folder)
     server = ServerProcess(folder, *options)
     print(command_line, flush=True)
     is_good = False

@@ -4,12 +4,16 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
+from paged_serve.frontend.adapters.folders import read_adapter
 from paged_serve.frontend.client.async_client import AsyncClient
+from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
+from ..workers.made_adapters import make_adapter
 from .cell import HALT_S, OPTIONS
 from .faults import (
     CHILDREN,
@@ -33,6 +37,8 @@ EVERYTHING = (
     *("supervisor:SIGSTOP", "supervisor:SIGSTOP+SIGCONT"),
 )
 NUM_REQUESTS = 32
+ADAPTERS = ("red", "green", "blue")
+MAX_RANK = 16
 MAX_TOKENS = 200
 
 
@@ -52,7 +58,11 @@ class Campaign:
 
     @property
     def options(self) -> tuple[str, ...]:
-        return (*OPTIONS, "--tp", str(self.tensor_parallel_size), "--api-server-count", str(self.frontends))
+        """Those of the server that `prepare` has prepared. Adapters have fewer places than there are adapters."""
+        adapters = (f"--lora={name}={name}" for name in ADAPTERS)
+        features = ("--speculative", "auto", "--kv-tier-dir", "tier", "--max-loras", str(len(ADAPTERS) - 1), *adapters)
+        parallel = ("--tp", str(self.tensor_parallel_size), "--api-server-count", str(self.frontends))
+        return (*OPTIONS, *features, *parallel)
 
     @property
     def command_line(self) -> str:
@@ -62,6 +72,12 @@ class Campaign:
             f"--streams {self.streams} --tp {self.tensor_parallel_size} --pairs {self.pairs:g} "
             f"--frontends {self.frontends}{kinds}"
         )
+
+
+def prepare(folder: Path) -> None:
+    """Write the adapters to the folder in which the server will run."""
+    for seed, name in enumerate(ADAPTERS):
+        make_adapter(folder / name, demo_model_folder(), seed, scale=0.02)
 
 
 def run(campaign: Campaign, server: ServerProcess) -> Ledger:
@@ -76,17 +92,19 @@ def run(campaign: Campaign, server: ServerProcess) -> Ledger:
 
 
 async def _run(campaign: Campaign, server: ServerProcess) -> Ledger:
-    requests = draw_requests(campaign.seed, NUM_REQUESTS, MAX_TOKENS)
+    adapters = [read_adapter(name, str(server.temporary / name), MAX_RANK) for name in ADAPTERS]
+    requests = draw_requests(campaign.seed, NUM_REQUESTS, MAX_TOKENS, adapters)
     async with await AsyncClient.connect(str(run_dir(server))) as client:
         load = Load(transports(server.port, client), requests, {}, campaign.seed)
         await load.compute_expected()
         end = time.monotonic() + campaign.seconds
-        await asyncio.gather(load.until(end, campaign.streams), _break(campaign, server, load.ledger, end))
+        await asyncio.gather(load.until(end, campaign.streams), _break(campaign, server, client, load.ledger, end))
+        load.ledger.saw(client)
     await check_nothing_is_left(server)
     return load.ledger
 
 
-async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end: float) -> None:
+async def _break(campaign: Campaign, server: ServerProcess, client: AsyncClient, ledger: Ledger, end: float) -> None:
     rng = random.Random(f"faults {campaign.seed}")
     while True:
         pause_s = campaign.every_s * rng.uniform(0.5, 1.5)
@@ -94,6 +112,7 @@ async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end:
         if time.monotonic() + pause_s > end:
             return
         await asyncio.sleep(pause_s)
+        ledger.saw(client)
         victims = _victims(server, kinds, rng)
         if not victims:  # the processes are still starting
             continue

@@ -16,6 +16,7 @@ from paged_serve.protocol.messages.engine_core import Utility
 from ..end_to_end.server_process import ROLES, ServerProcess
 
 GONE_WITHIN_S = 60.0
+MOVED_WITHIN_S = 30.0
 CHILDREN = ("worker", "engine-core", "frontend")
 PROCESSES = (*CHILDREN, "supervisor")
 HELPER = "template helper"  # a frontend's child
@@ -71,9 +72,11 @@ async def check_nothing_is_left(server: ServerProcess) -> None:
     async with await AsyncClient.connect(str(run_dir(server))) as client:
         await client.utility(Utility.CHECK_INVARIANTS)
         await client.utility(Utility.RESET_PREFIX_CACHE)
-        stats = json.loads(await client.utility(Utility.STATS))
+        deadline = time.monotonic() + MOVED_WITHIN_S
+        while (stats := json.loads(await client.utility(Utility.STATS)))["num_free_blocks"] != stats["num_blocks"]:
+            assert stats["kv_tier"] is not None, stats
+            assert time.monotonic() < deadline, stats  # blocks on their way to the tier
     assert stats["num_running"] == stats["num_waiting"] == 0, stats
-    assert stats["num_free_blocks"] == stats["num_blocks"], stats
 
 
 def wait_ended(server: ServerProcess) -> int:

@@ -4,6 +4,9 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 
+from paged_serve.frontend.client.async_client import AsyncClient
+from paged_serve.protocol.messages.stats import SchedulerStats
+
 from .transports import Attempt
 
 NEAR_S = 0.5  # a silence that overlaps this time after a fault counts as caused by it
@@ -34,6 +37,24 @@ class Ledger:
     faults: list[Fault] = field(default_factory=list)
     attempts: dict[int, Attempt] = field(default_factory=dict)  # by id, so that a resumed attempt counts once
     reasons: Counter[str] = field(default_factory=Counter)
+    stats: dict[int, SchedulerStats] = field(default_factory=dict)  # the latest of each epoch
+
+    def saw(self, client: AsyncClient) -> None:
+        """Keep the engine's statistics, whose counters start anew with each engine core."""
+        if client.stats is not None:
+            self.stats[client.limits.epoch] = client.stats
+
+    @property
+    def features(self) -> dict[str, int]:
+        """How often the features at work were used: 0 says that the faults did not meet them."""
+        tiers = [stats.kv_tier for stats in self.stats.values() if stats.kv_tier is not None]
+        return {
+            "drafts verified": sum(stats.draft_tokens for stats in self.stats.values()),
+            "drafts accepted": sum(stats.accepted_tokens for stats in self.stats.values()),
+            "adapters in places": sum(adapter.is_loaded for stats in self.stats.values() for adapter in stats.adapters),
+            "blocks stored": sum(tier.stored_blocks for tier in tiers),
+            "blocks loaded": sum(tier.loaded_blocks for tier in tiers),
+        }
 
     @property
     def admitted(self) -> float:
@@ -65,6 +86,7 @@ class Ledger:
             f"connections broken {self.broken} (resumed {self.resumed}), "
             f"admitted at the first try {100 * self.admitted:.2f} %",
         ]
+        rows.append(", ".join(f"{name} {count}" for name, count in self.features.items()))
         rows += [f"refused {count} x {reason}" for reason, count in self.reasons.most_common(5)]
         rows += [f"WRONG {what}" for what in self.wrong[:20]] + [f"LOST {what}" for what in self.lost[:20]]
         return "\n".join(rows)

@@ -1,8 +1,10 @@
 """The requests of a load and the output received for them: the unit in which streams are compared."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 VOCAB_SIZE = 1024  # of the demo model
@@ -16,6 +18,7 @@ class LoadRequest:
     number: int
     prompt: tuple[int, ...]
     params: SamplingParams
+    adapter: Adapter | None = None
 
     def http_body(self) -> dict[str, object]:
         params = self.params
@@ -30,6 +33,7 @@ class LoadRequest:
             "ignore_eos": params.ignore_eos,
             "return_token_ids": True,
             "stream": True,
+            **({"model": self.adapter.name} if self.adapter else {}),
         }
 
 
@@ -51,8 +55,11 @@ class Received:
         )
 
 
-def draw_requests(seed: int, count: int, max_tokens: int) -> list[LoadRequest]:
-    """Greedy and sampled, with one and two sequences, with and without logprobs, some with a common prefix."""
+def draw_requests(seed: int, count: int, max_tokens: int, adapters: Sequence[Adapter] = ()) -> list[LoadRequest]:
+    """Greedy and sampled, with one and two sequences, with and without logprobs, some with a common prefix.
+
+    They take turns with the base model and the adapters.
+    """
     rng = random.Random(f"orders {seed}")
     shared = [rng.randrange(3, VOCAB_SIZE) for _ in range(MAX_PROMPT_TOKENS // 2)]
     requests = []
@@ -69,5 +76,6 @@ def draw_requests(seed: int, count: int, max_tokens: int) -> list[LoadRequest]:
             logprobs=rng.choice((None, None, 1)),
             ignore_eos=rng.random() < 0.8,
         )
-        requests.append(LoadRequest(number, tuple(prompt), params))
+        adapter = (None, *adapters)[number % (1 + len(adapters))]
+        requests.append(LoadRequest(number, tuple(prompt), params, adapter))
     return requests

@@ -5,7 +5,7 @@ import pytest
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
-from .campaign import Campaign, run
+from .campaign import Campaign, prepare, run
 
 pytestmark = [
     pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model"),
@@ -15,6 +15,7 @@ pytestmark = [
 
 
 def check(campaign: Campaign, folder) -> None:
+    prepare(folder)
     server = ServerProcess(folder, *campaign.options)
     try:
         ledger = run(campaign, server)
@@ -25,6 +26,7 @@ def check(campaign: Campaign, folder) -> None:
         assert breaks or not ledger.broken, campaign.command_line
         assert ledger.faults
         assert ledger.completed
+        assert all(ledger.features.values()), ledger.features
     finally:
         server.close()
 

@@ -86,7 +86,8 @@ class EngineTransport:
 
     async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
         attempt.sent()
-        request = self._client.submit(attempt.request.prompt, attempt.request.params)
+        asked = attempt.request
+        request = self._client.submit(asked.prompt, asked.params, adapter=asked.adapter)
         try:
             async for delta in request:
                 received = attempt.received[delta.index]
