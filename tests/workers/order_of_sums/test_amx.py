@@ -15,29 +15,19 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from ..emulation.amx import DOTS, HERE, EmulatedAmx
 
 ORDERS = ("order_of_sums/test_tile_order.py", "order_of_sums/test_tile_attention.py")
-KERNELS = (
-    "gemm",
-    "quantized_gemm",
-    "blocks",
-    "fp8",
-    "experts",
-    "segments",
-    "attention",
-    "latent",
-    "elementwise",
-    "sampling",
-    "program",
-)
 SUBJECTS = {
     "orders": ["order_of_sums"],
-    "kernels": [f"kernels/test_cpu_{name}.py" for name in KERNELS],
+    "kernels": ["kernels"],
     "models": ["models", "layers"],
     "encoders": ["pooling"],
-    "forms": ["quantization", "kv"],
+    "forms": ["quantization", "kv", "gguf"],
     "ranks": ["distributed", "invariance"],
-    "steps": ["runner"],
+    "steps": ["runner", "batch", "sampling", "process"],
     "recurrent": ["recurrent"],
+    "speculation": ["speculation", "tier"],
+    "adapters": ["adapters"],
 }
+WITHOUT_KERNELS = ["checkpoint", "emulation"]
 MISUSES = {
     "no permission": "without the system's permission",
     "no configuration": "without a configuration",
@@ -70,6 +60,11 @@ def amx(tmp_path_factory):
 def test_products_and_attention_in_tile_order_have_the_bits_of_their_definition(amx):
     counts = amx.run_tests(*(f"tests/workers/{file}" for file in ORDERS), "-m", "not nightly")
     assert all(counts[name] > 1000 for name in DOTS), counts
+
+
+def test_each_room_of_the_workers_tests_is_among_the_subjects():
+    rooms = {folder.name for folder in HERE.parent.iterdir() if (folder / "__init__.py").exists()}
+    assert rooms == {*WITHOUT_KERNELS, *(room for subject in SUBJECTS.values() for room in subject)}
 
 
 @pytest.mark.nightly
