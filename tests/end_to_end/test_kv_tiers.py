@@ -166,7 +166,7 @@ def test_an_unusable_folder_stops_nothing(tmp_path):
     (tmp_path / "file").touch()
     with serving("--kv-tier-dir", str(tmp_path / "file")) as server:
         assert complete(server, STORY)[0] == complete(server, STORY)[0]
-        assert "the KV tier cannot be used" in server.output()
+        assert "there is no usable KV tier" in server.output()
 
 
 def in_memory():

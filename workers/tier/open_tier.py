@@ -1,7 +1,8 @@
 """Makes a rank's tier from its configuration, model and cache."""
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
@@ -15,6 +16,8 @@ from .block_memory import block_memory
 from .checksum import Checksum, checksum
 from .identity import folder_of
 from .tier import Mover, Tier
+
+log = logging.getLogger(__name__)
 
 
 def open_tier(
@@ -42,13 +45,23 @@ def open_tier(
         return Mover(block_memory(cache), checksum(library))
 
     def find_folders(checksum: Checksum) -> list[tuple[Path, int]]:
-        settings = config.kv_tier
-        memory = make_memory_dir(run_dir) if settings.host_bytes else None
-        root = Path(settings.dir) if settings.dir else memory
-        assert root is not None, "there is no tier"
-        folder = folder_of(root, config, model, weight_files(model), facts, checksum)
-        of_memory = [] if memory is None else [(memory / folder.name, settings.host_bytes)]
-        return [*of_memory, *([(folder, settings.max_bytes)] if settings.dir else [])]
+        settings, found = config.kv_tier, list[tuple[Path, int]]()
+
+        def add(root: Callable[[], Path], max_bytes: int) -> None:
+            try:
+                if found:  # the weights are not read again for the same name
+                    folder = root() / found[0][0].name
+                else:
+                    folder = folder_of(root(), config, model, weight_files(model), facts, checksum)
+                found.insert(0, (folder, max_bytes))
+            except OSError as error:
+                log.error("a level of the KV tier cannot be used: %s", error)
+
+        if settings.dir:
+            add(lambda: Path(settings.dir), settings.max_bytes)
+        if settings.host_bytes:
+            add(lambda: make_memory_dir(run_dir), settings.host_bytes)
+        return found
 
     return Tier(rank, find_folders, new_mover, cpus)
 

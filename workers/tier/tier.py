@@ -40,9 +40,6 @@ class Event(Protocol):
         ...
 
 
-Files = BlockFiles | TierLevels
-
-
 class Mover:
     """A block's way between the cache and its file, for one thread."""
 
@@ -50,11 +47,11 @@ class Mover:
         self.memory = memory
         self.checksum = checksum
 
-    def store(self, files: Files, block: int, key: bytes) -> bool:
+    def store(self, files: TierLevels, block: int, key: bytes) -> bool:
         self.memory.gather(block)
         return files.write(key, self.memory.parts(block), self.checksum)
 
-    def load(self, files: Files, block: int, key: bytes) -> bool:
+    def load(self, files: TierLevels, block: int, key: bytes) -> bool:
         """Fill the block; one that cannot be restored never has damaged contents, which might not be finite."""
         parts = self.memory.parts(block)
         if not files.read(key, parts, self.checksum):
@@ -149,17 +146,20 @@ class Tier:
 
     def _open(self, mover: Mover) -> None:
         """Begins before the core's first message: weights may have to be read for their checksums."""
-        levels, size = [], mover.memory.bytes_per_block
-        try:
-            for folder, max_bytes in self._find_folders(mover.checksum):
-                levels.append(BlockFiles(folder, size, max_bytes))
-                levels[-1].open()
-        except OSError as error:
-            log.error("the KV tier cannot be used: %s; no block is stored or loaded", error)
-            return
-        self._files = TierLevels(levels)
-        for level in levels:
-            log.info("kv tier folder=%s blocks=%d block_bytes=%d", level.folder, len(level), size)
+        levels, size = list[BlockFiles](), mover.memory.bytes_per_block
+        for folder, max_bytes in self._find_folders(mover.checksum):
+            level = BlockFiles(folder, size, max_bytes)
+            try:
+                level.open()
+            except OSError as error:
+                log.error("a level of the KV tier cannot be used: %s", error)
+                continue
+            levels.append(level)
+            log.info("kv tier folder=%s blocks=%d block_bytes=%d", folder, len(level), size)
+        if levels:
+            self._files = TierLevels(levels)
+        else:
+            log.error("there is no usable KV tier; no block is stored or loaded")
 
     def _store(self, message: StoreBlocks, mover: Mover) -> None:
         ids, keys, files = unpack_ids(message.block_ids).tolist(), _split(message.keys), self._files

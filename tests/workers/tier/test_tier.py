@@ -100,6 +100,19 @@ def test_a_block_that_is_damaged_in_memory_comes_from_the_disk(serve, host, tmp_
     assert process.num_refused == 0
 
 
+def test_memory_is_used_where_the_folder_on_disk_cannot_be(serve, host, tmp_path):
+    (tmp_path / "tier").touch()
+    prompt = random_prompt(150, 1)
+    expected, _ = serve("full", host=host).complete(prompt)
+    assert serve("full", host=host).complete(prompt) == (expected, 6)
+
+
+def test_a_host_without_shared_memory_is_refused_by_its_field(serve, monkeypatch, tmp_path):
+    monkeypatch.setattr(open_tier, "SHARED_MEMORY", tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"kv_tier.host_bytes=\d+ needs .*/none: No such file or directory"):
+        serve("full", host="run-test")
+
+
 def test_more_memory_than_there_is_is_refused_with_the_numbers(serve):
     with pytest.raises(ConfigError, match=r"kv_tier.host_bytes=\d+ of 1 ranks do not fit in /dev/shm of \d+ bytes"):
         serve("full", host="run-test", max_bytes=1 << 60)

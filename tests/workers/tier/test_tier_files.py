@@ -45,10 +45,15 @@ def contents(key):
     return torch.frombuffer(bytearray(random.Random(key).randbytes(BLOCK_BYTES)), dtype=torch.uint8)
 
 
-def opened(folder, max_blocks=1 << 20):
+def open_files(folder, max_blocks=1 << 20):
     files = BlockFiles(folder, BLOCK_BYTES, max_blocks * (BLOCK_BYTES + HEADER_BYTES))
     files.open()
-    return files, files.keys()
+    return files
+
+
+def opened(folder, max_blocks=1 << 20):
+    levels = TierLevels([open_files(folder, max_blocks)])
+    return levels, levels.keys()
 
 
 def restore_many(folder, library, num_restores, rng):
@@ -115,7 +120,7 @@ def test_a_block_of_another_model_under_the_same_name_is_refused(tmp_path):
     (files, _), (others, _) = opened(tmp_path / "one"), opened(tmp_path / "other")
     cache.fill(0, key)
     assert cache.mover.store(files, 0, key)
-    (files.folder / key.hex()).rename(others.folder / key.hex())
+    (tmp_path / "one" / key.hex()).rename(tmp_path / "other" / key.hex())
     assert not cache.mover.load(others, 0, key)
 
 
@@ -180,7 +185,7 @@ def test_a_process_that_is_killed_while_it_stores_leaves_only_whole_blocks(tmp_p
 
 
 def test_levels_evict_by_their_own_budgets_and_report_what_none_has(tmp_path):
-    cache, (memory, _), (disk, _) = Cache(None), opened(tmp_path / "memory", 2), opened(tmp_path / "disk", 4)
+    cache, memory, disk = Cache(None), open_files(tmp_path / "memory", 2), open_files(tmp_path / "disk", 4)
     levels, keys = TierLevels([memory, disk]), [bytes([number]) * KEY_BYTES for number in range(6)]
     gone = []
     for key in keys:
@@ -197,7 +202,7 @@ def test_levels_evict_by_their_own_budgets_and_report_what_none_has(tmp_path):
 
 
 def test_a_full_level_does_not_stop_the_other(tmp_path):
-    cache, (memory, _), (disk, _) = Cache(None), opened(tmp_path / "memory"), opened(tmp_path / "disk")
+    cache, memory, disk = Cache(None), open_files(tmp_path / "memory"), open_files(tmp_path / "disk")
     levels, keys = TierLevels([memory, disk]), [bytes([number]) * KEY_BYTES for number in range(2)]
     memory.is_full = True
     assert cache.mover.store(levels, 0, keys[0])
