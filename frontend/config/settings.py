@@ -198,7 +198,8 @@ SETTINGS = (
         "speculation.method",
         ("--speculative",),
         "Compute several tokens of a row in one step, after drafts from here: the same bytes, sooner, with any model. "
-        "auto: suffix on the CPU, off elsewhere; draft:FOLDER or eagle3:FOLDER: the method, and its --draft-model.",
+        "auto: suffix on the CPU, off elsewhere; draft:FOLDER or eagle3:FOLDER: the method, and its --draft-model; "
+        "mtp: the checkpoint's own layer for multi-token prediction.",
     ),
     Setting(
         "Speculation",

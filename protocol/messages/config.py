@@ -99,8 +99,8 @@ class SpeculationConfig(_Layer, frozen=True):
 
     # where drafts come from; ngram: the text of the row itself, after an earlier occurrence of its last tokens; suffix:
     # also earlier answers; auto: suffix on the CPU, off on other devices; draft: a smaller model; eagle3: a head that
-    # reads the model's hidden states
-    method: Literal["off", "ngram", "suffix", "draft", "eagle3", "auto"] = "auto"
+    # reads the model's hidden states; mtp: the head for multi-token prediction in the model's own checkpoint
+    method: Literal["off", "ngram", "suffix", "draft", "eagle3", "mtp", "auto"] = "auto"
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
     history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
     draft_model: Text = ""  # the folder of the smaller model or head, which has the same vocabulary
@@ -108,6 +108,11 @@ class SpeculationConfig(_Layer, frozen=True):
     @property
     def needs_draft_model(self) -> bool:
         return self.method in ("draft", "eagle3")
+
+    @property
+    def computes_drafts(self) -> bool:
+        """Whether a model or a head makes drafts."""
+        return self.needs_draft_model or self.method == "mtp"
 
     def is_on(self, device: str) -> bool:
         """Whether rows speculate on `device`, as WorkerReady names it."""

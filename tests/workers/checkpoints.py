@@ -349,11 +349,11 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32) ->
 
 
 def write_checkpoint(
-    variant: str, folder: Path, dtype: torch.dtype = torch.float32, fields: dict[str, int] | None = None, **save: Any
+    variant: str, folder: Path, dtype: torch.dtype = torch.float32, fields: dict[str, Any] | None = None, **save: Any
 ) -> None:
     """Write the variant's checkpoint in `dtype` to `folder`: a copy, as a process makes each only once.
 
-    `fields` replace those of the variant's configuration.
+    `fields` replace those of the variant's configuration; tuples stand for lists.
     """
     shutil.copytree(_made(variant, dtype, tuple((fields or {}).items()), **save), folder, dirs_exist_ok=True)
 
@@ -365,13 +365,14 @@ def _home() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _made(variant: str, dtype: torch.dtype, fields: tuple[tuple[str, int], ...], **save: Any) -> Path:
+def _made(variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...], **save: Any) -> Path:
     folder = Path(tempfile.mkdtemp(dir=_home().name))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
 
-        options = {**SHAPE, **VARIANTS[variant], **dict(fields)}
+        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
+        options = {**SHAPE, **VARIANTS[variant], **lists}
         family = options.pop("family")
         if family in (
             "GPT2",

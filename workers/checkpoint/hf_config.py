@@ -137,7 +137,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     qk_rope_head_dim: Size = 0
     v_head_dim: Size = 0
     rope_interleave: bool = True
-    num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=64)] = 1  # layers after the last, which are not used
+    num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=64)] = 1  # layers after the last
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None

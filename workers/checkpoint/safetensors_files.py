@@ -58,6 +58,10 @@ class Checkpoint:
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
 
+    def keep(self, beginnings: tuple[str, ...]) -> None:
+        """Forget all tensors whose names begin otherwise: what is loaded does not need them."""
+        self.entries = {name: entry for name, entry in self.entries.items() if name.startswith(beginnings)}
+
     def split(self, name: str, part: StackedPart) -> None:
         """From now on `name` is a part of a stacked tensor, and no tensor in a file."""
         self._parts[name] = part

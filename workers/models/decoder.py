@@ -100,6 +100,8 @@ class Model:
             if layer.mlp_out_norm is not None:
                 changed = ops.norm(changed, layer.mlp_out_norm)
             normed = self._sum(hidden, changed, norms[index + 1], residual)
+        if len(self.layers) in self.taps.of_layer:
+            self.taps.copy(len(self.layers), normed, ops)
         return normed
 
     def _steps(self, batch: InputBatch, cache: KVCache) -> list[GroupStep]:

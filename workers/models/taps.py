@@ -1,4 +1,4 @@
-"""Copies of the residual stream between layers, for a head that drafts from it."""
+"""Copies of a decoder's hidden states, for a head that drafts from them."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,8 @@ from ..layers.ops import Ops
 
 class Taps:
     """The inputs of chosen layers in the last forward pass. Without a head none is chosen, and nothing is copied.
+
+    The input of a layer is the residual stream; that of the layer after the last one is what the decoder returns.
 
     The memory never moves, so a recorded step copies them as well.
     """

@@ -23,7 +23,7 @@ def drafter_of(config: SpeculationConfig, device: str, of_model: Drafter | None 
             return NgramDrafter()
         case "suffix" | "auto":
             return SuffixDrafter(config.history_tokens)
-        case "draft" | "eagle3":
+        case "draft" | "eagle3" | "mtp":
             return of_model
         case _:
             assert_never(config.method)

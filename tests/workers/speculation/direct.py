@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 from paged_serve.workers.batch.grammars import Grammars
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.model import Model
 from paged_serve.workers.runner.host_steps import host_runner
@@ -33,13 +34,16 @@ class Row:
     """Row 0 of a new runner."""
 
     def __init__(self, model: Model, drafter: Fixed, prompt: Sequence[int], params: SamplingParams, grammars=None):
-        self.cache = KVCache.allocate(model.geometry, MAX_LEN // BLOCK_SIZE, BLOCK_SIZE)
+        layout = CacheLayout.of(model.geometry, MAX_LEN, BLOCK_SIZE)
+        of_group, num_groups = -(-MAX_LEN // layout.block_size), len(layout.groups.windows)
+        shape = model.geometry, num_groups * of_group, layout.block_size
+        self.cache = KVCache.allocate(*shape, groups=layout.groups)
         for tensor in (*self.cache.keys, *self.cache.values):
             tensor.fill_(float("nan"))
         options: dict[str, Grammars | Fixed | None] = {"grammars": grammars, "drafter": drafter}
         scheduler = SchedulerConfig(max_num_seqs=2)
         self.runner = host_runner(model, self.cache, TensorParallelGroup(), scheduler, MAX_LEN, **options)
-        blocks = (pack_ids(range(MAX_LEN // BLOCK_SIZE)),)
+        blocks = tuple(pack_ids(range(at * of_group, (at + 1) * of_group)) for at in range(num_groups))
         new = NewRow(0, pack_ids(prompt), len(prompt), 0, blocks, 5, (2, 0), params)
         self.first = self.execute(new_rows=(new,), chunks=(Chunk(0, len(prompt)),))
 

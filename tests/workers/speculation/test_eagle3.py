@@ -58,7 +58,7 @@ def loaded(folder, pool, dtype="auto"):
 
 
 def drafter_for(model, head_folder, pool, num_blocks=NUM_ROWS * 16, kind=CachedHead):
-    head = load_eagle3(Path(head_folder), ModelConfig(device="cpu"), model, pool)
+    head = load_eagle3(Path(head_folder), Path("unused"), ModelConfig(device="cpu"), model, pool)
     model.taps.open(tapped_layers(model.geometry.num_layers), HIDDEN, model.dtype, 2048)
     cache = KVCache.allocate(head.geometry, num_blocks, BLOCK_SIZE)
     for tensor in (*cache.keys, *cache.values):

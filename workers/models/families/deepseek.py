@@ -10,6 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ..names.mtp_names import MTP_NAMES
 from ..names.weight_names import WeightNames
 from .expert_layers import in_chosen_layers
 from .family import Family, need, renamed
@@ -74,5 +75,10 @@ DEEPSEEK_V2 = Family(
     latent=latent,
 )
 DEEPSEEK_V3 = replace(
-    DEEPSEEK_V2, name="deepseek_v3", architectures=("DeepseekV3ForCausalLM",), config=config_v3, experts=experts_v3
+    DEEPSEEK_V2,
+    name="deepseek_v3",
+    architectures=("DeepseekV3ForCausalLM",),
+    config=config_v3,
+    experts=experts_v3,
+    mtp=MTP_NAMES,
 )

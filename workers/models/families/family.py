@@ -14,6 +14,7 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePo
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
+from ..names.mtp_names import MtpNames
 from ..names.weight_names import USUAL_NAMES, WeightNames
 from .rope_config import rope_of
 
@@ -182,6 +183,7 @@ class Family:
     token_label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # of …ForTokenClassification
     reward_layers: tuple[LabelLayer, ...] = ()  # of …ForRewardModel and …ForProcessRewardModel; empty: not served
     projection: str = ""  # late interaction: the layer from a token's hidden state to its vector; "": none
+    mtp: MtpNames | None = None  # of the layer for multi-token prediction; None: it has none that is supported
     adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # the family, adapted to a config.json
 
     def layers_to_labels(self, head: Head) -> tuple[LabelLayer, ...]:

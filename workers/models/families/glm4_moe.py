@@ -5,6 +5,7 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.mtp_names import MTP_NAMES
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_chosen_layers
 from .family import Biases, Family, partial_rope_everywhere, renamed
@@ -33,7 +34,7 @@ def experts(config: HFConfig) -> tuple[Experts | None, ...]:
 
 
 def without_later_layers(names: WeightNames, config: HFConfig) -> WeightNames:
-    """Layers beyond the last predict several tokens at once; they are not used."""
+    """Layers beyond the last predict several tokens at once; only heads read them (MtpNames)."""
     beyond = range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_predict_layers)
     return replace(names, unused_prefixes=tuple(f"model.layers.{layer}." for layer in beyond))
 
@@ -51,4 +52,5 @@ GLM4_MOE = Family(
     config=config,
     adapted=adapted,
     experts=experts,
+    mtp=MTP_NAMES,
 )

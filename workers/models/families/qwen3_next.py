@@ -6,6 +6,7 @@ from typing import Any
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
 from ...checkpoint.recurrent.recurrent import Recurrent
+from ..names.mtp_names import QWEN_MTP_NAMES
 from ..names.weight_names import WeightNames
 from .family import FULL, Family, need, partial_rope_everywhere, renamed
 from .mamba2_layers import LINEAR
@@ -48,4 +49,5 @@ QWEN3_NEXT = Family(
     experts=experts,
     recurrent=recurrent,
     has_gated_attention=True,
+    mtp=QWEN_MTP_NAMES,
 )

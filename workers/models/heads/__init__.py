@@ -1,1 +1,1 @@
-"""Heads that draft from a target's hidden states. Open eagle3.py first."""
+"""Heads that draft from a target's hidden states. Open head.py first."""

@@ -1,8 +1,6 @@
 """The head of EAGLE-3: one decoder layer that reads a target's hidden states between layers, and drafts from them.
 
-The method is that of https://arxiv.org/abs/2503.01840. The input of a position is a pair: the target's hidden states of
-token p, and token p + 1; its result predicts token p + 2. After a draft, the head's own result replaces the hidden
-states of the target, which has not computed that token.
+The method is that of https://arxiv.org/abs/2503.01840.
 """
 
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ class Eagle3Head:
     """A loaded head, whole on its rank."""
 
     geometry: Geometry  # of one layer; its vocabulary is that of drafts
+    tapped: tuple[int, ...]  # three layers
     embedding: VocabularyEmbedding  # of the target's vocabulary
     joining: Linear  # from three hidden states of the target to one
     embedding_norm: Norm
@@ -44,17 +43,16 @@ class Eagle3Head:
     attention_backend: AttentionBackend
     weights_bytes: int
 
+    def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
+        return KVCache.allocate(self.geometry, num_blocks, block_size)
+
     @torch.inference_mode()
     def joined(self, tapped: Tensor) -> Tensor:
-        """[tokens, 3 * hidden] -> [tokens, hidden]: the hidden states of pairs."""
         return self.joining(tapped).clone()
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch, hidden: Tensor, cache: KVCache) -> Tensor:
-        """The hidden states [tokens, hidden] after the layer, in memory of their own. Writes K and V to `cache`.
-
-        Tokens of `batch` are the second of each pair, `hidden` [tokens, hidden] the hidden states beside them.
-        """
+        """As in LoadedHead: the hidden states after the layer, without a norm."""
         ops, view = self.ops, CacheView.of(batch, cache)
         [plan] = self.attention_backend.plan([view], self.geometry.num_heads)
         step = GroupStep(view, plan, ops.start_step([view])[0])
@@ -67,10 +65,8 @@ class Eagle3Head:
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """[n, hidden] -> [n, draft vocabulary] float32, valid until the next call."""
         return self.output_head(self.ops.norm(hidden, self.final_norm))
 
     @torch.inference_mode()
     def best(self, hidden: Tensor) -> Tensor:
-        """The likeliest token of the target after each position: [n] i64."""
         return self.target_ids[self.logits(hidden).argmax(dim=1)]

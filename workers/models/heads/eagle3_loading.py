@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
@@ -16,7 +17,6 @@ from ...backends.torch.backend import SingleRowsBackend
 from ...checkpoint.geometry import Geometry
 from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ...checkpoint.hf_config import read_architectures
-from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.safetensors_files import Checkpoint
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cpu.library import Pool
@@ -32,6 +32,7 @@ from ..matrix_rows import Rows, query_key_value_rows
 from ..names.weight_names import WeightNames
 from ..registry import geometry_of
 from .eagle3 import Eagle3Head
+from .tables import read_embedding, target_embedding
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 LAYERS = ("midlayer.", "layers.0.")  # beginnings of the names of the layer's tensors
@@ -52,13 +53,14 @@ def tapped_layers(num_layers: int) -> tuple[int, int, int]:
     return 2, num_layers // 2, num_layers - 3
 
 
-def load_eagle3(folder: Path, config: ModelConfig, target: Model, pool: Pool | None) -> Eagle3Head:
+def load_eagle3(folder: Path, target_folder: Path, config: ModelConfig, target: Model, pool: Pool | None) -> Eagle3Head:
     """The head in `folder`, whole, in the target's dtype. It computes on the threads of `pool`, or with torch.
 
-    It looks tokens up in its own table, or else in the target's. Raises ConfigError, with the found and the required
-    values, if the folder holds no such head, or one for another target.
+    It looks tokens up in its own table, or else in that of the target, whose configuration is `config`. Raises
+    ConfigError, with the found and the required values, if the folder holds no such head, or one for another target.
     """
     own = _head_config(folder)
+    own_config = structs.replace(config, model=str(folder), tokenizer="", packed_weights_dir="")
     _check_target(target)
     checkpoint = open_checkpoint(folder, target.dtype)
     try:
@@ -69,11 +71,14 @@ def load_eagle3(folder: Path, config: ModelConfig, target: Model, pool: Pool | N
         _check(geometry, target.geometry, own)
         geometry = replace(geometry, vocab_size=own.draft_vocab_size, tie_word_embeddings=False)
         backend: Backend = SingleRowsBackend() if pool is None else CpuBackend(pool)
-        source = matrix_source(folder, checkpoint, config, geometry.dtype, pool)
+        source = matrix_source(folder, checkpoint, own_config, geometry.dtype, pool)
         group = TensorParallelGroup()
         assembly = Eagle3Assembly(checkpoint, source, names, geometry, group, backend, lambda done, total: None)
-        embedding, table_bytes = _embedding(checkpoint, target, config, backend)
-        return assembly.head(embedding, table_bytes, target.geometry.vocab_size, own.normalises_residual)
+        if TABLE in checkpoint.entries:
+            embedding, table_bytes = read_embedding(checkpoint, TABLE, own_config, target, backend)
+        else:
+            embedding, table_bytes = target_embedding(target_folder, config, target, backend)
+        return assembly.head(embedding, table_bytes, target.geometry, own.normalises_residual)
     finally:
         checkpoint.close()
 
@@ -82,7 +87,7 @@ class Eagle3Assembly(Assembly):
     """Builds a head from its checkpoint. The geometry's vocabulary is that of drafts."""
 
     def head(
-        self, embedding: VocabularyEmbedding, table_bytes: int, vocab_size: int, normalises_residual: bool
+        self, embedding: VocabularyEmbedding, table_bytes: int, target: Geometry, normalises_residual: bool
     ) -> Eagle3Head:
         """Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
         geometry, names, size = self._geometry, self._names, self._geometry.hidden_size
@@ -93,6 +98,7 @@ class Eagle3Assembly(Assembly):
         assert feed_forward is not None
         head = Eagle3Head(
             geometry=replace(geometry, head_multiple=attention.head_multiple),
+            tapped=tapped_layers(target.num_layers),
             embedding=embedding,
             joining=self._column_parallel([Rows("fc", size, (0, size))], 3 * size, False),
             embedding_norm=self._norm(names.attention_norm, size),
@@ -102,7 +108,7 @@ class Eagle3Assembly(Assembly):
             feed_forward=feed_forward,
             final_norm=self._norm(names.final_norm, size),
             output_head=self._output_head(self._backend.head(self._head_matrix(names.output_head))),
-            target_ids=self._target_ids(vocab_size),
+            target_ids=self._target_ids(target.vocab_size),
             normalises_residual=normalises_residual,
             ops=ops,
             attention_backend=attention,
@@ -184,16 +190,3 @@ def _names(checkpoint: Checkpoint) -> WeightNames:
     of_layer = ("attention_norm", "mlp_norm", "query", "key", "value", "output", "gate", "up", "down")
     changes: dict[str, Any] = {name: getattr(names, name).replace("model.layers.{}.", layer) for name in of_layer}
     return replace(names, unused=(*names.unused, "t2d", TABLE), **changes)
-
-
-def _embedding(
-    own: Checkpoint, target: Model, config: ModelConfig, backend: Backend
-) -> tuple[VocabularyEmbedding, int]:
-    """The table of the head's folder, or else the target's; with the bytes that it takes beside the target."""
-    if TABLE not in own.entries:
-        return target.embedding, 0
-    size = target.geometry.vocab_size
-    part = MatrixPart((size, target.geometry.hidden_size), 0, 0, size)
-    stored = matrix_source(own.folder, own, config, target.dtype).tables.read(TABLE.removesuffix(".weight"), part)
-    table = backend.table(backend.accepted(stored, target.dtype))
-    return VocabularyEmbedding(table, TensorParallelGroup()), stored.nbytes

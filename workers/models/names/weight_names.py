@@ -106,14 +106,19 @@ class WeightNames:
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
+        return self.begun(prefix, "")
+
+    def begun(self, old: str, new: str) -> "WeightNames":
+        """These names, of which those that begin with `old` begin with `new` instead."""
         names = ("experts", "short_convolution", "latent", "mamba1", "mamba2", "gated_delta")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
-        parts = {name: replace(part, **_without(prefix, asdict(part))) for name, part in parts.items()}
-        return replace(self, **parts, **_without(prefix, asdict(self)))
+        parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items()}
+        return replace(self, **parts, **_begun(old, new, asdict(self)))
 
 
-def _without(prefix: str, names: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.removeprefix(prefix) for name, value in names.items() if isinstance(value, str)}
+def _begun(old: str, new: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in names.items() if isinstance(value, str) and value.startswith(old)}
+    return {name: new + value.removeprefix(old) for name, value in found.items()}
 
 
 USUAL_NAMES = WeightNames()

@@ -22,22 +22,17 @@ def draft_source_of(
     if wanted.needs_draft_model != bool(wanted.draft_model):
         raise ConfigError(
             f"speculation.method={wanted.method!r} and speculation.draft_model={wanted.draft_model!r} do not fit "
-            "together: give --speculative draft:FOLDER or eagle3:FOLDER, or neither"
+            "together: give --speculative draft:FOLDER or eagle3:FOLDER, or another method and no folder"
         )
-    if not wanted.draft_model:
+    if not wanted.computes_drafts:
         return None
     if target.device != "cpu" or config.model.platform:
         raise ConfigError(
             f"speculation.method={wanted.method!r} is for models on the CPU, and this one is on "
             f"{config.model.platform or target.device}; use --speculative ngram"
         )
-    if wanted.method == "eagle3" and (size := config.parallel.tensor_parallel_size) > 1:
-        raise ConfigError(
-            f"speculation.method='eagle3' is for a single rank, but tensor_parallel_size={size}; use "
-            "--speculative suffix"
-        )
     if rank:
         return None
-    if wanted.method == "eagle3":
-        return DraftHead.load(config, target, pool, free_host_bytes())
-    return DraftModel.load(config, Path(target_folder), target.geometry, pool, free_host_bytes())
+    if wanted.method == "draft":
+        return DraftModel.load(config, Path(target_folder), target.geometry, pool, free_host_bytes())
+    return DraftHead.load(config, Path(target_folder), target, pool, free_host_bytes())
