@@ -10,6 +10,7 @@ from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..workers.made_eagle3 import write_head_for
+from ..workers.made_mtp import made_chain
 from ..workers.tiny_lfm2 import write_tiny_lfm2
 from .serving import serving
 
@@ -55,10 +56,14 @@ def counted(server, kind="accepted"):
 
 
 def model_of(name, folder):
-    """Options for the demo model, or for one with recurrent layers and the same tokenizer."""
+    """Options for the demo model, or for another with the same tokenizer: with recurrent layers, or with a head."""
     if name == "demo":
         return ()
-    write_tiny_lfm2(folder, max_position_embeddings=1400, vocab_size=1024)
+    sizes = {"max_position_embeddings": 1400, "vocab_size": 1024}
+    if name == "lfm2":
+        write_tiny_lfm2(folder, **sizes)
+    else:
+        made_chain(name, folder, **sizes)
     return "--model", str(folder), "--tokenizer", str(demo_model_folder())
 
 
@@ -69,7 +74,7 @@ def draft_folder(method, folder):
 
 NIGHTLY_CASES = (
     *(("demo", "2", "ngram"), ("lfm2", "1", "auto"), ("lfm2", "2", "ngram"), ("demo", "2", "draft")),
-    ("demo", "1", "eagle3"),
+    *(("demo", "1", "eagle3"), ("demo", "2", "eagle3"), ("glm4-moe", "2", "mtp"), ("qwen3-next", "1", "mtp")),
 )
 NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY_CASES]
 
@@ -94,17 +99,21 @@ def test_answers_are_those_without_drafts_while_processes_are_killed(model, rank
             assert complete_all(server, server.children(module)[0].kill) == expected
 
 
-def test_a_server_drafts_with_the_model_of_its_command_line():
+@pytest.mark.parametrize("method", ["draft", "mtp"])
+def test_a_server_drafts_with_the_model_of_its_command_line(method, tmp_path):
+    """The model drafts for itself, or its head knows the text: drafts are right."""
+    model = model_of("demo" if method == "draft" else "glm4-moe", tmp_path)
+    drafts = f"draft:{demo_model_folder()}" if method == "draft" else method
     body = {"prompt": TALE, "max_tokens": 48, "temperature": 0, "logprobs": 2, "ignore_eos": True}
     found = []
-    for options in ((), ("--speculative", f"draft:{demo_model_folder()}")):
-        with serving(*options) as server:
+    for options in ((), ("--speculative", drafts)):
+        with serving(*model, *options) as server:
             status, answer = server.post("/v1/completions", body)
             assert status == 200, answer
             found.append(answer["choices"])
             num_accepted = counted(server)
     assert found[0] == found[1]
-    assert num_accepted > 0, "the model drafts for itself, so its drafts are right"
+    assert num_accepted > 0
 
 
 def test_offline_answers_are_those_without_drafts(tmp_path):

@@ -55,10 +55,10 @@ class Made:
         return self.folder
 
 
-def made(family: str, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Made:
-    """A random checkpoint, saved in the form in which those of the family are published."""
+def made(family: str, folder: Path, dtype: torch.dtype = torch.bfloat16, **fields: int) -> Made:
+    """A random checkpoint, saved in the form in which those of the family are published, with other `fields`."""
     layers = FAMILIES[family]["num_hidden_layers"]
-    write_checkpoint(family, folder, dtype, FAMILIES[family])
+    write_checkpoint(family, folder, dtype, FAMILIES[family] | fields)
     config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": layers - 1}
     for name in ("layer_types", "mlp_layer_types"):
         if name in config:
@@ -84,14 +84,14 @@ def made(family: str, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Made
     return found
 
 
-def made_chain(family: str, folder: Path, dtype: torch.dtype = torch.bfloat16, *, reads_hidden: bool = False) -> Made:
+def made_chain(family: str, folder: Path, *, reads_hidden: bool = False, **fields: int) -> Made:
     """A model in which each token has one successor, by its embedding alone, and a head that knows this text.
 
     The head finds the token after the next by the next token's embedding, and is always right. `reads_hidden`: by the
     target's hidden state, and only its first draft is right.
     """
-    found = made(family, folder, dtype)
-    tensors = found.tensors
+    found = made(family, folder, **fields)
+    tensors, dtype = found.tensors, torch.bfloat16
     for name in tensors:
         if name.endswith(OUTPUTS):
             tensors[name] = torch.zeros_like(tensors[name])

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec import structs
 from safetensors.torch import load_file
 from torch.nn import functional
 
@@ -12,15 +11,14 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import (
     CacheConfig,
     Config,
+    LoraConfig,
     ModelConfig,
-    ParallelConfig,
     SchedulerConfig,
     SpeculationConfig,
 )
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.heads.eagle3_loading import load_eagle3, tapped_layers
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.drafting.draft_head import CachedHead
@@ -36,6 +34,7 @@ from ..made_eagle3 import (
     write_head,
     write_target,
 )
+from ..ranks import Ranks, SharedModel
 from ..tiny_model import HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE, write_tiny_model
 from .direct import Row, counts
 from .workloads import Bench, played_alike
@@ -51,16 +50,15 @@ def pool(make_pool):
     return make_pool()
 
 
-def loaded(folder, pool, dtype="auto"):
-    return load_model(
-        str(folder), ModelConfig(device="cpu", dtype=dtype), TensorParallelGroup(), lambda done, total: None, pool
-    )
+def loaded(folder, pool, group=None, lora=None):
+    config = ModelConfig(device="cpu")
+    return load_model(str(folder), config, group or TensorParallelGroup(), lambda done, total: None, pool, lora=lora)
 
 
-def drafter_for(model, head_folder, pool, num_blocks=NUM_ROWS * 16, kind=CachedHead):
-    head = load_eagle3(Path(head_folder), Path("unused"), ModelConfig(device="cpu"), model, pool)
+def drafter_for(model, head_folder, pool, num_blocks=NUM_ROWS * 16, kind=CachedHead, target_folder="not read"):
+    head = load_eagle3(Path(head_folder), Path(target_folder), ModelConfig(device="cpu"), model, pool)
     model.taps.open(tapped_layers(model.geometry.num_layers), HIDDEN, model.dtype, 2048)
-    cache = KVCache.allocate(head.geometry, num_blocks, BLOCK_SIZE)
+    cache = head.new_cache(num_blocks, BLOCK_SIZE)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(torch.nan)
     return HeadDrafter(kind(head, cache, model.taps), num_blocks, BLOCK_SIZE)
@@ -243,6 +241,31 @@ def test_right_drafts_change_no_byte(seed, chain, pool):
     assert planner.drafts["accepted"] > 0
 
 
+@pytest.fixture
+def two_ranks(tmp_path):
+    ranks = Ranks(2, tmp_path / "rendezvous")
+    yield ranks
+    ranks.close()
+
+
+def test_on_two_ranks_right_drafts_change_no_byte(chain, two_ranks):
+    """The head reads the target's table from its folder: each rank of the target has a part of it."""
+    target, head, _ = chain
+    ranks = SharedModel(two_ranks, lambda group: loaded(target, None, group=group))
+    drafter = drafter_for(ranks.of_rank[0], head, None, target_folder=target)
+    planner = played_alike(Bench(loaded(target, None)), 1, drafter, ranks=Bench(ranks), most_requests=3)
+    assert planner.drafts["accepted"] > 0
+
+
+def test_a_head_beside_adapters_does_not_use_the_table_that_they_change(chain, pool):
+    """What the target's would add belongs to the rows and tokens of its last step."""
+    target, head, _ = chain
+    model = loaded(target, pool, lora=LoraConfig(max_loras=1))
+    drafter = drafter_for(model, head, pool, target_folder=target)
+    assert drafter._head._head.embedding is not model.embedding
+    assert counts(Row(model, drafter, PROMPT, GREEDY).verify(5)) == ([5], [6])
+
+
 # --- the configuration ---
 
 
@@ -312,7 +335,4 @@ def test_what_cannot_draft_is_refused_by_name(folders, pool, tmp_path):
     (tmp_path / "short").mkdir()
     short = loaded(write_tiny_model(tmp_path / "short"), pool)
     refused("the model has 2 layers, but an EAGLE-3 head .* needs 4 or more", head, model=short)
-    ranks = structs.replace(config_for(target, head), parallel=ParallelConfig(tensor_parallel_size=2))
-    with pytest.raises(ConfigError, match="eagle3' is for a single rank, but tensor_parallel_size=2"):
-        draft_source_of(ranks, target, model, pool, rank=0)
     assert draft_source_of(config_for(target, head), target, model, pool, rank=0) is not None

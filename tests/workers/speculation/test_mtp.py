@@ -185,12 +185,15 @@ def test_tables_that_repeat_those_of_the_target_are_not_loaded_twice(chains, poo
 
 
 def test_a_head_beside_adapters_does_not_use_the_tables_that_they_change(chains, pool):
+    """What the target's would add belongs to the rows and tokens of its last step."""
+    config, folder = ModelConfig(device="cpu"), chains["glm4-moe"]
     lora = LoraConfig(max_loras=1)
-    config = ModelConfig(device="cpu")
-    folder = chains["glm4-moe"]
     model = load_model(str(folder), config, TensorParallelGroup(), lambda done, total: None, pool, lora=lora)
-    row = Row(model, drafter_for(model, folder, pool), PROMPT, GREEDY)
-    assert counts(row.verify(5)) == ([5], [6])
+    drafter = drafter_for(model, folder, pool)
+    head = drafter._head._head
+    assert head.embedding is not model.embedding
+    assert head.output_head is not model.output_head
+    assert counts(Row(model, drafter, PROMPT, GREEDY).verify(5)) == ([5], [6])
 
 
 def test_a_head_uses_its_own_tables_if_they_differ(pool, tmp_path):
