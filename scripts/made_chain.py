@@ -1,9 +1,12 @@
 """A made Qwen3 whose greedy text is known: each token has one successor, and all tokens are one cycle.
 
-    python scripts/made_chain.py FOLDER [layers=28]
+    python scripts/made_chain.py FOLDER [layers=28] [mtp_percent=0]
 
 The layers' outputs are zero, so a hidden state is the embedding of its token, and the head finds the successor by it.
 Kernels do not look for zeros: a step takes the time of any model of this shape: Qwen3-0.6B's with fewer tokens.
+
+With mtp_percent it is a GLM-4.5 of the same shape, without experts, and has a layer for multi-token prediction, which
+drafts the right successor of so many percent of the tokens, chosen at random.
 """
 
 import json
@@ -30,6 +33,7 @@ class Shape:
     kv_heads: int = 8
     head_dim: int = 128
     vocab: int = 32_000
+    mtp_percent: int = 0  # 0: no layer for multi-token prediction
 
 
 def shape_of(changes: Sequence[str]) -> Shape:
@@ -57,7 +61,7 @@ def tensors_of(shape: Shape) -> dict[str, Tensor]:
     head[order.roll(-1)] = embeddings[order]
     tensors = {"model.embed_tokens.weight": embeddings, "lm_head.weight": 8 * head}
     tensors["model.norm.weight"] = torch.ones(shape.hidden).bfloat16()
-    for layer in range(shape.layers):
+    for layer in range(shape.layers + (shape.mtp_percent > 0)):
         at = f"model.layers.{layer}"
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{at}.{name}.weight"] = torch.ones(shape.hidden).bfloat16()
@@ -69,7 +73,18 @@ def tensors_of(shape: Shape) -> dict[str, Tensor]:
         for name in ("gate", "up"):
             tensors[f"{at}.mlp.{name}_proj.weight"] = random(shape.intermediate, shape.hidden)
         tensors[f"{at}.mlp.down_proj.weight"] = zeros(shape.hidden, shape.intermediate)
-    return tensors
+    return tensors | (mtp_tensors(shape, tensors["lm_head.weight"]) if shape.mtp_percent else {})
+
+
+def mtp_tensors(shape: Shape, head: Tensor) -> dict[str, Tensor]:
+    """What the further layer has beside a decoder layer. It knows the next token's successor by its embedding."""
+    at, size = f"model.layers.{shape.layers}", shape.hidden
+    norms = {f"{at}.{name}.weight": torch.ones(size).bfloat16() for name in ("enorm", "hnorm", "shared_head.norm")}
+    wrong = np.random.default_rng(1).permutation(shape.vocab)[shape.vocab * shape.mtp_percent // 100 :]
+    own = head.clone()
+    own[np.roll(wrong, 1)] = head[wrong]
+    joining = torch.cat((torch.eye(size), torch.zeros(size, size)), 1).bfloat16()
+    return norms | {f"{at}.eh_proj.weight": joining, f"{at}.shared_head.head.weight": own}
 
 
 def write_made_chain(folder: Path, shape: Shape) -> None:
@@ -92,6 +107,10 @@ def write_made_chain(folder: Path, shape: Shape) -> None:
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
     }
+    if shape.mtp_percent:
+        glm = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "use_qk_norm": True}
+        dense = {"first_k_dense_replace": shape.layers + 1, "num_nextn_predict_layers": 1}
+        config |= {**glm, **dense, "partial_rotary_factor": 1.0}
     (folder / "config.json").write_text(json.dumps(config))
     tokenizer = Tokenizer(models.BPE({name: token for token, name in enumerate(token_names(shape.vocab))}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
