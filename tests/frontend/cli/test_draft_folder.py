@@ -41,7 +41,7 @@ def test_two_models_and_no_model_are_refused():
         config_of("", twice)
     with pytest.raises(ConfigError, match="flag --speculative: method=draft: names no folder; give draft:FOLDER"):
         resolve({"speculative": "draft:"}, {})
-    with pytest.raises(ConfigError, match="must be one of off, ngram, suffix, draft, eagle3, auto"):
+    with pytest.raises(ConfigError, match="must be one of off, ngram, suffix, draft, eagle3, mtp, auto"):
         resolve({"speculative": "draught:/a"}, {})
 
 
