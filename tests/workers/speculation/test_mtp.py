@@ -25,6 +25,7 @@ from paged_serve.workers.process.drafting.draft_source import draft_source_of
 from paged_serve.workers.speculation.model_drafters.head_drafter import HeadDrafter
 
 from ..made_mtp import FAMILIES, Reference, made, made_chain
+from ..quantized_checkpoints import write_quantized
 from ..ranks import Ranks, SharedModel
 from ..tiny_model import write_tiny_model
 from .direct import Row, counts
@@ -152,6 +153,19 @@ def test_a_head_drafts_in_the_form_of_its_target(options, chains, pool):
     model = loaded(chains["glm4-moe"], pool, **options)
     row = Row(model, drafter_for(model, chains["glm4-moe"], pool, **options), PROMPT, GREEDY)
     assert counts(row.verify(5)) == ([5], [6])
+
+
+@pytest.mark.parametrize(("family", "name"), [("deepseek-v3", "fp8-16"), ("glm4-moe", "ct-w4a16-channel")])
+def test_a_quantized_head_is_the_float_head_of_its_codes(family, name, tmp_path):
+    made(family, tmp_path / "source", torch.float16)
+    write_quantized(tmp_path / "source", tmp_path / "quantized", name)
+    found = []
+    for folder in (tmp_path / "quantized", tmp_path / "quantized-float"):
+        model = loaded(folder, None, dtype="float32")
+        drafter = drafter_for(model, folder, None, kind=WithLogits)
+        Row(model, drafter, PROMPT, GREEDY).verify(3)
+        found.append(torch.cat(drafter._head.logits))
+    assert (found[0] - found[1]).abs().max() < 1e-5 * found[1].abs().max()
 
 
 # --- ranks ---

@@ -74,7 +74,7 @@ class MtpAssembly(Assembly):
             self._norm(name.format(index), size) for name in (names.embedding_norm, names.hidden_norm, names.final_norm)
         ]
         part = MatrixPart((size, 2 * size), 0, 0, size)
-        joining = self._matrix(self._source.tables, names.joining.format(index), part)  # never quantized on load
+        joining = self._matrix(self._source.stored, names.joining.format(index), part)
         layer = self._layer(index, ops, attention)
         embedding = self._embedding(names.embedding.format(index), target)
         output_head = self._head(names.output_head.format(index), target)
