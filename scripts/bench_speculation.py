@@ -10,8 +10,8 @@ The model's greedy text is known (made_chain.py), so each load decides which dra
 * wrong: after each run of three tokens of the answer, the prompt goes on otherwise: no draft is right;
 * sampled: every token is random.
 
-With --method mtp the model is one with mtp_percent: so often its drafts are right in all loads, but less where tokens are
-random.
+With --method mtp the model is one with mtp_percent: so often its drafts are right in all loads, but less where tokens
+are random.
 
 Last, the steps for a JSON object of ten fields with the demo model, whose keys its grammar drafts.
 """

@@ -18,6 +18,7 @@ from paged_serve.protocol.messages.config import (
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.budget import expert_rows_bytes
 from paged_serve.workers.models.heads.mtp_loading import load_mtp
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.drafting.draft_head import CachedHead
@@ -249,7 +250,8 @@ def test_the_head_of_the_configuration_drafts(family, chains, pool):
     source = draft_source_of(config_for(folder), folder, model, pool, rank=0)
     of_layer = model.geometry.kv_bytes_per_block(BLOCK_SIZE, 1, model.dtype, 1)
     of_taps = 2048 * model.geometry.hidden_size * 2
-    assert source.cache_bytes == source.num_blocks * of_layer + of_taps
+    of_experts = expert_rows_bytes(model.geometry, 2048 + 64 * NUM_ROWS)
+    assert source.cache_bytes == source.num_blocks * of_layer + of_taps + of_experts
     row = Row(model, source.drafter(SchedulerConfig(max_num_seqs=NUM_ROWS)), PROMPT, GREEDY)
     assert counts(row.verify(4)) == ([4], [5])
 

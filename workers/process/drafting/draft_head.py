@@ -12,7 +12,7 @@ from paged_serve.protocol.messages.config import Config, SchedulerConfig
 
 from ...batch.input_batch import InputBatch
 from ...kernels.cpu.library import Pool
-from ...kv.budget import max_model_len
+from ...kv.budget import expert_rows_bytes, max_model_len
 from ...kv.kv_cache import KVCache
 from ...layers.model import Model
 from ...models.decoder import Model as Decoder
@@ -20,7 +20,7 @@ from ...models.heads.eagle3_loading import load_eagle3
 from ...models.heads.head import LoadedHead
 from ...models.heads.mtp_loading import load_mtp
 from ...models.taps import Taps
-from ...speculation.model_drafters.head_drafter import HeadDrafter
+from ...speculation.model_drafters.head_drafter import MOST_WAITING, HeadDrafter
 from .draft_model import draft_blocks
 
 
@@ -32,7 +32,7 @@ class DraftHead:
     target: Decoder
     num_blocks: int
     block_size: int
-    cache_bytes: int  # with the copies of the target's hidden states
+    cache_bytes: int  # with the copies of the target's hidden states, and buffers of experts
 
     @classmethod
     def load(
@@ -52,8 +52,9 @@ class DraftHead:
         longest, free_bytes = max_model_len(config, target.geometry), free_bytes - head.weights_bytes
         num_blocks, block_size, cache_bytes = draft_blocks(config, named, head.geometry, longest, free_bytes)
         of_token = len(set(head.tapped)) * target.geometry.hidden_size * target.dtype.itemsize
-        of_taps = _most_tokens(config.scheduler) * of_token
-        return cls(head, target, num_blocks, block_size, cache_bytes + of_taps)
+        most_pairs = _most_tokens(config.scheduler) + config.scheduler.max_num_seqs * MOST_WAITING
+        beside = _most_tokens(config.scheduler) * of_token + expert_rows_bytes(head.geometry, most_pairs)
+        return cls(head, target, num_blocks, block_size, cache_bytes + beside)
 
     def drafter(self, scheduler: SchedulerConfig) -> HeadDrafter:
         """Allocate the cache, and open the target's taps. Raises ConfigError if memory is short."""
