@@ -59,11 +59,6 @@ def fitting_model_len(
     return min(max_model_len, capacity)
 
 
-def num_drafts_of(config: Config, device: str) -> int:
-    """The most drafts of a row in one step; 0 without speculation."""
-    return config.speculation.num_drafts if config.speculation.is_on(device) else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Validation:
     """Turns messages into requests. Raises InvalidRequest with the field, the value and the limit."""

@@ -17,7 +17,8 @@ from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOut
 
 from ..admission.admission import Admission, Admitted
 from ..admission.deadlines import expiry
-from ..admission.validation import ModelFacts, num_drafts_of
+from ..admission.validation import ModelFacts
+from ..drafting.policies import policy_of
 from ..kv.kv_cache import KVCache
 from ..kv.kv_events import KVEvents
 from ..kv.kv_group import KVGroups
@@ -53,9 +54,9 @@ class EngineCore:
         is_causal = not facts.pooling.is_bidirectional
         events = KVEvents(facts.block_size) if config.kv_events.endpoint else None
         self.kv_cache = KVCache(facts.num_blocks, groups, config.cache.enable_prefix_caching and is_causal, events)
-        drafts, loras = num_drafts_of(config, facts.device), config.lora.max_loras
+        policy, loras = policy_of(config.speculation, facts.device), config.lora.max_loras
         self.scheduler = Scheduler(
-            self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, num_drafts=drafts, max_loras=loras
+            self.kv_cache, rows, max_chunk, cuts_prompts=is_causal, draft_policy=policy, max_loras=loras
         )
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}

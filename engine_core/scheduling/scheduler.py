@@ -10,6 +10,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from itertools import accumulate
 
+from ..drafting.draft_policy import DraftPolicy
 from ..kv.kv_cache import KVCache
 from ..requests.forks import Forks
 from ..requests.order import insert, order_of, remove
@@ -34,11 +35,10 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         *,
-        cuts_prompts: bool = True,
-        num_drafts: int = 0,
+        draft_policy: DraftPolicy,
+        cuts_prompts: bool = True,  # False if tokens attend to later ones: a prompt must be one chunk
         max_loras: int = 0,
     ):
-        """`cuts_prompts`: False if tokens attend to later ones: a prompt must be one chunk. `num_drafts`: of a row."""
         self.kv_cache = kv_cache
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # each decode row needs a token of the budget
@@ -52,7 +52,7 @@ class Scheduler:
         self.in_flight: deque[ScheduledStep] = deque()
         self.decode_rows = DecodeRows(kv_cache.block_size, self.shares)
         self.forks = Forks(kv_cache.block_size, has_states=kv_cache.groups.has_states)
-        self.speculation = Speculation(kv_cache, self.shares, self.decode_rows, num_drafts, max_num_batched_tokens)
+        self.speculation = Speculation(kv_cache, self.shares, self.decode_rows, draft_policy, max_num_batched_tokens)
         self.num_live = 0  # sequences not finished
         self.num_queued = 0  # of them, never ran
         self.num_queued_tokens = 0

@@ -26,12 +26,12 @@ class Speculation:
         kv_cache: KVCache,
         shares: FairShares,
         decode_rows: DecodeRows,
-        num_drafts: int,
+        policy: DraftPolicy,
         max_num_batched_tokens: int,
     ) -> None:
-        """`num_drafts`: the most of a row in one step; 0: no sequence speculates."""
-        self.is_on = num_drafts > 0
-        self.policy = DraftPolicy(num_drafts)
+        """Without drafts of `policy` no sequence speculates."""
+        self.is_on = policy.num_drafts > 0
+        self.policy = policy
         self.rows: list[Sequence] = []  # by order
         self._kv_cache = kv_cache
         self._shares = shares

@@ -59,7 +59,7 @@ class Scenario:
     broken_worker: float = 0.0  # per answer: the worker also violates the protocol
     pooling: float = 0.0  # share of pooling requests
     draft_accuracy: float = 0.0  # chance that a draft is right
-    draws_drafts: bool = False  # a random policy decides which sequences speculate, not the learning one
+    draws_drafts: bool = False  # a random policy decides which sequences speculate, not that of the configuration
     token_s: float = 0.0  # seconds of a step for each token, besides its constant
     adapters: tuple[Adapter, ...] = ()  # that requests may name
     load_speed: float = 1.0  # chance per tick that a load ends
@@ -170,13 +170,14 @@ def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:
     num_drafts = rng.choice((0, 0, 0, 1, 4, 8))
     if not num_drafts:
         return replace(scenario, config=replace_struct(scenario.config, speculation=SpeculationConfig("off")))
-    return replace(
+    scenario = replace(
         scenario,
-        config=replace_struct(scenario.config, speculation=SpeculationConfig("ngram", num_drafts)),
         draft_accuracy=rng.choice((0.0, 0.5, 0.9, 1.0)),
         draws_drafts=rng.random() < 0.7,
         token_s=rng.choice((0.0, 0.0001, 0.001)),
     )
+    speculation = SpeculationConfig("ngram", num_drafts, adaptive=rng.random() < 0.5)
+    return replace(scenario, config=replace_struct(scenario.config, speculation=speculation))
 
 
 def with_pooling(facts: ModelFacts, rng: random.Random) -> tuple[ModelFacts, float]:

@@ -210,6 +210,12 @@ SETTINGS = (
     ),
     Setting(
         "Speculation",
+        "speculation.adaptive",
+        ("--speculative-adaptive",),
+        "Only as many drafts as save time, by measured steps; otherwise as many as allowed in every step.",
+    ),
+    Setting(
+        "Speculation",
         "speculation.history_tokens",
         ("--speculative-history-tokens",),
         "Tokens of earlier answers that drafts may come from, with suffix and auto. Rows find answers only where they "

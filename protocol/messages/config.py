@@ -102,6 +102,7 @@ class SpeculationConfig(_Layer, frozen=True):
     # reads the model's hidden states; mtp: the head for multi-token prediction in the model's own checkpoint
     method: Literal["off", "ngram", "suffix", "draft", "eagle3", "mtp", "auto"] = "auto"
     num_drafts: Annotated[int, Meta(ge=1, le=64)] = 8  # the most drafts of a row in one step
+    adaptive: bool = True  # fewer, or none, where more would cost time; False: as many as allowed, whatever they cost
     history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 1 << 18  # of earlier answers, kept for suffix; 0: none
     draft_model: Text = ""  # the folder of the smaller model or head, which has the same vocabulary
 

@@ -54,6 +54,7 @@ class Driver:
         kv_events="",
         num_drafts=0,
         accuracy=0.7,
+        adaptive=True,
         draft_policy=None,
         max_loras=0,
         **scheduler,
@@ -62,7 +63,7 @@ class Driver:
             cache=CacheConfig(enable_prefix_caching=prefix_caching),
             kv_events=KVEventsConfig(kv_events),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
-            speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else SpeculationConfig("off"),
+            speculation=SpeculationConfig("ngram", num_drafts, adaptive) if num_drafts else SpeculationConfig("off"),
             lora=LoraConfig(max_loras),
         )
         pooling = PoolingFacts() if pooling is None else pooling

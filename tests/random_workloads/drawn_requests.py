@@ -10,9 +10,9 @@ from paged_serve import RequestOutputKind, SamplingParams, StructuredOutputsPara
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 
 from ..workers.invariance.random_workload import draw_params
+from .models import ADAPTERS
 
 VOCAB_SIZE, MAX_TOKENS, MAX_PROMPT = 1024, 40, 110  # of the demo model; of an output; of a first turn
-ADAPTERS = ("first", "second", "third")
 TALES = (
     "The fox had a red tail. The fox had a long nose. " * 3 + "The fox",
     "one two three four one two three four one two",

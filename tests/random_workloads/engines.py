@@ -1,6 +1,7 @@
 """Engines of random workloads: a drawn one, with drafts and few blocks, and one per form in which nothing disturbs."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import psutil
 from paged_serve import AsyncLLM
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
+from .models import RECURRENT, Models
+
 MAX_MODEL_LEN = 256
 FORMS: dict[str, dict[str, str]] = {  # of weights, arithmetic and cache
     "bfloat16": {},
@@ -18,8 +21,10 @@ FORMS: dict[str, dict[str, str]] = {  # of weights, arithmetic and cache
     "int8": {"quantization": "int8"},
     "int4": {"quantization": "int4"},
     "int8 cache": {"kv_cache_dtype": "int8"},
+    RECURRENT: {},
 }
-DRAFTERS = ("suffix", "auto", "ngram", "draft")
+RANKS = 8 * (1,) + 5 * (2,) + (4,)  # of so many engines in a row
+DRAFTERS = ("suffix", "auto", "ngram", "draft", "eagle3")
 ALWAYS = {
     "threads": 1,
     "max_logprobs": 1024,
@@ -37,6 +42,7 @@ class EngineChoice:
     form: str
     speculative: str
     num_drafts: int
+    adaptive: bool
     ranks: int
     block_size: int
     num_blocks: int
@@ -48,11 +54,12 @@ class EngineChoice:
     policy: str
     max_loras: int
 
-    def options(self, tier: Path) -> dict[str, Any]:
+    def options(self, models: Models, tier: Path) -> dict[str, Any]:
         """The arguments of AsyncLLM. `tier`: the folder of the tier, if it has one."""
-        options = {
+        options = models.options(self.form) | {
             "speculative": self.speculative,
             "num_speculative_tokens": self.num_drafts,
+            "speculative_adaptive": self.adaptive,
             "tensor_parallel_size": self.ranks,
             "block_size": self.block_size,
             "num_blocks": self.num_blocks,
@@ -63,24 +70,29 @@ class EngineChoice:
             "scheduling_policy": self.policy,
             "max_loras": self.max_loras,
         }
-        if self.speculative == "draft":
-            options["draft_model"] = str(demo_model_folder())
+        if self.speculative in ("draft", "eagle3"):
+            options["draft_model"] = str(demo_model_folder() if self.speculative == "draft" else models.head)
         if self.has_tier:
             options["kv_tier_dir"] = str(tier)
         return ALWAYS | FORMS[self.form] | options
 
 
-def draw_engine(seed: int) -> EngineChoice:
-    rng = random.Random(f"engine {seed}")
+def draw_engine(number: int) -> EngineChoice:
+    """Every form is drawn as often as the others, and so are the ranks, by their shares."""
+    rng = random.Random(f"engine {number}")
     block_size = rng.choice((16, 16, 32))
     caches_prefixes = rng.random() < 0.85
+    form, ranks = _in_turn("form", tuple(FORMS), number), _in_turn("ranks", RANKS, number)
+    drafters = [each for each in DRAFTERS if each != "eagle3" or (form != RECURRENT and ranks == 1)]
+    least = MAX_MODEL_LEN // block_size * (2 if form == RECURRENT else 1)
     return EngineChoice(
-        form=rng.choice(tuple(FORMS)),
-        speculative=rng.choice(DRAFTERS),
+        form=form,
+        speculative=rng.choice(drafters),
         num_drafts=rng.choice((1, 4, 8, 16)),
-        ranks=rng.choice((1, 1, 1, 1, 1, 2, 2, 2, 4)),
+        adaptive=rng.random() < 0.3,
+        ranks=ranks,
         block_size=block_size,
-        num_blocks=MAX_MODEL_LEN // block_size + rng.choice((0, 1, 2, 4, 8, 16, 200)),
+        num_blocks=least + rng.choice((0, 1, 2, 4, 8, 16, 200)),
         caches_prefixes=caches_prefixes,
         has_tier=caches_prefixes and rng.random() < 0.5,
         max_num_seqs=rng.randint(2, 8),
@@ -91,10 +103,16 @@ def draw_engine(seed: int) -> EngineChoice:
     )
 
 
-def undisturbed(form: str, max_loras: int) -> dict[str, Any]:
+def _in_turn(name: str, kinds: Sequence[Any], number: int) -> Any:
+    """So many engines in a row as there are kinds have each of them once, in an order that is drawn."""
+    turn, place = divmod(number, len(kinds))
+    return random.Random(f"{name} {turn}").sample(kinds, len(kinds))[place]
+
+
+def undisturbed(form: str, models: Models, max_loras: int) -> dict[str, Any]:
     """The arguments of an AsyncLLM that has blocks and rows for any request, and drafts nothing."""
     options = {"speculative": "off", "num_blocks": 80, "enable_prefix_caching": False, "scheduling_policy": "priority"}
-    return ALWAYS | FORMS[form] | options | {"max_loras": max_loras}
+    return ALWAYS | FORMS[form] | models.options(form) | options | {"max_loras": max_loras}
 
 
 def kill(llm: AsyncLLM, role: str, rng: random.Random) -> bool:

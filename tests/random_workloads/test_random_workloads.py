@@ -25,31 +25,31 @@ import pytest
 from paged_serve import AsyncLLM
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
-from ..workers.made_adapters import make_adapter
-from .drawn_requests import ADAPTERS, DrawnRequest, draw_workload
+from .drawn_requests import DrawnRequest, draw_workload
 from .engines import EngineChoice, draw_engine, undisturbed
+from .models import ADAPTERS, Models
 from .play import Player, Undisturbed, check, play
 
-ENGINE = 20  # workloads of one engine
-SLICE = (122, 125)  # of an engine with a tier and few blocks; a worker and an engine core are killed
+ENGINE = 10  # workloads of one engine
+SLICE = (345, 346)  # of an engine with a fixed number of drafts, a tier and few blocks; both its processes are killed
 STATS = ("draft_tokens", "accepted_tokens", "num_preemptions", "prefix_cache_hits")
+EVENTS = (*STATS, "with adapters", "structured", "worker killed", "engine-core killed")
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 
 class Workloads:
-    """Plays workloads; engines without disturbances are started once for each form. An async context."""
+    """Plays workloads; engines without disturbances serve as long as the form is the same. An async context."""
 
     def __init__(self, folder: Path):
         self.counts = Counter[str]()
         self._folder = folder
-        self._stack = AsyncExitStack()
-        self._adapters = {name: folder / name for name in ADAPTERS}
-        self._references: dict[str, Undisturbed] = {}
+        self._stack = AsyncExitStack()  # the undisturbed engines of `_form`
+        self._models = Models(folder)
+        self._form = ""
+        self._reference: Undisturbed | None = None
 
     async def __aenter__(self) -> "Workloads":
-        for seed, folder in enumerate(self._adapters.values()):
-            make_adapter(folder, demo_model_folder(), seed=seed, rank=4 << seed)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -59,10 +59,11 @@ class Workloads:
         """Workloads of one engine, by their seeds."""
         seeds = list(seeds)
         choice = draw_engine(seeds[0] // ENGINE)
-        reference = await self._reference(choice.form)
-        options = choice.options(self._folder / f"tier {seeds[0]}")
+        reference = await self._undisturbed(choice.form)
+        options = choice.options(self._models, self._folder / f"tier {seeds[0]}")
+        adapters = self._models.adapters(choice.form)
         async with AsyncLLM(**options) as llm:
-            player = Player(llm, self._adapters, has_priorities=choice.policy == "priority")
+            player = Player(llm, adapters, has_priorities=choice.policy == "priority")
             for seed in seeds:
                 try:
                     await self._play(seed, player, reference)
@@ -72,7 +73,7 @@ class Workloads:
             await player.check_nothing_is_left()
         if choice.has_tier:
             async with AsyncLLM(**options) as llm:
-                await self._restart(Player(llm, self._adapters), seeds, reference)
+                await self._restart(Player(llm, adapters), seeds, reference)
         self.counts += player.counts
         self._count(choice)
 
@@ -93,15 +94,18 @@ class Workloads:
             check(f"seeds {seeds}, restarted, {request}", expected, found, may_be_cut=False)
             self.counts["tokens loaded after a restart"] += found.num_cached_tokens
 
-    async def _reference(self, form: str) -> Undisturbed:
-        if form not in self._references:
-            engines = [AsyncLLM(**undisturbed(form, max_loras)) for max_loras in (0, len(ADAPTERS))]
-            players = [Player(await self._stack.enter_async_context(llm), self._adapters) for llm in engines]
-            self._references[form] = Undisturbed(*players)
-        return self._references[form]
+    async def _undisturbed(self, form: str) -> Undisturbed:
+        if self._reference is None or form != self._form:
+            await self._stack.aclose()
+            engines = [AsyncLLM(**undisturbed(form, self._models, max_loras)) for max_loras in (0, len(ADAPTERS))]
+            adapters = self._models.adapters(form)
+            players = [Player(await self._stack.enter_async_context(llm), adapters) for llm in engines]
+            self._reference, self._form = Undisturbed(*players), form
+        return self._reference
 
     def _count(self, choice: EngineChoice) -> None:
-        for kind in (choice.form, choice.speculative, f"tp {choice.ranks}"):
+        drafts = "adaptive" if choice.adaptive else "fixed number of drafts"
+        for kind in (choice.form, choice.speculative, drafts, f"tp {choice.ranks}"):
             self.counts[f"engines: {kind}"] += 1
         self.counts["engines: tier"] += choice.has_tier
 
@@ -115,27 +119,26 @@ def may_load(request: DrawnRequest) -> bool:
 
 
 async def play_all(folder: Path, seeds: Iterable[int], *, shows: bool = False) -> Counter[str]:
-    """Returns what happened in them."""
+    """Returns what happened in them. Engines of one form follow each other."""
     by_engine: dict[int, list[int]] = {}
-    for seed in seeds:
+    for seed in sorted(seeds, key=lambda each: (draw_engine(each // ENGINE).form, each)):
         by_engine.setdefault(seed // ENGINE, []).append(seed)
     started = time.monotonic()
     async with Workloads(folder) as workloads:
         for of_one in by_engine.values():
             await workloads.play(of_one)
             if shows:
-                count = workloads.counts["workloads"]
-                print(
-                    f"{count} workloads alike, {time.monotonic() - started:.0f} s, {dict(workloads.counts)}", flush=True
-                )
+                count, seconds = workloads.counts["workloads"], time.monotonic() - started
+                last = f"the last of them seeds {of_one[0]} to {of_one[-1]}"
+                print(f"{count} workloads alike, {last}, {seconds:.0f} s, {dict(workloads.counts)}", flush=True)
     return workloads.counts
 
 
 @pytest.mark.timeout(600)
 def test_random_workloads_keep_their_bytes(tmp_path):
-    """How much is drafted and loaded depends on measured times, so only longer runs count that."""
+    """What is loaded from a tier depends on measured times, so only longer runs count that."""
     counts = asyncio.run(play_all(tmp_path, SLICE))
-    for event in ("with adapters", "structured", "worker killed", "engine-core killed"):
+    for event in EVENTS:
         assert counts[event], f"there were no {event}, so the slice does not test them"
 
 
@@ -144,15 +147,7 @@ def test_random_workloads_keep_their_bytes(tmp_path):
 def test_two_hundred_random_workloads_keep_their_bytes(tmp_path):
     counts = asyncio.run(play_all(tmp_path, range(200)))
     print(dict(counts))
-    for event in (
-        *STATS,
-        "aborted",
-        "with adapters",
-        "structured",
-        "worker killed",
-        "engine-core killed",
-        "tokens loaded after a restart",
-    ):
+    for event in (*EVENTS, "aborted", "tokens loaded after a restart"):
         assert counts[event], f"there were no {event}"
 
 

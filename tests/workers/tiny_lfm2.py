@@ -17,8 +17,12 @@ def write_tiny_lfm2(
     dtype: torch.dtype = torch.bfloat16,
     max_position_embeddings: int = 256,
     vocab_size: int = VOCAB_SIZE,
+    scale: float = 0.25,
 ) -> str:
-    """Write config.json and model.safetensors; the weights are large enough that logits differ clearly."""
+    """Write config.json and model.safetensors; the weights are large enough that logits differ clearly.
+
+    `scale` is that of projections: with small ones the next token depends mostly on the last, so outputs repeat.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def weight(*shape: int, scale: float) -> torch.Tensor:
@@ -39,7 +43,7 @@ def write_tiny_lfm2(
             shapes |= {f"self_attn.{one}_proj": (HEADS * HEAD_DIM, HIDDEN) for one in ("q", "out")}
             for norm in ("q_layernorm", "k_layernorm"):
                 tensors[f"{name}self_attn.{norm}.weight"] = 1 + weight(HEAD_DIM, scale=0.3)
-        tensors |= {f"{name}{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
+        tensors |= {f"{name}{part}.weight": weight(*shape, scale=scale) for part, shape in shapes.items()}
         tensors |= {f"{name}{norm}.weight": torch.ones(HIDDEN, dtype=dtype) for norm in ("operator_norm", "ffn_norm")}
     save_file(tensors, folder / "model.safetensors")
     config = {

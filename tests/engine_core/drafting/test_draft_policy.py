@@ -13,8 +13,10 @@ from paged_serve.engine_core.drafting.draft_policy import (
     most_valuable,
     num_likely,
 )
+from paged_serve.engine_core.drafting.policies import policy_of
 from paged_serve.engine_core.drafting.step_curve import StepCurve, size_class
 from paged_serve.engine_core.requests.speculating import DraftHistory, Speculating
+from paged_serve.protocol.messages.config import SpeculationConfig
 
 
 def curve_of(constant, per_token, sizes=range(1, 200)):
@@ -121,6 +123,26 @@ def test_an_attempt_has_drafts_for_a_few_verifications():
         assert policy.wanted([history], 0) == [4]
         policy.observe(history, 4, 4, 0)
     assert policy.wanted([history], 0) == [0]
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_fixed_number_of_drafts_is_made_however_much_it_costs(drive, adaptive):
+    """No draft is right, and a step of nine tokens takes nine times as long as one of one token."""
+    driver = drive(num_drafts=8, adaptive=adaptive, accuracy=0.0, max_model_len=400, num_blocks=100)
+    driver.worker.step_s, driver.worker.token_s = 0.0, 1.0
+    driver.add(4, max_tokens=300)
+    driver.run()
+    most = sum(min(8, 300 - length - 1) for length in range(1, 300))  # the last token has no draft
+    verified = sum(chunk.num_drafts for plan in driver.sent for chunk in plan.chunks)
+    assert verified < 100 if adaptive else verified == most
+
+
+def test_there_are_no_drafts_without_a_method_that_runs_on_the_device():
+    for adaptive in (True, False):
+        assert policy_of(SpeculationConfig("auto", 5, adaptive), "cpu").num_drafts == 5
+        assert policy_of(SpeculationConfig("auto", 5, adaptive), "cuda").num_drafts == 0
+        assert policy_of(SpeculationConfig("ngram", 5, adaptive), "cuda").num_drafts == 5
+        assert policy_of(SpeculationConfig("off", 5, adaptive), "cpu").num_drafts == 0
 
 
 def test_bounds_move_with_each_verification():

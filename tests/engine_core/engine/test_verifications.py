@@ -5,7 +5,7 @@ import copy
 import pytest
 from msgspec.structs import replace
 
-from paged_serve.engine_core.drafting.draft_policy import DraftPolicy
+from paged_serve.engine_core.drafting.policies import FixedPolicy
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -14,18 +14,10 @@ from paged_serve.protocol.messages.worker import RowFailure
 from .. import conftest
 
 
-class Always(DraftPolicy):
-    def wanted(self, histories, num_decoding):
-        return [self.num_drafts] * len(histories)
-
-    def begins(self, history, num_rows):
-        return True
-
-
 @pytest.fixture
 def verified(drive):
     """A driver with an answer to a verification of three drafts, all of them right, and of another without any."""
-    driver = drive(num_drafts=3, accuracy=1.0, draft_policy=Always)
+    driver = drive(num_drafts=3, accuracy=1.0, draft_policy=FixedPolicy)
     driver.add(4, max_tokens=30)
     driver.step()
     while True:

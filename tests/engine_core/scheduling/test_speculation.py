@@ -2,24 +2,14 @@
 
 import pytest
 
-from paged_serve.engine_core.drafting.draft_policy import DraftPolicy
+from paged_serve.engine_core.drafting.policies import FixedPolicy
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import KVGroup
 
 
-class Always(DraftPolicy):
-    """Every sequence gets as many drafts as allowed."""
-
-    def wanted(self, histories, num_decoding):
-        return [self.num_drafts] * len(histories)
-
-    def begins(self, history, num_rows):
-        return True
-
-
-class Alternating(Always):
+class Alternating(FixedPolicy):
     """Two steps with drafts, then a few in the decode set."""
 
     count = 0
@@ -27,9 +17,6 @@ class Alternating(Always):
     def wanted(self, histories, num_decoding):
         self.count += 1
         return [self.num_drafts if self.count % 4 < 2 else 0] * len(histories)
-
-    def begin_attempt(self, history, num_rows):
-        return True
 
     def next_interval(self, history):
         history.interval = 3
@@ -48,7 +35,7 @@ def load(driver):
     return driver.run()
 
 
-@pytest.mark.parametrize("policy", [Always, Alternating, None])
+@pytest.mark.parametrize("policy", [FixedPolicy, Alternating, None])
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize(
     ("accuracy", "windows"),
@@ -75,7 +62,7 @@ def test_outputs_are_those_of_plain_decoding(drive, policy, depth, accuracy, win
 
 
 def test_right_drafts_save_steps_and_are_counted(drive):
-    driver = drive(num_drafts=3, accuracy=1.0, draft_policy=Always, max_model_len=200)
+    driver = drive(num_drafts=3, accuracy=1.0, draft_policy=FixedPolicy, max_model_len=200)
     stream = driver.add(4, max_tokens=80)
     driver.run()
     counters = driver.engine.counters
@@ -88,7 +75,7 @@ def test_right_drafts_save_steps_and_are_counted(drive):
 
 
 def test_verifications_follow_the_other_chunks_and_name_their_most_drafts(drive):
-    driver = drive(num_drafts=3, draft_policy=Always, max_num_batched_tokens=12, num_blocks=100)
+    driver = drive(num_drafts=3, draft_policy=FixedPolicy, max_num_batched_tokens=12, num_blocks=100)
     driver.add(4, max_tokens=30)
     driver.step()
     driver.add([50] * 25, max_tokens=30)
@@ -98,7 +85,7 @@ def test_verifications_follow_the_other_chunks_and_name_their_most_drafts(drive)
 
 
 def test_drafts_leave_half_of_a_step_to_prompts(drive):
-    driver = drive(num_drafts=8, draft_policy=Always, max_num_batched_tokens=9, num_blocks=100)
+    driver = drive(num_drafts=8, draft_policy=FixedPolicy, max_num_batched_tokens=9, num_blocks=100)
     driver.add(4, max_tokens=30)
     driver.step()
     driver.add([50] * 25, max_tokens=30)
@@ -108,7 +95,7 @@ def test_drafts_leave_half_of_a_step_to_prompts(drive):
 
 def test_no_sequence_is_preempted_for_a_draft(drive):
     shape = {"num_blocks": 14, "block_size": 2, "max_model_len": 28, "prefix_caching": False}
-    plain, driver = drive(**shape), drive(**shape, num_drafts=8, draft_policy=Always, accuracy=0.0)
+    plain, driver = drive(**shape), drive(**shape, num_drafts=8, draft_policy=FixedPolicy, accuracy=0.0)
     for each in (plain, driver):
         streams = [each.add([1 + index] * 6, max_tokens=7) for index in range(2)]
         each.run()
@@ -119,7 +106,7 @@ def test_no_sequence_is_preempted_for_a_draft(drive):
 
 def test_the_drafts_in_flight_fit_the_blocks_that_a_window_has_for_a_chunk(drive):
     shape = {"windows": (4,), "block_size": 1, "max_num_batched_tokens": 6, "pipeline_depth": 3}
-    driver = drive(**shape, num_drafts=8, draft_policy=Always, accuracy=0.0)
+    driver = drive(**shape, num_drafts=8, draft_policy=FixedPolicy, accuracy=0.0)
     driver.add(4, max_tokens=40)
     sequence, most = driver.sequence(1000), 0
     while not driver.engine.is_idle:
@@ -131,7 +118,7 @@ def test_the_drafts_in_flight_fit_the_blocks_that_a_window_has_for_a_chunk(drive
 
 
 def test_a_sequence_rests_while_the_results_in_flight_may_reach_its_limit(drive):
-    driver = drive(num_drafts=8, draft_policy=Always, pipeline_depth=3, accuracy=0.0, max_num_batched_tokens=64)
+    driver = drive(num_drafts=8, draft_policy=FixedPolicy, pipeline_depth=3, accuracy=0.0, max_num_batched_tokens=64)
     stream = driver.add(4, max_tokens=9)
     plans = [driver.plan() for _ in range(3)]
     assert plans[1].chunks[0].num_drafts == 7, "eight tokens are left, one of them without a draft"
@@ -146,7 +133,7 @@ def test_a_sequence_rests_while_the_results_in_flight_may_reach_its_limit(drive)
 
 
 def test_a_sequence_joins_the_decode_set_while_its_last_plain_results_are_in_flight(drive):
-    driver = drive(num_drafts=4, draft_policy=Always, pipeline_depth=2, accuracy=1.0)
+    driver = drive(num_drafts=4, draft_policy=FixedPolicy, pipeline_depth=2, accuracy=1.0)
     stream = driver.add(4, max_tokens=60)
     driver.step(3)
     driver.scheduler.speculation.policy.wanted = lambda histories, num_decoding: [0] * len(histories)
@@ -167,7 +154,7 @@ def test_what_follows_a_stop_token_is_dropped_with_its_logprobs(drive):
     stream = plain.add(4, max_tokens=30, seed=1)
     tokens = plain.run().tokens[stream]
     last = next(index for index in range(5, 30) if tokens[index] not in tokens[:index])
-    driver = drive(vocab_size=500, num_drafts=12, draft_policy=Always, accuracy=1.0, max_num_batched_tokens=64)
+    driver = drive(vocab_size=500, num_drafts=12, draft_policy=FixedPolicy, accuracy=1.0, max_num_batched_tokens=64)
     ranks = []
     read = driver.read
     driver.read = lambda message: (
@@ -184,7 +171,7 @@ def test_what_follows_a_stop_token_is_dropped_with_its_logprobs(drive):
 def test_tokens_before_one_that_is_not_finite_are_delivered_and_the_rest_is_computed_again(drive):
     bad = iter([False] * 6 + [True] + [False] * 1000)
     driver = drive(
-        num_drafts=12, draft_policy=Always, accuracy=1.0, is_nan=lambda: next(bad), max_num_batched_tokens=64
+        num_drafts=12, draft_policy=FixedPolicy, accuracy=1.0, is_nan=lambda: next(bad), max_num_batched_tokens=64
     )
     stream = driver.add(9, max_tokens=40)
     while not driver.sequence(stream).num_nans:
@@ -202,7 +189,7 @@ def test_a_stop_before_one_that_is_not_finite_ends_the_sequence_and_publishes_no
     tokens = plain.run().tokens[stream]
     bad = iter([False] * 8 + [True] + [False] * 1000)
     driver = drive(
-        num_drafts=12, draft_policy=Always, accuracy=1.0, is_nan=lambda: next(bad), max_num_batched_tokens=64
+        num_drafts=12, draft_policy=FixedPolicy, accuracy=1.0, is_nan=lambda: next(bad), max_num_batched_tokens=64
     )
     driver.add(9, max_tokens=40, stop_token_ids=(tokens[6],), seed=1)
     driver.worker._drafter.draft = draft_all(driver.worker._drafter.draft)
@@ -228,8 +215,8 @@ def draft_all(draft):
     return repeat
 
 
-def test_a_candidate_that_runs_alone_gets_no_drafts(drive):
-    driver = drive(num_drafts=4, draft_policy=Always, pipeline_depth=2, accuracy=1.0)
+def test_a_candidate_gets_drafts_again_once_it_has_run_alone(drive):
+    driver = drive(num_drafts=4, draft_policy=FixedPolicy, pipeline_depth=2, accuracy=1.0)
     driver.add(4, max_tokens=60)
     driver.step(4)
     length = len(driver.sequence(1000).output)
@@ -247,14 +234,16 @@ def test_a_candidate_that_runs_alone_gets_no_drafts(drive):
         assert all(chunk.num_drafts == 0 for chunk in plan.chunks)
         driver.execute()
         driver.apply()
+    num_sent = len(driver.sent)
     driver.run()
+    assert sum(bool(chunk.num_drafts) for plan in driver.sent[num_sent:] for chunk in plan.chunks) > 3
     plain = drive()
     plain.add(4, max_tokens=60)
     assert driver.tokens == plain.run().tokens
 
 
 def test_the_tokens_of_a_verification_are_charged_to_its_tenant(drive):
-    plain, driver = drive(), drive(num_drafts=4, draft_policy=Always, accuracy=1.0)
+    plain, driver = drive(), drive(num_drafts=4, draft_policy=FixedPolicy, accuracy=1.0)
     for each in (plain, driver):
         each.add(4, max_tokens=41, tenant="a")
         each.run()
@@ -262,7 +251,7 @@ def test_the_tokens_of_a_verification_are_charged_to_its_tenant(drive):
 
 
 def test_the_forecast_counts_the_tokens_of_a_step_not_its_rows(drive):
-    driver = drive(num_drafts=4, draft_policy=Always, accuracy=1.0, max_model_len=200)
+    driver = drive(num_drafts=4, draft_policy=FixedPolicy, accuracy=1.0, max_model_len=200)
     driver.add(4, max_tokens=100)
     driver.run()
     pace = driver.engine.admission.forecast._pace

@@ -57,6 +57,7 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "kv_tier.host_bytes": (100_000, 200_000, 300_000),
     "speculation.method": ("ngram", "off", "ngram"),
     "speculation.draft_model": ("a", "b", "c"),
+    "speculation.adaptive": (True, False, True),
     "lora.adapters": ("a=b", "c=d", "e=f"),
     "lora.enabled": (True, False, True),
     "lora.allow_loading": (True, False, True),
