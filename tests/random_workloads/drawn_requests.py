@@ -1,7 +1,7 @@
 """A random workload: requests with every sampling parameter, some after others, and the faults among them."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
@@ -13,6 +13,7 @@ from ..workers.invariance.random_workload import draw_params
 from .models import ADAPTERS
 
 VOCAB_SIZE, MAX_TOKENS, MAX_PROMPT = 1024, 40, 110  # of the demo model; of an output; of a first turn
+SHORT_PROMPT, LONG_OUTPUT = 20, 110
 TALES = (
     "The fox had a red tail. The fox had a long nose. " * 3 + "The fox",
     "one two three four one two three four one two",
@@ -69,6 +70,9 @@ class Workload:
 def draw_workload(seed: int) -> Workload:
     rng = random.Random(f"workload {seed}")
     first = [_request(rng, number) for number in range(rng.randint(2, 7))]
+    crowding = random.Random(f"crowding {seed}")
+    if crowding.random() < 0.3:
+        first = [_grows(crowding, request) for request in first]
     second = [_next_turn(rng, first) for _ in range(rng.choice((0, 0, 1, 3)))]
     roles = ("worker", "engine-core")
     kills = [Kill(rng.choice(roles), rng.random()) for _ in range(rng.choices((0, 1, 2), (86, 12, 2))[0])]
@@ -85,6 +89,14 @@ def _request(rng: random.Random, number: int) -> DrawnRequest:
         starts_with=rng.randrange(number) if number and rng.random() < 0.3 else None,
         leaves_after=rng.randint(1, MAX_TOKENS) if rng.random() < 0.08 else None,
     )
+
+
+def _grows(rng: random.Random, request: DrawnRequest) -> DrawnRequest:
+    """With a short prompt and a long output: many are admitted, and then there are too few blocks for all."""
+    most, is_free = rng.randint(LONG_OUTPUT // 2, LONG_OUTPUT), request.params.structured_outputs is None
+    params = structs.replace(request.params, max_tokens=most, ignore_eos=is_free)
+    prompt = _tokens(rng, rng.randint(1, SHORT_PROMPT))
+    return replace(request, prompt=prompt, params=params)
 
 
 def _next_turn(rng: random.Random, first: list[DrawnRequest]) -> DrawnRequest:

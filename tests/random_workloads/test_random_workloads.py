@@ -31,7 +31,7 @@ from .models import ADAPTERS, Models
 from .play import Player, Undisturbed, check, play
 
 ENGINE = 10  # workloads of one engine
-SLICE = (345, 346)  # of an engine with a fixed number of drafts, a tier and few blocks; both its processes are killed
+SLICE = (641, 642)  # of an engine with a fixed number of drafts, a tier and few blocks; both its processes are killed
 STATS = ("draft_tokens", "accepted_tokens", "num_preemptions", "prefix_cache_hits")
 EVENTS = (*STATS, "with adapters", "structured", "worker killed", "engine-core killed")
 
@@ -39,15 +39,14 @@ pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs 
 
 
 class Workloads:
-    """Plays workloads; engines without disturbances serve as long as the form is the same. An async context."""
+    """Plays workloads; engines without disturbances are started once for each form. An async context."""
 
     def __init__(self, folder: Path):
         self.counts = Counter[str]()
         self._folder = folder
-        self._stack = AsyncExitStack()  # the undisturbed engines of `_form`
+        self._stack = AsyncExitStack()
         self._models = Models(folder)
-        self._form = ""
-        self._reference: Undisturbed | None = None
+        self._references: dict[str, Undisturbed] = {}
 
     async def __aenter__(self) -> "Workloads":
         return self
@@ -59,7 +58,7 @@ class Workloads:
         """Workloads of one engine, by their seeds."""
         seeds = list(seeds)
         choice = draw_engine(seeds[0] // ENGINE)
-        reference = await self._undisturbed(choice.form)
+        reference = await self._reference(choice.form)
         options = choice.options(self._models, self._folder / f"tier {seeds[0]}")
         adapters = self._models.adapters(choice.form)
         async with AsyncLLM(**options) as llm:
@@ -94,14 +93,13 @@ class Workloads:
             check(f"seeds {seeds}, restarted, {request}", expected, found, may_be_cut=False)
             self.counts["tokens loaded after a restart"] += found.num_cached_tokens
 
-    async def _undisturbed(self, form: str) -> Undisturbed:
-        if self._reference is None or form != self._form:
-            await self._stack.aclose()
+    async def _reference(self, form: str) -> Undisturbed:
+        if form not in self._references:
             engines = [AsyncLLM(**undisturbed(form, self._models, max_loras)) for max_loras in (0, len(ADAPTERS))]
             adapters = self._models.adapters(form)
             players = [Player(await self._stack.enter_async_context(llm), adapters) for llm in engines]
-            self._reference, self._form = Undisturbed(*players), form
-        return self._reference
+            self._references[form] = Undisturbed(*players)
+        return self._references[form]
 
     def _count(self, choice: EngineChoice) -> None:
         drafts = "adaptive" if choice.adaptive else "fixed number of drafts"
@@ -119,9 +117,9 @@ def may_load(request: DrawnRequest) -> bool:
 
 
 async def play_all(folder: Path, seeds: Iterable[int], *, shows: bool = False) -> Counter[str]:
-    """Returns what happened in them. Engines of one form follow each other."""
+    """Returns what happened in them."""
     by_engine: dict[int, list[int]] = {}
-    for seed in sorted(seeds, key=lambda each: (draw_engine(each // ENGINE).form, each)):
+    for seed in seeds:
         by_engine.setdefault(seed // ENGINE, []).append(seed)
     started = time.monotonic()
     async with Workloads(folder) as workloads:

@@ -51,6 +51,11 @@ class VocabularyEmbedding:
         self.table = table
         self._group = group
 
+    @property
+    def without_adapters(self) -> "VocabularyEmbedding":
+        """That of the base model, for passes whose tokens are not those of the model's step."""
+        return self
+
     def __call__(self, token_ids: Tensor) -> Tensor:
         """[tokens] i64 -> [tokens, hidden], which the caller may overwrite."""
         if self._group.size == 1:

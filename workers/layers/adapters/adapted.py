@@ -68,6 +68,10 @@ class AdaptedEmbedding(VocabularyEmbedding):
         self._ops = ops
         self._step = step
 
+    @property
+    def without_adapters(self) -> VocabularyEmbedding:
+        return self._embedding
+
     def __call__(self, token_ids: Tensor) -> Tensor:
         hidden = self._embedding(token_ids)
         if (groups := self._step.tokens) is not None:

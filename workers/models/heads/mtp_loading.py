@@ -27,7 +27,6 @@ from ..families.family import FULL, Family
 from ..names.mtp_names import DECODER_LAYER, MtpNames
 from ..registry import families_with, family_of, geometry_of
 from .mtp import MtpHead
-from .tables import shares_tables
 
 
 def load_mtp(folder: Path, config: ModelConfig, target: Model, pool: Pool | None) -> MtpHead:
@@ -97,8 +96,8 @@ class MtpAssembly(Assembly):
 
     def _embedding(self, own: str, target: Model) -> VocabularyEmbedding:
         is_own = self._differs(own, shared := self._names.embedding)
-        if not is_own and shares_tables(target):
-            return target.embedding
+        if not is_own and target.tp_size == 1:
+            return target.embedding.without_adapters
         return VocabularyEmbedding(self._backend.table(self._vocabulary_table(own if is_own else shared)), self._group)
 
     def _head(self, own: str, target: Model) -> OutputHead:
@@ -106,7 +105,7 @@ class MtpAssembly(Assembly):
         if shared not in self._checkpoint.entries and target.geometry.tie_word_embeddings:
             shared = self._names.embedding
         is_own = self._differs(own, shared)
-        if not is_own and shares_tables(target) and target.output_head is not None:
+        if not is_own and target.tp_size == 1 and target.adapters is None and target.output_head is not None:
             return target.output_head
         return self._output_head(self._backend.head(self._head_matrix(own if is_own else shared)))
 

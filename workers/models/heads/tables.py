@@ -15,17 +15,12 @@ from ..decoder import Model
 from ..registry import read_geometry
 
 
-def shares_tables(target: Model) -> bool:
-    """Whether a head may call the target's own tables: one rank has them whole, and no request changes them."""
-    return target.tp_size == 1 and target.adapters is None
-
-
 def target_embedding(
     folder: Path, config: ModelConfig, target: Model, backend: Backend
 ) -> tuple[VocabularyEmbedding, int]:
     """The target's table, from its `folder` if a head must not share it; with the bytes that it takes beside it."""
-    if shares_tables(target):
-        return target.embedding, 0
+    if target.tp_size == 1:
+        return target.embedding.without_adapters, 0
     checkpoint = open_checkpoint(folder, target.dtype)
     try:
         family, _ = read_geometry(folder, config.dtype, config.max_model_len, config.plugins)
