@@ -56,7 +56,7 @@ def counted(server, kind="accepted"):
 
 
 def model_of(name, folder):
-    """Options for the demo model, or for another with its tokenizer: recurrent, with outputs that repeat, or with a head."""
+    """Options for the demo model, or another with its tokenizer: recurrent with outputs that repeat, or with a head."""
     if name == "demo":
         return ()
     sizes = {"max_position_embeddings": 1400, "vocab_size": 1024}
