@@ -74,9 +74,12 @@ class Player:
         return self.llm.generate(prompt, request.params, name or None, priority=priority, lora_request=adapter)
 
     def _kill(self, *, is_last: bool) -> None:
-        while self.kills and self.kills[0][0] <= sum(self.seen.values()):
-            _, role = self.kills.pop(0)
-            self.counts[f"{role} killed"] += not is_last and kill(self.llm, role, self.rng)
+        while not is_last and self.kills and self.kills[0][0] <= sum(self.seen.values()):
+            role = self.kills[0][1]
+            if not kill(self.llm, role, self.rng):
+                return  # the engine is replacing it: tried again with the next output
+            self.counts[f"{role} killed"] += 1
+            self.kills.pop(0)
 
     async def check_nothing_is_left(self) -> None:
         """The engine's audit finds no fault, and every block is free once the prefix cache is empty."""

@@ -31,7 +31,7 @@ from .models import ADAPTERS, Models
 from .play import Player, Undisturbed, check, play
 
 ENGINE = 10  # workloads of one engine
-SLICE = (641, 642)  # of an engine with a fixed number of drafts, a tier and few blocks; both its processes are killed
+SLICE = (38394, 38397)  # one preempts, in the other a worker and the core are killed; a fixed number of drafts, a tier
 STATS = ("draft_tokens", "accepted_tokens", "num_preemptions", "prefix_cache_hits")
 EVENTS = (*STATS, "with adapters", "structured", "worker killed", "engine-core killed")
 
