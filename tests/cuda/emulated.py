@@ -116,7 +116,9 @@ def precompiled_headers(options: tuple[str, ...]) -> Path:
         temporary = Path(f"{path}.{os.getpid()}")
         temporary.write_text('#include "cuda_emulator.h"\n')
         temporary.replace(path)
-    built(path.with_suffix(".h.gch"), [*options, f"-I{EMULATOR}", "-x", "c++-header", str(path)])
+    # Without -c, g++ would take it for a source and link it: each kernel would include the headers again, unnoticed.
+    command = [*options, f"-I{EMULATOR}", "-c", "-x", "c++-header", str(path)]
+    assert built(path.with_suffix(".h.gch"), command).read_bytes()[:4] == b"gpch", "not a precompiled header"
     return path
 
 
