@@ -1,4 +1,5 @@
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -53,6 +54,17 @@ def pytest_configure(config):
     asked = config.getoption("cpu_isa")
     if asked is not None and asked not in ("all", *(runnable := runnable_isas())):
         raise pytest.UsageError(f"--cpu-isa {asked}: built for and run by this machine are {', '.join(runnable)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """What is imported and collected lives until the end: garbage collections in tests skip its millions of objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
