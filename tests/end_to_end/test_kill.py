@@ -2,11 +2,12 @@
 
 import asyncio
 import random
+from collections.abc import Iterator
 
 import openai
 import pytest
 
-from .serving import serving
+from .serving import Server, serving
 
 NUM_STREAMS = 16
 
@@ -38,12 +39,20 @@ async def read_streams(url: str, kill_after: int, kill) -> list[str]:
         return await asyncio.gather(*(one(client, index) for index in range(NUM_STREAMS)))
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving("--tp", "2") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server) -> list[str]:
+    return asyncio.run(read_streams(server.url, 0, None))
+
+
 @pytest.mark.parametrize("module", ["paged_serve.workers.process", "paged_serve.engine_core.process"])
-def test_streams_survive_the_death_of_a_process_byte_for_byte(module):
-    with serving("--tp", "2") as server:
-        undisturbed = asyncio.run(read_streams(server.url, 0, None))
-        kill_after = int(random.Random(module).uniform(0.1, 0.7) * sum(map(len, undisturbed)))
-        (victim, *_) = server.children(module)
-        disturbed = asyncio.run(read_streams(server.url, kill_after, victim.kill))
-        assert disturbed == undisturbed
-        victim.wait(60)
+def test_streams_survive_the_death_of_a_process_byte_for_byte(server, undisturbed, module):
+    kill_after = int(random.Random(module).uniform(0.1, 0.7) * sum(map(len, undisturbed)))
+    (victim, *_) = server.children(module)
+    assert asyncio.run(read_streams(server.url, kill_after, victim.kill)) == undisturbed
+    victim.wait(60)

@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.fixture
 def server(tmp_path_factory) -> Iterator[ServerProcess]:
     home = tmp_path_factory.mktemp("t")
-    running = ServerProcess(home, "--packed-weights-dir", str(home / "packed"))
+    running = ServerProcess(home, "--no-standby-workers", "--packed-weights-dir", str(home / "packed"))
     try:
         running.wait_ready()
         yield running

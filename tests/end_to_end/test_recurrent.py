@@ -45,6 +45,7 @@ def start(tmp_path_factory):
         "1000",
         "--tp",
         "2",
+        "--no-standby-workers",
     )
     with ExitStack() as stack:
 

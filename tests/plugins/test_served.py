@@ -47,6 +47,7 @@ def tokens(server: ServerProcess, **fields) -> list[int]:
 @pytest.fixture(scope="module")
 def server(model, tmp_path_factory):
     names = ("--plugin", "acme", "--plugin", "acme-faulty", "--tool-call-parser", "acme", "--tp", "2")
+    names += ("--no-standby-workers",)
     server = ServerProcess(tmp_path_factory.mktemp("server"), str(model), *names, import_path=PACKAGE)
     server.wait_ready()
     yield server
@@ -150,7 +151,7 @@ def test_stat_loggers_have_seen_the_engine(server):
 
 
 def test_a_platform_computes(model, tmp_path_factory):
-    options = (str(model), "--plugin", "acme", "--platform", "acme")
+    options = (str(model), "--plugin", "acme", "--platform", "acme", "--no-standby-workers")
     server = ServerProcess(tmp_path_factory.mktemp("p"), *options, import_path=PACKAGE)
     try:
         server.wait_ready()
