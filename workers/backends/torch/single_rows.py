@@ -20,7 +20,5 @@ def aligned(x: Tensor) -> Tensor:
 
 def linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x` [rows, in] times `weight` [out, in] transposed, plus `bias` [out]; a row's bits depend only on that row."""
-    weight, out = aligned(weight), torch.empty((len(x), len(weight)), dtype=x.dtype)
-    for row in range(len(x)):
-        out[row] = functional.linear(x[row : row + 1].clone(), weight, bias)[0]
-    return out
+    weight = aligned(weight)
+    return torch.cat([functional.linear(row.clone(), weight, bias) for row in x.split(1)])
