@@ -69,6 +69,19 @@ WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
     *({"quantization": kind, "dtype": dtype} for kind in ("int8", "int4") for dtype in ("auto", "float16")),
 ]
+# A product has the same bits on each instruction set (test_isa_bits.py), so all ways on the best one and each way on
+# another make the fast run.
+ISAS = cpu.runnable_isas()
+WAYS_OF_ISAS = [
+    pytest.param(
+        isa,
+        way,
+        id="-".join((isa, *way.values())),
+        marks=[pytest.mark.nightly] if place and (number - place) % (len(ISAS) - 1) else [],
+    )
+    for place, isa in enumerate(ISAS)
+    for number, way in enumerate(WAYS)
+]
 
 
 def prompt_and_answer(model):
@@ -87,8 +100,7 @@ def prompt_and_answer(model):
     return torch.cat(hidden), logits
 
 
-@pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
-@pytest.mark.parametrize("isa", cpu.runnable_isas())
+@pytest.mark.parametrize(("isa", "options"), WAYS_OF_ISAS)
 def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
     """Two and four ranks on every instruction set; with four ranks each has one of the demo model's KV heads."""
     pools = [cpu.Pool(cpu.load_library(isa), [-1]) for _ in range(4)]

@@ -1,6 +1,7 @@
 """Whole models on every instruction set have the same tokens, logprobs and ranks of requests, bit for bit."""
 
 from collections.abc import Callable
+from itertools import cycle
 
 import pytest
 
@@ -54,10 +55,13 @@ def load(tmp_path_factory):
 def test_requests_get_the_same_bytes(
     load: Callable[..., Model], checkpoint: str, quantization: str, dtype: str, seeds: range
 ) -> None:
-    models = [load(isa, checkpoint, quantization, dtype) for isa in cpu.runnable_isas()]
+    """Each request on the best instruction set and on another in turn; every one computes all golden records."""
+    best, *others = (load(isa, checkpoint, quantization, dtype) for isa in cpu.runnable_isas())
+    turn, compared = cycle(others), 0
     for seed in seeds[:1] if checkpoint == "demo" else seeds:  # the demo model's steps take longest
         for _, request in draw_workload(seed).arrivals:
-            if max(unpack_ids(request.prompt_token_ids)) >= models[0].geometry.vocab_size:
+            if max(unpack_ids(request.prompt_token_ids)) >= best.geometry.vocab_size:
                 continue  # the request is for the demo model's larger vocabulary
-            first, *others = (alone(model, request) for model in models)
-            assert all(other == first for other in others), request.sampling_params
+            assert alone(next(turn), request) == alone(best, request), request.sampling_params
+            compared += 1
+    assert compared >= len(others), "too few requests for every instruction set"
