@@ -21,4 +21,5 @@ def aligned(x: Tensor) -> Tensor:
 def linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x` [rows, in] times `weight` [out, in] transposed, plus `bias` [out]; a row's bits depend only on that row."""
     weight = aligned(weight)
-    return torch.cat([functional.linear(row.clone(), weight, bias) for row in x.split(1)])
+    rows = range(max(1, len(x)))  # without rows, one of no rows
+    return torch.cat([functional.linear(x[row : row + 1].clone(), weight, bias) for row in rows])
