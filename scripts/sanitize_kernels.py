@@ -3,7 +3,7 @@
 Builds the libraries of csrc/cpu into a separate folder: all instruction sets with AddressSanitizer and
 UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py and the
 tests of recurrent kernels with both. Packed weights are placed in plain heap memory, so that reads past their end are
-detected. Arguments are passed to pytest. Takes two minutes; the nightly tests run it.
+detected. Arguments are passed to pytest. Takes half an hour on two cores; the nightly tests run it.
 """
 
 import os

@@ -25,12 +25,13 @@ from paged_serve.workers.process.drafting.draft_head import CachedHead
 from paged_serve.workers.process.drafting.draft_source import draft_source_of
 from paged_serve.workers.speculation.model_drafters.head_drafter import HeadDrafter
 
-from ..made_mtp import FAMILIES, Reference, made, made_chain
-from ..quantized_checkpoints import write_quantized
-from ..ranks import Ranks, SharedModel
-from ..tiny_model import write_tiny_model
-from .direct import Row, counts
-from .workloads import Bench, played_alike
+from ...made_mtp import FAMILIES, Reference, made, made_chain
+from ...quantized_checkpoints import write_quantized
+from ...ranks import Ranks, SharedModel
+from ...tiny_model import write_tiny_model
+from ..direct import Row, counts
+from ..workloads import Bench, played_alike
+from .kept_logits import WithLogits
 
 BLOCK_SIZE, NUM_ROWS, VOCAB_SIZE = 16, 6, 199
 GREEDY = SamplingParams(temperature=0.0)
@@ -58,23 +59,6 @@ def drafter_for(model, folder, pool, num_blocks=NUM_ROWS * 16, kind=CachedHead, 
 
 
 # --- the arithmetic ---
-
-
-class WithLogits(CachedHead):
-    """Keeps all drafts, and their logits."""
-
-    def __init__(self, *parts):
-        super().__init__(*parts)
-        self.clear()
-
-    def clear(self):
-        self.logits, self.drafts = [], []
-
-    def best(self, hidden):
-        self.logits.append(self._head.logits(hidden).clone())
-        found = super().best(hidden)
-        self.drafts.append(torch.from_numpy(found))
-        return found
 
 
 @every_family

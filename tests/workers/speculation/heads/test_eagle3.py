@@ -25,7 +25,7 @@ from paged_serve.workers.process.drafting.draft_head import CachedHead
 from paged_serve.workers.process.drafting.draft_source import draft_source_of
 from paged_serve.workers.speculation.model_drafters.head_drafter import HeadDrafter
 
-from ..made_eagle3 import (
+from ...made_eagle3 import (
     CHAIN_CONFIG,
     LAYERS,
     chain_tensors,
@@ -34,10 +34,11 @@ from ..made_eagle3 import (
     write_head,
     write_target,
 )
-from ..ranks import Ranks, SharedModel
-from ..tiny_model import HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE, write_tiny_model
-from .direct import Row, counts
-from .workloads import Bench, played_alike
+from ...ranks import Ranks, SharedModel
+from ...tiny_model import HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE, write_tiny_model
+from ..direct import Row, counts
+from ..workloads import Bench, played_alike
+from .kept_logits import WithLogits
 
 BLOCK_SIZE, NUM_ROWS = 16, 6
 TAPPED = (2, 4, 5)  # of 8 layers
@@ -135,23 +136,6 @@ def layer_of(weights, at, attention_input, residual):
     into = normed(hidden, weights[f"{at}post_attention_layernorm.weight"])
     gate, up, down = (weights[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
     return hidden + (functional.silu(into @ gate.T) * (into @ up.T)) @ down.T
-
-
-class WithLogits(CachedHead):
-    """Keeps all drafts, and their logits."""
-
-    def __init__(self, *parts):
-        super().__init__(*parts)
-        self.clear()
-
-    def clear(self):
-        self.logits, self.drafts = [], []
-
-    def best(self, hidden):
-        self.logits.append(self._head.logits(hidden).clone())
-        found = super().best(hidden)
-        self.drafts.append(torch.from_numpy(found))
-        return found
 
 
 @pytest.mark.parametrize("has_kernels", [True, False], ids=["kernels", "torch"])
