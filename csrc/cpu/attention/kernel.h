@@ -182,7 +182,8 @@ template <class Kv, bool TILED = false> class Attention {
     for_blocks(unit, [&](int first, int count) {
       for (const int until = lines * (first + count) / unit.rows; line < until; line++) {
         const Half& half = next.halves[line / (2 * STREAMS) % 2];
-        prefetch<2>((line % 2 ? half.values : half.keys)[line / 2 % STREAMS] + line / (4 * STREAMS) * 64);
+        const char* const* streams = line % 2 ? half.values : half.keys;  // gcc 12's UBSan errs on (a ? b : c)[i]
+        prefetch<2>(streams[line / 2 % STREAMS] + line / (4 * STREAMS) * 64);
       }
       const bool sees_it = sees_to(unit, first + count - 1, t) > 0 && sees_from(unit, first, t) < TILE_KEYS;
       if (!sees_it) return;
