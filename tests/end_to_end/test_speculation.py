@@ -122,3 +122,17 @@ def test_offline_answers_are_those_without_drafts(tmp_path):
             outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
             found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
     assert found[1:] == 4 * found[:1]
+
+
+@pytest.mark.nightly
+def test_offline_answers_with_the_head_of_a_checkpoint_are_those_without_drafts(tmp_path):
+    _, model, _, tokenizer = model_of("glm4-moe", tmp_path)
+    params = [SamplingParams(temperature=t, seed=7, max_tokens=40, logprobs=1) for t in (0.0, 0.0, 0.7, 1.0)]
+    found = []
+    for method in ("off", "mtp"):
+        with LLM(model, tokenizer=tokenizer, speculative=method) as llm:
+            outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+            found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
+            num_accepted = llm.get_metrics()["accepted_tokens"]
+    assert found[0] == found[1]
+    assert num_accepted > 0
