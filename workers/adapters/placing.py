@@ -1,5 +1,6 @@
 """Turns an adapter's matrices into a rank's shares, in one piece of memory, in the layout of the kernels."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,9 +47,10 @@ def place_adapter(adapter: Adapter, adapters: Adapters) -> PlacedAdapter:
     views = _views(memory, sizes)
     shapes: list[list[Delta | None]] = []
     for site, of_parts in zip(adapters.sites, found, strict=True):
+        pairs = _pairs(views, sum(of_part is not None for of_part in of_parts))
         deltas: list[Delta | None] = []
         for index, (part, of_part) in enumerate(zip(site.parts, of_parts, strict=True)):
-            deltas.append(None if of_part is None else _delta(site, index, part, of_part, views, adapters))
+            deltas.append(None if of_part is None else _delta(site, index, part, of_part, next(pairs), adapters))
         shapes.append(deltas)
     return PlacedAdapter(total, shapes)
 
@@ -121,12 +123,11 @@ def _check_numbers(path: Path, name: str, values: Tensor, dtype: torch.dtype) ->
 
 
 def _sizes(adapters: Adapters, found: Sequence[Sequence[ModuleMatrices | None]]) -> Iterator[int]:
-    """The bytes of each A and B, in order."""
+    """The bytes of each matrix, in order: the A's of a site's parts, then the B's, as kernels read them."""
     for site, of_parts in zip(adapters.sites, found, strict=True):
-        for index, module in enumerate(of_parts):
-            if module is not None:
-                for shape in site.deltas.shape.sizes(index, module.rank):
-                    yield torch.Size(shape).numel() * adapters.dtype.itemsize
+        shapes = (site.deltas.shape.sizes(i, module.rank) for i, module in enumerate(of_parts) if module is not None)
+        for shape in itertools.chain(*zip(*shapes, strict=True)):
+            yield torch.Size(shape).numel() * adapters.dtype.itemsize
 
 
 def _views(memory: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:
@@ -136,12 +137,18 @@ def _views(memory: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:
         at += _aligned(size)
 
 
+def _pairs(views: Iterator[Tensor], parts: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The memory of A and of B of each part of a site, from the next `views`."""
+    of_a, of_b = (list(itertools.islice(views, parts)) for _ in "AB")
+    return zip(of_a, of_b, strict=True)
+
+
 def _delta(
-    site: Site, index: int, part: SitePart, module: ModuleMatrices, views: Iterator[Tensor], adapters: Adapters
+    site: Site, index: int, part: SitePart, module: ModuleMatrices, memory: tuple[Tensor, Tensor], adapters: Adapters
 ) -> Delta:
-    """This rank's share, in the next two `views`."""
-    shape_a, shape_b = site.deltas.shape.sizes(index, module.rank)
-    a, b = (next(views).view(adapters.dtype).view(shape) for shape in (shape_a, shape_b))
+    """This rank's share, in the given memory of A and B."""
+    shapes = site.deltas.shape.sizes(index, module.rank)
+    a, b = (piece.view(adapters.dtype).view(shape) for piece, shape in zip(memory, shapes, strict=True))
     if site.deltas.shape.is_table:
         a.copy_(module.sides["A"].T)
     else:

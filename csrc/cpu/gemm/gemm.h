@@ -8,7 +8,7 @@
 #include "gemm/product_rows.h"
 
 constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is read once
-constexpr int SPARE_LINES = 1;      // per word of K, that a pass without a part of the panel prefetches
+constexpr int SPARE_LINES = 2;      // per word of K, that a pass without a part of the panel prefetches
 constexpr int CHUNK_WORDS = 256;    // of K, for a panel that is read a few times: 64 KB per chunk
 constexpr int MAX_CHUNKED_BLOCKS = 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
@@ -39,7 +39,7 @@ inline Prefetch plan(int pass, int passes) {
 // out[ROWS][PANEL] = x * panel, or +=, over `words` words of K; this is block `block` of `blocks`. If it is the only pass
 // over the panel, the panel is prefetched a little ahead. Otherwise each of the first passes prefetches an equal part of
 // the memory after these words, so that memory and arithmetic overlap for any number of rows; the others prefetch
-// `upcoming`.
+// what `upcoming` has.
 template <class F, int ROWS, Start START, class Out>
 void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks,
                    Upcoming* upcoming) {
@@ -48,7 +48,7 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
     Prefetch p = plan(block * N + s, blocks * N);
     const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
     if (p.lines == 0 && upcoming)
-      if (const char* piece = upcoming->next()) ahead = piece, p.lines = SPARE_LINES;
+      if (const char* piece = upcoming->next((int64_t)words * SPARE_LINES * 64)) ahead = piece, p.lines = SPARE_LINES;
     const auto run = [&](auto lines) {
       strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
                                          panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);

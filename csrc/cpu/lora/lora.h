@@ -18,6 +18,7 @@ struct LoraParams {
   void* y;                // expand: [rows, outputs] of y_dtype
   const void* x;          // shrink: [rows, inputs] of `dtype`; look up: [rows] int64
   float* sums;            // [shares, rows, parts, max_rank]: A x; shrink and look up write the only share
+  float* early;           // announce, expand: [rows, outputs] for what the product computes of expand; null: none of it
   const int32_t* groups;  // [1 + 4 * rows]
   const LoraPart* table;  // [places, parts]
   const int32_t* starts;  // [parts + 1]: part p adds to the outputs starts[p]..starts[p + 1]
@@ -27,7 +28,7 @@ struct LoraParams {
   int32_t shares;         // expand: of as many ranks, added as in sum_parts
   int32_t dtype, y_dtype;  // of a, b and x; of y
 };
-API void lora_announce(Pool*, const LoraParams*);  // the next product prefetches what shrink and expand will read
+API void lora_announce(Pool*, const LoraParams*);  // the next product computes some of shrink, which must follow, and of expand
 API void lora_shrink(Pool*, const LoraParams*);
 API void lora_look_up(Pool*, const LoraParams*);
 API void lora_expand(Pool*, const LoraParams*);

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from paged_serve.workers.kernels.cpu.lora.products import lora_expand, lora_look_up, lora_shrink
+from paged_serve.workers.kernels.cpu.gemm import gemm
+from paged_serve.workers.kernels.cpu.lora.products import lora_announce, lora_expand, lora_look_up, lora_shrink
+from paged_serve.workers.kernels.cpu.packing import pack
 
 from ..lora_case import LoraCase, table_of
-from ..portable_numbers import assert_same_bits
+from ..portable_numbers import assert_same_bits, normals
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -21,7 +23,7 @@ def computed(pool, case, places, rows=None, segments=1, shares=1):
         part = case.deltas(segments // shares, share, shares)
         lora_shrink(pool, part, groups.table, case.x_share(rows, share, shares), sums[share])
     y = case.y[rows].clone()
-    lora_expand(pool, deltas, groups.table, sums, y)
+    lora_expand(pool, deltas, groups.table, sums, y, None)
     return y
 
 
@@ -56,13 +58,37 @@ def test_shares_of_ranks_have_the_bits_of_segments(cpu_pools, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("segments", [1, 4])
+@pytest.mark.parametrize("rows", [4, 100])
+def test_a_product_that_computes_some_of_it_changes_no_bit(cpu_pools, dtype, segments, rows):
+    ranks = (16, 5, 32, 1, *range(2, 14))
+    case = LoraCase(512, (1400, 70, 310), ranks, dtype, rows)
+    places = [row % 17 if row < 24 else 3 for row in range(rows)]  # groups of one, two and more rows
+    weight = pack(normals((1780, 512), 3).to(dtype))
+    deltas, groups = case.deltas(segments), table_of(places)
+    for pool in cpu_pools:
+        case.y = gemm(pool, case.x, weight, segments=segments)
+        expected = computed(pool, case, places, segments=segments)
+        for whole in (True, False):
+            sums, early = torch.full((rows, deltas.width), torch.nan), torch.full((rows, 1780), torch.nan)
+            lora_announce(pool, deltas, groups.table, case.x, sums, early if whole else None)
+            y = gemm(pool, case.x, weight, segments=segments)
+            assert (~sums.isnan()).any() == (rows == 100)
+            if pool is cpu_pools[0]:  # a thread may come too late for its share, and the rest then waits for that
+                assert (~early.isnan()).any() == (rows == 100 and whole)
+            lora_shrink(pool, deltas, groups.table, case.x, sums)
+            lora_expand(pool, deltas, groups.table, sums.unsqueeze(0), y, early if whole else None)
+            assert_same_bits(y, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_embedding_reads_the_rows_of_its_tokens(cpu_pools, dtype):
     case = LoraCase(90, (65,), (6, 20), dtype, rows=40, is_table=True)
     places = [row % 3 for row in range(40)]
     deltas, groups = case.deltas(), table_of(places)
     sums, y = torch.full((40, deltas.width), torch.nan), case.y.clone()
     lora_look_up(cpu_pools[1], deltas, groups.table, case.ids, sums)
-    lora_expand(cpu_pools[1], deltas, groups.table, sums.unsqueeze(0), y)
+    lora_expand(cpu_pools[1], deltas, groups.table, sums.unsqueeze(0), y, None)
     torch.testing.assert_close(y.double(), case.exact(places), rtol=case.tolerance, atol=case.tolerance)
 
 

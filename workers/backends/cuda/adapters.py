@@ -13,8 +13,8 @@ class CudaAdapterOps:
     def __init__(self, launcher: Launcher):
         self._launcher = launcher
 
-    def announce(self, deltas: Deltas, groups: AdapterGroups) -> None:
-        """Nothing: products do not fetch for others."""
+    def announce(self, deltas: Deltas, groups: AdapterGroups, x: Tensor, divided: bool) -> None:
+        """Nothing: products compute nothing for others."""
 
     def shrink(self, deltas: Deltas, groups: AdapterGroups, x: Tensor) -> Tensor:
         sums = torch.empty((len(x), deltas.width), dtype=torch.float32, device=x.device)

@@ -8,8 +8,8 @@ from ...checkpoint.adapters.deltas import Delta, Deltas
 
 
 class TorchAdapterOps:
-    def announce(self, deltas: Deltas, groups: AdapterGroups) -> None:
-        """Nothing: products do not fetch for others."""
+    def announce(self, deltas: Deltas, groups: AdapterGroups, x: Tensor, divided: bool) -> None:
+        """Nothing: products compute nothing for others."""
 
     def shrink(self, deltas: Deltas, groups: AdapterGroups, x: Tensor) -> Tensor:
         sums = x.new_zeros((len(x), deltas.width), dtype=torch.float32)

@@ -42,7 +42,7 @@ class AdaptedLinear:
 
     def _added(self, x: Tensor, groups: AdapterGroups | None) -> Tensor:
         if groups is not None:
-            self._ops.announce(self.deltas, groups)
+            self._ops.announce(self.deltas, groups, x, self._group.size > 1)
         y = self.product(x)
         if groups is not None:
             sums = self._ops.shrink(self.deltas, groups, x)

@@ -11,8 +11,11 @@ from ...checkpoint.adapters.deltas import Deltas
 class AdapterOps(Protocol):
     """The arithmetic of adapters. A row's bits depend only on that row. Sums are valid until the next of their kind."""
 
-    def announce(self, deltas: Deltas, groups: AdapterGroups) -> None:
-        """Say that `shrink` and `expand` follow the next product, which may fetch what they read. No result changes."""
+    def announce(self, deltas: Deltas, groups: AdapterGroups, x: Tensor, divided: bool) -> None:
+        """Say that `shrink` and `expand` follow the next product, which may compute some of them. No result changes.
+
+        `divided`: `expand` will add the sums of other ranks too.
+        """
         ...
 
     def shrink(self, deltas: Deltas, groups: AdapterGroups, x: Tensor) -> Tensor:

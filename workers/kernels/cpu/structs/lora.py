@@ -10,7 +10,7 @@ class LoraPart(ctypes.Structure):
 
 class LoraParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("y", "x", "sums", "groups", "table", "starts")),
+        *((name, c_void_p) for name in ("y", "x", "sums", "early", "groups", "table", "starts")),
         *((name, c_int64) for name in ("x_stride", "y_stride")),
         *((name, c_int32) for name in ("rows", "parts", "inputs", "max_rank")),
         *((name, c_int32) for name in ("segments", "shares", "dtype", "y_dtype")),
