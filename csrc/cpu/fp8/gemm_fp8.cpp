@@ -70,18 +70,18 @@ template <class F, class Element> void chunk_by_chunk(const Fp8Panels& weight, c
 }
 
 // y of any number of rows.
-template <class F, class Element> void whole_panel(const Fp8Panels& weight, const GemmParams& p, const PanelRows& of) {
+template <class F, class Element> void whole_panel(const Fp8Panels& weight, const GemmParams& p, const PanelRows& of, Upcoming* upcoming) {
   const char* panel = expanded(weight, of.panel);
   const size_t stride = p.x_stride * sizeof(Element);
   const char* x = (const char*)p.x + of.first_row * stride;
   if (p.segments > 1) {
     const SegmentPlan plan{stride, p.inputs / p.segments * sizeof(Element), weight.words() / p.segments};
     return segmented_product<F, float>(p, plan, x, of, panel,
-                                       [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); });
+                                       [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); }, upcoming);
   }
   panel_product<F, float>(x, stride, of.rows, panel, weight.words(), [&](auto count, int row, float* out) {
     finish(p, of, row, count, [&](int m, int c, int) { return load(out + m * PANEL + c); });
-  });
+  }, upcoming);
 }
 
 // `p` is that of the weight, or the same with widened rows.
@@ -91,7 +91,7 @@ void multiply(Pool* pool, const Fp8Panels& weight, const GemmParams& p, const Pr
   for_panels<F>(pool, p, rows, [&](const PanelRows& of) {
     if (of.rows <= in_registers) rows_in_registers(weight, p, of);
     else if (of.rows <= MOST_CHUNKED_BLOCKS * MOST_ROWS<F>) chunk_by_chunk<F, Element>(weight, p, of);
-    else whole_panel<F, Element>(weight, p, of);
+    else whole_panel<F, Element>(weight, p, of, &pool->upcoming);
   });
 }
 

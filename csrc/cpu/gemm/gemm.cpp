@@ -30,16 +30,15 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p, con
   for_panels<F>(pool, p, rows, [&](const PanelRows& of) {
     const char* panel = (const char*)p.weight + of.panel * panel_bytes;
     const Element* x = (const Element*)p.x + of.first_row * p.x_stride;
-    if (p.segments > 1) {
-      const auto value = [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); };
-      segmented_product<F, float>(p, plan, (const char*)x, of, panel, value, &pool->upcoming);
-    } else
-      panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), of.rows, panel, words, [&](auto count, int row, float* out) {
-        if constexpr (std::is_same_v<F, Bf16>)
-          if (p.inputs % 2) add_last_input<count>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);
-        finish(p, of, row, count, [&](int m, int c, int) { return load(out + m * PANEL + c); });
-      }, &pool->upcoming);
-    pool->upcoming.compute_fetched();
+    if (p.segments > 1)
+      return segmented_product<F, float>(p, plan, (const char*)x, of, panel,
+                                         [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); },
+                                         &pool->upcoming);
+    panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), of.rows, panel, words, [&](auto count, int row, float* out) {
+      if constexpr (std::is_same_v<F, Bf16>)
+        if (p.inputs % 2) add_last_input<count>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);
+      finish(p, of, row, count, [&](int m, int c, int) { return load(out + m * PANEL + c); });
+    }, &pool->upcoming);
   });
 }
 

@@ -49,10 +49,10 @@ void int8_dot(Pool* pool, const GemmInt8Params& params, const ProductRows& rows)
     const char* panel = (const char*)p.weight + of.panel * panel_bytes;
     const char* x = (const char*)p.x + of.first_row * p.x_stride;
     const Scaled scaled{params, of.panel};
-    if (p.segments > 1) return segmented_product<Int8, int32_t>(p, plan, x, of, panel, scaled);
+    if (p.segments > 1) return segmented_product<Int8, int32_t>(p, plan, x, of, panel, scaled, &pool->upcoming);
     panel_product<Int8, int32_t>(x, p.x_stride, of.rows, panel, words, [&](auto count, int row, const int32_t* sums) {
       finish(p, of, row, count, [&](int m, int c, int n) { return scaled(sums, of.first_row + row, 0, m, c, n); });
-    });
+    }, &pool->upcoming);
   });
 }
 

@@ -84,6 +84,7 @@ void for_panels(Pool* pool, const GemmParams& p, const ProductRows& rows, int un
       const int last = std::min(of.rows, share(units, (past - 1) % shares + 1, shares) * unit);
       const float* bias = p.bias ? p.bias + (int64_t)of.expert * p.outputs + index * PANEL : nullptr;
       if (first < last) body(PanelRows{of.expert * of_weight + index, index * PANEL, bias, of.first_row + first, last - first});
+      pool->upcoming.compute_fetched();
     }
   });
 }

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from paged_serve.workers.checkpoint.weight_forms import Fp8Weight, Int8Weight
 from paged_serve.workers.kernels.cpu.gemm import gemm
+from paged_serve.workers.kernels.cpu.loading import packed
 from paged_serve.workers.kernels.cpu.lora.products import lora_announce, lora_expand, lora_look_up, lora_shrink
-from paged_serve.workers.kernels.cpu.packing import pack
 
 from ..lora_case import LoraCase, table_of
 from ..portable_numbers import assert_same_bits, normals
@@ -57,22 +58,34 @@ def test_shares_of_ranks_have_the_bits_of_segments(cpu_pools, dtype):
         assert_same_bits(computed(cpu_pools[0], case, places, segments=4, shares=shares), whole)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def weight_of(form, outputs, inputs):
+    values = normals((outputs, inputs), 3)
+    match form:
+        case "int8":
+            return Int8Weight((values * 40).clamp(-127, 127).to(torch.int8), torch.full((outputs,), 1 / 40))
+        case "fp8":
+            return Fp8Weight(values.to(torch.float8_e4m3fn), torch.ones(outputs))
+        case _:
+            return values.to(form)
+
+
+@pytest.mark.parametrize("form", [*DTYPES, "int8", "fp8"], ids=str)
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize("rows", [4, 100])
-def test_a_product_that_computes_some_of_it_changes_no_bit(cpu_pools, dtype, segments, rows):
+def test_a_product_that_computes_some_of_it_changes_no_bit(cpu_pools, form, segments, rows):
+    dtype = torch.bfloat16 if isinstance(form, str) else form
     ranks = (16, 5, 32, 1, *range(2, 14))
     case = LoraCase(512, (1400, 70, 310), ranks, dtype, rows)
     places = [row % 17 if row < 24 else 3 for row in range(rows)]  # groups of one, two and more rows
-    weight = pack(normals((1780, 512), 3).to(dtype))
+    weight, x = packed(cpu_pools[0], weight_of(form, 1780, 512)), case.x.contiguous()
     deltas, groups = case.deltas(segments), table_of(places)
     for pool in cpu_pools:
-        case.y = gemm(pool, case.x, weight, segments=segments)
+        case.y = gemm(pool, x, weight, segments=segments)
         expected = computed(pool, case, places, segments=segments)
         for whole in (True, False):
             sums, early = torch.full((rows, deltas.width), torch.nan), torch.full((rows, 1780), torch.nan)
             lora_announce(pool, deltas, groups.table, case.x, sums, early if whole else None)
-            y = gemm(pool, case.x, weight, segments=segments)
+            y = gemm(pool, x, weight, segments=segments)
             assert (~sums.isnan()).any() == (rows == 100)
             if pool is cpu_pools[0]:  # a thread may come too late for its share, and the rest then waits for that
                 assert (~early.isnan()).any() == (rows == 100 and whole)
