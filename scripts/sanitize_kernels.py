@@ -57,7 +57,7 @@ def run_tests(isas: list[str], sanitizer: list[str], runtimes: list[str]) -> int
             "PAGED_SERVE_TEST_KERNELS": name,
             "PYTHONPATH": str(ROOT),
         }
-        options = ["-q", "-s", "-p", "no:cacheprovider", "--products", "whole"]
+        options = ["-q", "-s", "-n", "2", "-p", "no:cacheprovider", "--products", "whole"]
         command = [sys.executable, "-m", "pytest", *options, *TESTS, *sys.argv[1:]]
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
