@@ -43,6 +43,9 @@ class Upcoming {
     return false;
   }
 
+  // Whether products have passed all items of the first kernel.
+  bool has_passed_first() const { return !shares_.empty() && !missing_.load(std::memory_order_relaxed); }
+
   // For products: memory to prefetch, at most `bytes`; null: there is none for the calling thread.
   const char* next(int64_t bytes) {
     Share* share = mine();

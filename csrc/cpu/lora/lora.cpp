@@ -20,6 +20,7 @@ int grain(const Pool* pool, int groups, int items_of_group) {
 }
 
 template <class Element> void shrink(Pool* pool, const LoraParams& p) {
+  if (pool->upcoming.has_passed_first()) return;
   const Shrink<Element> all{p};
   pool->run_spans(all.items, grain(pool, all.groups.count, all.blocks), [&](int begin, int end) {
     for (int i = begin; i < end; i++)
