@@ -2,7 +2,10 @@
 
 import torch
 
+from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.workers.process.drafting.draft_head import CachedHead
+
+from ..direct import counts
 
 
 class WithLogits(CachedHead):
@@ -20,3 +23,16 @@ class WithLogits(CachedHead):
         found = super().best(hidden)
         self.drafts.append(torch.from_numpy(found))
         return found
+
+
+def assert_drafts_are_those_of(reference, row, drafter, prompt):
+    """In six rounds of three drafts, by `reference.drafts(tokens, count)`: their logits, and the best tokens."""
+    tokens, output = list(prompt), row.first
+    for _ in range(6):
+        tokens += unpack_ids(output.token_ids)
+        drafter._head.clear()
+        output = row.verify(3)
+        logits, drafts = reference.drafts(tokens, 3)
+        assert counts(output)[0] == [3]
+        assert (torch.cat(drafter._head.logits) - logits).abs().max() < 1e-4 * logits.abs().max()
+        assert torch.cat(drafter._head.drafts).tolist() == drafts

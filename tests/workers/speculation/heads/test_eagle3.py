@@ -16,7 +16,6 @@ from paged_serve.protocol.messages.config import (
     SchedulerConfig,
     SpeculationConfig,
 )
-from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.models.heads.eagle3_loading import load_eagle3, tapped_layers
@@ -38,7 +37,7 @@ from ...ranks import Ranks, SharedModel
 from ...tiny_model import HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE, write_tiny_model
 from ..direct import Row, counts
 from ..workloads import Bench, played_alike
-from .kept_logits import WithLogits
+from .kept_logits import WithLogits, assert_drafts_are_those_of
 
 BLOCK_SIZE, NUM_ROWS = 16, 6
 TAPPED = (2, 4, 5)  # of 8 layers
@@ -148,17 +147,7 @@ def test_the_arithmetic_is_that_of_the_method(has_kernels, normalises_residual, 
     model = loaded(target, pool)
     drafter = drafter_for(model, head, pool, kind=WithLogits)
     reference = Reference(target, head, normalises_residual=normalises_residual)
-    row, tokens = Row(model, drafter, PROMPT, GREEDY), list(PROMPT)
-    output = row.first
-    for _ in range(6):
-        tokens += unpack_ids(output.token_ids)
-        drafter._head.clear()
-        output = row.verify(3)
-        logits, drafts = reference.drafts(tokens, 3)
-        found = torch.cat(drafter._head.logits)
-        assert counts(output)[0] == [3]
-        assert (found - logits).abs().max() < 1e-4 * logits.abs().max()
-        assert torch.cat(drafter._head.drafts).tolist() == drafts
+    assert_drafts_are_those_of(reference, Row(model, drafter, PROMPT, GREEDY), drafter, PROMPT)
 
 
 # --- the bytes ---

@@ -15,7 +15,6 @@ from paged_serve.protocol.messages.config import (
     SchedulerConfig,
     SpeculationConfig,
 )
-from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.budget import expert_rows_bytes
@@ -31,7 +30,7 @@ from ...ranks import Ranks, SharedModel
 from ...tiny_model import write_tiny_model
 from ..direct import Row, counts
 from ..workloads import Bench, played_alike
-from .kept_logits import WithLogits
+from .kept_logits import WithLogits, assert_drafts_are_those_of
 
 BLOCK_SIZE, NUM_ROWS, VOCAB_SIZE = 16, 6, 199
 GREEDY = SamplingParams(temperature=0.0)
@@ -67,16 +66,7 @@ def test_the_arithmetic_is_that_of_the_method(family, has_kernels, pool, tmp_pat
     found, pool = made(family, tmp_path, torch.float32), pool if has_kernels else None
     model = loaded(tmp_path, pool)
     drafter, reference = drafter_for(model, tmp_path, pool, kind=WithLogits), Reference(family, found)
-    row, tokens = Row(model, drafter, PROMPT, GREEDY), list(PROMPT)
-    output = row.first
-    for _ in range(6):
-        tokens += unpack_ids(output.token_ids)
-        drafter._head.clear()
-        output = row.verify(3)
-        logits, drafts = reference.drafts(tokens, 3)
-        assert counts(output)[0] == [3]
-        assert (torch.cat(drafter._head.logits) - logits).abs().max() < 1e-4 * logits.abs().max()
-        assert torch.cat(drafter._head.drafts).tolist() == drafts
+    assert_drafts_are_those_of(reference, Row(model, drafter, PROMPT, GREEDY), drafter, PROMPT)
 
 
 # --- the bytes ---
