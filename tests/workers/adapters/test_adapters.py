@@ -67,9 +67,9 @@ def random_requests(rng):
     return requests
 
 
-def play(model, requests, odds, seed=0):
-    runner = new_host_runner(model, KVCache.allocate(model.geometry, 160, 16), 8, 128)
-    return Planner(runner, num_rows=8, num_blocks=160, block_size=16, seed=seed).play(requests, odds)
+def play(model, requests, odds, seed=0, rows=8):
+    runner = new_host_runner(model, KVCache.allocate(model.geometry, 160, 16), rows, 128)
+    return Planner(runner, num_rows=rows, num_blocks=160, block_size=16, seed=seed).play(requests, odds)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -86,6 +86,19 @@ def test_a_row_has_the_same_bytes_alone_and_beside_any_adapters(form, tmp_path, 
     for request, found in zip(requests, together, strict=True):
         (alone,) = play(model if request.adapter else plain, [request], UNDISTURBED)
         assert found == alone
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "float32", "int8"])
+def test_rows_of_large_steps_have_the_bytes_of_each_alone(form, tmp_path, make_pool):
+    """Products of so many rows compute what adapters add to rows of small groups."""
+    base, adapters = made(tmp_path, torch.float32 if form == "float32" else torch.bfloat16)
+    model = adapted(base, adapters, make_pool(), **FORMS[form])
+    params = SamplingParams(temperature=1.0, logprobs=3, max_tokens=8)
+    places = [1, 2, 3] * 4 + [0] * 28
+    requests = [Request((row + 1, 2 * row + 1), params, row, 8, adapter=place) for row, place in enumerate(places)]
+    together = play(model, requests, Odds(admit=1, share=1), rows=40)
+    for request, found in zip(requests[:14], together[:14], strict=True):
+        assert [found] == play(model, [request], UNDISTURBED)
 
 
 def test_drafts_change_no_byte_of_rows_with_adapters(tmp_path, pool):

@@ -72,20 +72,22 @@ def weight_of(form, outputs, inputs):
 @pytest.mark.parametrize("form", [*DTYPES, "int8", "fp8"], ids=str)
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize("rows", [4, 100])
-def test_a_product_that_computes_some_of_it_changes_no_bit(cpu_pools, form, segments, rows):
+@pytest.mark.parametrize("is_head", [False, True], ids=["layer", "head"])  # logits are float32
+def test_a_product_that_computes_some_of_it_changes_no_bit(cpu_pools, form, segments, rows, is_head):
     dtype = torch.bfloat16 if isinstance(form, str) else form
+    y_dtype = torch.float32 if is_head else dtype
     ranks = (16, 5, 32, 1, *range(2, 14))
     case = LoraCase(512, (1400, 70, 310), ranks, dtype, rows)
     places = [row % 17 if row < 24 else 3 for row in range(rows)]  # groups of one, two and more rows
     weight, x = packed(cpu_pools[0], weight_of(form, 1780, 512)), case.x.contiguous()
     deltas, groups = case.deltas(segments), table_of(places)
     for pool in cpu_pools:
-        case.y = gemm(pool, x, weight, segments=segments)
+        case.y = gemm(pool, x, weight, out_dtype=y_dtype, segments=segments)
         expected = computed(pool, case, places, segments=segments)
         for whole in (True, False):
             sums, early = torch.full((rows, deltas.width), torch.nan), torch.full((rows, 1780), torch.nan)
             lora_announce(pool, deltas, groups.table, case.x, sums, early if whole else None)
-            y = gemm(pool, x, weight, segments=segments)
+            y = gemm(pool, x, weight, out_dtype=y_dtype, segments=segments)
             assert (~sums.isnan()).any() == (rows == 100)
             if pool is cpu_pools[0]:  # a thread may come too late for its share, and the rest then waits for that
                 assert (~early.isnan()).any() == (rows == 100 and whole)
