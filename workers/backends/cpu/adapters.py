@@ -9,7 +9,7 @@ from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.lora.products import lora_announce, lora_expand, lora_look_up, lora_shrink
 
-MAX_EARLY_ROWS = 256  # more have few adapters or a step so long that adapters cost little
+LARGEST_EARLY_STEP = 256  # rows; larger ones have few adapters or take so long that adapters cost little
 
 
 class CpuAdapterOps:
@@ -36,4 +36,4 @@ class CpuAdapterOps:
 
     def _early(self, deltas: Deltas, rows: int) -> Tensor | None:
         outputs = sum(deltas.shape.outputs)
-        return self._buffers.take("early", rows, outputs, torch.float32) if rows <= MAX_EARLY_ROWS else None
+        return self._buffers.take("early", rows, outputs, torch.float32) if rows <= LARGEST_EARLY_STEP else None

@@ -79,16 +79,8 @@ def _run(
         assert early.dtype == torch.float32, early.dtype
         assert early.is_contiguous()
     into = (0, 0) if y is None else (y.data_ptr(), y.stride(0))
-    early_at = 0 if early is None else early.data_ptr()
-    pointers = (
-        into[0],
-        x,
-        shares.data_ptr(),
-        early_at,
-        groups.data_ptr(),
-        deltas.table.data_ptr(),
-        deltas.starts.data_ptr(),
-    )
+    temporary = shares.data_ptr(), 0 if early is None else early.data_ptr()
+    pointers = into[0], x, *temporary, groups.data_ptr(), deltas.table.data_ptr(), deltas.starts.data_ptr()
     sizes = rows, len(shape.outputs), shape.inputs, deltas.max_rank, shape.segments, count
     dtypes = DTYPE_CODES[deltas.dtype], DTYPE_CODES[deltas.dtype if y is None else y.dtype]
     pool.functions[kernel](pool.handle, LORA(*pointers, x_stride, into[1], *sizes, *dtypes))
