@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.loading.startup import WorkerReady
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, MAX_STEP_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams, Tasks
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import WorkerReady
 
 MAX_VECTORS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of one answer
 MAX_STEP_VECTORS_BYTES = MAX_STEP_FRAME_BYTES - MAX_FRAME_BYTES  # of a step's; one prompt more may have begun earlier
@@ -18,7 +18,7 @@ UNSET = SamplingParams()
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """What the model supports in pooling; the fields are those of protocol.messages.worker.WorkerReady."""
+    """What the model supports in pooling; the fields are those of protocol.messages.loading.startup.WorkerReady."""
 
     tasks: Tasks = ("generate",)
     embedding_size: int = 0

@@ -10,9 +10,9 @@ from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.loading.adapters import Adapter
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import KVGroup
 
 from ..kv.kv_cache import KVCache
 from ..kv.kv_group import KVGroups
@@ -35,7 +35,7 @@ class ModelFacts:
     max_model_len: int  # tokens, prompt and output
     vocab_size: int
     eos_token_ids: frozenset[int]
-    arithmetic: str = ""  # as in protocol.worker.WorkerReady
+    arithmetic: str = ""  # as in WorkerReady
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
     pooling: PoolingFacts = field(default_factory=PoolingFacts)
     kv_bytes_per_block: int = 0  # of one rank

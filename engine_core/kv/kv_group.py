@@ -16,7 +16,7 @@ from math import gcd
 from typing import Protocol
 
 from paged_serve.protocol.block_hash import HASH_BYTES
-from paged_serve.protocol.messages.worker import KVGroup
+from paged_serve.protocol.messages.loading.startup import KVGroup
 
 RELEASED = -1  # entry of a block table: no later token sees the block, and it is released
 LONGEST = 2**31 - 1  # tokens; the protocol counts no further

@@ -7,14 +7,9 @@ from enum import Enum, auto
 from paged_serve.protocol.messages.handshake import check_hello
 from paged_serve.protocol.messages.loading.adapters import LoadAdapter
 from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
+from paged_serve.protocol.messages.loading.startup import KVCacheReady, LoadProgress, WorkerReady
 from paged_serve.protocol.messages.message import Hello
-from paged_serve.protocol.messages.worker import (
-    KVCacheReady,
-    LoadProgress,
-    ModelRunnerOutput,
-    ToCoreFromWorker,
-    WorkerReady,
-)
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, ToCoreFromWorker
 from paged_serve.protocol.state_machine import fire
 
 from .step_time_limits import StepTimeLimits

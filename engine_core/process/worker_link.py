@@ -8,6 +8,7 @@ from typing import Protocol, assert_never
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, FromWorkerTier, TierContents, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, Hello, Refused
@@ -22,11 +23,11 @@ from .worker_group import GroupState, WorkerGroup
 
 log = logging.getLogger(__name__)
 
-BringUp = worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
+BringUp = startup.WorkerReady | startup.LoadProgress | startup.KVCacheReady | worker.WorkerFailed
 Answer = worker.ModelRunnerOutput | AdapterLoaded | FromWorkerTier
 FromWorker = BringUp | Answer
 
-STAGES: dict[worker.LoadStage, str] = {
+STAGES: dict[startup.LoadStage, str] = {
     "weights": "loading weights",
     "kernels": "compiling kernels",
     "graphs": "capturing graphs",
@@ -201,13 +202,13 @@ class WorkerLink:
     def _bring_up(self, rank: int, message: BringUp) -> None:
         group = self.group
         match message:
-            case worker.LoadProgress():
+            case startup.LoadProgress():
                 done, total = group.progress(message)
                 self._report(control.Progress(STAGES[message.stage], done, total))
-            case worker.WorkerReady():
+            case startup.WorkerReady():
                 if group.load(message):
                     self._create_kv_cache()
-            case worker.KVCacheReady():
+            case startup.KVCacheReady():
                 if group.allocate(rank):
                     log.info("workers are ready epoch=%d ranks=%d", group.epoch, group.size)
             case worker.WorkerFailed(reason=reason):
@@ -220,9 +221,11 @@ class WorkerLink:
         self.num_blocks = fitting if self.num_blocks is None else self.num_blocks
         if fitting < self.num_blocks:  # the number of blocks is fixed; a rank that cannot allocate them reports it
             log.warning("%d KV blocks would fit now; allocating %d as at the start", fitting, self.num_blocks)
-        self._send_to_all(worker.CreateKVCache(self.num_blocks))
+        self._send_to_all(startup.CreateKVCache(self.num_blocks))
 
-    def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput | LoadAdapter | ToWorkerTier) -> None:
+    def _send_to_all(
+        self, message: startup.CreateKVCache | worker.SchedulerOutput | LoadAdapter | ToWorkerTier
+    ) -> None:
         for rank, peer in sorted(self.group.peers.items()):
             if not self._channel.send(peer, message):
                 self.lose(f"rank {rank} is gone, or its queue is full")

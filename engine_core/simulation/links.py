@@ -18,6 +18,7 @@ from paged_serve.protocol.messages.engine_core import (
     Welcome,
 )
 from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.loading import startup
 
 from ..process.worker_link import Answer, WorkerLink
 
@@ -110,14 +111,14 @@ class SimulatedWorkerLink:
         self.channel = SimulatedChannel()
         self.reports: list[control.FromChild] = []
         self.link = WorkerLink(self.channel, ParallelConfig(), self._report, lambda line: None, TickingClock())
-        self.ready = worker.WorkerReady(0, num_blocks, 1, 1, 1 << 20, vocab_size, (), "float32", "cpu", 0, 0.0)
+        self.ready = startup.WorkerReady(0, num_blocks, 1, 1, 1 << 20, vocab_size, (), "float32", "cpu", 0, 0.0)
 
     def bring_up(self, epoch: int, now: float) -> bytes:
         """Let the worker of `epoch` start and become ready; returns its name."""
         peer = b"worker:%d" % epoch
         self.send_to_core(peer, handshake_hello("worker", 0, epoch), now)
         self.send_to_core(peer, self.ready, now)
-        self.send_to_core(peer, worker.KVCacheReady(0), now)
+        self.send_to_core(peer, startup.KVCacheReady(0), now)
         assert self.link.is_ready, f"the group of epoch {epoch} did not become ready: {self.reports}"
         self.channel.to_workers.clear()
         return peer

@@ -15,11 +15,11 @@ from paged_serve.protocol.messages.config import (
 )
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.loading.adapters import Adapter
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import KVGroup
 
 from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts

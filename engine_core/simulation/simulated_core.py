@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from paged_serve.protocol.messages.engine_core import ToEngineCore
 from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved
-from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
+from paged_serve.protocol.messages.loading.startup import KVCacheReady
+from paged_serve.protocol.messages.worker import ModelRunnerOutput
 
 from ..engine.debug import check_invariants
 from ..engine.engine import EngineCore

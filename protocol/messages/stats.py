@@ -4,7 +4,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from .loading.kv_tiers import KVTierStats
 from .message import Count, Record, Seconds, ShortText, Step
 
 MAX_TENANT_STATS = 32
@@ -27,6 +26,21 @@ class AdapterStats(Record, frozen=True):
     is_loaded: bool
     num_running: Count  # sequences
     num_waiting: Count
+
+
+class KVTierStats(Record, frozen=True):
+    """What the tiers have, and what was moved since the engine core started. Bytes are those of all ranks."""
+
+    used_bytes: Step
+    num_loads: Step = 0
+    load_s: Seconds = 0.0  # from each load's message to the last rank's answer
+    loaded_blocks: Step = 0
+    loaded_bytes: Step = 0
+    failed_blocks: Step = 0  # were to be loaded, but damaged or deleted
+    num_stores: Step = 0
+    store_s: Seconds = 0.0
+    stored_blocks: Step = 0
+    stored_bytes: Step = 0
 
 
 class SchedulerStats(Record, frozen=True):

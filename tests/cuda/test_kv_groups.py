@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from paged_serve.protocol.messages.config import Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import KVGroup
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup

@@ -27,9 +27,9 @@ from paged_serve.protocol.messages.engine_core import (
     RequestRejected,
 )
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.messages.worker import KVGroup
 
 CLIENT = b"client:0"
 EOS = 0

@@ -16,13 +16,13 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
     StoreBlocks,
     TierContents,
 )
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.worker import (
     Chunk,
-    KVGroup,
     ModelRunnerOutput,
     NewRow,
     RowLogprobs,

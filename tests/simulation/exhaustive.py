@@ -21,9 +21,9 @@ from paged_serve.engine_core.simulation.fake_workers.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.messages.config import Config, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.messages.worker import KVGroup
 
 CLIENT = b"client:0"
 NOW = 1.0  # constant: nothing here depends on the time

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from paged_serve.protocol.messages.worker import KVGroup
+from paged_serve.protocol.messages.loading.startup import KVGroup
 
 from .exhaustive import Prompt, Scope, explore
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, KVGroup
+from paged_serve.protocol.messages.loading.startup import MAX_KV_GROUPS, KVGroup
 
 from ..checkpoint.geometry import Geometry
 from .state_places import StatePlace

@@ -9,7 +9,8 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
-from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
+from paged_serve.protocol.messages.loading.startup import WorkerReady
+from paged_serve.protocol.messages.worker import ModelRunnerOutput
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from ..adapters.loading import AdapterLoading

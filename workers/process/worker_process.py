@@ -12,12 +12,9 @@ from paged_serve.protocol.errors import ConfigError, ProtocolError
 from paged_serve.protocol.messages import control
 from paged_serve.protocol.messages.loading.adapters import LoadAdapter
 from paged_serve.protocol.messages.loading.kv_tiers import DropBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
+from paged_serve.protocol.messages.loading.startup import CreateKVCache, KVCacheReady, LoadProgress, LoadStage
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
 from paged_serve.protocol.messages.worker import (
-    CreateKVCache,
-    KVCacheReady,
-    LoadProgress,
-    LoadStage,
     SchedulerOutput,
     Shutdown,
     ToCoreFromWorker,

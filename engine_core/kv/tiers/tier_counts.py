@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
+from paged_serve.protocol.messages.stats import KVTierStats
 
 
 @dataclass(slots=True)

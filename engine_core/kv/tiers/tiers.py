@@ -13,7 +13,6 @@ from itertools import islice
 from paged_serve.protocol.messages.loading.kv_tiers import (
     BlocksMoved,
     DropBlocks,
-    KVTierStats,
     LoadBlocks,
     OpenTier,
     StoreBlocks,
@@ -23,6 +22,7 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
     unpack_keys,
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.stats import KVTierStats
 
 from ...requests import request
 from ..block_pool import BlockPool

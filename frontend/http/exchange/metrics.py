@@ -9,9 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from paged_serve.protocol.messages.engine_core import RequestTimes
-from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.stats import SchedulerStats
+from paged_serve.protocol.messages.stats import KVTierStats, SchedulerStats
 
 _LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _FIRST_TOKEN = (

@@ -10,8 +10,7 @@ import msgspec
 from paged_serve import __version__
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import Utility
-from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
-from paged_serve.protocol.messages.stats import AdapterStats, SchedulerStats
+from paged_serve.protocol.messages.stats import AdapterStats, KVTierStats, SchedulerStats
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from ..exchange.exchange import Exchange

@@ -1,1 +1,1 @@
-"""What workers load and store beside the steps: LoRA adapters, and blocks of KV tiers. Open kv_tiers.py first."""
+"""What workers load: their model, before the first step; LoRA adapters and blocks of KV tiers, beside the steps."""

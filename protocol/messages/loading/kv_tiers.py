@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from ...block_hash import HASH_BYTES
-from ..message import MAX_STEP_FRAME_BYTES, Bytes, Count, Epoch, Message, Record, Seconds, Step, check_int32
+from ..message import MAX_STEP_FRAME_BYTES, Bytes, Count, Epoch, Message, Step, check_int32
 
 GROUP_BYTES: Final = 2
 KEY_BYTES: Final = HASH_BYTES + GROUP_BYTES
@@ -90,21 +90,6 @@ class BlocksMoved(Message, frozen=True):
 
     def __post_init__(self) -> None:
         check_int32(self.failed)
-
-
-class KVTierStats(Record, frozen=True):
-    """What the tiers have, and what was moved since the engine core started. Bytes are those of all ranks."""
-
-    used_bytes: Step
-    num_loads: Step = 0
-    load_s: Seconds = 0.0  # from each load's message to the last rank's answer
-    loaded_blocks: Step = 0
-    loaded_bytes: Step = 0
-    failed_blocks: Step = 0  # were to be loaded, but damaged or deleted
-    num_stores: Step = 0
-    store_s: Seconds = 0.0
-    stored_blocks: Step = 0
-    stored_bytes: Step = 0
 
 
 ToWorkerTier = OpenTier | StoreBlocks | LoadBlocks | DropBlocks

@@ -14,8 +14,8 @@ from paged_serve.engine_core.simulation.event_follower import EventFollower
 from paged_serve.protocol.block_hash import HASH_BYTES, chain_blocks, chain_root
 from paged_serve.protocol.kv_events.index import KVEventIndex
 from paged_serve.protocol.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.worker import KVGroup
 
 SIZE = 4  # tokens in a block
 ROOT = chain_root(SIZE, "")

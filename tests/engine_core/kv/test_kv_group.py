@@ -12,7 +12,7 @@ from paged_serve.engine_core.kv.prefix_cache import PrefixCache
 from paged_serve.engine_core.simulation.scenario import blocks_of_alone
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, ModelConfig, SchedulerConfig
-from paged_serve.protocol.messages.worker import KVGroup
+from paged_serve.protocol.messages.loading.startup import KVGroup
 
 MISTRAL = (KVGroup(4096),)
 GEMMA_3 = (KVGroup(1024),) * 5 + (KVGroup(),)

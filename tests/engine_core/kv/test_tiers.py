@@ -15,7 +15,6 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
     KEY_BYTES,
     BlocksMoved,
     DropBlocks,
-    KVTierStats,
     LoadBlocks,
     OpenTier,
     StoreBlocks,
@@ -25,6 +24,7 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
 )
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.stats import KVTierStats
 from paged_serve.protocol.messages.worker import ModelRunnerOutput
 
 CLIENT = b"client:0"

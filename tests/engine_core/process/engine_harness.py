@@ -8,6 +8,7 @@ import time
 
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
 from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello
 from paged_serve.protocol.process.lifeline import lifeline_pipe
 from paged_serve.protocol.transport.authentication import Authenticator, read_secret
@@ -114,15 +115,15 @@ class FakeRank(threading.Thread):
             message = link.receive(0.05)
             match message:
                 case worker.Welcome():
-                    link.send(worker.LoadProgress(self.rank, 5, 10))
-                    groups, limit = tuple(map(worker.KVGroup, self.windows)), self.max_model_len
+                    link.send(startup.LoadProgress(self.rank, 5, 10))
+                    groups, limit = tuple(map(startup.KVGroup, self.windows)), self.max_model_len
                     size = (self.num_blocks, self.block_size, 1024, limit, VOCAB_SIZE)
                     link.send(
-                        worker.WorkerReady(self.rank, *size, (EOS,), "float32", "cpu", 10**7, 0.5, kv_groups=groups)
+                        startup.WorkerReady(self.rank, *size, (EOS,), "float32", "cpu", 10**7, 0.5, kv_groups=groups)
                     )
-                case worker.CreateKVCache(num_blocks=num_blocks):
+                case startup.CreateKVCache(num_blocks=num_blocks):
                     fake = FakeWorker(num_blocks, self.block_size, VOCAB_SIZE, self.epoch, groups=groups)
-                    link.send(worker.KVCacheReady(self.rank))
+                    link.send(startup.KVCacheReady(self.rank))
                 case worker.SchedulerOutput():
                     self.num_steps += 1
                     answer = fake.execute(message)

@@ -12,7 +12,7 @@ from paged_serve.engine_core.process.worker_group import (
     WorkerGroup,
 )
 from paged_serve.protocol.messages.handshake import handshake_hello
-from paged_serve.protocol.messages.worker import KVGroup, LoadProgress, WorkerReady
+from paged_serve.protocol.messages.loading.startup import KVGroup, LoadProgress, WorkerReady
 from paged_serve.protocol.state_machine import IllegalTransition
 
 

@@ -9,6 +9,7 @@ from paged_serve.engine_core.simulation.links import SimulatedChannel
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.message import pack_ids
 
@@ -40,7 +41,7 @@ class LinkHarness:
         for rank in range(self.ranks):
             self.deliver(rank, ready(rank))
         for rank in range(self.ranks):
-            self.deliver(rank, worker.KVCacheReady(rank))
+            self.deliver(rank, startup.KVCacheReady(rank))
         assert self.link.is_ready
         return self
 
@@ -52,7 +53,7 @@ class LinkHarness:
 
 
 def ready(rank):
-    return worker.WorkerReady(rank, 10, 16, 1, 100, 100, (1,), "float32", "cpu", 1, 0.1)
+    return startup.WorkerReady(rank, 10, 16, 1, 100, 100, (1,), "float32", "cpu", 1, 0.1)
 
 
 def answer(step, epoch=0):
@@ -75,8 +76,8 @@ def test_a_duplicate_result_ends_the_group_and_counts_once():
         (1, answer(1), "which only rank 0 does"),
         (0, answer(1, epoch=3), "answers for epoch 3"),
         (0, ready(0), "loaded weights while the group is READY"),
-        (0, worker.KVCacheReady(0), "its KV cache while the group is READY"),
-        (0, worker.LoadProgress(1, 1, 2), "message names rank 1"),
+        (0, startup.KVCacheReady(0), "its KV cache while the group is READY"),
+        (0, startup.LoadProgress(1, 1, 2), "message names rank 1"),
         (1, worker.WorkerFailed(0, "it was the other"), "message names rank 0"),
     ],
 )
@@ -87,12 +88,12 @@ def test_a_message_that_is_illegal_in_this_state_ends_the_group(rank, message, w
     assert words in harness.reason
 
 
-@pytest.mark.parametrize("again", [ready(0), worker.KVCacheReady(0), ready(7)])
+@pytest.mark.parametrize("again", [ready(0), startup.KVCacheReady(0), ready(7)])
 def test_a_second_message_while_the_group_starts_ends_it(again):
     harness = LinkHarness()
     harness.deliver(0, handshake_hello("worker", 0, 0))
     harness.deliver(0, ready(0), again, again)
-    harness.deliver(0, worker.KVCacheReady(0))
+    harness.deliver(0, startup.KVCacheReady(0))
     assert harness.reason
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from paged_serve.engine_core.drafting.policies import FixedPolicy
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.worker import KVGroup
 
 
 class Alternating(FixedPolicy):

@@ -3,8 +3,8 @@
 import pytest
 
 from paged_serve.engine_core.kv.kv_group import RELEASED
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import unpack_ids
-from paged_serve.protocol.messages.worker import KVGroup
 
 STATE = KVGroup(is_state=True)
 MODELS = [(STATE,), (STATE, 0), (0, STATE, STATE), (STATE, 8, 0), (KVGroup(attention_chunk=16), STATE)]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import unpack_ids
-from paged_serve.protocol.messages.worker import KVGroup
 
 STATE = KVGroup(is_state=True)
 MODELS = [(0,), (8, 0), (KVGroup(attention_chunk=16), 0), (STATE,), (STATE, 0), (0, 8, STATE)]

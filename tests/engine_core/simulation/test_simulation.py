@@ -6,7 +6,7 @@ from paged_serve.engine_core.simulation.adapters import with_adapters
 from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.scenario import draw_scenario
 from paged_serve.engine_core.simulation.simulator import simulate
-from paged_serve.protocol.messages.worker import KVGroup
+from paged_serve.protocol.messages.loading.startup import KVGroup
 
 FAST = range(120)
 # A new core too full for all resumed requests; output of a lost client reused; a NaN behind a window;

@@ -14,7 +14,7 @@ from paged_serve.frontend.http.openai.request import schemas
 from paged_serve.frontend.http.openai.token_generation.request import TokensRequest
 from paged_serve.frontend.http.routes.table import ROUTES
 from paged_serve.frontend.offline.outputs import CompletionOutput, RequestOutput
-from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
+from paged_serve.protocol.messages.stats import KVTierStats
 
 from ..fake_engine import STATS
 

@@ -14,8 +14,8 @@ from paged_serve.frontend.http.page import page_files
 from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.config import CacheConfig
-from paged_serve.protocol.messages.loading.kv_tiers import KVTierStats
 from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.stats import KVTierStats
 
 from ..fake_engine import STATS
 from ..http_server import Server, joined

@@ -22,6 +22,7 @@ from paged_serve.protocol.messages.engine_core import (
     TokenColumns,
 )
 from paged_serve.protocol.messages.handshake import UNIONS, protocol_hash
+from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.message import (
     MAX_TOKENS_PER_MESSAGE,
     Count,
@@ -130,7 +131,7 @@ REQUEST = EngineCoreRequest(1, pack_ids([1, 2]), SamplingParams())
         (control.Ready(dict.fromkeys(map(str, range(65)), "")), control.FromChild),
         (control.Welcome(Config(server=ServerConfig(drain_timeout_s=float("inf")))), control.ToChild),
         (control.Welcome(Config(scheduler=SchedulerConfig(max_num_seqs=0))), control.ToChild),
-        (worker.CreateKVCache(-1), worker.ToWorker),
+        (startup.CreateKVCache(-1), worker.ToWorker),
         (worker.SchedulerOutput(0, 0, chunks=(worker.Chunk(65536, 1),)), worker.ToWorker),
         (worker.ModelRunnerOutput(0, 0, b"", float("nan")), worker.ToCoreFromWorker),
     ],

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import Chunk, KVGroup, ModelRunnerOutput, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 from paged_serve.workers.checkpoint.attention_options import AttentionMask
 from paged_serve.workers.runner.model_runner import ModelRunner
 

@@ -7,9 +7,10 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.loading.startup import MAX_KV_GROUPS, KVGroup
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, Chunk, KVGroup, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.budget import blocks_that_fit, layout_of
 from paged_serve.workers.kv.kv_cache import KVCache

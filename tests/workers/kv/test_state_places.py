@@ -10,9 +10,10 @@ from msgspec.structs import replace as replace_fields
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import KVGroup, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import NewRow, SchedulerOutput
 from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.budget import blocks_that_fit

@@ -11,6 +11,7 @@ import pytest
 
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
+from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello, Refused, pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.process.lifeline import lifeline_pipe
@@ -82,7 +83,7 @@ class Harness:
         """The next message except LoadProgress, which must be of this kind, and its sender."""
         while True:
             peer, message = self.next_message()
-            if not isinstance(message, worker.LoadProgress):
+            if not isinstance(message, startup.LoadProgress):
                 assert isinstance(message, kind), message
                 return peer, message
 
@@ -97,14 +98,14 @@ class Harness:
         for peer in self.peers.values():
             assert self.workers.send(peer, message)
 
-    def load_all(self) -> list[worker.WorkerReady]:
+    def load_all(self) -> list[startup.WorkerReady]:
         """Take every rank from Hello to a KV cache of 32 blocks."""
         for _ in self.processes:
             self.welcome()
-        ready = [self.expect(worker.WorkerReady)[1] for _ in self.processes]
-        self.to_all(worker.CreateKVCache(32))
+        ready = [self.expect(startup.WorkerReady)[1] for _ in self.processes]
+        self.to_all(startup.CreateKVCache(32))
         for _ in self.processes:
-            self.expect(worker.KVCacheReady)
+            self.expect(startup.KVCacheReady)
         return ready
 
     def exit_codes(self) -> list[int]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from paged_serve.protocol.messages.config import ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import KVGroup
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
