@@ -12,9 +12,8 @@ asyncio.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 from paged_serve.protocol.errors import EngineDead, Overloaded
 from paged_serve.protocol.forks import in_forked_child
@@ -27,71 +26,14 @@ from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
 from paged_serve.protocol.transport.channel import Context
 
 from .async_pooling import AsyncPoolingRequest
+from .async_request import AsyncRequest
 from .request_terms import RequestTerms
 from .session import ClientSession
-from .streams.deltas import SequenceDelta
 from .streams.request_streams import RequestStreams
 from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
 TOO_SLOW = "The answer was read more slowly than it was generated, and the server has no memory left; read faster."
 RETRY_AFTER_S = 1.0
-
-
-class AsyncRequest:
-    """A submitted request: iterate for its deltas. One reader at a time."""
-
-    def __init__(self, client: "AsyncClient", streams: RequestStreams):
-        self._client = client
-        self._streams = streams
-
-    @property
-    def request_id(self) -> int:
-        return self._streams.request_id
-
-    def __aiter__(self) -> "_AsyncDeltas":
-        return _AsyncDeltas(self)
-
-    async def __anext__(self) -> SequenceDelta:
-        """The next delta. Safe to cancel (by a timeout, say) and call again: no output is lost."""
-        streams = self._streams
-        while (delta := streams.take()) is None:
-            if streams.error is not None:
-                raise streams.error
-            if streams.done:
-                raise StopAsyncIteration
-            streams.waiter = asyncio.get_running_loop().create_future()
-            try:
-                await streams.waiter
-            finally:
-                streams.waiter = None
-        return delta
-
-    def take(self) -> SequenceDelta | None:
-        """A delta if one is available, without waiting."""
-        return self._streams.take()
-
-    def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None:
-        """End the request, or only sequence `index`; a no-op if it has ended. The last delta has `finish_reason`."""
-        self._client.abort(self._streams, index, finish_reason)
-
-    def __del__(self) -> None:
-        self._client.abandon(self._streams)
-
-
-class _AsyncDeltas:
-    """The iterator of an `async for`; dropping it, however the loop is left, aborts the request."""
-
-    def __init__(self, request: AsyncRequest):
-        self._request = request
-
-    def __aiter__(self) -> "_AsyncDeltas":
-        return self
-
-    def __anext__(self) -> Coroutine[Any, Any, SequenceDelta]:  # without a frame, which a traceback would keep
-        return self._request.__anext__()
-
-    def __del__(self) -> None:
-        self._request._client.abandon(self._request._streams)
 
 
 def _nothing() -> None:

@@ -95,15 +95,12 @@ class ClientSession:
         try:
             sampling_params = with_grammar(sampling_params)
         except InvalidRequest as error:
-            request = self.table.add((), sampling_params, terms, on_output)
-            self.table.fail(request, error)
-            return request
+            return self.table.add_failed(error, sampling_params, terms, on_output)
         try:
             request = self.table.add(prompt_token_ids, sampling_params, terms, on_output, pooling_params)
         except (OverflowError, TypeError):
-            request = self.table.add((), sampling_params, terms, on_output)
-            self.table.fail(request, InvalidRequest("token ids must be integers of 32 bits", "prompt_token_ids"))
-            return request
+            invalid = InvalidRequest("token ids must be integers of 32 bits", "prompt_token_ids")
+            return self.table.add_failed(invalid, sampling_params, terms, on_output)
         try:
             if self.error is not None:
                 raise self.error

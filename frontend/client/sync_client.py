@@ -25,78 +25,13 @@ from .request_terms import RequestTerms
 from .session import ClientSession
 from .streams.deltas import SequenceDelta
 from .streams.request_streams import RequestStreams
+from .sync_request import Request
 from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
 KEEP_EVERY_S, KEEP_AWAITED_EVERY_S = 0.5, 0.002
 FRAMES_PER_ITERATION = 64
 FRAMES_PER_KEEP = 1024
 _SyncWire = Wire[DealerChannel[ToEngineCore, FromEngineCore]]
-
-
-class Request:
-    """A submitted request: iterate for its deltas."""
-
-    def __init__(self, client: "Client", streams: RequestStreams):
-        self._client = client
-        self._streams = streams
-
-    @property
-    def request_id(self) -> int:
-        return self._streams.request_id
-
-    @property
-    def done(self) -> bool:
-        """Whether no more deltas will come; iteration ends or raises."""
-        return self._streams.done
-
-    def __iter__(self) -> "_Deltas":
-        return _Deltas(self)
-
-    def __next__(self) -> SequenceDelta:
-        streams = self._streams
-        while (delta := self._client.take(streams)) is None:
-            self.check()
-            if streams.done:
-                raise StopIteration
-            self._client.wait(TICK_S)
-        return delta
-
-    @property
-    def streams(self) -> RequestStreams:
-        """The argument of `on_output`; stays the same while the request lives."""
-        return self._streams
-
-    def take(self) -> SequenceDelta | None:
-        """A delta if one is available, without waiting."""
-        return self._client.take(self._streams)
-
-    def check(self) -> None:
-        """Raise the error that ended the request, if any."""
-        if self._streams.error is not None:
-            raise self._streams.error
-
-    def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None:
-        """End the request, or only sequence `index`; a no-op if it has ended. The last delta has `finish_reason`."""
-        self._client.abort(self._streams, index, finish_reason)
-
-    def __del__(self) -> None:
-        self._client.abandon(self._streams)
-
-
-class _Deltas:
-    """The iterator of a `for`; dropping it, however the loop is left, aborts the request."""
-
-    def __init__(self, request: Request):
-        self._request = request
-
-    def __iter__(self) -> "_Deltas":
-        return self
-
-    def __next__(self) -> SequenceDelta:
-        return self._request.__next__()
-
-    def __del__(self) -> None:
-        self._request._client.abandon(self._request._streams)
 
 
 class Client:
@@ -135,7 +70,7 @@ class Client:
         client = cls(Wire.connect(DealerChannel, server, keys, role, index, timeout_s, away_s, context))
         try:
             while not client.ready:
-                client.wait(TICK_S)
+                client.wait()
                 if client._session.error is not None:
                     raise client._session.error
         except BaseException:
@@ -210,7 +145,7 @@ class Client:
             self._wire.flush()
         return PoolingRequest(Request(self, streams))
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float = TICK_S) -> None:
         """Receive outputs from the engine, waiting at most `timeout_s`."""
         with self._lock:
             self._pump(timeout_s, FRAMES_PER_ITERATION)
@@ -236,7 +171,7 @@ class Client:
             self._wire.flush()
         deadline = time.monotonic() + UTILITY_TIMEOUT_S
         while not pending.done and time.monotonic() < deadline:
-            self.wait(TICK_S)
+            self.wait()
         return self._session.end_call(pending)
 
     def close(self) -> None:

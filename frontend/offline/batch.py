@@ -10,7 +10,8 @@ from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client.streams.request_streams import RequestStreams
-from ..client.sync_client import Client, Request
+from ..client.sync_client import Client
+from ..client.sync_request import Request
 from .model_text import ModelText
 from .outputs import OutputBuilder, RequestOutput, keep_best
 from .prompts import Prompt

@@ -10,7 +10,8 @@ from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..client.async_client import AsyncClient, AsyncRequest
+from ..client.async_client import AsyncClient
+from ..client.async_request import AsyncRequest
 from ..client.streams.deltas import SequenceDelta
 from ..text.off_loop import LONG, off_loop
 from .in_flight import InFlightLimit

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.client.streams.deltas import TokenLogprobs
-from paged_serve.frontend.client.sync_client import Client, Request
+from paged_serve.frontend.client.sync_client import Client
+from paged_serve.frontend.client.sync_request import Request
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.protocol.messages.engine_core import Utility
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams

@@ -62,6 +62,18 @@ class StreamTable:
         self._number(request)
         return request
 
+    def add_failed(
+        self,
+        error: PagedServeError,
+        sampling_params: SamplingParams,
+        terms: RequestTerms | None = None,
+        on_output: Callable[[RequestStreams], None] | None = None,
+    ) -> RequestStreams:
+        """A request that fails before it starts, so that its readers find the error; without its prompt."""
+        request = self.add((), sampling_params, terms, on_output)
+        self.fail(request, error)
+        return request
+
     def renumber(self, request: RequestStreams) -> None:
         """Give a request new ids, so that outputs of its previous start cannot match it."""
         self._remove(request)
