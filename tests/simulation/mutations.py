@@ -10,7 +10,7 @@ SCHEDULER, POOL, CACHE = (
 )
 ROW_ASSIGNER = "engine_core/scheduling/row_assigner.py"
 PREFIX, GROUP = "engine_core/kv/prefix_cache.py", "engine_core/kv/kv_group.py"
-MESSAGES = "protocol/messages/worker.py"
+STARTUP = "protocol/messages/loading/startup.py"
 TAILS, COPIES = "engine_core/kv/tails.py", "engine_core/kv/block_copies.py"
 FORKS, FAKE_WORKER = "engine_core/requests/forks.py", "engine_core/simulation/fake_workers/fake_worker.py"
 SPECULATION, SPECULATING = "engine_core/scheduling/speculation.py", "engine_core/requests/speculating.py"
@@ -70,7 +70,7 @@ MUTATIONS = [
     (GROUP, "    if not index:\n", "    if True:\n", "groups share blocks with each other"),
     (GROUP, "(num_seen - 2) // self.block_size + 2)", "num_seen // self.block_size)", "a chunk has too few blocks"),
     (GROUP, "STATE_WINDOW = 2 ", "STATE_WINDOW = 1 ", "the state from which a row goes on is released"),
-    (MESSAGES, " or self.is_state)\n", ")\n", "a state group is a full group with too few blocks"),
+    (STARTUP, " or self.is_state)\n", ")\n", "a state group is a full group with too few blocks"),
     (
         GROUP,
         "return position // self.attention_chunk",
@@ -293,8 +293,8 @@ MUTATIONS = [
     ),
     (
         FAKE_WORKER,
-        "        self._copy_blocks(unpack_ids(plan.copied_blocks).tolist())\n",
-        "        self._copy_blocks(getattr(plan, 'nothing', []))\n",
+        "        self.cache.copy_blocks(unpack_ids(plan.copied_blocks).tolist())\n",
+        "        self.cache.copy_blocks(getattr(plan, 'nothing', []))\n",
         "blocks are not copied before the forward pass",
     ),
     (

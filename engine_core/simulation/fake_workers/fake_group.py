@@ -149,14 +149,14 @@ class FakeGroup:
         if self._plans and engine.kv_cache.groups.windows:
             return
         pool = engine.kv_cache.pool
-        for block, offset in self.worker.reported(applied_step):
+        for block, offset in self.worker.cache.reported(applied_step):
             if (key := pool.hash_of(block)) is not None:
                 length = pool.tails.length_of(key)
                 assert length is not None, "a poisoned block is in the prefix cache"
                 assert offset >= length, "a poisoned slot is among a tail's tokens"
 
     def spoil(self, block: int, offset: int) -> None:
-        self.worker.spoil(block, offset)
+        self.worker.cache.spoil(block, offset)
 
 
 def _has_waited_for_a_leader(sequence: Sequence, leaders: Mapping[Sequence, Sequence | None]) -> bool:

@@ -23,7 +23,8 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 
-from .fake_worker import NOT_REPORTED, FakeWorker
+from .fake_cache import NOT_REPORTED, FakeCache
+from .fake_worker import FakeWorker
 
 GARBAGE = -1  # in a slot
 LATE_TICKS = 700  # longer than a sequence waits for a load
@@ -76,7 +77,7 @@ class FakeTier:
         rng = self._rng
         if self._messages and (next_step is None or next_step > self._messages[0][0]) and rng.random() < 0.5:
             _, message = self._messages.popleft()
-            self._handle(worker, message)
+            self._handle(worker.cache, message)
         if self._blocks and rng.random() < 0.02:
             self._lose(rng.choice(list(self._blocks)), worker.epoch)
         self._tick += 1
@@ -85,7 +86,7 @@ class FakeTier:
             due.append(self._answers.popleft()[1])
         return due
 
-    def _handle(self, worker: FakeWorker, message: ToWorkerTier) -> None:
+    def _handle(self, cache: FakeCache, message: ToWorkerTier) -> None:
         match message:
             case OpenTier(epoch=epoch):
                 for rank in range(self._num_ranks):
@@ -97,11 +98,11 @@ class FakeTier:
                     self._answer(TierContents(epoch, rank, removed=pack_keys(gone)))
                     self._answer(BlocksMoved(epoch, rank, transfer))
             case StoreBlocks():
-                self._store(worker, message)
+                self._store(cache, message)
             case LoadBlocks():
-                self._load(worker, message)
+                self._load(cache, message)
 
-    def _store(self, worker: FakeWorker, message: StoreBlocks) -> None:
+    def _store(self, cache: FakeCache, message: StoreBlocks) -> None:
         self.counts["stores"] += 1
         ids, keys = unpack_ids(message.block_ids).tolist(), unpack_keys(message.keys)
         for rank in range(self._num_ranks):
@@ -112,30 +113,30 @@ class FakeTier:
                     continue
                 stored = self._blocks.setdefault(key, StoredBlock([], ("", 0), []))
                 if not any(stored.is_whole.values()):
-                    stored.slots, stored.written_for = [*worker.slots[block]], worker.written_for[block]
-                    stored.poisoned = [offset for at, offset in worker.poisoned if at == block]
+                    stored.slots, stored.written_for = [*cache.slots[block]], cache.written_for[block]
+                    stored.poisoned = [offset for at, offset in cache.poisoned if at == block]
                 stored.is_whole[rank] = self._rng.random() >= self._tearing
                 added.append(key)
             self._answer(TierContents(message.epoch, rank, pack_keys(added)))
             self._answer(BlocksMoved(message.epoch, rank, message.transfer, pack_ids(failed)))
 
-    def _load(self, worker: FakeWorker, message: LoadBlocks) -> None:
+    def _load(self, cache: FakeCache, message: LoadBlocks) -> None:
         self.counts["tier_loads"] += 1
         ids, keys = unpack_ids(message.block_ids).tolist(), unpack_keys(message.keys)
         failed: list[list[int]] = [[] for _ in range(self._num_ranks)]
         for index, (block, key) in enumerate(zip(ids, keys, strict=True)):
             stored = self._blocks.get(key)
-            for slot in [slot for slot in worker.poisoned if slot[0] == block]:
-                del worker.poisoned[slot]
+            for slot in [slot for slot in cache.poisoned if slot[0] == block]:
+                del cache.poisoned[slot]
             wrong = [rank for rank in range(self._num_ranks) if stored is None or not stored.is_whole.get(rank)]
             if stored is None or wrong:
-                worker.slots[block] = [GARBAGE] * worker.block_size
+                cache.slots[block] = [GARBAGE] * cache.block_size
                 for rank in wrong:
                     failed[rank].append(index)
                 self.counts["torn_blocks"] += 1
                 continue
-            worker.slots[block], worker.written_for[block] = [*stored.slots], stored.written_for
-            worker.poisoned |= {(block, offset): NOT_REPORTED for offset in stored.poisoned}
+            cache.slots[block], cache.written_for[block] = [*stored.slots], stored.written_for
+            cache.poisoned |= {(block, offset): NOT_REPORTED for offset in stored.poisoned}
         is_late = self._rng.random() < self._lateness
         self.counts["late_answers"] += is_late
         for rank in range(self._num_ranks):
