@@ -12,15 +12,12 @@ import psutil
 import pytest
 
 from paged_serve.frontend.listen import open_http_socket
-from paged_serve.frontend.supervision.flight_recorder.bundle import Bundle, bundles_in, dump_folder, read_bundle
-from paged_serve.frontend.supervision.processes.child import ChildState
 from paged_serve.frontend.supervision.processes.hang_detector import HALTED_S
-from paged_serve.frontend.supervision.signal_pipe import REPORT_SIGNAL
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.errors import ConfigError, EngineDead
-from paged_serve.protocol.messages.config import Config, ServerConfig
+from paged_serve.protocol.messages.config import ServerConfig
 
-from .running_supervisor import CONFIG, MODULES, Running, supervisors
+from .running_supervisor import CONFIG, MODULES, supervisors
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -107,146 +104,6 @@ def test_a_core_with_a_stuck_loop_is_replaced(start, monkeypatch):
     running = start(engine_core=["silent", "obey"])
     assert running.ready.wait(60)
     running.pids_after_change(running.supervisor.pids, {"engine-core", "worker 0", "worker 1"})
-
-
-@pytest.fixture
-def start_with_standbys(start, monkeypatch):
-    """Standby workers are started as soon as the service is ready."""
-    monkeypatch.setitem(MODULES, "standby", "fake_standby")
-    monkeypatch.setattr("paged_serve.frontend.supervision.processes.standby_workers.SETTLED_S", 0.0)
-    return start
-
-
-def warm_standbys(running: Running) -> dict[str, int]:
-    """The process ids, once there is a warm standby worker for each rank."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        standbys = [child for child in list(running.supervisor._processes.living.values()) if child.role == "standby"]
-        if len(standbys) == 2 and all(standby.state is ChildState.READY for standby in standbys):
-            return running.supervisor.pids
-        time.sleep(0.01)
-    raise AssertionError("there are no standby workers")
-
-
-def test_warm_standbys_become_the_workers_and_new_standbys_start(start_with_standbys):
-    running = start_with_standbys()
-    before = warm_standbys(running)
-    os.kill(before["worker 1"], signal.SIGKILL)
-    after = running.pids_after_change(before, {"worker 0", "worker 1"})
-    assert (after["worker 0"], after["worker 1"]) == (before["standby 0"], before["standby 1"])
-    running.wait_for_facts(worker="epoch 1, once a standby worker", workers="epoch 1")
-    assert warm_standbys(running).items() >= {(n, after[n]) for n in ("worker 0", "worker 1", "engine-core")}
-
-
-def test_a_standby_that_dies_is_replaced_and_no_other_is(start_with_standbys):
-    running = start_with_standbys()
-    before = warm_standbys(running)
-    os.kill(before["standby 0"], signal.SIGKILL)
-    running.pids_after_change(before, {"standby 0"})
-    after = warm_standbys(running)
-    assert {name for name in before if before[name] != after[name]} == {"standby 0"}
-
-
-def test_a_halted_standby_is_replaced_and_no_other_is(start_with_standbys):
-    running = start_with_standbys()
-    before = warm_standbys(running)
-    os.kill(before["standby 1"], signal.SIGSTOP)
-    running.pids_after_change(before, {"standby 1"})
-    after = warm_standbys(running)
-    assert {name for name in before if before[name] != after[name]} == {"standby 1"}
-
-
-@pytest.mark.parametrize("behaviour", ["crash", "refuse", "exit"])
-def test_standbys_that_never_get_warm_are_abandoned_and_the_service_continues(start_with_standbys, behaviour, caplog):
-    running = start_with_standbys(standby=behaviour)
-    assert running.ready.wait(60)
-    before = running.supervisor.pids
-    deadline = time.monotonic() + 60
-    while "no standby workers from here on" not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    after = running.supervisor.pids
-    assert {name: after[name] for name in before if "standby" not in name}.items() <= before.items()
-    os.kill(after["worker 0"], signal.SIGKILL)
-    running.pids_after_change(after, {"worker 0", "worker 1"})
-
-
-def bundles(folder: Path, count: int) -> list[Bundle]:
-    """The bundles, once there are `count`."""
-    deadline = time.monotonic() + 60
-    while len(paths := bundles_in(dump_folder(str(folder)))) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return [read_bundle(path) for path in paths]
-
-
-def reporting(folder: Path) -> Config:
-    return msgspec.structs.replace(CONFIG, server=ServerConfig(port=0, drain_timeout_s=0.5, dump_dir=str(folder)))
-
-
-def test_a_lost_process_leaves_a_report_of_all_processes(start, tmp_path):
-    running = start(reporting(tmp_path))
-    assert running.ready.wait(60)
-    before = running.supervisor.pids
-    os.kill(before["worker 1"], signal.SIGKILL)
-    [report] = bundles(tmp_path, 1)
-    assert f"worker 1 (pid {before['worker 1']}) was killed by SIGKILL" in report.reason
-    processes = {process.name: process for process in report.processes}
-    assert {name: processes[name].pid for name in before} == before
-    assert processes["worker 1"].state == "dead"
-    assert "in run_child" in processes["engine-core"].stacks
-    assert any("ready engine-core epoch=0" in event for event in report.events)
-    assert msgspec.json.decode(report.core_state) == {"audit": "", "blocks": {}, "running": []}
-
-
-def test_a_halted_process_is_reported_before_it_is_killed(start, tmp_path):
-    running = start(reporting(tmp_path))
-    assert running.ready.wait(60)
-    os.kill(running.supervisor.pids["worker 0"], signal.SIGSTOP)
-    [report] = bundles(tmp_path, 1)
-    [halted] = [process for process in report.processes if process.name == "worker 0"]
-    assert halted.threads[0].state == "T"
-
-
-@pytest.mark.parametrize("name", ["worker 1", "engine-core", "frontend 0"])
-def test_sigusr1_to_any_process_makes_a_report_of_all_processes(start, tmp_path, name):
-    running = start(reporting(tmp_path))
-    assert running.ready.wait(60)
-    before = running.supervisor.pids
-    os.kill(before[name], REPORT_SIGNAL)
-    [report] = bundles(tmp_path, 1)
-    assert report.reason == f"asked for by SIGUSR1 to {name}"
-    assert len(report.processes) == 4
-    assert running.supervisor.pids == before
-
-
-def test_consecutive_losses_make_one_report_and_a_request_makes_another(start, tmp_path, monkeypatch):
-    monkeypatch.setattr("paged_serve.frontend.supervision.flight_recorder.recorder.QUIET_S", 1e9)
-    running = start(reporting(tmp_path))
-    assert running.ready.wait(60)
-    before = running.supervisor.pids
-    os.kill(before["worker 0"], signal.SIGKILL)
-    after = running.pids_after_change(before, {"worker 0"})
-    running.wait_for_facts(worker="epoch 1", workers="epoch 1")
-    os.kill(after["worker 0"], signal.SIGKILL)
-    running.pids_after_change(after, {"worker 0"})
-    running.wait_for_facts(worker="epoch 2", workers="epoch 2")
-    running.supervisor._signal_pipe.ask(REPORT_SIGNAL)
-    first, second = bundles(tmp_path, 2)
-    assert "was killed by SIGKILL" in first.reason
-    assert second.reason == "asked for by SIGUSR1"
-    assert len(second.processes) == 4
-
-
-def test_without_a_folder_no_reports_are_written(start, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    running = start(reporting(Path("none")))
-    assert running.ready.wait(60)
-    before = running.supervisor.pids
-    os.kill(before["worker 0"], signal.SIGKILL)
-    running.pids_after_change(before, {"worker 0"})
-    running.wait_for_facts(worker="epoch 1")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_refusal_counts_even_when_the_core_reports_the_loss_first(start):
