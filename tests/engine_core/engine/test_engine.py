@@ -1,48 +1,15 @@
 """The lifecycle of a request as seen by its client."""
 
-import msgspec
 import pytest
 
 from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S
-from paged_serve.engine_core.process.utility_calls import answer_call
-from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, RejectReason, Utility, UtilityCall
-from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowFailure, RowLogprobs
 
 from ..conftest import CLIENT, EOS
+from .changed_answers import advance, with_token
 
 OTHER = b"client:1"
-
-
-def with_token(token, index=0):
-    """Changes an answer of the workers: sampled token `index` becomes `token`."""
-
-    def change(answer):
-        ids = unpack_ids(answer.token_ids)
-        ids[index] = token
-        return ModelRunnerOutput(answer.epoch, answer.step, pack_ids(ids), answer.step_s)
-
-    return change
-
-
-def not_finite(index):
-    def change(answer):
-        return ModelRunnerOutput(
-            answer.epoch, answer.step, answer.token_ids, answer.step_s, nan_indices=pack_ids([index])
-        )
-
-    return change
-
-
-def advance(driver, change=lambda answer: answer):
-    driver.plan()
-    driver.execute()
-    driver.apply(change)
-
-
-# How sequences end
 
 
 @pytest.mark.parametrize(
@@ -107,9 +74,6 @@ def test_the_times_of_all_phases_add_up(drive):
     assert times.prefill_s > 0
     assert times.decode_s > 0
     assert times.queued_s + times.prefill_s + times.decode_s == pytest.approx(driver.now)
-
-
-# Delivery
 
 
 def test_a_steady_step_is_sent_as_repeated_columns_and_the_workers_bytes(drive):
@@ -189,9 +153,6 @@ def test_stats_come_at_most_every_100_ms(drive):
     assert delivered[-1].num_blocks == 64
 
 
-# Abort and silence
-
-
 @pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.STOP])
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 @pytest.mark.parametrize("depth", [1, 3])
@@ -236,9 +197,6 @@ def test_a_silent_clients_requests_end_with_its_lease(drive):
     driver.run()
     assert len(driver.tokens[mine]) == 10
     assert driver.engine.kv_cache.pool.num_free == driver.facts.num_blocks
-
-
-# Restarts
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -294,158 +252,3 @@ def test_a_resumed_sequence_that_had_ended_ends_at_once(drive, resume, params, r
     assert driver.ends[stream].finish_reason is reason
     assert driver.tokens[stream] == resume
     assert driver.engine.is_idle
-
-
-# Wrong answers of workers
-
-
-def test_a_token_from_non_finite_logits_is_not_delivered_and_computed_again(drive):
-    reference = drive()
-    stream = reference.add(9, max_tokens=10, seed=1)
-    reference.run()
-    driver = drive(pipeline_depth=2)
-    driver.add(9, max_tokens=10, seed=1)
-    for _ in range(6):
-        driver.plan()
-        driver.execute()
-        if len(driver.answers) == 2:
-            driver.apply()
-    driver.apply(not_finite(0))
-    assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
-    driver.run()
-    assert driver.tokens[stream] == reference.tokens[stream]
-
-
-@pytest.mark.parametrize("steps", [0, 6])
-def test_blocks_of_an_aborted_sequence_are_invalidated_when_its_last_step_was_not_finite(drive, steps):
-    driver = drive(pipeline_depth=2, max_num_batched_tokens=8)
-    stream = driver.add(14, max_tokens=10)
-    advance(driver)  # the first chunk, which fills two blocks
-    for _ in range(steps):
-        advance(driver)
-    driver.plan()
-    driver.execute()
-    driver.abort(stream)
-    assert driver.engine.kv_cache.pool.num_cached
-    driver.apply(not_finite(0))
-    assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
-
-
-def test_no_sequence_shares_invalid_blocks_with_a_sibling_that_had_them_before(drive):
-    driver = drive()
-    driver.add(9, max_tokens=10)
-    advance(driver)
-    both = driver.add([*range(1, 10), 50, 51, 52, 53], max_tokens=10, n=2)
-    first = driver.plan().new_rows[0]
-    assert first.num_computed_tokens == 8, "the test needs a shared prefix"
-    driver.execute()
-    driver.apply(not_finite(0))
-    computed = {row.row: row.num_computed_tokens for row in driver.plan().new_rows}
-    assert computed[driver.sequence(both + 1).row] == 0
-
-
-def test_a_sequence_with_non_finite_logits_reuses_only_its_own_blocks(drive):
-    driver = drive()
-    stream = driver.add(9, max_tokens=10, n=2, seed=1)
-    for _ in range(3):
-        advance(driver)
-    advance(driver, not_finite(1))
-    again = driver.plan().new_rows[0]
-    assert (driver.sequence(stream + 1).row, again.num_computed_tokens) == (again.row, 0)
-
-
-def test_non_finite_logits_at_a_second_try_end_the_sequence_with_an_error_and_no_other(drive):
-    driver = drive()
-    bad, good = driver.add([1] * 6, max_tokens=10), driver.add([2] * 6, max_tokens=10)
-    advance(driver, not_finite(0))
-    advance(driver, not_finite(1))  # the good one decodes first now
-    assert driver.ends[bad].finish_reason is FinishReason.ERROR
-    assert "not finite" in driver.ends[bad].error
-    driver.run()
-    assert len(driver.tokens[good]) == 10
-    assert driver.engine.kv_cache.pool.num_free == driver.facts.num_blocks
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda answer: ModelRunnerOutput(answer.epoch, answer.step + 1, answer.token_ids, 0.0),
-        lambda answer: ModelRunnerOutput(answer.epoch, answer.step, answer.token_ids + pack_ids([1]), 0.0),
-        lambda answer: ModelRunnerOutput(answer.epoch, answer.step, b"", 0.0),
-        not_finite(-1),
-        not_finite(1),
-        lambda answer: ModelRunnerOutput(
-            answer.epoch, answer.step, answer.token_ids, 0.0, (RowLogprobs(1, pack_ids([1]), pack_ids([1]), 1),)
-        ),
-    ],
-)
-def test_a_result_that_does_not_fit_its_step_is_a_worker_error_and_changes_nothing(drive, change):
-    driver = drive()
-    stream = driver.add(5, max_tokens=4)
-    driver.plan()
-    driver.execute()
-    with pytest.raises(ProtocolError):
-        driver.engine.apply(change(driver.answers[0]), 0.0)
-    driver.run()
-    assert len(driver.tokens[stream]) == 4
-
-
-def test_a_state_too_large_to_send_is_answered_with_an_error(drive):
-    driver = drive(max_num_queued_requests=10_000, max_num_seqs=1)
-    for _ in range(80):
-        driver.add([1], n=100, seed=1)
-    answer = answer_call(driver.engine, UtilityCall(1, Utility.DUMP_STATE), driver.now, is_remote=False)
-    assert f"the limit is {MAX_UTILITY_BYTES}" in answer.error
-    assert answer.result == b"{}"
-
-
-@pytest.mark.parametrize("steps_before", [0, 3])
-def test_a_row_whose_grammar_cannot_continue_ends_with_the_reason_and_affects_no_other_row(drive, steps_before):
-    alone = drive()
-    kept = alone.add([2] * 6, max_tokens=10, seed=1)
-    alone.run()
-    driver = drive(pipeline_depth=2)
-    failing, other = driver.add([1] * 6, max_tokens=10), driver.add([2] * 6, max_tokens=10, seed=1)
-    for _ in range(steps_before):
-        driver.step()
-
-    def fail(answer):
-        return msgspec.structs.replace(answer, failures=(RowFailure(0, "no output satisfies the grammar"),))
-
-    driver.plan()
-    driver.execute()
-    driver.plan()
-    driver.apply(fail)
-    while driver.plans:
-        driver.execute()
-    driver.run()
-    assert driver.ends[failing].finish_reason is FinishReason.ERROR
-    assert driver.ends[failing].error == "no output satisfies the grammar"
-    assert len(driver.tokens[failing]) == steps_before
-    assert driver.tokens[other] == alone.tokens[kept]
-    assert driver.engine.is_idle
-
-
-@pytest.mark.parametrize(("steps_before", "n"), [(0, 1), (0, 3), (2, 2)])
-def test_a_request_with_a_wrong_parameter_is_rejected_unless_it_has_tokens(drive, steps_before, n):
-    driver = drive(pipeline_depth=2)
-    failing = driver.add([1] * 6, max_tokens=10, n=n)
-    for _ in range(steps_before):
-        driver.step()
-
-    def fail(answer):
-        indices = range(len(answer.token_ids) // 4)
-        wrong = tuple(RowFailure(index, "its arguments are wrong", "logits_processors") for index in indices)
-        return msgspec.structs.replace(answer, failures=wrong)
-
-    while not driver.engine.is_idle:
-        while driver.plan() is not None:
-            driver.execute()
-        driver.apply(fail)
-    if steps_before:
-        assert {driver.ends[failing + index].error for index in range(n)} == {"its arguments are wrong"}
-    else:
-        [rejection] = driver.rejections
-        assert (rejection.request_id, rejection.param) == (failing, "logits_processors")
-        assert rejection.reason is RejectReason.INVALID
-        assert not driver.tokens[failing]
