@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from ..frontend.http.test_http_bad_bodies import BAD as HTTP_BAD
+from ..frontend.http.bad_bodies import BAD as HTTP_BAD
 from ..frontend.http.test_http_loop import MOST_WORK
 from .serving import Server
 
