@@ -1,0 +1,46 @@
+"""Configuration files: their forms, and what is refused of them."""
+
+import pytest
+
+from paged_serve.frontend.config.options import resolve
+from paged_serve.protocol.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.toml", 'port = 9\n[scheduler]\npolicy = "priority"\n[cache]\nnum_blocks = 7\n'),
+        ("c.yaml", "port: 9\nscheduling-policy: priority\ncache:\n  num_blocks: 7\n"),
+        ("c.json", '{"port": 9, "scheduling_policy": "priority", "num-gpu-blocks-override": 7}'),
+    ],
+)
+def test_a_file_may_name_flags_or_the_configurations_own_fields(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    config = resolve({"config_file": str(tmp_path / name)}, {}).config
+    assert (config.server.port, config.scheduler.policy, config.cache.num_blocks) == (9, "priority", 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.toml", "prot = 1", "there is no option prot; did you mean port?"),
+        ("c.toml", "[cache]\nblok_size = 16", "there is no option cache.blok_size; did you mean cache.block_size?"),
+        ("c.json", "{", "Input data was truncated"),
+        ("c.json", "[1]", "must map options to values"),
+        ("c.ini", "", "must end in .toml, .yaml, .yml, .json"),
+        ("c.toml", 'port = "many"', "port=many: is not a whole number"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        resolve({"config_file": str(tmp_path / name)}, {})
+    assert message in str(refused.value)
+    assert str(tmp_path / name) in str(refused.value)
+
+
+def test_a_missing_file_is_refused():
+    with pytest.raises(ConfigError, match=r"cannot read configuration file nowhere\.toml: No such file"):
+        resolve({"config_file": "nowhere.toml"}, {})
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        resolve({}, {"PAGED_SERVE_CONFIG": "nowhere.toml"})
