@@ -1,0 +1,31 @@
+"""Fields of config.json of small models, and the geometry that they mean."""
+
+import json
+
+from paged_serve.workers.models.registry import read_geometry
+
+PLAIN = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+}
+MPNET = {"architectures": ["MPNetModel"], "layer_norm_eps": 1e-5}
+OPT = {"architectures": ["OPTForCausalLM"], "ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}
+LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "moe_layers": [], "intermediate_size_mlp": 96}
+MPT = {"architectures": ["MptForCausalLM"], "d_model": 64, "n_layers": 2, "n_heads": 8}
+MODERNBERT = {"architectures": ["ModernBertModel"]}
+GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128}
+GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "query_pre_attn_scalar": 24, "sliding_window": 16}
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+PHI3 = {"architectures": ["Phi3ForCausalLM"]}
+SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
+
+
+def geometry(folder, max_model_len=None, **changes):
+    (folder / "config.json").write_text(json.dumps({**PLAIN, **changes}))
+    return read_geometry(folder, max_model_len=max_model_len)[1]

@@ -1,0 +1,123 @@
+"""Configurations that are refused, with the field, the file or the architecture by name."""
+
+import json
+
+import pytest
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.models.registry import read_geometry
+
+from .small_configs import GEMMA3, GPT2, LLAMA4, LONGROPE, MODERNBERT, MPNET, MPT, OPT, PHI3, PLAIN, SMOLLM3, geometry
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"architectures": ["RwkvForCausalLM"]}, r"RwkvForCausalLM is not supported; supported are LlamaForCausalLM"),
+        ({"architectures": []}, "none in config.json"),
+        ({"architectures": None}, "none in config.json"),
+        ({"rms_norm_eps": -1e-6}, r"rms_norm_eps=-1e-06 must be at least 0 and less than 1"),
+        ({"rms_norm_eps": 1e308}, r"rms_norm_eps=1e\+308 must be"),
+        ({"rms_norm_eps": float("nan")}, r"config\.json cannot be used"),
+        ({"sliding_window": -5}, r"sliding_window"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; supported are silu, .*gelu_new"),
+        (OPT | {"word_embed_proj_dim": 32}, "word_embed_proj_dim=32 is not supported for OPT with .*=true; only 64"),
+        (OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 0}, "word_embed_proj_dim"),
+        (MPNET | {"relative_attention_num_buckets": 64}, "buckets=64 is not supported for MPNet; only 32"),
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
+        (GPT2 | {"n_embd": "big"}, "hidden_size"),
+        (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported for Gemma 3"),
+        (GEMMA3 | {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 must be a number above 0"),
+        (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries for 2 layers"),
+        (GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "multi_query": False}, "multi_query=False is not supp"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "rope type 'proportional' is not supported"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor has 0 numbers, but a head has 4 rot"),
+        ({"rope_scaling": LONGROPE | {"long_factor": [1.0] * 3}}, "long_factor has 3 numbers, but a head has 4 rot"),
+        ({"rope_scaling": LONGROPE | {"short_factor": [0.0] * 4}}, "the rope parameters cannot be used"),
+        ({"rope_scaling": LONGROPE | {"original_max_position_embeddings": 1}}, "of at least 2"),
+        (PHI3 | {"partial_rotary_factor": 0.4}, r"partial_rotary_factor=0.4 must give an even .* from 2 to head_dim=8"),
+        (PHI3 | {"partial_rotary_factor": 1.5}, r"partial_rotary_factor=1.5 must give an even"),
+        (PHI3 | {"rope_parameters": {"partial_rotary_factor": "all"}}, r"partial_rotary_factor=all must give an even"),
+        (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 10}, "rotary_dim=10 must give an even number"),
+        (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 4, "tie_word_embeddings": True}, "GPT-J; only Fa"),
+        ({"architectures": ["CohereForCausalLM"], "logit_scale": -1}, "logit_scale=-1 must be a number above 0"),
+        ({"architectures": ["OlmoForCausalLM"], "clip_qkv": -1.0}, "clip_qkv"),
+        (LLAMA4 | {"moe_layers": [1], "num_experts_per_tok": 17}, "num_experts_per_tok=17 must be from 1 to .* 16"),
+        (LLAMA4 | {"no_rope_layers": [1]}, "no_rope_layers has 1 entries, but the model 2 layers"),
+        (LLAMA4 | {"attention_chunk_size": 0}, "attention_chunk_size"),
+        (LLAMA4 | {"attention_chunk_size": None}, "attention_chunk_size=null, but layers have chunked_attention"),
+        (LLAMA4 | {"floor_scale": 0}, "floor_scale"),
+        (LLAMA4 | {"layer_types": ["chunked_attention"]}, "layer_types names 1 layers, but the model has 2"),
+        (LLAMA4 | {"layer_types": ["sliding_attention"] * 2}, "has 'sliding_attention'; the layers of llama4 are full"),
+        (GEMMA3 | {"layer_types": ["chunked_attention"] * 2}, "layer_types has 'chunked_attention'; the layers of gem"),
+        (GEMMA3 | {"sliding_window": 0}, "sliding_window=0 must be at least 1, or null for full attention"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
+        ({"architectures": ["Cohere2ForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
+        (MODERNBERT | {"local_attention": 0}, "local_attention=0 must be at least 2"),
+        (MODERNBERT | {"local_attention": 1}, "local_attention=1 must be at least 2"),
+        (MODERNBERT | {"layer_types": ["full_attention"]}, "layer_types names 1 layers, but the model has 2"),
+        (MODERNBERT | {"rope_parameters": {"full_attention": 5}}, "are 5, not an object"),
+        (MODERNBERT | {"num_hidden_layers": "many"}, "num_hidden_layers"),
+        (MPT | {"attn_config": {"alibi": False}}, "alibi=False is not supported for MPT"),
+        (MPT | {"attn_config": {"qk_ln": True}}, "qk_ln=True is not supported for MPT"),
+        (MPT | {"attn_config": ["alibi"]}, r"attn_config=\['alibi'\] must be an object"),
+        (MPT | {"no_bias": False}, "no_bias=False is not supported for MPT"),
+        (
+            {"architectures": ["MiniCPMForCausalLM"], "scale_depth": "deep"},
+            "scale_depth=.deep. must be",
+        ),
+        ({"architectures": ["MiniCPMForCausalLM"], "num_experts": 8}, "num_experts=8 is not supported for MiniCPM"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+        ({"num_key_value_heads": 3}, "8 attention heads cannot share 3 KV heads"),
+        ({"hidden_size": "big"}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0 must be at least 1"),
+        ({"dtype": "int8"}, "dtype 'int8' is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": "much"}}, "rope"),
+    ],
+)
+def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        geometry(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("XGLMForCausalLM", {"d_model": 64, "num_layers": 2, "attention_heads": 8}),
+        ("GPTNeoForCausalLM", {"hidden_size": 64, "num_layers": 2, "num_heads": 8}),
+        ("RwkvForCausalLM", {"attention_hidden_size": 64, "hidden_size": 64}),
+        ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
+    ],
+)
+def test_an_unknown_architecture_is_refused_as_such_whatever_its_fields(tmp_path, architecture, fields):
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
+    with pytest.raises(ConfigError, match=f"^architecture {architecture} is not supported; supported are LlamaFor"):
+        read_geometry(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_deeply_nested_file_is_named(tmp_path, name):
+    geometry(tmp_path)
+    (tmp_path / name).write_text('{"x":' + 100_000 * "[" + 100_000 * "]" + "}")
+    with pytest.raises(ConfigError, match=rf"/{name} is nested too deeply$"):
+        read_geometry(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
+def test_a_folder_that_is_not_a_model_is_named(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        read_geometry(tmp_path)
+
+
+@pytest.mark.parametrize(("size", "complaint"), [(3, "attention heads, 8"), (16, "attention heads, 8")])
+def test_ranks_that_do_not_divide_the_model_are_refused_with_numbers(tmp_path, size, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        geometry(tmp_path).check_tensor_parallel(size)
+    with pytest.raises(ConfigError, match="intermediate size, 97"):
+        geometry(tmp_path, intermediate_size=97).check_tensor_parallel(2)
+    with pytest.raises(ConfigError, match=r"neither divides the model's 6 KV heads nor .*; use one of 1, 2, 3, 6, 12$"):
+        geometry(tmp_path, num_attention_heads=12, num_key_value_heads=6, head_dim=8).check_tensor_parallel(4)
+    geometry(tmp_path).check_tensor_parallel(4)
