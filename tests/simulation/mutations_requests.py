@@ -15,7 +15,6 @@ ROW_ASSIGNER = "engine_core/scheduling/row_assigner.py"
 DECODE = "engine_core/scheduling/decode_set.py"
 WORKER_POISON = "engine_core/scheduling/worker_poison.py"
 DISPATCH = "frontend/client/dispatch.py"
-WITHHELD = "frontend/client/dispatch.py"
 CORE_POISON = "engine_core/admission/core_poison.py"
 ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION = "frontend/client/session.py"
@@ -143,18 +142,18 @@ REQUEST_MUTATIONS = [
         "a client that was removed waits forever",
     ),
     (
-        WITHHELD,
+        DISPATCH,
         "turns.get(request.sent_epoch) == 0",
         "False",
         "no request is ever a candidate after a core's death",
     ),
     (
-        WITHHELD,
+        DISPATCH,
         "self._isolated if self._isolation in turns.items() else None",
         "self._isolated if self._isolation[0] in turns else None",
         "a request that was isolated once counts as poison at any later death",
     ),
-    (WITHHELD, "        self._isolated = None\n        return True", "        return True", "an isolation never ends"),
+    (DISPATCH, "        self._isolated = None\n        return True", "        return True", "an isolation never ends"),
     (
         CORE_POISON,
         "        if client == self._holder:\n            self._end_turn()\n",

@@ -1,25 +1,19 @@
-"""The real process over real sockets: handshakes, failure, recovery, and a clean end."""
+"""The real process over real sockets: handshakes, requests, refusals, and a clean end."""
 
 import os
-import re
 import signal
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from msgspec import structs
 
-from paged_serve.engine_core.process.step_time_limits import MIN_STEPS
-from paged_serve.engine_core.simulation.client import output_alone
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.messages import control
-from paged_serve.protocol.messages.config import CacheConfig, Config, ParallelConfig, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import (
     CandidatesWithheld,
     CoreFailure,
-    EngineCoreRequest,
     FromEngineCore,
     IsolationTurn,
     Utility,
@@ -27,65 +21,13 @@ from paged_serve.protocol.messages.engine_core import (
     UtilityResult,
     Welcome,
 )
-from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import ToWorker
 from paged_serve.protocol.transport.authentication import read_secret
 from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity, new_context
-from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, WORKERS_SOCKET, endpoint, make_run_dir, remove_run_dir
+from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint
 
-from .engine_harness import VOCAB_SIZE, EngineHarness, FakeRank
-
-PROMPT = list(range(1, 40))
-PARAMS = SamplingParams(seed=5, max_tokens=100, ignore_eos=True)
-
-
-def config(**parallel):
-    return Config(
-        cache=CacheConfig(block_size=16),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64),
-        parallel=ParallelConfig(**parallel),
-        speculation=SpeculationConfig("off"),  # FakeRank verifies nothing
-    )
-
-
-def expected(prompt=PROMPT, params=PARAMS):
-    request = EngineCoreRequest(0, pack_ids(prompt), params)
-    return output_alone(request, params.seed, len(prompt) + params.max_tokens, VOCAB_SIZE)[0]
-
-
-def tokens_of(request):
-    tokens = []
-    for delta in request:
-        tokens += delta.token_ids
-    return tokens
-
-
-@pytest.fixture
-def run_dir():
-    path = make_run_dir()
-    yield path
-    remove_run_dir(path)
-
-
-@pytest.fixture
-def harness(run_dir):
-    harness = EngineHarness(run_dir, config(step_timeout_s=1.0))
-    yield harness
-    harness.close()
-
-
-@pytest.fixture
-def ranks():
-    started = []
-    yield started
-    for rank in started:
-        rank.kill()
-
-
-def start(harness, ranks, epoch=0, **options):
-    ranks.append(FakeRank(harness.run_dir, 16, epoch, **options))
-    return ranks[-1]
+from .engine_harness import VOCAB_SIZE, EngineHarness
+from .running_core import PARAMS, PROMPT, config, expected, start, tokens_of
 
 
 def test_a_client_that_connected_early_gets_its_tokens_once_the_workers_are_ready(harness, ranks):
@@ -137,97 +79,6 @@ def test_the_supervisor_receives_loading_progress_and_heartbeats(harness, ranks)
     harness.wait_for(control.Ready)
     harness.wait_for(control.Heartbeat)
     harness.wait_for(control.Heartbeat)
-
-
-def test_streams_continue_with_the_right_token_after_the_workers_die(harness, ranks):
-    first = start(harness, ranks, ignores_after=20)
-    with Client.connect(harness.run_dir) as client:
-        request = client.submit(PROMPT, PARAMS)
-        tokens = list(next(request).token_ids)
-        lost = harness.wait_for(control.WorkersLost)
-        assert lost.epoch == 0
-        assert re.search(r"no answer to a step of \d+ tokens for 1(\.\d+)? s", lost.reason), lost.reason
-        first.kill()
-        while client.computes:
-            client.wait(1.0)
-        harness.send(control.WorkersReplaced(1))
-        start(harness, ranks, epoch=1)
-        assert tokens + tokens_of(request) == expected()
-        assert client.computes
-
-
-def test_a_hang_is_detected_by_the_usual_step_time(run_dir, ranks):
-    harness = EngineHarness(run_dir, config(step_timeout_s=1e6))
-    try:
-        start(harness, ranks, ignores_after=2 * MIN_STEPS)
-        with Client.connect(harness.run_dir) as client:
-            request = client.submit(PROMPT, structs.replace(PARAMS, max_tokens=4 * MIN_STEPS))
-            next(request)
-            assert "99.9 % of such steps take at most" in harness.wait_for(control.WorkersLost).reason
-    finally:
-        harness.close()
-
-
-def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_limit(run_dir, ranks):
-    harness = EngineHarness(run_dir, config(step_timeout_s=60.0))
-    try:
-        start(harness, ranks, corrupts_step=3)
-        with Client.connect(harness.run_dir) as client:
-            request = client.submit(PROMPT, PARAMS)
-            assert "could not be decoded" in harness.wait_for(control.WorkersLost).reason
-            ranks[0].kill()
-            harness.send(control.WorkersReplaced(1))
-            start(harness, ranks, epoch=1)
-            assert tokens_of(request) == expected()
-    finally:
-        harness.close()
-
-
-def test_workers_that_connect_before_the_supervisors_message_replace_the_group(harness, ranks):
-    start(harness, ranks, ignores_after=3)
-    with Client.connect(harness.run_dir) as client:
-        request = client.submit(PROMPT, PARAMS)
-        harness.wait_for(control.WorkersLost)
-        start(harness, ranks, epoch=1)
-        harness.send(control.WorkersReplaced(1))
-        assert tokens_of(request) == expected()
-
-
-def test_a_worker_of_a_former_group_is_refused(harness, ranks):
-    start(harness, ranks, epoch=4)
-    harness.wait_for(control.Ready)
-    late = start(harness, ranks, epoch=3)
-    late.join(60)
-    assert "worker group 3; group 4 is in use" in late.refused.reason
-    assert late.refused.stale
-
-
-def test_an_unknown_peer_on_the_workers_socket_replaces_no_worker(harness, ranks):
-    start(harness, ranks)
-    harness.wait_for(control.Ready)
-    context = new_context()
-    name, secret = identity("client", 0, 9), read_secret(harness.run_dir)
-    link = DealerChannel(context, endpoint(harness.run_dir, WORKERS_SOCKET), secret, name, ToWorker)
-    assert link.wait_connected(60)
-    link.send(handshake_hello("client", 0, 9))
-    assert "only workers" in link.receive(5).reason
-    link.close()
-    context.term()
-    with Client.connect(harness.run_dir) as client:
-        assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
-
-
-def test_two_ranks_form_one_group_with_the_smaller_block_count(run_dir, ranks):
-    harness = EngineHarness(run_dir, config(tensor_parallel_size=2))
-    try:
-        start(harness, ranks, rank=1, num_blocks=40)
-        start(harness, ranks, rank=0, num_blocks=50)
-        assert harness.wait_for(control.Ready).facts["kv_blocks"] == "40"
-        with Client.connect(run_dir) as client:
-            assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
-        assert ranks[0].num_steps == ranks[1].num_steps
-    finally:
-        harness.close()
 
 
 def test_refusals_state_the_numbers(harness, ranks):

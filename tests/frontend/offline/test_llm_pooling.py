@@ -1,59 +1,28 @@
-"""Pooling with LLM and AsyncLLM over a fake engine."""
+"""Pooling with LLM over a fake engine."""
 
-import asyncio
-import json
 import math
-import struct
 from dataclasses import fields
 from operator import mul
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, processors
 
-from paged_serve import AsyncLLM, PoolingParams
-from paged_serve.frontend.offline import local_engine
+from paged_serve import PoolingParams
 from paged_serve.frontend.offline.llm import LLM
 from paged_serve.frontend.offline.pooling import outputs
-from paged_serve.protocol.errors import InvalidRequest, RequestFailed
-from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
-from paged_serve.protocol.messages.message import unpack_ids
-from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, RejectReason, RequestRejected
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..fake_core import POOLING, aborted_ids, pool, vector
-from ..fake_core import output as sent_output
-from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
+from ..fake_core import POOLING, pool
+from .pooling_llm import EMBEDS, PROMPTS, flat, ids, numbers, pooling_models, scripted_supervisors, sent
+from .running_llm import core_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pooling.md").read_text()
-PROMPTS = [f"{i + 1} {2 * i} 5" for i in range(60)]
-EMBEDS = ("embed", "token_embed")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """[CLS] is 998 and [SEP] 999; a pair's texts have types."""
-    folder = Path(write_model_of_numbers(tmp_path_factory.mktemp("model")))
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        "Ġ998 $A Ġ999", "Ġ998 $A Ġ999 $B:1 Ġ999:1", [("Ġ998", 998), ("Ġ999", 999)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({"type_vocab_size": 2}))
-    prompts = {"prompts": {"query": "77 "}, "default_prompt_name": None}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    return str(folder)
-
-
-@pytest.fixture
-def supervisor(monkeypatch):
-    """supervisor(script, limits): lets LLM start an engine that follows the script."""
-    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
-
-    def supervisor(script=pool, **limits):
-        monkeypatch.setattr(FakeSupervisor, "script", staticmethod(script))
-        monkeypatch.setattr(FakeSupervisor, "limits", POOLING | limits)
-
-    return supervisor
+model = pytest.fixture(scope="module")(pooling_models)
+supervisor = pytest.fixture(scripted_supervisors)
 
 
 @pytest.fixture
@@ -68,27 +37,6 @@ def start(model, supervisor):
     yield start
     for llm in started:
         llm.close()
-
-
-def core_of(llm):
-    return llm._engine.supervisor.core
-
-
-def sent(llm):
-    return [unpack_ids(request.prompt_token_ids).tolist() for request in core_of(llm).all(EngineCoreRequest)]
-
-
-def numbers(tokens, limits=POOLING, **params):
-    pooled = vector(tokens, PoolingParams(**params), limits)
-    return list(struct.unpack(f"<{len(pooled.values) // 4}f", pooled.values))
-
-
-def flat(rows):
-    return [number for row in rows for number in row]
-
-
-def ids(text):
-    return [998, *map(int, text.split()), 999]
 
 
 def test_embeddings_are_in_the_order_of_the_prompts(start):
@@ -253,72 +201,6 @@ def test_a_bar_counts_the_prompts(start):
 
     start().embed(PROMPTS, use_tqdm=Bar)
     assert (made[0].total, made[0].count) == (len(PROMPTS), len(PROMPTS))
-
-
-def run_async(model, body):
-    async def main():
-        async with AsyncLLM(model) as llm:
-            return await asyncio.wait_for(body(llm), 60)
-
-    return asyncio.run(main())
-
-
-def test_many_coroutines_encode_concurrently(model, supervisor):
-    supervisor()
-
-    async def one(llm, text):
-        return [each async for each in llm.encode(text, pooling_task="embed")]
-
-    async def body(llm):
-        return await asyncio.gather(*(one(llm, text) for text in PROMPTS))
-
-    found = run_async(model, body)
-    assert [output.outputs.data.tolist() for (output,) in found] == [numbers(ids(text)) for text in PROMPTS]
-
-
-def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
-    def script(core, peer, message):
-        if isinstance(message, AbortRequests):
-            for stream_id in message.stream_ids:
-                core.send(sent_output(core.epoch, stream_id, 0, [], FinishReason.ABORT), peer)
-
-    supervisor(script)
-
-    async def body(llm):
-        core = core_of(llm)
-
-        async def encode(request_id):
-            return [each async for each in llm.encode("5", request_id=request_id)]
-
-        tasks = [asyncio.create_task(encode(name)) for name in ("a", "b")]
-        await asyncio.to_thread(core.wait_for, EngineCoreRequest, 2)
-        with pytest.raises(InvalidRequest, match="request_id 'a' belongs to a running request"):
-            await encode("a")
-        await llm.abort("a")
-        tasks[1].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(core.wait_for, AbortRequests, 2)
-        return sorted(aborted_ids(core)), tasks[0].exception(), tasks[1].cancelled()
-
-    aborted, error, cancelled = run_async(model, body)
-    assert aborted == [1, 2]
-    assert cancelled
-    assert isinstance(error, RequestFailed)
-
-
-def test_async_encode_refuses_with_the_messages_of_llm(model, supervisor):
-    supervisor()
-
-    async def body(llm):
-        for prompt, options, says in (
-            (["1", "2"], {}, "call encode once for each prompt"),
-            ("1", {"pooling_task": "score"}, "pooling_task is 'score'"),
-            ("1", {"whatever": 1}, "whatever is not a keyword of this method"),
-        ):
-            with pytest.raises(InvalidRequest, match=says):
-                await anext(llm.encode(prompt, **options))
-
-    run_async(model, body)
 
 
 @pytest.mark.parametrize(

@@ -2,83 +2,19 @@
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget, Xtc
+from paged_serve.protocol.messages.samplers import Dry, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.structured_outputs import Grammar
-from paged_serve.protocol.messages.worker import NewRow
-from paged_serve.workers.backends.cpu.sampling import CpuPasses
-from paged_serve.workers.backends.cuda.sampler import DeviceSampler
-from paged_serve.workers.batch.grammars import Grammars
-from paged_serve.workers.batch.request_rows import RequestRows
-from paged_serve.workers.process.rank import DEMO_MODEL
-from paged_serve.workers.sampling.numpy_passes import NumpyPasses
-from paged_serve.workers.sampling.sampler import Sampler
 
-from ...cuda.checks_sampler import BLOCKS
-from ...cuda.emulated import COMPILER, EmulatorLauncher
 from . import sampling_oracle as oracle
+from .sampling_bench import EOS, OUTPUT, PROMPT, WAYS, Bench, one, random_logits, samplers
 
-EOS = (2, 3)
-DEMO_VOCAB_SIZE = 1024
-PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
-
-
-@pytest.fixture(scope="module")
-def emulator():
-    return EmulatorLauncher() if COMPILER else None
-
-
-@pytest.fixture(autouse=True, params=["numpy", "kernels", "device"])
-def every_way(request, pools, emulator):
-    """Runs every test here in numpy, on the CPU kernels, and on the CUDA kernels in the emulator."""
-    if request.param == "numpy":
-        Bench.make_sampler = lambda vocab_size: Sampler(NumpyPasses(vocab_size))
-    elif request.param == "kernels":
-        if pools[-1] is None:
-            pytest.skip("the kernels are not built")
-        Bench.make_sampler = lambda vocab_size: Sampler(CpuPasses(pools[-1]))
-    else:
-        if emulator is None:
-            pytest.skip("the emulator needs g++")
-        Bench.make_sampler = lambda vocab_size: DeviceSampler(emulator, vocab_size, "cpu", BLOCKS)
-
-
-class Bench:
-    """Rows and a sampler for a small vocabulary."""
-
-    make_sampler = None
-
-    def __init__(self, vocab_size: int, num_rows: int = 16, grammars: Grammars | None = None):
-        self.rows = RequestRows(num_rows, max_len=64, block_size=16, vocab_size=vocab_size, grammars=grammars)
-        self.sampler = Bench.make_sampler(vocab_size)
-
-    def put(self, row: int, params: SamplingParams, seed: int = 0, prompt=PROMPT, output=OUTPUT, eos=EOS) -> None:
-        ids = pack_ids([*prompt, *output])
-        self.rows.reset(NewRow(row, ids, len(prompt), 0, (pack_ids([1]),), seed, eos, params))
-
-    def sample(self, logits: np.ndarray, rows: list[int]):
-        self.rows.sampling.start_masks(np.array(rows))
-        return self.sampler.sample(torch.from_numpy(logits.astype(np.float32)), np.array(rows), self.rows)
-
-
-def one(logits, params: SamplingParams, **state):
-    bench = Bench(len(logits))
-    bench.put(0, params, **state)
-    return bench.sample(np.array(logits)[None], [0])
-
-
-def random_logits(seed: int, vocab_size: int) -> np.ndarray:
-    """Logits of both signs with many ties."""
-    return (np.random.default_rng(seed).normal(0, 3, vocab_size) * 4).round().astype(np.float32) / 4
-
+every_way = pytest.fixture(autouse=True, params=WAYS)(samplers)
 
 PARAMETERS = {
     "greedy": SamplingParams(temperature=0.0),
@@ -336,134 +272,3 @@ def test_incremental_counts_equal_a_recount():
         assert token.tolist() == recount.sample(logits.copy(), [0]).token_ids.tolist()
         bench.rows.append_tokens(np.array([0]), token)
         output.append(int(token[0]))
-
-
-@pytest.fixture(scope="module")
-def grammars():
-    return Grammars(DEMO_MODEL / "tokenizer.json", DEMO_VOCAB_SIZE, EOS)
-
-
-GRAMMAR = Grammar('{"grammars": [{"lark_grammar": "start: /[a-f]{1,3}/ \\" and \\" /[0-9]+/"}]}')
-GRAMMAR_PARAMS = [
-    SamplingParams(temperature=0.0, logprobs=4, grammar=GRAMMAR),
-    SamplingParams(temperature=1.5, repetition_penalty=1.4, frequency_penalty=0.5, grammar=GRAMMAR),
-    SamplingParams(top_k=9, top_p=0.8, bad_words_token_ids=((40,), (41,)), logit_bias={60: 4.0}, grammar=GRAMMAR),
-]
-
-
-@pytest.mark.parametrize("params", GRAMMAR_PARAMS)
-def test_a_grammar_is_equivalent_to_its_allowed_token_ids(grammars, params):
-    """Each token equals that of a request that lists the allowed tokens; the other row has no grammar."""
-    bench, named = Bench(DEMO_VOCAB_SIZE, grammars=grammars), Bench(DEMO_VOCAB_SIZE)
-    output: list[int] = []
-    bench.put(0, params, seed=7, output=output)
-    bench.put(1, SamplingParams(temperature=0.0), seed=8)
-    for step in range(30):
-        logits = np.stack([random_logits(step, DEMO_VOCAB_SIZE), random_logits(900 + step, DEMO_VOCAB_SIZE)])
-        sampled = bench.sample(logits.copy(), [0, 1])
-        bits = np.unpackbits(bench.rows.sampling.grammars[0].bits.view(np.uint8), bitorder="little")
-        by_name = msgspec.structs.replace(params, grammar=None, allowed_token_ids=tuple(np.flatnonzero(bits).tolist()))
-        named.put(0, by_name, seed=7, output=output)
-        expected = named.sample(logits[:1].copy(), [0])
-        assert sampled.token_ids[0] == expected.token_ids[0]
-        assert sampled.token_ids[1] == logits[1].argmax()
-        if params.logprobs:
-            assert sampled.logprobs[0].logprobs.tobytes() == expected.logprobs[0].logprobs.tobytes()
-        if sampled.token_ids[0] in EOS:
-            break
-        bench.rows.append_tokens(np.array([0, 1]), sampled.token_ids)
-        output.append(int(sampled.token_ids[0]))
-    assert sampled.token_ids[0] in EOS
-    assert not sampled.failures
-
-
-def test_a_grammar_without_a_next_token_is_reported_with_its_reason_and_affects_no_other_row(grammars):
-    bench = Bench(DEMO_VOCAB_SIZE, grammars=grammars)
-    bench.put(0, SamplingParams(grammar=Grammar("nonsense"), logprobs=2))
-    bench.put(1, SamplingParams(temperature=0.0))
-    logits = np.stack([random_logits(1, DEMO_VOCAB_SIZE)] * 2)
-    sampled = bench.sample(logits.copy(), [0, 1])
-    assert list(sampled.failures) == [0]
-    assert sampled.failures[0]
-    assert not len(sampled.bad)
-    assert not sampled.logprobs
-    assert sampled.token_ids[1] == logits[1].argmax()
-
-
-def test_a_reused_row_has_no_grammar_of_the_previous_request(grammars):
-    bench, fresh = Bench(DEMO_VOCAB_SIZE, grammars=grammars), Bench(DEMO_VOCAB_SIZE)
-    bench.put(0, GRAMMAR_PARAMS[0], output=[])
-    bench.sample(random_logits(1, DEMO_VOCAB_SIZE)[None], [0])
-    for each in (bench, fresh):
-        each.put(0, SamplingParams(repetition_penalty=1.2), seed=3)
-    logits = random_logits(2, DEMO_VOCAB_SIZE)[None]
-    assert bench.sample(logits.copy(), [0]).token_ids == fresh.sample(logits.copy(), [0]).token_ids
-
-
-RULES = SamplingParams(
-    allowed_token_ids=(1, 2), bad_words_token_ids=((30,), (31,)), logit_bias={30: -100.0, 31: -100.0}, min_tokens=9
-)
-
-
-@pytest.mark.parametrize("params", [SamplingParams(temperature=0.0, logprobs=2), SamplingParams(top_k=5), RULES])
-def test_reasoning_with_a_spent_budget_ends_whatever_is_likely_or_forbidden(params):
-    spent = msgspec.structs.replace(params, thinking=ThinkingBudget(2, (8,), (30, 31)), stop_token_ids=(30,))
-    for output, expected in (([8, 5, 9], 30), ([8, 5, 9, 30], 31), ([8, 30, 5, 9], 30), ([8, 5, 30], 31)):
-        logits = random_logits(len(output), 33)
-        bench = Bench(33)
-        bench.put(0, spent, output=output)
-        bench.put(1, params, output=output)  # a neighbour
-        sampled = bench.sample(np.stack([logits, logits]), [0, 1])
-        assert sampled.token_ids[0] == expected, output
-        assert sampled.token_ids[1] == oracle.sample(logits, params, 0, PROMPT, output, EOS)
-        if params.logprobs is not None:
-            raw = logits.astype(np.float64)
-            logprob = raw[expected] - np.log(np.exp(raw).sum())
-            assert sampled.logprobs[0].logprobs[0, 0] == pytest.approx(logprob, abs=1e-5), (
-                "the logprob is not the model's"
-            )
-
-
-@pytest.mark.parametrize("output", [[], [5], [8], [8, 5], [9, 8], [8, 5, 30, 31, 7, 7, 7]])
-def test_a_budget_that_is_not_spent_changes_nothing(output):
-    params = SamplingParams(temperature=1.3, allowed_token_ids=tuple(range(4, 33)))
-    bench = Bench(33)
-    for seed in range(8):
-        logits = random_logits(seed, 33)
-        bench.put(0, msgspec.structs.replace(params, thinking=ThinkingBudget(2, (8,), (30, 31))), seed, output=output)
-        token = bench.sample(logits[None].copy(), [0]).token_ids[0]
-        assert token == oracle.sample(logits, params, seed, PROMPT, output, EOS)
-
-
-LISTED = SamplingParams(allowed_token_ids=tuple(range(4, 60)), temperature=1.5)
-FREE_AT_FIRST = Grammar('{"grammars": [{"lark_grammar": "start: /[a-z]{2,9}/"}]}', after=(41, 45), opens=(40,))
-
-
-@pytest.mark.parametrize("params", [SamplingParams(), LISTED, SamplingParams(grammar=FREE_AT_FIRST, temperature=1.5)])
-@pytest.mark.parametrize("end", [(41,), (42, 43)])
-def test_a_forced_token_leaves_no_trace_in_later_masks(grammars, params, end):
-    """A row that goes on from step to step samples like one that begins with the same output."""
-    params = msgspec.structs.replace(params, thinking=ThinkingBudget(1, (40,), end))
-    output, stepwise = [40, 8], Bench(DEMO_VOCAB_SIZE, grammars=grammars)
-    stepwise.put(0, params, output=output)
-    for step in range(8):
-        logits, fresh = random_logits(step, DEMO_VOCAB_SIZE), Bench(DEMO_VOCAB_SIZE, grammars=grammars)
-        fresh.put(0, params, output=output)
-        sampled = stepwise.sample(logits[None].copy(), [0])
-        assert sampled.token_ids.tolist() == fresh.sample(logits[None].copy(), [0]).token_ids.tolist()
-        stepwise.rows.append_tokens(np.array([0]), sampled.token_ids)
-        output.append(int(sampled.token_ids[0]))
-    assert tuple(output[2 : 2 + len(end)]) == end
-
-
-def test_a_started_grammar_is_not_interrupted_by_a_tag(grammars):
-    """To the grammar the tag's token is text, which it may allow or not."""
-    tags = ThinkingBudget(1, (40,), (41,))
-    for source, is_forced in (("start: /(?s:.*)/", True), ("start: /[a-z]+/", False)):
-        grammar = Grammar(f'{{"grammars": [{{"lark_grammar": "{source}"}}]}}')
-        bench, free = (Bench(DEMO_VOCAB_SIZE, grammars=grammars) for _ in range(2))
-        logits, begun = random_logits(3, DEMO_VOCAB_SIZE), msgspec.structs.replace(tags, num_prompt_tokens=1)
-        bench.put(0, SamplingParams(temperature=0.0, grammar=grammar, thinking=begun), output=[])
-        free.put(0, SamplingParams(temperature=0.0, grammar=grammar), output=[])
-        token = bench.sample(logits[None].copy(), [0]).token_ids[0]
-        assert token == (41 if is_forced else free.sample(logits[None].copy(), [0]).token_ids[0])
