@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from ..contract_variants import CONTRACT_VARIANTS
+from ..checkpoints import CONTRACT_VARIANTS
 from .test_random_workloads import load, run_workload
 from .variant_workload import draw_variant_workload
 

@@ -8,8 +8,15 @@ import torch
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
-from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
-from ..contract_variants import CONTRACT_VARIANTS
+from ..checkpoints import (
+    CONTRACT_VARIANTS,
+    ours,
+    random_tokens,
+    reference,
+    reference_logits,
+    transformers_model,
+    write_checkpoint,
+)
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 

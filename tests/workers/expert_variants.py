@@ -1,0 +1,88 @@
+"""Variants with routed experts for checkpoints.py, in the form of dense_variants.py."""
+
+from typing import Any
+
+from .latent_variants import YARN_ROPE
+
+EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
+    "mixtral": {"family": "Mixtral", "num_local_experts": 8},
+    "qwen2-moe": {
+        "family": "Qwen2Moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 80,
+        "decoder_sparse_step": 2,
+    },
+    "qwen3-moe": {
+        "family": "Qwen3Moe",
+        "head_dim": 32,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [1],
+    },
+    "phimoe": {
+        "family": "Phimoe",
+        "num_local_experts": 6,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "router_jitter_noise": 0.2,
+    },
+    "granitemoe": {
+        "family": "GraniteMoe",
+        "num_local_experts": 6,
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0625,
+        "logits_scaling": 8.0,
+    },
+    "glm4-moe": {
+        "family": "Glm4Moe",
+        "head_dim": 24,
+        "attention_bias": True,
+        "use_qk_norm": True,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 40,
+        "routed_scaling_factor": 1.5,
+    },
+    "glm4-moe-wide": {
+        "family": "Glm4Moe",
+        "hidden_size": 128,
+        "intermediate_size": 128,
+        "num_attention_heads": 8,
+        "head_dim": 16,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 128,
+    },
+    "llama4-experts": {
+        "family": "Llama4Text",
+        "num_hidden_layers": 4,
+        "intermediate_size": 48,
+        "intermediate_size_mlp": 96,
+        "moe_layers": [1, 3],
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "head_dim": 32,
+        "attention_chunk_size": 40,
+        "no_rope_layers": [1, 0, 1, 1],
+    },
+    "gpt-oss": {
+        "family": "GptOss",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "swiglu_limit": 1.5,
+        "rope_parameters": YARN_ROPE | {"truncate": False},
+    },
+    "olmoe": {"family": "Olmoe", "num_experts": 12, "num_experts_per_tok": 5},
+}
