@@ -13,7 +13,7 @@ from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
-from ..workers.made_adapters import make_adapter
+from ..workers.tiny_models.made_adapters import make_adapter
 from .cell import HALT_S, OPTIONS
 from .faults import (
     CHILDREN,

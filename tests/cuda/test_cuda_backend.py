@@ -15,7 +15,7 @@ from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.cuda_graphs import ladder
 
 from ..workers.runner.test_steps_in_flight import Chunk, new_row
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 
 MODELS = {

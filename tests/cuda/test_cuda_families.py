@@ -12,7 +12,7 @@ from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
 
-from ..workers.checkpoints import SHAPE, write_checkpoint
+from ..workers.tiny_models.checkpoints import SHAPE, write_checkpoint
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import load, logits_of
 from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps

@@ -15,9 +15,9 @@ from paged_serve.workers.process.rank import DEMO_MODEL
 from paged_serve.workers.runner.model_runner import ModelRunner
 from paged_serve.workers.sampling.custom_sampling import with_processors
 
-from ..workers.checkpoints import write_checkpoint
 from ..workers.speculation.workloads import TOKENIZER, TOKENS_OF_GRAMMARS, Bench, played_alike
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.checkpoints import write_checkpoint
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .test_cuda_workloads import Padded
 

@@ -22,7 +22,7 @@ from ..workers.invariance.random_workload import MAX_MODEL_LEN, draw_expert_work
 from ..workers.invariance.test_random_workloads import run_workload
 from ..workers.invariance.workload_models import TINY
 from ..workers.one_process import NotWaiting
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 
 SLICE = (1, 3)

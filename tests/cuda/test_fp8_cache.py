@@ -9,10 +9,10 @@ from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.kv.budget import cache_dtype
 
-from ..workers.checkpoints import random_tokens
 from ..workers.mixers import with_parts
 from ..workers.paged_loop import PagedLoop
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.checkpoints import random_tokens
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import load
 

@@ -15,9 +15,9 @@ from paged_serve.workers.checkpoint.weight_forms import Fp8Weight
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.models.loading import load_model
 
-from ..workers.checkpoints import random_tokens
 from ..workers.paged_loop import PagedLoop
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.checkpoints import random_tokens
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 
 BF16 = torch.bfloat16

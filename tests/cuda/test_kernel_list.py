@@ -22,7 +22,7 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..workers.ranks import on_ranks
 from ..workers.runner.test_steps_in_flight import new_row
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import MODELS
 

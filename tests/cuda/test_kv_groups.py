@@ -19,7 +19,7 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..workers.invariance.planner import Odds, Planner, Request
 from ..workers.runner.test_kv_groups import GROUPS, KINDS, UNDISTURBED
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, StreamLauncher
 from .test_ranks import CountedDevice

@@ -16,9 +16,9 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..workers.adapters.loaded import LORA, load, put, step_of
 from ..workers.invariance.planner import Odds, Planner, Request
-from ..workers.made_adapters import ALL_LINEAR, make_adapter
 from ..workers.paged_loop import PagedLoop
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.made_adapters import ALL_LINEAR, make_adapter
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, StreamLauncher
 from .test_cuda_workloads import Padded

@@ -20,7 +20,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 
 from ..workers.ranks import on_ranks
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, StreamLauncher
 from .test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps

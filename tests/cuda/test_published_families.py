@@ -6,8 +6,8 @@ import torch
 from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
 from paged_serve.workers.backends.cuda.kernel_list import kernels_for
 
-from ..workers.checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
 from ..workers.paged_loop import PagedLoop
+from ..workers.tiny_models.checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
 from .test_kernel_list import RecordingLauncher
 
 VARIANTS = {  # they cover the norms and activations that only such families have

@@ -25,7 +25,7 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..workers.ranks import Ranks
 from ..workers.runner.test_steps_in_flight import BLOCK_SIZE, MAX_LEN, NUM_ROWS, STEADY, new_row, numbered
-from ..workers.tiny_model import write_tiny_model
+from ..workers.tiny_models.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .emulated_device import (
     Arrivals,

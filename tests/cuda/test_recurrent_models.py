@@ -9,7 +9,8 @@ from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
 from paged_serve.workers.backends.cuda.kernel_list import kernels_for
 from paged_serve.workers.batch.input_batch import InputBatch
 
-from ..workers.checkpoints import (
+from ..workers.paged_loop import PagedLoop
+from ..workers.tiny_models.checkpoints import (
     ours,
     random_tokens,
     reference,
@@ -17,7 +18,6 @@ from ..workers.checkpoints import (
     transformers_model,
     write_checkpoint,
 )
-from ..workers.paged_loop import PagedLoop
 from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, StreamLauncher
 from .test_kernel_list import RecordingLauncher

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
-from ..workers.tiny_model import HIDDEN, write_tiny_model
+from ..workers.tiny_models.tiny_model import HIDDEN, write_tiny_model
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 

@@ -10,7 +10,7 @@ import pytest
 from paged_serve import LLM, InvalidRequest, LoRARequest, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
-from ..workers.made_adapters import make_adapter
+from ..workers.tiny_models.made_adapters import make_adapter
 from .serving import serving
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")

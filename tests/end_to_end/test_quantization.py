@@ -9,7 +9,7 @@ from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.workers.kernels.cpu.library import best_library
 
-from ..workers.quantized_checkpoints import write_quantized
+from ..workers.tiny_models.quantized_checkpoints import write_quantized
 
 CAPITALS = {"Iraq": "Baghdad", "Spain": "Madrid", "Italy": "Rome", "Norway": "Oslo", "Egypt": "Cairo", "Cuba": "Havana"}
 PROMPTS = [f"The capital of {country} is" for country in CAPITALS]

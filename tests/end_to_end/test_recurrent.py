@@ -10,8 +10,8 @@ import pytest
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.workers.kernels.cpu.library import runnable_isas
 
-from ..workers.checkpoints import random_tokens
-from ..workers.tiny_lfm2 import write_tiny_lfm2
+from ..workers.tiny_models.checkpoints import random_tokens
+from ..workers.tiny_models.tiny_lfm2 import write_tiny_lfm2
 from .server_process import ServerProcess
 from .surfaces import STEP_TOKENS, OverZeroMQ, check_kills
 

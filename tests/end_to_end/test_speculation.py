@@ -9,9 +9,9 @@ import pytest
 from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
-from ..workers.made_eagle3 import write_head_for
-from ..workers.made_mtp import made_chain
-from ..workers.tiny_lfm2 import write_tiny_lfm2
+from ..workers.tiny_models.made_eagle3 import write_head_for
+from ..workers.tiny_models.made_mtp import made_chain
+from ..workers.tiny_models.tiny_lfm2 import write_tiny_lfm2
 from .serving import serving
 
 TALE = "The fox had a red tail. The fox had a long nose. " * 5

@@ -6,7 +6,7 @@ import torch
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.workers.kernels.cpu.library import runnable_isas
 
-from ..workers.checkpoints import random_tokens, write_checkpoint
+from ..workers.tiny_models.checkpoints import random_tokens, write_checkpoint
 from .surfaces import Answers, check_kills, serving_on
 
 pytestmark = [

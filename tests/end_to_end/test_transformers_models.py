@@ -7,8 +7,8 @@ from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.workers.kernels.cpu.library import best_library
 
-from ..workers.checkpoints import random_tokens, reference_greedy
-from ..workers.transformers_models import write
+from ..workers.tiny_models.checkpoints import random_tokens, reference_greedy
+from ..workers.tiny_models.transformers_models import write
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, logprobs=1, ignore_eos=True)
 PROMPTS = [random_tokens(length, seed=length, vocab_size=256) for length in (70, 33, 5)]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
-from ..workers.made_adapters import ALL_LINEAR, make_adapter
-from ..workers.made_eagle3 import write_head_for
-from ..workers.tiny_lfm2 import write_tiny_lfm2
+from ..workers.tiny_models.made_adapters import ALL_LINEAR, make_adapter
+from ..workers.tiny_models.made_eagle3 import write_head_for
+from ..workers.tiny_models.tiny_lfm2 import write_tiny_lfm2
 
 ADAPTERS = ("first", "second", "third")
 RECURRENT = "recurrent"  # the form whose model has recurrent layers, with the demo model's tokenizer

@@ -15,7 +15,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.layers.model import Model
 from paged_serve.workers.models.loading import load_model
 
-from ..made_adapters import MadeAdapter
+from ..tiny_models.made_adapters import MadeAdapter
 
 LORA = LoraConfig(max_loras=4, max_lora_rank=16)
 

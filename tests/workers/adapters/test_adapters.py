@@ -9,13 +9,13 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.kv_cache import KVCache
 
-from ..checkpoints import write_checkpoint
 from ..host_runners import new_host_runner
 from ..invariance.planner import Odds, Planner, Request
-from ..made_adapters import ALL_LINEAR, ATTENTION, make_adapter, write_merged
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
-from ..tiny_model import VOCAB_SIZE, write_tiny_model
+from ..tiny_models.checkpoints import write_checkpoint
+from ..tiny_models.made_adapters import ALL_LINEAR, ATTENTION, make_adapter, write_merged
+from ..tiny_models.tiny_model import VOCAB_SIZE, write_tiny_model
 from .loaded import adapted, load, step_of
 
 EVERYTHING = (*ALL_LINEAR, "embed_tokens", "lm_head")

@@ -10,9 +10,9 @@ from paged_serve.protocol.messages.loading.adapters import LoadAdapter
 from paged_serve.workers.adapters import loading as module
 from paged_serve.workers.adapters.loading import AdapterLoading
 
-from ..made_adapters import make_adapter
 from ..paged_loop import PagedLoop
-from ..tiny_model import write_tiny_model
+from ..tiny_models.made_adapters import make_adapter
+from ..tiny_models.tiny_model import write_tiny_model
 from .loaded import LORA, answer_of, load, step_of
 
 

@@ -13,8 +13,8 @@ from paged_serve.protocol.adapter_folder import adapter_digest, read_adapter_con
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.adapters.placing import place_adapter
 
-from ..made_adapters import PREFIX, make_adapter
-from ..tiny_model import HIDDEN, write_tiny_model
+from ..tiny_models.made_adapters import PREFIX, make_adapter
+from ..tiny_models.tiny_model import HIDDEN, write_tiny_model
 from .loaded import LORA, load
 
 Q_A = f"{PREFIX}model.layers.0.self_attn.q_proj.lora_A.weight"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_model import write_tiny_model
 
 HIDDEN, FFN, LAYERS = 512, 2048, 24
 SLACK_BYTES = 28 << 20  # the matrices of one layer during conversion, and Python's own memory

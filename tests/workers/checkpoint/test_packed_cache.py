@@ -14,10 +14,10 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.models import packed_cache
 from paged_serve.workers.models.loading import load_model
 
-from ..checkpoints import random_tokens
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import write_quantized
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import random_tokens
+from ..tiny_models.quantized_checkpoints import write_quantized
+from ..tiny_models.tiny_model import write_tiny_model
 
 PROMPT = random_tokens(40, vocab_size=200)
 FORMATS = ["float", "int8", "int4", "gptq", "tied"]

@@ -11,9 +11,9 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint, read_header
 
-from ..checkpoints import ours
-from ..quantized_checkpoints import write_quantized
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import ours
+from ..tiny_models.quantized_checkpoints import write_quantized
+from ..tiny_models.tiny_model import write_tiny_model
 
 WEIGHTS = "model.safetensors"
 

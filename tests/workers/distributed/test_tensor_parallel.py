@@ -10,10 +10,10 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ..tiny_models.tiny_model import write_tiny_model
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)

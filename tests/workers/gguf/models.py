@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ...gguf_files import as_stored, random_blocks
-from ..checkpoints import CLASSES, CONFIGS, SHAPE, randomise
-from ..dense_variants import LLAMA3_ROPE, LONG_ROPE
-from ..latent_variants import YARN_ROPE
+from ..tiny_models.checkpoints import CLASSES, CONFIGS, SHAPE, randomise
+from ..tiny_models.dense_variants import LLAMA3_ROPE, LONG_ROPE
+from ..tiny_models.latent_variants import YARN_ROPE
 
 WIDE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2}  # rows of whole blocks of K-quants
 LLAMA31_ROPE = LLAMA3_ROPE | {"original_max_position_embeddings": 8192}

@@ -12,9 +12,9 @@ from paged_serve.workers.checkpoint.gguf import gguf_checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
 
 from ...gguf_files import Type, write_gguf
-from ..checkpoints import ours, random_tokens
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens
 from .models import dequantize_folder, write_model
 
 PROMPT = random_tokens(80)

@@ -12,9 +12,9 @@ from paged_serve.protocol.gguf.container import read_gguf
 from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS
 
 from ...gguf_files import Type, write_gguf
-from ..checkpoints import ours, random_tokens
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens
 from .models import MODELS, dequantize_folder, write_model
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]

@@ -21,7 +21,7 @@ from paged_serve.workers.kernels.cpu.loading import packed_blocks
 from paged_serve.workers.quantization.gguf import GgufTableReader
 
 from ...gguf_files import Type, write_gguf
-from ..checkpoints import ours
+from ..tiny_models.checkpoints import ours
 from .models import write_model
 
 TYPES = [Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K]

@@ -10,9 +10,9 @@ from paged_serve.workers.checkpoint.matrix_reader import FloatReader, MatrixPart
 from paged_serve.workers.quantization.gguf import GgufReader
 
 from ...gguf_files import Type, write_gguf
-from ..checkpoints import ours, random_tokens
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens
 from .models import write_model
 
 PROMPT = random_tokens(80)

@@ -18,8 +18,8 @@ from paged_serve.workers.layers.activation import activated, capped
 from paged_serve.workers.layers.norm import RMSNorm
 from paged_serve.workers.layers.rotary import rotate
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
+from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 BATCH_SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 13, 17, 33, 64, 127, 300]

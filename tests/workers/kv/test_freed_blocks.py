@@ -9,9 +9,16 @@ import torch
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.checkpoint.attention_options import AttentionMask
 
-from ..checkpoints import ours, random_tokens, reference, reference_continues, reference_logits, write_checkpoint
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import (
+    ours,
+    random_tokens,
+    reference,
+    reference_continues,
+    reference_logits,
+    write_checkpoint,
+)
 
 LENGTH, MAX_LEN = 145, 512  # tokens: 3 to 6 windows
 MIXED, HALVES, SLIDING = "gemma3-one-layer-fills-up-a-group", "gemma3", "mistral-sliding"

@@ -9,8 +9,8 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
 from paged_serve.workers.kv.budget import cache_dtype
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
+from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 
 LENGTH = 300
 CONFIG = Config(cache=CacheConfig(kv_cache_dtype="int8"))

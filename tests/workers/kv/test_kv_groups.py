@@ -17,7 +17,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import COST_OF_GROUP, KVGroups
 from paged_serve.workers.process.rank import Rank
 
-from ..checkpoints import ours, write_checkpoint
+from ..tiny_models.checkpoints import ours, write_checkpoint
 
 GEMMA_3_1B = [512, 512, 512, 512, 512, 0] * 4 + [512, 512]
 MISTRAL_7B = [4096] * 32

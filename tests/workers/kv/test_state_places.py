@@ -24,8 +24,8 @@ from paged_serve.workers.kv.table_units import TableUnits
 from paged_serve.workers.models.loading import read_model
 from paged_serve.workers.process.rank import Rank
 
-from ..checkpoints import ours
-from ..tiny_lfm2 import write_tiny_lfm2
+from ..tiny_models.checkpoints import ours
+from ..tiny_models.tiny_lfm2 import write_tiny_lfm2
 
 STATE = KVGroup(is_state=True)
 

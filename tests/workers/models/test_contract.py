@@ -8,7 +8,9 @@ import torch
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
-from ..checkpoints import (
+from ..paged_loop import PagedLoop
+from ..ranks import on_ranks
+from ..tiny_models.checkpoints import (
     CONTRACT_VARIANTS,
     ours,
     random_tokens,
@@ -17,8 +19,6 @@ from ..checkpoints import (
     transformers_model,
     write_checkpoint,
 )
-from ..paged_loop import PagedLoop
-from ..ranks import on_ranks
 
 PROMPT = random_tokens(70)
 WAYS = [

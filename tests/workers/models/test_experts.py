@@ -11,9 +11,9 @@ from paged_serve.workers.kv.budget import SHARE_OF_FREE_MEMORY, expert_rows_byte
 from paged_serve.workers.layers.feed_forward import DenseFeedForward
 from paged_serve.workers.models import loading
 
-from ..checkpoints import ours, random_tokens, reference
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens, reference
 
 WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),

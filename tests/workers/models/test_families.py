@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.workers.models.catalogue import FAMILIES
 
-from ..checkpoints import (
+from ..paged_loop import PagedLoop
+from ..tiny_models.checkpoints import (
     VARIANTS,
     ours,
     random_tokens,
@@ -18,7 +19,6 @@ from ..checkpoints import (
     transformers_model,
     write_checkpoint,
 )
-from ..paged_loop import PagedLoop
 
 
 def nightly(*variants):

@@ -14,12 +14,19 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.budget import cache_dtype
 from paged_serve.workers.models import loading
 
-from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..invariance.random_workload import LATENT
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import write_quantized
 from ..ranks import on_ranks
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import (
+    ours,
+    random_tokens,
+    reference,
+    reference_logits,
+    transformers_model,
+    write_checkpoint,
+)
+from ..tiny_models.quantized_checkpoints import write_quantized
+from ..tiny_models.tiny_model import write_tiny_model
 
 WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),

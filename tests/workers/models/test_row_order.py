@@ -13,10 +13,10 @@ from paged_serve.workers.models.families.qwen3 import QWEN3
 from paged_serve.workers.models.matrix_rows import order_of_head, query_key_value_rows
 from paged_serve.workers.models.registry import read_geometry
 
-from ..checkpoints import ours, random_tokens, reference, reference_logits, write_checkpoint
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import FORMATS, W8A8, write_quantized
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens, reference, reference_logits, write_checkpoint
+from ..tiny_models.quantized_checkpoints import FORMATS, W8A8, write_quantized
 
 PROMPT = random_tokens(60)
 

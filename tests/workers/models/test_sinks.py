@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from paged_serve.workers.models import registry
 from paged_serve.workers.models.families.llama import LLAMA
 
-from ..checkpoints import ours, random_tokens, reference, reference_greedy, reference_logits
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens, reference, reference_greedy, reference_logits
 
 SINKS = "model.layers.{}.self_attn.sinks"
 LLAMA_WITH_SINKS = replace(LLAMA, weight_names=replace(LLAMA.weight_names, sinks=SINKS))

@@ -8,10 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.workers.backends.torch.backend import TorchBackend
 
-from ..checkpoints import ours, reference_logits, transformers_model
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import ours, reference_logits, transformers_model
+from ..tiny_models.tiny_model import write_tiny_model
 
 PROMPT = [5, 80, 33, 290, 7]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

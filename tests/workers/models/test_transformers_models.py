@@ -5,7 +5,9 @@ import torch
 
 from paged_serve.workers.models.transformers_impl.transformers_model import TransformersModel
 
-from ..checkpoints import (
+from ..paged_loop import PagedLoop
+from ..ranks import on_ranks
+from ..tiny_models.checkpoints import (
     ours,
     random_tokens,
     reference,
@@ -13,9 +15,7 @@ from ..checkpoints import (
     reference_logits,
     transformers_model,
 )
-from ..paged_loop import PagedLoop
-from ..ranks import on_ranks
-from ..transformers_models import ARCHITECTURES, WIDE, write
+from ..tiny_models.transformers_models import ARCHITECTURES, WIDE, write
 
 PROMPT = random_tokens(150, vocab_size=WIDE["vocab_size"])
 

@@ -24,7 +24,7 @@ from ..invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN
 from ..invariance.test_random_workloads import alone
 from ..one_process import Received
 from ..portable_numbers import integers, normals
-from ..tiny_model import VOCAB_SIZE, write_tiny_model
+from ..tiny_models.tiny_model import VOCAB_SIZE, write_tiny_model
 
 FOLDER = Path(__file__).parent / "golden"
 MODELS: dict[str, tuple[str, Any, Any]] = {  # checkpoint, quantization, dtype

@@ -9,8 +9,8 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..checkpoints import random_tokens
 from ..paged_loop import PagedLoop
+from ..tiny_models.checkpoints import random_tokens
 
 PROMPT_TOKENS = 145
 FORMS = [("auto", torch.bfloat16), ("auto", torch.int8), ("int8", torch.bfloat16), ("int4", torch.bfloat16)]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..checkpoints import SHAPE, randomise
+from ..tiny_models.checkpoints import SHAPE, randomise
 
 
 def write_reference(folder: Path, name: str, options: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:

@@ -9,10 +9,10 @@ import torch
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..checkpoints import ours, random_tokens
 from ..one_process import NotWaiting, OneProcess
 from ..ranks import Ranks, SharedModel
-from ..tiny_model import VOCAB_SIZE, write_tiny_model
+from ..tiny_models.checkpoints import ours, random_tokens
+from ..tiny_models.tiny_model import VOCAB_SIZE, write_tiny_model
 from .references import add_modules, assert_near, hidden_states, label_scores, write_reference
 from .serving import alone, answer_of, finish, new_process, request_of, vectors
 

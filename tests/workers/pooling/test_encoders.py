@@ -14,9 +14,9 @@ from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.workers.kv.budget import max_model_len
 
-from ..checkpoints import ours, random_tokens
 from ..one_process import NotWaiting, OneProcess
 from ..ranks import Ranks, SharedModel
+from ..tiny_models.checkpoints import ours, random_tokens
 from .references import add_modules, assert_near, hidden_states, label_scores, write_reference
 from .serving import alone, answer_of, finish, new_process, request_of, vectors
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 
-from ..checkpoints import ours
+from ..tiny_models.checkpoints import ours
 from .references import add_modules, assert_near, hidden_states, write_reference
 from .serving import alone, answer_of, finish, new_process, request_of, vectors
 from .test_encoders import ENCODERS, tokens

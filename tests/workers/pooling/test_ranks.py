@@ -9,7 +9,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.process.rank import Rank
 
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_model import write_tiny_model
 from .references import write_reference
 from .test_encoders import ENCODERS
 

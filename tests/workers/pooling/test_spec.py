@@ -11,8 +11,8 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.pooling.arithmetic import add_in_order, normalized, product, softmax
 from paged_serve.workers.pooling.spec import PoolingSpec, read_spec
 
-from ..checkpoints import ours, random_tokens
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import ours, random_tokens
+from ..tiny_models.tiny_model import write_tiny_model
 from .references import add_modules, assert_near
 from .serving import vectors
 

@@ -25,7 +25,7 @@ from paged_serve.protocol.transport.run_dir import (
     remove_run_dir,
 )
 
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 60.0

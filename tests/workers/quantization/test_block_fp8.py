@@ -9,10 +9,10 @@ from paged_serve.workers.checkpoint.matrix_reader import FloatReader, MatrixPart
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
 from paged_serve.workers.quantization.block_fp8 import BlockFp8Reader
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import block_fp8, edit, unstack_experts, write_folder, write_quantized
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ..tiny_models.quantized_checkpoints import block_fp8, edit, unstack_experts, write_folder, write_quantized
 
 PROMPT = random_tokens(40)
 MODELS = {

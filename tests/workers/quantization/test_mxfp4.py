@@ -14,9 +14,9 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.packing import pack
 
-from ..checkpoints import ours, random_tokens, reference
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens, reference
 
 PROMPT = random_tokens(40)
 

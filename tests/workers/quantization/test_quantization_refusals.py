@@ -7,8 +7,8 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoints import ours, write_checkpoint
-from ..quantized_checkpoints import edit, write_quantized
+from ..tiny_models.checkpoints import ours, write_checkpoint
+from ..tiny_models.quantized_checkpoints import edit, write_quantized
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.layers.embedding import TorchTable
 from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import dequantized
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ..tiny_models.quantized_checkpoints import dequantized
 
 PROMPT = random_tokens(60)
 

@@ -14,9 +14,17 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.layers.linear import JoinedLinear
 from paged_serve.workers.quantization.source import matrix_source
 
-from ..checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import FORMATS, W8A8, WEIGHT_ONLY, dequantized, edit, write_folder, write_quantized
+from ..tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
+from ..tiny_models.quantized_checkpoints import (
+    FORMATS,
+    W8A8,
+    WEIGHT_ONLY,
+    dequantized,
+    edit,
+    write_folder,
+    write_quantized,
+)
 
 PROMPT = random_tokens(60)
 

@@ -11,10 +11,10 @@ from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.layers.linear import JoinedLinear
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..paged_loop import PagedLoop
-from ..quantized_checkpoints import write_quantized
 from ..ranks import on_ranks
+from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ..tiny_models.quantized_checkpoints import write_quantized
 
 PROMPT = random_tokens(60)
 

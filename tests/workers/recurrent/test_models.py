@@ -3,8 +3,15 @@
 import pytest
 import torch
 
-from ..checkpoints import ours, random_tokens, reference, reference_logits, transformers_model, write_checkpoint
 from ..paged_loop import PagedLoop
+from ..tiny_models.checkpoints import (
+    ours,
+    random_tokens,
+    reference,
+    reference_logits,
+    transformers_model,
+    write_checkpoint,
+)
 
 NIGHTLY = [
     pytest.param(name, marks=pytest.mark.nightly) for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ..checkpoints import ours, random_tokens, write_checkpoint
 from ..one_process import OneProcess
-from ..recurrent_variants import RECURRENT_VARIANTS
+from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ..tiny_models.recurrent_variants import RECURRENT_VARIANTS
 from .served_alone import SERVER, alone, request, run
 
 FAST = "falcon-h1"

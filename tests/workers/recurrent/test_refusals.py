@@ -12,7 +12,7 @@ from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
 
-from ..checkpoints import ours, write_checkpoint
+from ..tiny_models.checkpoints import ours, write_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from paged_serve.workers.runner.host_steps import host_runner
 
 from ..invariance.planner import Odds, Planner, Request
 from ..ranks import Ranks, SharedModel
-from ..tiny_model import FFN, VOCAB_SIZE, write_tiny_model
+from ..tiny_models.tiny_model import FFN, VOCAB_SIZE, write_tiny_model
 
 NUM_ROWS, BLOCK_SIZE, MAX_LEN = 6, 16, 320
 UNDISTURBED = Odds(admit=1, chunk=1, whole_chunk=1, preempt=0, pause=0, share=0)

@@ -16,7 +16,7 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..host_runners import new_host_runner
 from ..invariance.planner import Odds, Planner, Request
-from ..tiny_model import VOCAB_SIZE, write_tiny_model
+from ..tiny_models.tiny_model import VOCAB_SIZE, write_tiny_model
 
 NUM_ROWS, NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 8, 160, 16, 128
 

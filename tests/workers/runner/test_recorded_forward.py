@@ -21,11 +21,11 @@ from paged_serve.workers.layers import rotary
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..checkpoints import write_checkpoint
 from ..host_runners import new_host_runner
 from ..invariance.planner import Odds, Planner, Request
 from ..mixers import with_parts
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import write_checkpoint
+from ..tiny_models.tiny_model import write_tiny_model
 from .recorded_steps import (
     BLOCK_SIZE,
     NUM_ROWS,

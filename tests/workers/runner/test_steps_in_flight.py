@@ -23,7 +23,7 @@ from paged_serve.workers.sampling.host_sampling import HostSampling
 from paged_serve.workers.sampling.sampler import Sampler
 
 from ..host_runners import new_host_runner
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_model import write_tiny_model
 
 NUM_ROWS, MAX_LEN, BLOCK_SIZE = 4, 256, 16
 PARAMS = SamplingParams(temperature=0.9, logprobs=3, prompt_logprobs=1)

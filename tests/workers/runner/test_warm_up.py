@@ -16,7 +16,7 @@ from paged_serve.workers.process.warm_up import warm_up
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..host_runners import new_host_runner
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_model import write_tiny_model
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from paged_serve.workers.speculation.ngram import NgramDrafter
 from paged_serve.workers.speculation.rounds import Rounds
 from paged_serve.workers.speculation.suffix import SuffixDrafter
 
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_model import write_tiny_model
 from .direct import MAX_LEN, Fixed, Row, counts
 from .workloads import TOKENIZER, TOKENS_OF_GRAMMARS
 

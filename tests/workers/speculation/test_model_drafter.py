@@ -19,8 +19,8 @@ from paged_serve.workers.runner.host_steps import host_runner
 from paged_serve.workers.speculation.drafter import DraftRequest
 from paged_serve.workers.speculation.model_drafters.model_drafter import ModelDrafter
 
-from ..tiny_lfm2 import write_tiny_lfm2
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_lfm2 import write_tiny_lfm2
+from ..tiny_models.tiny_model import write_tiny_model
 from .workloads import Bench, played_alike
 
 MAX_LEN, BLOCK_SIZE, NUM_ROWS = 96, 16, 6

@@ -16,8 +16,8 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.host_steps import host_runner
 
-from ..checkpoints import write_checkpoint
-from ..tiny_model import write_tiny_model
+from ..tiny_models.checkpoints import write_checkpoint
+from ..tiny_models.tiny_model import write_tiny_model
 
 MAX_LEN, BLOCK_SIZE, NUM_ROWS = 256, 16, 4
 AROUND = {"scan_logits"}  # what sampling calls

@@ -11,7 +11,7 @@ from paged_serve.workers.speculation.ngram import NgramDrafter
 
 from ..invariance.random_workload import ModelChoice
 from ..invariance.workload_models import Models
-from ..recurrent_variants import RECURRENT_VARIANTS
+from ..tiny_models.recurrent_variants import RECURRENT_VARIANTS
 from .workloads import TOKENIZER, TOKENS_OF_GRAMMARS, Bench, played_alike
 
 FORMS = {  # checkpoint, quantization, dtype of weights, of the cache

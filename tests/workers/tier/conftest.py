@@ -8,8 +8,8 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.models.loading import load_model
 
-from ..tiny_lfm2 import write_tiny_lfm2
-from ..tiny_model import write_tiny_model
+from ..tiny_models.tiny_lfm2 import write_tiny_lfm2
+from ..tiny_models.tiny_model import write_tiny_model
 from .tiered_process import LENGTH, VOCAB_SIZE, TieredProcess
 
 WINDOWS = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 40}

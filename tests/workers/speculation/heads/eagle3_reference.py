@@ -6,10 +6,8 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from ...made_eagle3 import (
-    LAYERS,
-)
-from ...tiny_model import HEAD_DIM, HEADS
+from ...tiny_models.made_eagle3 import LAYERS
+from ...tiny_models.tiny_model import HEAD_DIM, HEADS
 
 TAPPED = (2, 4, 5)  # of 8 layers
 

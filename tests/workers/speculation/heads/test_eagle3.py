@@ -23,7 +23,8 @@ from paged_serve.workers.process.drafting.draft_head import CachedHead
 from paged_serve.workers.process.drafting.draft_source import draft_source_of
 from paged_serve.workers.speculation.model_drafters.head_drafter import HeadDrafter
 
-from ...made_eagle3 import (
+from ...ranks import Ranks, SharedModel
+from ...tiny_models.made_eagle3 import (
     CHAIN_CONFIG,
     chain_tensors,
     head_tensors,
@@ -31,8 +32,7 @@ from ...made_eagle3 import (
     write_head,
     write_target,
 )
-from ...ranks import Ranks, SharedModel
-from ...tiny_model import HIDDEN, VOCAB_SIZE, write_tiny_model
+from ...tiny_models.tiny_model import HIDDEN, VOCAB_SIZE, write_tiny_model
 from ..direct import Row, counts
 from ..workloads import Bench, played_alike
 from .eagle3_reference import Reference

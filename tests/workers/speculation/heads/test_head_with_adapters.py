@@ -9,8 +9,8 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.models.heads.eagle3_loading import load_eagle3
 
 from ...adapters.loaded import adapted, step_of
-from ...made_adapters import ALL_LINEAR, make_adapter
-from ...made_eagle3 import write_head, write_target
+from ...tiny_models.made_adapters import ALL_LINEAR, make_adapter
+from ...tiny_models.made_eagle3 import write_head, write_target
 
 
 @pytest.mark.parametrize("targets", [ALL_LINEAR, (*ALL_LINEAR, "embed_tokens")])

@@ -24,10 +24,10 @@ from paged_serve.workers.process.drafting.draft_head import CachedHead
 from paged_serve.workers.process.drafting.draft_source import draft_source_of
 from paged_serve.workers.speculation.model_drafters.head_drafter import HeadDrafter
 
-from ...made_mtp import FAMILIES, Reference, made, made_chain
-from ...quantized_checkpoints import write_quantized
 from ...ranks import Ranks, SharedModel
-from ...tiny_model import write_tiny_model
+from ...tiny_models.made_mtp import FAMILIES, Reference, made, made_chain
+from ...tiny_models.quantized_checkpoints import write_quantized
+from ...tiny_models.tiny_model import write_tiny_model
 from ..direct import Row, counts
 from ..workloads import Bench, played_alike
 from .kept_logits import WithLogits, assert_drafts_are_those_of
