@@ -17,8 +17,8 @@ from paged_serve.protocol.messages.engine_core import Utility
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..chaos.faults import processes_of, run_dir
+from .answers.test_determinism import Question, all_at_once, stats
 from .server_process import ServerProcess
-from .test_determinism import Question, all_at_once, stats
 
 Moment = Literal["prompt", "decode"]
 Answers = list[tuple[list[int], list[float]]]  # of each prompt: tokens and their logprobs

@@ -16,7 +16,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..chaos.load_requests import LoadRequest, Received
 from ..chaos.transports import Attempt, EngineTransport, HttpTransport
-from ..end_to_end.test_bad_input import BAD
+from ..end_to_end.operation.test_bad_input import BAD
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell me of the sea, please."}]
 CHAT = {"model": "demo", "messages": MESSAGES, "max_tokens": 24, "temperature": 0.7, "seed": 5}

@@ -121,7 +121,7 @@ def assert_equal_bits(loop, alone):
 )
 def test_two_ranks_give_the_bits_of_one(name, tmp_path, make_pool):
     """In float32: transformers sets torch's default dtype, which these threads share. In bfloat16 processes do it, in
-    tests/end_to_end/test_transformers_models.py."""
+    tests/end_to_end/models/test_transformers_models.py."""
     write(name, tmp_path)
     pools = [make_pool() for _ in range(3)]
     if None in pools:

@@ -1,0 +1,125 @@
+"""LoRA adapters in real processes: bytes alone and mixed, kills, tensor parallelism, loading while the server runs."""
+
+import json
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paged_serve import LLM, InvalidRequest, LoRARequest, SamplingParams
+from paged_serve.frontend.config.model_folder import demo_model_folder
+
+from ...workers.tiny_models.made_adapters import make_adapter
+from ..serving import serving
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+NAMES = ("demo", "first", "second", "third")
+PROMPT = "Once upon a time there was a fox"
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory):
+    """Three adapters of the demo model, as name to folder."""
+    folder = tmp_path_factory.mktemp("adapters")
+    for seed, name in enumerate(NAMES[1:]):
+        make_adapter(folder / name, demo_model_folder(), seed=seed, rank=4 << seed)
+    return {name: str(folder / name) for name in NAMES[1:]}
+
+
+def options(adapters, *more):
+    return (*(word for name, path in adapters.items() for word in ("--lora", f"{name}={path}")), *more)
+
+
+def body(model, index=0, **fields):
+    sampling = {"temperature": 0.9 * (index % 2), "seed": index, "logprobs": 1, "ignore_eos": True}
+    return {"model": model, "prompt": PROMPT[: 8 + index], "max_tokens": 48, **sampling, **fields}
+
+
+def complete(server, request):
+    status, answer = server.post("/v1/completions", request)
+    assert status == 200, answer
+    return answer["choices"]
+
+
+def complete_all(server, on_half=None):
+    """Twelve requests of all models at once; `on_half` is called once half of them are answered."""
+    num_left, lock = [6], threading.Lock()
+
+    def one(index):
+        choices = complete(server, body(NAMES[index % 4], index))
+        with lock:
+            num_left[0] -= 1
+            if on_half is not None and not num_left[0]:
+                on_half()
+        return choices
+
+    with ThreadPoolExecutor(12) as pool:
+        return list(pool.map(one, range(12)))
+
+
+@pytest.fixture(scope="module")
+def alone(adapters):
+    """The answers, each computed while nothing else runs."""
+    with serving(*options(adapters)) as server:
+        return [complete(server, body(NAMES[index % 4], index)) for index in range(12)]
+
+
+def test_each_adapter_changes_the_answer(alone):
+    assert len({choices[0]["text"] for choices in alone[4:8]}) == 4
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.nightly)])
+def test_answers_are_those_alone_while_adapters_share_places_and_processes_are_killed(adapters, alone, ranks):
+    with serving(*options(adapters, "--max-loras", "2", "--max-num-seqs", "4", "--tp", ranks)) as server:
+        assert complete_all(server) == alone
+        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+            assert complete_all(server, server.children(module)[0].kill) == alone
+
+
+def test_clients_load_unload_and_replace_adapters_while_others_run(adapters, tmp_path, alone):
+    with serving("--allow-lora-loading", "--api-server-count", "2") as server, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(complete, server, body("demo", 0))
+        load = {"lora_name": "first", "lora_path": adapters["first"]}
+        assert text_of(server, "/v1/load_lora_adapter", load) == "Success: LoRA adapter 'first' added successfully."
+        assert complete(server, body("first", 1)) == alone[1]
+        assert running.result() == alone[0]
+        assert text_of(server, "/v1/unload_lora_adapter", {"lora_name": "first"}).startswith("Success")
+        for _ in range(8):  # whichever frontend answers
+            assert server.post("/v1/completions", body("first", 1))[0] == 404
+
+
+def test_an_adapter_of_another_model_ends_only_its_requests(tmp_path, alone):
+    make_adapter(tmp_path / "odd", demo_model_folder(), targets=("q_proj",))
+    file = tmp_path / "odd" / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"layers.0", b"layers.9"))
+    with serving("--lora", f"odd={tmp_path / 'odd'}") as server, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(complete, server, body("demo", 0))
+        status, answer = server.post("/v1/completions", body("odd", 1))
+        assert status == 400
+        assert answer["error"]["message"].startswith("LoRA adapter 'odd' was not loaded: ")
+        assert answer["error"]["param"] == "model"
+        assert running.result() == alone[0]
+
+
+def test_a_program_chooses_an_adapter_for_each_prompt(adapters, alone):
+    params = SamplingParams(temperature=0, seed=0, max_tokens=48, ignore_eos=True)
+    requests = [None, *(LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters.items(), 1))]
+    with LLM(enable_lora=True, max_loras=2, standby_workers=False) as llm:
+        outputs = llm.generate([PROMPT[:8]] * 4, params, lora_request=requests)
+        texts = [output.outputs[0].text for output in outputs]
+        assert texts[0] == alone[0][0]["text"]
+        assert len(set(texts)) == 4
+        assert llm.generate(PROMPT[:8], params, lora_request=requests[2])[0].outputs[0].text == texts[2]
+        with pytest.raises(InvalidRequest, match=r"LoRA adapter 'x': /none/adapter_config\.json"):
+            llm.generate(PROMPT, params, lora_request=LoRARequest("x", 9, "/none"))
+
+
+def text_of(server, path, request):
+    """The answer of a route that answers with a text."""
+    asked = urllib.request.Request(
+        server.url + path, json.dumps(request).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return answer.read().decode()

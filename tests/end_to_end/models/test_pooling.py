@@ -1,0 +1,108 @@
+"""Vectors of a real server: the same bits alone, in a batch, through a kill, and by every interface."""
+
+import asyncio
+import base64
+import struct
+import threading
+
+import openai
+import pytest
+
+from paged_serve import LLM, Client, PoolingParams
+from paged_serve.frontend.text.tokenizer import Tokenizer
+
+from ..serving import Server, serving
+
+TEXTS = [
+    f"The capital of country number {number} is a city{' with a long name' * (number % 7)}." for number in range(40)
+]
+
+
+def vectors(url: str, texts: list, **fields: object) -> list[bytes]:
+    """The vectors as requested by the openai package; packed float32."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        data = client.embeddings.create(model="demo", input=texts, **fields).data
+    return [struct.pack(f"<{len(each.embedding)}f", *each.embedding) for each in data]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: Server) -> list[bytes]:
+    """The vectors of each text alone."""
+    return [vectors(server.url, [text])[0] for text in TEXTS]
+
+
+async def _read(url: str, stop: threading.Event) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=120) as client:
+
+        async def one(number: int) -> None:
+            while not stop.is_set():
+                await client.completions.create(model="demo", prompt=f"Story {number}", max_tokens=60, temperature=1)
+
+        await asyncio.gather(*map(one, range(4)))
+
+
+def test_a_vector_has_the_same_bits_alone_in_a_batch_and_next_to_generations(server, undisturbed):
+    assert len(set(undisturbed)) == len(TEXTS)
+    assert vectors(server.url, TEXTS) == undisturbed
+    stop = threading.Event()
+    thread = threading.Thread(target=asyncio.run, args=(_read(server.url, stop),))
+    thread.start()
+    try:
+        assert vectors(server.url, TEXTS) == undisturbed
+        assert vectors(server.url, TEXTS, encoding_format="float") == undisturbed
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_every_interface_gives_the_same_bits(server, undisturbed):
+    status, answer = server.post("/pooling", {"input": TEXTS, "task": "embed", "encoding_format": "base64"})
+    assert status == 200
+    assert [base64.b64decode(each["data"]) for each in answer["data"]] == undisturbed
+    status, answer = server.post("/v2/embed", {"texts": TEXTS, "embedding_types": ["base64"]})
+    assert [base64.b64decode(each) for each in answer["embeddings"]["base64"]] == undisturbed
+    with Client.connect(server.run_dir) as client, LLM(max_model_len=512) as llm:
+        tokenizer: Tokenizer = llm.get_tokenizer()
+        requests = [client.pool(tokenizer.encode(text), PoolingParams()) for text in TEXTS]
+        assert [request.result().values for request in requests] == undisturbed
+        found = [output.outputs.embedding for output in llm.embed(TEXTS, use_tqdm=False)]
+        assert [struct.pack(f"<{len(each)}f", *each) for each in found] == undisturbed
+        whole = llm.encode(TEXTS[0], pooling_task="token_embed")[0].outputs.data
+        assert struct.pack(f"<{whole.shape[1]}f", *whole.tolist()[-1]) == undisturbed[0]
+        [score] = llm.score(TEXTS[0], TEXTS[1])
+        status, answer = server.post("/score", {"text_1": TEXTS[0], "text_2": TEXTS[1]})
+        assert score.outputs.score == answer["data"][0]["score"]
+
+
+def test_a_text_is_most_similar_to_itself(server):
+    status, answer = server.post("/rerank", {"query": TEXTS[3], "documents": TEXTS[:8], "top_n": 2})
+    assert status == 200
+    assert (answer["results"][0]["index"], answer["results"][0]["relevance_score"]) == (3, 1.0)
+    assert answer["results"][0]["document"] == {"text": TEXTS[3]}
+
+
+def test_fewer_dimensions_are_the_first_numbers_of_the_embedding(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        one = client.embeddings.create(model="demo", input=TEXTS[0], dimensions=16).data[0].embedding
+    assert len(one) == 16
+    status, answer = server.post("/classify", {"input": "a"})
+    assert status == 400
+    assert answer["error"]["message"].startswith(
+        "/classify needs a model that serves classify; demo serves generate, emb"
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("module", ["paged_serve.workers.process", "paged_serve.engine_core.process"])
+def test_vectors_survive_the_death_of_a_process_bit_for_bit(undisturbed, module):
+    with serving() as server:
+        (victim, *_) = server.children(module)
+        found: list[list[bytes]] = []
+        asking = threading.Thread(target=lambda: found.append(vectors(server.url, TEXTS * 20)))
+        asking.start()
+        while 'finished_reason="stop"' not in server.metrics():
+            assert asking.is_alive()
+        victim.kill()
+        asking.join()
+        assert found == [undisturbed * 20]
+        victim.wait(60)

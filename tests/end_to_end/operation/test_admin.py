@@ -1,0 +1,79 @@
+"""The operator's routes of a real server with two frontends: on unix sockets and on a port of 127.0.0.1."""
+
+import contextlib
+import http.client
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from ..serving import serving
+
+
+def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers), timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving("--api-server-count", "2", "--admin-port", "0") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def admin(server):
+    return re.search(r"admin +(http://127.0.0.1:\d+)", server.output())[1]
+
+
+def test_each_frontend_reports_the_metrics_of_all(server, admin):
+    for number in range(8):
+        assert server.post("/v1/completions", {"prompt": f"{number}", "max_tokens": 2, "ignore_eos": True})[0] == 200
+    for text in (server.metrics(), ask(f"{admin}/metrics")[1]):
+        counts = re.findall(r'^paged:request_success_total{.*frontend="(\d)".*} (\S+)$', text, re.M)
+        assert sum(float(count) for _, count in counts) == 8
+        assert len(re.findall(r"^# TYPE paged:request_success_total", text, re.M)) == 1
+        assert len(re.findall(r"^paged:num_requests_running{", text, re.M)) == 1
+    assert server.get("/metrics")[0] == 404
+
+
+def test_the_operator_can_inspect_the_engine_and_reset_its_cache(admin):
+    assert json.loads(ask(f"{admin}/stats")[1])["num_running"] == 0
+    assert ask(f"{admin}/check", "POST") == (200, "{}")
+    assert ask(f"{admin}/state")[0] == 200
+    assert ask(f"{admin}/reset_prefix_cache", "POST") == (200, "{}")
+    assert ask(f"{admin}/reset_prefix_cache")[0] == 405
+    assert ask(f"{admin}/v1/models")[0] == 404
+
+
+def test_the_operator_sees_the_requests_of_all_frontends(server, admin):
+    """Twelve requests, so that both frontends get some; one has its own id."""
+    body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with contextlib.ExitStack() as streams:
+        for number in range(12):
+            connection = streams.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)))
+            named = {"request_id": "mine"} if number == 7 else {}
+            connection.request("POST", "/v1/completions", json.dumps({**body, **named}))
+            assert connection.getresponse().readline().startswith(b"data: ")
+        found = json.loads(ask(f"{admin}/v1/requests")[1])["data"]
+        by_id = {each["id"]: each for each in found}
+        assert {each["frontend"] for each in found} == {0, 1}
+        assert by_id["mine"]["status"] == "running"
+        assert by_id["mine"]["prompt_tokens"] > 0
+        assert 0 < by_id["mine"]["output_tokens"] <= 400
+        assert [each["age_s"] for each in found] == sorted((each["age_s"] for each in found), reverse=True)
+    deadline = time.monotonic() + 30
+    while json.loads(ask(f"{admin}/v1/requests")[1])["data"]:
+        assert time.monotonic() < deadline, "ended requests are still listed"
+
+
+def test_no_web_page_reaches_it(admin):
+    assert ask(f"{admin}/stats", Host="evil.example")[0] == 403
+    assert ask(f"{admin}/reset_prefix_cache", "POST", Origin="http://evil.example")[0] == 403
