@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench_overload import serving
 
 from paged_serve.frontend.bench.report.report import environment
-from tests.frontend.http.most_work import MOST_WORK
+from tests.frontend.http.connections.most_work import MOST_WORK
 
 TARGET_S = 0.05
 ASK_EVERY_S = 0.001

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from ...frontend.http.bad_bodies import BAD as HTTP_BAD
-from ...frontend.http.test_http_loop import MOST_WORK
+from ...frontend.http.connections.test_http_loop import MOST_WORK
+from ...frontend.http.routes.bad_bodies import BAD as HTTP_BAD
 from ..serving import Server
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}

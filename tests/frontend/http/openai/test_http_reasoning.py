@@ -1,0 +1,232 @@
+"""Reasoning and tool calls of a chat over a fake engine: fields of the answer, of its stream, and of the request."""
+
+import msgspec
+import pytest
+import tokenizers
+
+from paged_serve.protocol.messages.samplers import ThinkingBudget
+
+from ...http_server import Server, make_model_folder
+
+CHAT = "/v1/chat/completions"
+TEMPLATE = (
+    "{# calls are <tool_call>, reasoning is <think></think> #}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "<assistant>{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+    "{% if opens is defined %}<think>\n{% endif %}{{ reasoning_effort }}{{ verbosity }}"
+)
+OUTPUT = '<think>\nTwo and\ntwo.\n</think>\n\nIt is <tool_call>{"name": "add", "arguments": {"a": [2, 2]}}</tool_call>'
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+ASK = {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """The tags are special tokens, which are hidden from the text, unless `own_tags` is false."""
+    (tmp_path / "t.jinja").write_text(TEMPLATE)
+
+    def start(output: str = OUTPUT, *, own_tags: bool = True, **options) -> Server:
+        folder = make_model_folder(tmp_path / "model")
+        if own_tags:
+            tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            tokenizer.add_special_tokens(["<think>", "</think>", "<|other|>"])
+            tokenizer.save(str(folder / "tokenizer.json"))
+        server = Server(folder, output, {"chat_template": str(tmp_path / "t.jinja"), **options})
+        server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
+        return server
+
+    return start
+
+
+def test_reasoning_content_and_calls_are_separate(start):
+    choice = start().chat(tools=[TOOL])["choices"][0]
+    message = choice["message"]
+    assert message["reasoning"] == message["reasoning_content"] == "Two and\ntwo."
+    assert message["content"] == "It is"
+    assert message["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": [2, 2]}'}
+    assert choice["finish_reason"] == "tool_calls"
+
+
+def test_a_stream_has_the_same_parts_piece_by_piece(start):
+    deltas = [chunk["choices"][0]["delta"] for chunk in start().stream(CHAT, {**ASK, "tools": [TOOL]})]
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(delta.get(name, "") for delta in deltas) == "Two and\ntwo."
+    assert "".join(delta.get("content", "") for delta in deltas) == "It is"
+    assert sum("reasoning" in delta for delta in deltas) > 3
+    calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert "".join(call["function"]["arguments"] for call in calls) == '{"a": [2, 2]}'
+
+
+def test_reasoning_can_be_left_out(start):
+    message = start().chat(include_reasoning=False)["choices"][0]["message"]
+    assert message.keys() == {"role", "content"}
+    deltas = [each["choices"][0]["delta"] for each in start().stream(CHAT, {**ASK, "include_reasoning": False})]
+    assert not any("reasoning" in delta for delta in deltas)
+
+
+@pytest.mark.parametrize(
+    ("fields", "output", "reasoning", "content"),
+    [
+        ({"chat_template_kwargs": {"opens": True}}, "a</think>b", "a", "b"),
+        ({"reasoning_effort": "none"}, "<think>a</think>b", "a", "b"),
+        ({}, "b</think>c", None, "b</think>c"),
+        ({}, "<think>a", "a", None),
+    ],
+)
+def test_the_prompt_determines_where_reasoning_begins(start, fields, output, reasoning, content):
+    message = start(output).chat(**fields)["choices"][0]["message"]
+    assert (message.get("reasoning"), message["content"]) == (reasoning, content)
+
+
+def test_effort_and_verbosity_reach_the_template(start):
+    server = start()
+    server.chat(content="x", reasoning_effort="high", verbosity="low")
+    prompt = server.tokenizer.decode(server.engine.requests[0].prompt_token_ids)
+    assert prompt.endswith("<assistant>highlow")
+    body = {**ASK, "reasoning_effort": "high", "verbosity": "low"}
+    tokens = server.good("/tokenize", body)["tokens"]
+    assert tokens == server.engine.requests[0].prompt_token_ids
+
+
+@pytest.mark.parametrize("parser", ["tool_call_parser", "reasoning_parser"])
+def test_parser_none_leaves_everything_content(start, parser):
+    message = start(**{parser: "none"}).chat(tools=[TOOL])["choices"][0]["message"]
+    assert ("tool_calls" in message, "reasoning" in message) == (
+        parser != "tool_call_parser",
+        parser != "reasoning_parser",
+    )
+
+
+def test_without_a_known_format_calls_are_content_with_a_warning_and_cannot_be_forced(start):
+    server = start(tool_call_parser="none")
+    assert "--tool-call-parser" in server.chat(tools=[TOOL])["warnings"][0]
+    refused = server.ask("POST", CHAT, {**ASK, "tools": [TOOL], "tool_choice": "required"})
+    assert refused.status_code == 400
+    assert "--tool-call-parser" in refused.json()["error"]["message"]
+
+
+FORM = {"response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "after", "opens"),
+    [
+        ({}, "</think>", "<think>"),
+        ({"chat_template_kwargs": {"opens": True}}, "</think>", ""),
+        ({"reasoning_effort": "none"}, "", ""),
+    ],
+)
+def test_a_form_constrains_the_text_after_the_reasoning(start, fields, after, opens):
+    server = start("{}")
+    server.chat(**FORM, **fields)
+    grammar = server.engine.requests[0].params.grammar
+    assert grammar.after == ((server.tokenizer.token_id(after),) if after else ())
+    assert grammar.opens == ((server.tokenizer.token_id(opens),) if opens else ())
+
+
+def test_without_tokens_for_the_tags_a_constrained_answer_has_no_reasoning(start):
+    server = start("{}", own_tags=False)
+    server.chat(**FORM)
+    grammar = server.engine.requests[0].params.grammar
+    assert (grammar.after, grammar.opens) == ((), ())
+    refused = server.ask("POST", CHAT, {**ASK, **FORM, "chat_template_kwargs": {"opens": True}})
+    assert refused.status_code == 400
+    assert "reasoning_effort 'none'" in refused.json()["error"]["message"]
+
+
+BUDGET = {"thinking_token_budget": 5}
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_prompt_tokens"),
+    [({}, None), ({"chat_template_kwargs": {"opens": True}}, 1), ({"reasoning_effort": "none"}, None)],
+)
+def test_a_budget_of_reasoning_reaches_the_engine_in_tokens(start, fields, num_prompt_tokens):
+    server = start()
+    begin, end = (server.tokenizer.token_id(tag) for tag in ("<think>", "</think>"))
+    server.chat(**BUDGET, **fields, **FORM)
+    params = server.engine.requests[0].params
+    assert params.thinking == ThinkingBudget(5, (begin,), (end,), num_prompt_tokens)
+    assert params.thinking_token_budget is None
+    server.chat(thinking_token_budget=-1)
+    assert server.engine.requests[1].params.thinking is None
+
+
+def test_the_tokens_of_a_prompt_determine_whether_it_ends_in_reasoning(start):
+    server = start()
+    begin, end = (server.tokenizer.token_id(tag) for tag in ("<think>", "</think>"))
+    prompts = ["ab", "<think>ab", "<think>a</think>b", "<think>a</think><think>bcd"]
+    server.complete(prompt=prompts, **BUDGET)
+    for prompt in prompts:
+        ids = server.tokenizer.encode(prompt)
+        server.good("/inference/v1/generate", {"token_ids": ids, "sampling_params": BUDGET})
+    found = [request.params.thinking for request in server.engine.requests]
+    assert found[:4] == found[4:]
+    assert [(each.begin, each.end) for each in found[:4]] == [((begin,), (end,))] * 4
+    assert [each.num_prompt_tokens for each in found[:4]] == [None, 2, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [({"reasoning_parser": "none"}, "--reasoning-parser"), ({"own_tags": False}, "single tokens")],
+)
+def test_a_budget_is_refused_if_the_tags_are_unknown(start, options, remedy):
+    server = start(**options)
+    for path, body in ((CHAT, ASK), ("/v1/completions", {"prompt": "x"})):
+        refused = server.ask("POST", path, {**body, **BUDGET})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "thinking_token_budget")
+        assert remedy in error["message"]
+        server.good(path, {**body, "thinking_token_budget": -1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "output", "count"),
+    [
+        ({}, "<think>abc</think>d", 5),
+        ({}, "<think>ab", 4),  # includes the token that ends the output
+        ({}, "d</think>", 0),
+        ({"chat_template_kwargs": {"opens": True}}, "abc</think>d", 4),
+    ],
+)
+def test_tokens_of_reasoning_are_counted(start, fields, output, count):
+    server = start(output)
+    body = {**ASK, **fields, "stream_options": {"include_usage": True}}
+    for usage in (server.chat(**fields)["usage"], server.stream(CHAT, body)[-1]["usage"]):
+        assert usage["completion_tokens_details"] == {"reasoning_tokens": count}
+    plain = start(output, own_tags=False).chat(**fields)["usage"]
+    assert "completion_tokens_details" not in plain, "unknown without tokens for the tags"
+
+
+def test_other_special_tokens_stay_hidden(start):
+    message = start("<think>a<|other|></think>b<|other|>").chat()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("a", "b")
+
+
+CHANNELS = {
+    # <|end|> ends the outputs of this tokenizer
+    "final": '<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>final<|message|>{"a": 1}',
+    "call": '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}',
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "output"),
+    [
+        (FORM, "final"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "call"),
+        ({}, "final"),
+        ({"tools": [TOOL]}, "call"),
+    ],
+)
+def test_outputs_in_channels_are_constrained_and_parsed(start, fields, output):
+    server = start(CHANNELS[output], tool_call_parser="openai")
+    choice = server.chat(**fields)["choices"][0]
+    grammar = server.engine.requests[0].params.grammar
+    assert (grammar is not None) == bool(fields.keys() - {"tools"})
+    assert grammar is None or "<|channel|>analysis<|message|>" in grammar.source
+    if output == "final":
+        assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("Hm.", '{"a": 1}')
+    else:
+        assert choice["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        assert choice["finish_reason"] == "tool_calls"

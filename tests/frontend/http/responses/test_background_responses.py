@@ -1,0 +1,217 @@
+"""Background responses over a fake engine: computed without a connection, resumed, cancelled, streamed."""
+
+import asyncio
+import json
+import random
+
+import pytest
+from openai.types.responses import Response
+
+from paged_serve.protocol.errors import InvalidRequest, Overloaded
+
+from ...http_server import Server
+from .stored_server import BEHIND, client_of, created, ended, events_of, resume, stored_servers
+from .test_responses import OUTPUT, PATH, TOOL
+
+start = pytest.fixture(stored_servers)
+
+
+def test_a_background_response_is_computed_without_a_connection(start):
+    async def run():
+        async with client_of(start()) as client:
+            begun = await created(client, tools=[TOOL], **BEHIND)
+            assert (begun["status"], begun["background"], begun["output"]) == ("queued", True, [])
+            answer = await ended(client, begun["id"])
+            assert answer["status"] == "completed"
+            assert [item["type"] for item in answer["output"]] == ["reasoning", "message", "function_call"]
+            no_stream = await client.get(f"{PATH}/{begun['id']}", params={"stream": "true"})
+            assert no_stream.status_code == 400
+            again = await client.post(f"{PATH}/{begun['id']}/cancel")
+            assert again.json() == answer, "it had ended"
+
+    asyncio.run(run())
+
+
+def test_a_background_stream_is_read_from_any_event_during_and_after_its_computation(start):
+    async def run():
+        server = start(OUTPUT * 3)
+        async with client_of(server) as client:
+            whole = (await client.post(PATH, json={"input": "hi", "stream": True, **BEHIND})).text
+            events = events_of(whole)
+            assert [event["sequence_number"] for event in events] == [*range(len(events))]
+            assert [event["type"] for event in events[:3]] == [
+                f"response.{kind}" for kind in ("created", "queued", "in_progress")
+            ]
+            answer_id = events[0]["response"]["id"]
+        async with client_of(start()) as client:
+            path = f"{PATH}/{answer_id}"
+            assert (await client.get(path)).json() == events[-1]["response"]
+            assert (await client.get(path, params={"stream": "true"})).text == whole
+            rng = random.Random(5)
+            for after in [0, len(events) - 2, *(rng.randrange(len(events) - 1) for _ in range(5))]:
+                rest = await client.get(path, params={"stream": "true", "starting_after": after})
+                assert events_of(rest.text) == events[after + 1 :]
+            wrong = await client.get(path, params={"stream": "true", "starting_after": "-1"})
+            assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "starting_after")
+
+    asyncio.run(run())
+
+
+def test_a_response_interrupted_by_the_end_of_its_process_is_resumed_with_the_same_bytes(start, monkeypatch):
+    """`asyncio.run` ends the tasks of its loop, as the end of a process does."""
+    monkeypatch.setattr("paged_serve.frontend.http.stored_responses.background_run.FLUSH_BYTES", 3000)
+
+    async def begin(server: Server, num_answered: int) -> tuple[str, str]:
+        """Run until so many events are sent."""
+        server.engine.pause_s = 0.001
+        answered, is_enough = [], asyncio.Event()
+
+        async def send(message: dict) -> None:
+            answered.append(message.get("body", b"").decode())
+            if "".join(answered).count("\n\n") >= num_answered:
+                is_enough.set()
+
+        async def receive() -> dict:
+            await asyncio.sleep(0 if unread else 1e6)
+            return {"type": "http.request", "body": unread.pop() if unread else b""}
+
+        unread = [json.dumps({"input": "hi", "stream": True, **BEHIND}).encode()]
+        scope = {"type": "http", "method": "POST", "path": PATH, "headers": [(b"host", b"localhost")]}
+        async with client_of(server):
+            answering = asyncio.create_task(server.app(scope, receive, send))
+            await is_enough.wait()
+            assert not answering.done()
+        return events_of("".join(answered))[0]["response"]["id"], "".join(answered)
+
+    async def read(server: Server, answer_id: str) -> tuple[str, dict]:
+        async with client_of(server) as client:
+            text = (await client.get(f"{PATH}/{answer_id}", params={"stream": "true"})).text
+            return text, await ended(client, answer_id)
+
+    for num_answered in (1, 5, 40):
+        answer_id, answered = asyncio.run(begin(start(OUTPUT * 3), num_answered))
+        asyncio.run(begin(start(OUTPUT * 3), 3))  # leaves it unfinished again, and another one as well
+        whole, answer = asyncio.run(read(start(OUTPUT * 3), answer_id))
+        assert whole.startswith(answered)
+        events = events_of(whole)
+        assert [event["sequence_number"] for event in events] == [*range(len(events))]
+        assert (events[-1]["response"], answer["status"]) == (answer, "completed")
+        assert start().app  # another process can open the file meanwhile
+
+
+def test_a_request_for_a_response_that_is_not_resumed_yet_waits(start):
+    request = {"input": "hi", "stream": True, **BEHIND}
+    keyed = {"headers": {"idempotency-key": "one"}, "json": request}
+
+    async def begin(server: Server) -> str:
+        async with client_of(server) as client:
+            server.engine.pause_s = 0.001
+            answering = asyncio.create_task(client.post(PATH, **keyed))
+            while not (jobs := await server.app.router._service.stored.jobs()):
+                assert not answering.done()
+            return jobs[0].id
+
+    async def ask(server: Server, answer_id: str) -> None:
+        path = f"{PATH}/{answer_id}"
+        async with client_of(server, has_resumed=False) as client:
+            asked = [
+                asyncio.create_task(asking)
+                for asking in (
+                    client.get(path, params={"stream": "true"}),
+                    client.post(PATH, **keyed),
+                    client.post(PATH, json=request),
+                    client.get(path),
+                )
+            ]
+            done, _ = await asyncio.wait(asked, timeout=0.05)
+            assert not done
+            await resume(server)
+            stream, again, new, now = await asyncio.gather(*asked)
+            assert stream.text == again.text
+            assert now.json()["status"] in ("queued", "in_progress")
+            assert (await client.get(path)).json() == events_of(stream.text)[-1]["response"]
+            assert [event["sequence_number"] for event in events_of(new.text)] == [*range(len(events_of(stream.text)))]
+
+    asyncio.run(ask(start(), asyncio.run(begin(start()))))
+
+
+def test_a_response_that_cannot_be_resumed_has_failed(start):
+    async def begin(server: Server) -> list[str]:
+        server.engine.pause_s = 1.0
+        async with client_of(server, "k" * 16 if server.options.get("api_keys") else "") as client:
+            return [(await created(client, **BEHIND, **more))["id"] for more in ({}, {"temperature": 0})]
+
+    async def outcome(server: Server, answer_id: str, key: str = "") -> dict:
+        async with client_of(server, key) as client:
+            return await ended(client, answer_id)
+
+    one, _ = asyncio.run(begin(start()))
+    other = start(allow_special_tokens=True)
+    answer = asyncio.run(outcome(other, one))
+    assert (answer["status"], answer["error"]["code"]) == ("failed", "server_error")
+    assert "another model or other settings" in answer["error"]["message"]
+
+
+def test_a_cancelled_background_response_keeps_its_output(start):
+    async def run():
+        server = start("a" * 1000)
+        server.engine.pause_s = 0.001
+        async with client_of(server) as client:
+            begun = await created(client, stream=None, **BEHIND)
+            path = f"{PATH}/{begun['id']}"
+            while (await client.get(path)).json()["status"] != "in_progress":
+                await asyncio.sleep(0)
+            answer = (await client.post(f"{path}/cancel")).json()
+            Response.model_validate(answer, strict=True)
+            assert answer["status"] == "cancelled"
+            assert answer["output"][0]["status"] == "incomplete"
+            assert server.engine.requests[-1].aborted
+            assert (await client.get(path)).json() == answer
+            assert (await client.post(f"{path}/cancel")).json() == answer
+            assert server.admission.num_active == 0
+            foreground = await created(start("x") and client, max_output_tokens=1)
+            assert (await client.post(f"{PATH}/{foreground['id']}/cancel")).status_code == 400
+            running = await created(client, **BEHIND)
+            assert (await client.delete(f"{PATH}/{running['id']}")).json()["deleted"]
+            assert (await client.get(f"{PATH}/{running['id']}")).status_code == 404
+            assert server.admission.num_active == 0
+
+    asyncio.run(run())
+
+
+def test_failures_are_stored_and_a_request_to_a_full_engine_is_retried(start):
+    async def run():
+        server = start("ok")
+        async with client_of(server) as client:
+            server.engine.refusal = InvalidRequest("prompt is odd", "prompt")
+            refused = await ended(client, (await created(client, **BEHIND))["id"])
+            assert (refused["status"], refused["error"]) == (
+                "failed",
+                {"code": "invalid_prompt", "message": "prompt is odd"},
+            )
+            server.engine.refusal = Overloaded("full", 0.001)
+            answer = await client.post(PATH, json={"input": "hi", **BEHIND})
+            while len(server.engine.requests) < 4:
+                await asyncio.sleep(0)
+            server.engine.refusal = None
+            assert (await ended(client, answer.json()["id"]))["status"] == "completed"
+
+    asyncio.run(run())
+
+
+def test_one_key_has_one_background_response(start):
+    async def run():
+        async with client_of(start()) as client:
+            client.headers["idempotency-key"] = "k"
+            first = await created(client, **BEHIND)
+            assert (await created(client, **BEHIND))["id"] == first["id"]
+            other = await client.post(PATH, json={"input": "other", **BEHIND})
+            assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
+            answer = await ended(client, first["id"])
+        async with client_of(start()) as client:
+            client.headers["idempotency-key"] = "k"
+            assert await created(client, **BEHIND) == answer
+            keyed = await created(client, "foreground")
+            assert (await client.get(f"{PATH}/{keyed['id']}")).json() == keyed
+
+    asyncio.run(run())

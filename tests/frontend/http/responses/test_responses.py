@@ -1,0 +1,196 @@
+"""OpenAI's Responses API over a fake engine: items in, items and their events out."""
+
+import json
+
+import msgspec
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from ...http_server import Server, make_model_folder
+
+PATH = "/v1/responses"
+TEMPLATE = (
+    "{# calls are <tool_call>, reasoning is <think></think> #}"
+    "{% for m in messages %}<{{ m.role }}>"
+    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}[{{ c.function.name }}{{ c.function.arguments | tojson }}]{% endfor %}"
+    "{% endfor %}"
+    "<assistant>{{ reasoning_effort }}"
+)
+OUTPUT = '<think>\nHm.\n</think>\n\nIt is <tool_call>{"name": "add", "arguments": {"a": [2, 2]}}</tool_call>'
+TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": None}
+EVENT = TypeAdapter(ResponseStreamEvent)
+
+
+@pytest.fixture
+def start(tmp_path):
+    (tmp_path / "t.jinja").write_text(TEMPLATE)
+
+    def start(output: str = OUTPUT, **more) -> Server:
+        folder = make_model_folder(tmp_path / "model")
+        server = Server(folder, output, {"chat_template": str(tmp_path / "t.jinja")}, **more)
+        server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
+        return server
+
+    return start
+
+
+def respond(server: Server, given: object = "hi", **fields) -> dict:
+    answer = server.good(PATH, {"input": given, **fields})
+    Response.model_validate(answer, strict=True)
+    return answer
+
+
+def stream(server: Server, **fields) -> list[dict]:
+    """The events of a stream, as parsed by the official client."""
+    answer = server.ask("POST", PATH, {"input": "hi", "stream": True, **fields})
+    assert answer.status_code == 200, answer.text
+    found = []
+    for frame in answer.text.split("\n\n")[:-1]:
+        kind, data = (line.split(": ", 1)[1] for line in frame.splitlines())
+        found.append(json.loads(data))
+        assert found[-1]["type"] == kind
+        EVENT.validate_python(found[-1])
+    assert [event["sequence_number"] for event in found] == [*range(len(found))]
+    return found
+
+
+def prompt(server: Server) -> str:
+    return server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids)
+
+
+def refusal(server: Server, **fields) -> dict:
+    answer = server.ask("POST", PATH, {"input": "hi", **fields})
+    assert answer.status_code == 400, answer.text
+    return answer.json()["error"]
+
+
+def test_a_response_has_items(start):
+    answer = respond(start(), tools=[TOOL], instructions="Be brief.", metadata={"a": "b"})
+    reasoning, message, call = answer["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+    assert message["content"] == [{"type": "output_text", "text": "It is", "annotations": [], "logprobs": []}]
+    assert (call["type"], call["name"], call["arguments"]) == ("function_call", "add", '{"a": [2, 2]}')
+    assert call["call_id"].startswith("call_")
+    assert {item["status"] for item in answer["output"]} == {"completed"}
+    assert (answer["status"], answer["incomplete_details"], answer["store"]) == ("completed", None, False)
+    assert (answer["instructions"], answer["metadata"]) == ("Be brief.", {"a": "b"})
+    assert answer["tools"] == [{**TOOL, "description": None}]
+    assert answer["id"].startswith("resp_")
+
+
+def test_a_stream_has_the_same_items_in_the_official_order(start):
+    events = stream(start(), tools=[TOOL])
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    once = [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before]
+    part = ["content_part.added", "{}.delta", "{}.done", "content_part.done", "output_item.done"]
+    assert once == [
+        *("created", "in_progress", "output_item.added"),
+        *(each.format("reasoning_text") for each in part),
+        "output_item.added",
+        *(each.format("output_text") for each in part),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"),
+        "completed",
+    ]
+    final = events[-1]["response"]
+    for kind, item, name in (("reasoning_text", 0, "text"), ("output_text", 1, "text")):
+        deltas = [event["delta"] for event in events if event["type"] == f"response.{kind}.delta"]
+        assert "".join(deltas) == final["output"][item]["content"][0][name]
+        assert len(deltas) > 1
+    arguments = [event["delta"] for event in events if event["type"].endswith("arguments.delta")]
+    assert "".join(arguments) == final["output"][2]["arguments"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == final["output"]
+    added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    assert [(item["id"], item["status"]) for item in added] == [(item["id"], "in_progress") for item in done]
+    whole = respond(start(), tools=[TOOL])
+    assert [strip(item) for item in whole["output"]] == [strip(item) for item in final["output"]]
+    assert whole["usage"] == final["usage"]
+
+
+def strip(item: dict) -> dict:
+    return {name: value for name, value in item.items() if name not in ("id", "call_id")}
+
+
+def test_output_items_can_be_sent_back_unchanged(start):
+    server = start()
+    answered = respond(server, tools=[TOOL])["output"]
+    result = {"type": "function_call_output", "call_id": answered[2]["call_id"], "output": "4"}
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "2 + 2"}]}
+    respond(server, [asked, *answered, result], tools=[TOOL], instructions="Add.", reasoning={"effort": "low"})
+    assert prompt(server) == '<system>Add.<user>2 + 2<assistant>(Hm.)It is[add{"a": [2, 2]}]<tool>4<assistant>low'
+
+
+def test_a_text_input_is_a_user_message(start):
+    server = start("x")
+    respond(server, "hi")
+    assert prompt(server) == "<user>hi<assistant>"
+    respond(server, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "type": "message"}])
+    assert prompt(server) == "<user>a<assistant>b<assistant>"
+
+
+def test_an_output_that_is_cut_off_is_incomplete(start):
+    answer = respond(start("abcdef", ends=False), max_output_tokens=3)
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert answer["output"][0]["status"] == "incomplete"
+    assert stream(start("abcdef", ends=False), max_output_tokens=3)[-1]["type"] == "response.incomplete"
+
+
+def test_parameters_are_those_of_a_chat(start):
+    server = start('{"a": 1}')
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    text = {"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}, "verbosity": "low"}
+    fields = {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": 20, "text": text, "seed": 3}
+    answer = respond(server, **fields)
+    params = server.engine.requests[0].params
+    assert (params.temperature, params.top_p, params.max_tokens, params.seed) == (0.5, 0.9, 20, 3)
+    assert params.grammar is not None
+    assert (answer["temperature"], answer["top_p"], answer["text"]) == (0.5, 0.9, text)
+
+
+def test_logprobs_are_of_the_text(start):
+    include = ["message.output_text.logprobs"]
+    answer = respond(start("ab"), include=include, top_logprobs=1)
+    assert [entry["token"] for entry in answer["output"][0]["content"][0]["logprobs"]][:2] == ["a", "b"]
+    deltas = [event for event in stream(start("ab"), include=include) if event["type"].endswith("text.delta")]
+    assert deltas[0]["logprobs"][0]["token"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "send the conversation so far"),
+        ({"background": True}, "background", "not stored"),
+        ({"truncation": "auto"}, "truncation", "send a shorter one"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not padded"),
+        ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs", "include"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "expected one of function"),
+        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "needs schema"),
+        ({"max_output_tokens": 100_000}, "max_output_tokens", "in the input"),
+        ({"input": "x" * 3000}, "input", "input"),
+        ({"max_tokens": 5}, "max_tokens", "max_output_tokens"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id", "the call"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "not stored by this server"),
+    ],
+)  # fmt: skip
+def test_invalid_fields_are_refused_with_the_names_of_the_api(start, fields, param, words):
+    error = refusal(start(), **fields)
+    assert error["param"].startswith(param), error
+    assert words in error["message"], error
+
+
+def test_store_gives_a_warning_if_nothing_is_stored(start):
+    assert "store" in respond(start("x"), store=True)["warnings"][0]
+    assert "warnings" not in respond(start("x"), store=False)
+
+
+def test_a_keyed_response_is_answered_again_with_the_same_bytes(start):
+    server = start()
+    body = {"input": "hi", "stream": True, "tools": [TOOL]}
+    first, second = (server.ask("POST", PATH, body, **{"Idempotency-Key": "k"}).text for _ in range(2))
+    assert first == second
+    assert "response.completed" in first
+    assert len(server.engine.requests) == 1

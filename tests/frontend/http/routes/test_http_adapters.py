@@ -1,0 +1,208 @@
+"""LoRA adapters over HTTP: as names of models, loaded and unloaded by clients, found by a plugin."""
+
+import sys
+
+import pytest
+
+from paged_serve.frontend.adapters.folders import named_paths, with_adapters
+from paged_serve.frontend.adapters.known_adapters import KnownAdapters
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, LoraConfig, ModelConfig
+
+from ....plugins.test_loading import PACKAGE
+from ...adapter_folders import make_adapter_folder
+from ...http_server import Server, make_model_folder
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_model_folder(tmp_path_factory.mktemp("models") / "model")
+
+
+@pytest.fixture
+def sql(tmp_path):
+    return make_adapter_folder(tmp_path / "sql")
+
+
+def serving(model, *entries, **options):
+    return Server(model, lora=LoraConfig(adapters=entries, **options))
+
+
+REQUESTS = [
+    ("/v1/completions", {"prompt": "a", "max_tokens": 2}),
+    ("/v1/chat/completions", CHAT),
+    ("/v1/responses", {"input": "hi"}),
+    ("/v1/messages", {"max_tokens": 4, **CHAT}),
+    ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 2}}),
+    ("/v1/chat/completions/batch", {"messages": [CHAT["messages"]]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+def test_the_model_of_a_request_chooses_the_adapter(model, sql, path, body):
+    server = serving(model, f"sql={sql}")
+    for name, adapter in (("sql", "sql"), ("model", None)):
+        answer = server.ask("POST", path, {**body, "model": name})
+        assert answer.status_code == 200, answer.text
+        assert answer.json().get("model", name) == name
+        [used] = {each and each.name for each in server.engine.adapters}
+        assert used == adapter
+        server.engine.adapters.clear()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]}), ("/apply-template", CHAT)]
+)
+def test_routes_without_the_engine_know_the_names_of_adapters(model, sql, path, body):
+    server = serving(model, f"sql={sql}")
+    assert server.ask("POST", path, {**body, "model": "sql"}).status_code == 200
+    assert server.ask("POST", path, {**body, "model": "sqk"}).status_code == 404
+
+
+def test_models_lists_adapters_with_their_parent(model, sql):
+    server = serving(model, f"sql={sql}")
+    base, adapter = server.ask("GET", "/v1/models").json()["data"]
+    assert (base["id"], base["parent"]) == ("model", None)
+    assert (adapter["id"], adapter["parent"], adapter["root"]) == ("sql", "model", sql)
+    assert server.ask("GET", "/v1/models/sql").json() == adapter
+    anthropic = server.ask("GET", "/v1/models", **{"anthropic-version": "2023-06-01"}).json()
+    assert [each["id"] for each in anthropic["data"]] == ["model", "sql"]
+
+
+def test_an_unknown_name_is_answered_with_the_names_that_are_served(model, sql):
+    answer = serving(model, f"sql={sql}").ask("POST", "/v1/completions", {"prompt": "a", "model": "sq"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"] == "The model 'sq' does not exist; this server has model, sql."
+
+
+def test_each_adapter_has_its_own_fingerprint(model, tmp_path, sql):
+    other = make_adapter_folder(tmp_path / "other", b"other weights")
+    server = serving(model, f"sql={sql}", f"other={other}", f"same={sql}")
+    ask = {"prompt": "a", "max_tokens": 1}
+    found = {
+        name: server.ask("POST", "/v1/completions", {**ask, "model": name}).json()["system_fingerprint"]
+        for name in ("model", "sql", "other", "same")
+    }
+    assert found["sql"] == found["same"]
+    assert len(set(found.values())) == 3
+
+
+def test_a_key_is_not_answered_with_the_former_adapter_of_the_same_name(model, tmp_path, sql):
+    server = serving(model, allow_loading=True)
+    load = {"lora_name": "sql", "lora_path": sql}
+    assert server.ask("POST", "/v1/load_lora_adapter", load).status_code == 200
+    body = {"prompt": "a", "model": "sql", "max_tokens": 1}
+    first = server.ask("POST", "/v1/completions", body, **{"idempotency-key": "k"}).json()
+    assert server.ask("POST", "/v1/completions", body, **{"idempotency-key": "k"}).json() == first
+    make_adapter_folder(tmp_path / "sql", b"new weights")
+    assert server.ask("POST", "/v1/load_lora_adapter", {**load, "load_inplace": True}).status_code == 200
+    assert server.ask("POST", "/v1/completions", body, **{"idempotency-key": "k"}).status_code == 422
+
+
+def test_clients_load_and_unload_adapters(model, sql):
+    server = serving(model, allow_loading=True)
+    load = server.ask("POST", "/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": sql})
+    assert (load.status_code, load.text) == (200, "Success: LoRA adapter 'sql' added successfully.")
+    assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": "sql"}).status_code == 200
+    unload = server.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "sql"})
+    assert (unload.status_code, unload.text) == (200, "Success: LoRA adapter 'sql' removed successfully.")
+    assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": "sql"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("load", {"lora_name": "x"}, 400, "Both 'lora_name' and 'lora_path' must be provided."),
+        (
+            "load",
+            {"lora_name": "x", "lora_path": "/none"},
+            404,
+            "LoRA adapter 'x': /none/adapter_config.json cannot be",
+        ),
+        ("load", {"lora_name": "x", "lora_path": "/"}, 400, "LoRA adapter 'x': /adapter_config.json"),
+        ("load", {"lora_name": "model", "lora_path": "/none"}, 400, "The base model has the name 'model'"),
+        ("load", {"lora_name": "sql", "lora_path": "/none"}, 400, "The lora adapter 'sql' has already been loaded."),
+        ("unload", {}, 400, "'lora_name' needs to be provided to unload a LoRA adapter."),
+        ("unload", {"lora_name": "y"}, 404, "The lora adapter 'y' cannot be found."),
+    ],
+)
+def test_wrong_loads_and_unloads_are_refused_by_name(model, sql, path, body, status, message):
+    server = serving(model, f"sql={sql}", allow_loading=True)
+    answer = server.ask("POST", f"/v1/{path}_lora_adapter", body)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"].startswith(message)
+
+
+def test_loading_needs_the_operators_permission(model, sql):
+    answer = serving(model).ask("POST", "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": sql})
+    assert answer.status_code == 403
+    assert "--allow-lora-loading" in answer.json()["error"]["message"]
+
+
+def test_all_frontends_know_what_one_has_loaded_and_unloaded(model, tmp_path, sql):
+    lora = LoraConfig(adapters=(f"first={sql}",), allow_loading=True)
+    one, other = (Server(model, lora=lora, run_dir=str(tmp_path)) for _ in range(2))
+    assert one.ask("POST", "/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": sql}).status_code == 200
+    assert other.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "first"}).status_code == 200
+    for server in (one, other, Server(model, lora=lora, run_dir=str(tmp_path))):  # the last replaces one that died
+        assert [each["id"] for each in server.ask("GET", "/v1/models").json()["data"]] == ["model", "sql"]
+    assert one.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "sql"}).status_code == 200
+    assert len(other.ask("GET", "/v1/models").json()["data"]) == 1
+
+
+def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, monkeypatch):
+    monkeypatch.syspath_prepend(PACKAGE)
+    server = Server(model, plugins=("acme",), lora=LoraConfig(allow_loading=True))
+    name = f"acme:{sql}"
+    assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": name}).status_code == 200
+    assert server.engine.adapters[0].path == sql
+    assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": "unknown"}).status_code == 404
+    bad = server.ask("POST", "/v1/completions", {"prompt": "a", "model": "acme:/none"})
+    assert bad.status_code == 404
+    assert "/none/" not in bad.text
+    assert server.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name}).status_code == 200
+    assert len(server.ask("GET", "/v1/models").json()["data"]) == 1
+    sys.modules.pop("acme_serve.adapters", None)
+
+
+def test_a_rank_beyond_the_limit_is_refused_with_the_remedy(model, tmp_path):
+    large = make_adapter_folder(tmp_path / "large", r=128)
+    with pytest.raises(ConfigError, match=r"LoRA adapter 'x': its rank is 128; this server accepts 64. Raise --max"):
+        serving(model, f"x={large}")
+
+
+def test_a_changed_folder_is_another_adapter(tmp_path, sql):
+    known = KnownAdapters(Config(lora=LoraConfig(max_loras=1)))
+    first = known.load("sql", sql)
+    assert known.load("sql", sql, in_place=True) == first
+    make_adapter_folder(tmp_path / "sql", b"new weights")
+    assert known.load("sql", sql, in_place=True).digest != first.digest
+
+
+@pytest.mark.parametrize("entry", ["sql", "=path", "sql=", "{", '{"name": "sql"}'])
+def test_a_wrong_entry_is_refused_with_the_form(entry):
+    with pytest.raises(ConfigError, match="--lora"):
+        named_paths(LoraConfig(adapters=(entry,)))
+
+
+def test_one_name_cannot_mean_two_models(tmp_path):
+    with pytest.raises(ConfigError, match="the base model has this name"):
+        with_adapters(Config(model=ModelConfig(served_model_names=("x",)), lora=LoraConfig(adapters=("x=y",))))
+    with pytest.raises(ConfigError, match="given twice"):
+        with_adapters(Config(lora=LoraConfig(adapters=("x=y", "x=z"))))
+
+
+def test_places_are_made_if_there_can_be_adapters():
+    made = {
+        options: with_adapters(Config(lora=LoraConfig(**dict(options)))).lora.max_loras
+        for options in (
+            (),
+            (("adapters", ("x=y", '{"name": "z", "path": "y"}')),),
+            (("enabled", True),),
+            (("allow_loading", True),),
+            (("enabled", True), ("max_loras", 3)),
+        )
+    }
+    assert [*made.values()] == [0, 8, 8, 8, 3]

@@ -1,0 +1,69 @@
+"""The metrics of a server, under its own names and under vLLM's."""
+
+import re
+
+import msgspec
+
+from paged_serve.frontend.http.exchange.metrics import Metrics
+from paged_serve.protocol.messages.stats import KVTierStats
+
+from ...fake_engine import STATS
+from ...http_server import Server
+
+
+def test_metrics_have_the_usual_names(folder):
+    server = Server(folder, options={"metrics_compat": "vllm"})
+    server.complete()
+    text = server.metrics()
+    for line in (
+        'paged:num_requests_running{engine="0",model_name="tiny"} 1.0',
+        'paged:num_requests_waiting{engine="0",model_name="tiny"} 2.0',
+        'paged:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25',
+        'paged:generation_tokens_total{engine="0",model_name="tiny"} 20.0',
+        'paged:request_success_total{engine="0",finished_reason="stop",frontend="0",model_name="tiny"} 1.0',
+        'paged:time_to_first_token_seconds_count{engine="0",frontend="0",model_name="tiny"} 1.0',
+        'vllm:request_generation_tokens_sum{engine="0",frontend="0",model_name="tiny"} 6.0',
+        'paged:request_prefill_time_seconds_sum{engine="0",frontend="0",model_name="tiny"} 0.1',
+    ):
+        assert line in text
+    assert "vllm:" not in Server(folder).metrics()
+
+
+def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
+    server = Server(folder, options={"metrics_compat": "vllm"})
+    server.complete()
+    server.ask("POST", "/v1/completions", {})  # a refusal is counted as well
+    text = server.metrics()
+    assert set(re.findall(r"^# TYPE vllm:(\w+)", text, re.M)) == {
+        *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
+        *("prompt_tokens_total", "generation_tokens_total", "num_preemptions_total"),
+        *("prefix_cache_queries_total", "prefix_cache_hits_total"),
+        *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
+        *("spec_decode_num_drafts_total", "spec_decode_num_accepted_tokens_per_pos_total"),
+        *("request_success_total", "admission_rejections_total"),
+        *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds"),
+        *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),
+        *("request_decode_time_seconds", "request_inference_time_seconds"),
+        *("request_prompt_tokens", "request_generation_tokens", "request_params_n", "request_params_max_tokens"),
+        "request_num_preemptions",
+    }
+    assert "paged:iteration_tokens" in text
+    assert "vllm:iteration_tokens" not in text  # in vLLM it is a histogram with another name
+
+
+def test_metrics_of_a_tier_appear_with_the_tier_and_have_no_vllm_name():
+    assert b"kv_tier" not in Metrics("tiny").exposition(STATS)
+    tier = KVTierStats(7, loaded_blocks=5, load_s=0.25)
+    text = Metrics("tiny", compat="vllm").exposition(msgspec.structs.replace(STATS, kv_tier=tier)).decode()
+    assert 'paged:kv_tier_used_bytes{engine="0",model_name="tiny"} 7.0' in text
+    assert 'paged:kv_tier_loaded_blocks_total{engine="0",model_name="tiny"} 5.0' in text
+    assert 'paged:kv_tier_load_seconds_total{engine="0",model_name="tiny"} 0.25' in text
+    assert "vllm:kv_tier" not in text
+
+
+def test_each_frontend_labels_its_own_counters(folder):
+    text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
+    assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
+    engine_wide = [line for line in text[0].splitlines() if "frontend=" not in line and not line.startswith("#")]
+    assert len(engine_wide) == 13
+    assert all(line in text[3] for line in engine_wide)
