@@ -86,7 +86,7 @@ def parts_for(executor: Executor) -> list[Part]:
     ]
 
 
-SELFTEST = "tests/cuda/test_selftest.py"
+SELFTEST = "tests/cuda/kernels/test_selftest.py"
 
 
 def run(part: Part, limit_s: float) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def arch_of(launcher: Any) -> str:
 
 
 def run_checks(launcher: Launcher, device: str) -> None:
-    from .planted import check_of, families
+    from .mutations.planted import check_of, families
 
     for family in families("checks"):
         print(family, flush=True)

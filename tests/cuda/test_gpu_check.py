@@ -21,7 +21,7 @@ def test_a_dry_run_lists_every_part_with_its_command(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in lines] == [part.name for part in parts_for("cuda")]
     assert "selftest (at most 90 s): " in lines[0]
-    assert lines[0].endswith("--executor cuda tests/cuda/test_selftest.py")
+    assert lines[0].endswith("--executor cuda tests/cuda/kernels/test_selftest.py")
 
 
 def test_all_parts_together_take_at_most_twenty_minutes():
@@ -32,7 +32,8 @@ def test_every_program_that_can_use_a_device_is_a_part():
     """The kinds of check that need a GPU, and every program here that can use one."""
     commands = [" ".join(one.command) for one in parts_for("cuda")]
     for wanted in (
-        *("tests/cuda/test_selftest.py", "-q --timeout 0 -p no:cacheprovider --executor cuda tests/cuda --deselect"),
+        "tests/cuda/kernels/test_selftest.py",
+        "-q --timeout 0 -p no:cacheprovider --executor cuda tests/cuda --deselect",
         *("--tool memcheck", "--tool racecheck", "parity", "determinism --quantization fp8 --kv-cache-dtype fp8"),
     ):
         assert any(wanted in command for command in commands), f"no part does {wanted}"

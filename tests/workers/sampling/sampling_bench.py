@@ -17,7 +17,7 @@ from paged_serve.workers.process.rank import DEMO_MODEL
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 
-from ...cuda.checks_sampler import BLOCKS
+from ...cuda.checks.checks_sampler import BLOCKS
 from ...cuda.emulated import COMPILER, EmulatorLauncher
 
 EOS = (2, 3)
