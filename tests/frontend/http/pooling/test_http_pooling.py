@@ -1,13 +1,10 @@
 """Pooling over HTTP: embeddings, vectors and classes, with every form of input."""
 
-from pathlib import Path
-
 import pytest
 
 from ...http_server import Server
 from .pooling_server import CLASSIFIES, EMBEDS, bert_folder, decoded, numbers, pooling_server
 
-PAGE = (Path(__file__).parents[4] / "docs" / "pooling.md").read_text()
 E, P, C = "/v1/embeddings", "/pooling", "/classify"
 
 

@@ -15,7 +15,7 @@ from ...http_server import Server
 from .pooling_server import numbers, pooling_server
 
 PAGE = (Path(__file__).parents[4] / "docs" / "pooling.md").read_text()
-E, P, C = "/v1/embeddings", "/pooling", "/classify"
+E, P = "/v1/embeddings", "/pooling"
 
 
 @pytest.mark.parametrize(

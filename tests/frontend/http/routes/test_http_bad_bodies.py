@@ -6,12 +6,7 @@ import msgspec
 import pytest
 
 from ...http_server import Server
-from .bad_bodies import BAD, called, chat, completion, deep, tool
-
-C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
-USER = {"role": "user", "content": "x"}
-CHAT = {"messages": [USER]}
-DEEP = b'{"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f","parameters":' + b'{"a":' * 20000
+from .bad_bodies import BAD, USER, C, D, H, T, called, chat, completion, deep, tool
 
 
 @pytest.fixture(scope="module")
