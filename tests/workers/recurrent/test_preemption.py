@@ -21,13 +21,7 @@ def model(variant, tmp_path, make_pool):
     return ours(tmp_path, pool=pool)
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "falcon-h1",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in RECURRENT_VARIANTS if name != "falcon-h1"),
-    ],
-)
+@pytest.mark.parametrize("variant", [FAST, *NIGHTLY])
 def test_a_prefix_hit_and_a_preemption_give_the_bits_of_a_request_alone(model):
     process = OneProcess(model, SERVER, num_blocks=LENGTH // 4, max_model_len=LENGTH)
     size = process.block_size
