@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as replace_struct
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
-from paged_serve.protocol.messages.config import (
-    CacheConfig,
-    Config,
-    KVEventsConfig,
-    SchedulerConfig,
-    SpeculationConfig,
-)
+from paged_serve.protocol.messages.config import CacheConfig, Config, KVEventsConfig, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.loading.startup import KVGroup

@@ -9,13 +9,7 @@ from typing import Any
 from msgspec import inspect
 
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
-from paged_serve.protocol.messages.loading.kv_tiers import (
-    KEY_BYTES,
-    DropBlocks,
-    LoadBlocks,
-    StoreBlocks,
-    TierContents,
-)
+from paged_serve.protocol.messages.loading.kv_tiers import KEY_BYTES, DropBlocks, LoadBlocks, StoreBlocks, TierContents
 from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc

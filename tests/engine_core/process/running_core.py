@@ -2,9 +2,7 @@
 
 from paged_serve.engine_core.simulation.client import output_alone
 from paged_serve.protocol.messages.config import CacheConfig, Config, ParallelConfig, SchedulerConfig, SpeculationConfig
-from paged_serve.protocol.messages.engine_core import (
-    EngineCoreRequest,
-)
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 

@@ -5,12 +5,7 @@ import msgspec
 import pytest
 
 from paged_serve.engine_core.process.step_time_limits import MIN_STEPS, StepTimeLimits
-from paged_serve.engine_core.process.worker_group import (
-    GROUP_TRANSITIONS,
-    GroupEvent,
-    GroupState,
-    WorkerGroup,
-)
+from paged_serve.engine_core.process.worker_group import GROUP_TRANSITIONS, GroupEvent, GroupState, WorkerGroup
 from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.loading.startup import KVGroup, LoadProgress, WorkerReady
 from paged_serve.protocol.state_machine import IllegalTransition

@@ -5,14 +5,13 @@ import pytest
 import paged_serve
 from paged_serve import LoRARequest
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.messages.engine_core import (
-    EngineCoreRequest,
-)
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import unpack_ids
 
 from ..adapter_folders import make_adapter_folder
-from .running_llm import core_of, llms, params
+from .running_llm import core_of, llms, models, params
 
+model = pytest.fixture(scope="module")(models)
 start = pytest.fixture(llms)
 
 
