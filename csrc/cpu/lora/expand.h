@@ -83,7 +83,7 @@ template <class Element> struct Expand {
   }
 
   // A group of more rows has as much arithmetic as memory to wait for.
-  bool may_be_early(const Item<Element>& item) const { return item.matrix && p.early && item.group.count <= EARLY_ROWS; }
+  bool may_be_early(const Item<Element>& item) const { return item.matrix && p.early && item.group.count <= MAX_EARLY_GROUP_ROWS; }
   float* early(const Item<Element>& item, int m) const { return p.early + row(item, m) * outputs() + p.starts[item.part] + item.first; }
 
   Upcoming::Memory memory(int i) const {

@@ -7,7 +7,7 @@
 
 constexpr int RANK_BLOCK = 4, GROUP_ROWS = 16, MAX_RANK = 256;
 constexpr int CHUNK_PANELS = 8;  // of the outputs, per item
-constexpr int EARLY_ROWS = 4;    // of a group, whose part of B (A x) a product may compute
+constexpr int MAX_EARLY_GROUP_ROWS = 4;  // of a group whose part of B (A x) a product may compute
 
 struct Group {
   int32_t place, first, count;
