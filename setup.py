@@ -49,7 +49,7 @@ FLAGS = ["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-f
 WARNINGS = ["-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"]
 # What most sources include, compiled once for each instruction set: reading it took half of the time of most sources,
 # each of which includes what it needs all the same; scripts/sanitize_kernels.py compiles them so.
-COMMON = ["rows.h", "algorithm", "cmath", "memory", "vector"]
+COMMON = ["elementwise/rows.h", "algorithm", "cmath", "memory", "vector"]
 
 
 class BuildKernels(build_ext):

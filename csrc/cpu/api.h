@@ -82,7 +82,7 @@ struct SumPartsParams {
 };
 API void sum_parts(Pool*, const SumPartsParams*);
 
-// Rows of a packed table in their original order, times a number. embed.cpp.
+// Rows of a packed table in their original order, times a number. elementwise/embed.cpp.
 struct EmbedParams {
   void* y;              // [rows, inputs] of y_dtype
   const int64_t* ids;   // [rows]; an id outside of the table gives zeros
@@ -97,7 +97,7 @@ API void embed_fp32(Pool*, const EmbedParams*);
 API void embed_fp16(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
-// Operations between the products; elementwise.cpp, rotate.cpp. All arrays are contiguous, of `dtype` where they are void.
+// Operations between the products, of elementwise/. All arrays are contiguous, of `dtype` where they are void.
 
 // out = norm(hidden += multiplier * delta): each row minus its mean if centred, scaled to a mean square of 1, times weight,
 // plus bias.
@@ -118,7 +118,7 @@ struct ActivateParams {
   void* out;      // [rows, size]
   const void* x;  // [rows, size]; gated: [rows, 2 * size], gate then up
   int32_t rows, size;
-  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared; 5, gated: clamped, see elementwise.cpp
+  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared; 5, gated: clamped, see elementwise/elementwise.cpp
   int32_t is_gated, dtype;
   float slope, limit;  // clamped
 };

@@ -7,9 +7,9 @@
 // Tile       one row by one thread
 // Floor      each array passes through level 2 once; negligible beside the products
 #include "api.h"
+#include "elementwise/rows.h"
+#include "elementwise/sigmoid.h"
 #include "gemm/gemm.h"
-#include "rows.h"
-#include "sigmoid.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // quantize_counted, activate_counted: what lies between the products of experts, on a number of rows that is data.
 //
-// Algorithm  those of quantize_rows (gemm/int8.cpp) and activate (elementwise.cpp)
+// Algorithm  those of quantize_rows (gemm/int8.cpp) and activate (elementwise/elementwise.cpp)
 // Shapes     experts/products.h
 // Tile       one row by one thread
 // Floor      negligible beside the products

@@ -11,8 +11,8 @@
 // Floor      negligible beside the products: 128 experts, 8 chosen: 1 us a row
 #include "api.h"
 #include "arena.h"
-#include "rows.h"
-#include "sigmoid.h"
+#include "elementwise/rows.h"
+#include "elementwise/sigmoid.h"
 
 namespace {
 

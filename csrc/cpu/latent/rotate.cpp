@@ -1,13 +1,13 @@
 // cache_latents, rotate_heads: what latent attention does to a token's row of the cache, and to the rotated part of its queries.
 //
-// Algorithm  results are computed in float and rounded once, when they are stored; sums as in rows.h
+// Algorithm  results are computed in float and rounded once, when they are stored; sums as in elementwise/rows.h
 // Shapes     latent/latent.h
 // Tile       one token by one thread; the caller does tiny work alone
 // Floor      each array passes through level 2 once
 // Achieved   one core of Zen 4, 32 rows: the cache 7 us; queries of 16 heads 8 us, of 128 heads 34 us
 #include "attention/heads.h"
+#include "elementwise/rows.h"
 #include "latent/latent.h"
-#include "rows.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 // Floor      each array passes through level 2 once
 #include "recurrent/factors.h"
 
-#include "rows.h"
-#include "sigmoid.h"
+#include "elementwise/rows.h"
+#include "elementwise/sigmoid.h"
 
 void silu_gate(Pool* pool, const SigmoidGateParams* p) {
   with_element(p->dtype, [&](auto element) {

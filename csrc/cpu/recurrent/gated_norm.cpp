@@ -1,15 +1,15 @@
 // gated_norm: the norm at the end of a recurrent layer, with a gate before or after it; and a gate without a norm.
 //
 // Algorithm  x * silu(gate) in float, or x alone, is scaled to a mean square of 1 in each group, times weight, times silu(gate)
-//            if that comes last; one rounding. Sums as in rows.h
+//            if that comes last; one rounding. Sums as in elementwise/rows.h
 // Shapes     recurrent/scans.h
 // Tile       one group of one row by one thread
 // Floor      each array passes through level 2 once
 // Achieved   one core of Zen 4, 2048 elements: 1.2 us a row
 #include "arena.h"
+#include "elementwise/rows.h"
+#include "elementwise/sigmoid.h"
 #include "recurrent/scans.h"
-#include "rows.h"
-#include "sigmoid.h"
 
 namespace {
 

@@ -1,11 +1,11 @@
 // norm_parts: the norms between the products of Mamba 1.
 //
-// Algorithm  each of three parts of a row is scaled to a mean square of 1, times weight, and rounded once; sums as in rows.h
+// Algorithm  each of three parts of a row is scaled to a mean square of 1, times weight, and rounded once; sums as in elementwise/rows.h
 // Shapes     recurrent/scans.h
 // Tile       one row by one thread
 // Floor      each array passes through level 2 once
+#include "elementwise/rows.h"
 #include "recurrent/scans.h"
-#include "rows.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // softplus of vectors.
 #pragma once
-#include "sigmoid.h"
+#include "elementwise/sigmoid.h"
 
 // log(1 + u) for u in [0, 1]: twice the area hyperbolic tangent of u / (2 + u), which is at most 1/3, by its series. The error
 // is below 2 ulp.

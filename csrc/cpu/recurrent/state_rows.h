@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "api.h"
-#include "rows.h"
+#include "elementwise/rows.h"
 
 inline char* state_in_block(const StateRows& s, int row, int block) {
   return (char*)s.states + s.block_tables[(int64_t)row * s.table_stride + block] * s.block_stride;

@@ -1,5 +1,5 @@
 // A row of N floats in the registers of a warp: element s * 32 + lane is x[s] of a lane. Every function is called by all
-// lanes of a warp. All arithmetic consists of plain IEEE operations in the order of csrc/cpu (isa/isa.h, rows.h), so results
+// lanes of a warp. All arithmetic consists of plain IEEE operations in the order of csrc/cpu (isa/isa.h, elementwise/rows.h), so results
 // have the bits of the CPU kernels on every device, but where those flush denormal numbers.
 #pragma once
 #include "exponential.cuh"

@@ -8,8 +8,8 @@
 #include <type_traits>
 
 #include "attention/heads.h"
+#include "elementwise/rows.h"
 #include "gemm/quantize.h"
-#include "rows.h"
 
 namespace {
 
