@@ -116,21 +116,18 @@ inline Arena& row_arena() {
   return arena;
 }
 
-// Calls body(product, rows, first_row) for one slab of rows after another, widened to float as for Fp16 and WideBf16 in
-// tile.h, with a zero after an odd number of inputs. A slab has as many rows as fit into WIDENED_BYTES.
-template <class Element, class Body> void for_widened(Pool* pool, const GemmParams& p, const ProductRows& all, Body body) {
-  const int inputs = (p.inputs + 1) / 2 * 2, stride = inputs + (int)(64 / sizeof(float));  // rows start in different sets of a cache
-  const int most = std::max(FEWEST_SLAB_ROWS, (int)(WIDENED_BYTES / (stride * sizeof(float))));
+// Calls body(product, rows, first_row) for one slab of rows after another, each row widened to `inputs` Numbers by
+// widen(row, to). A slab has as many rows as fit into WIDENED_BYTES.
+template <class Number, class Widen, class Body>
+void for_slabs(Pool* pool, const GemmParams& p, const ProductRows& all, int inputs, Widen widen, Body body) {
+  const int stride = inputs + (int)(64 / sizeof(Number));  // rows start in different sets of a cache
+  const int most = std::max(FEWEST_SLAB_ROWS, (int)(WIDENED_BYTES / (stride * sizeof(Number))));
   const int slabs = ceil_div(all.total(), most);
   for (int slab = 0; slab < slabs; slab++) {
     const int first = share(all.total(), slab, slabs), rows = share(all.total(), slab + 1, slabs) - first;
-    float* wide = (float*)row_arena().reserve((size_t)rows * stride * sizeof(float));
+    Number* wide = (Number*)row_arena().reserve((size_t)rows * stride * sizeof(Number));
     pool->run(rows, std::max(1, std::max(FEWEST_WIDENED / inputs, rows / (4 * pool->size()))), [&](int begin, int end) {
-      for (int m = begin; m < end; m++) {
-        const Element* x = (const Element*)p.x + (first + m) * p.x_stride;
-        float* to = wide + (int64_t)m * stride;
-        for (int i = 0; i < inputs; i += LANES) put(to + i, get(x + i, p.inputs - i), inputs - i);
-      }
+      for (int m = begin; m < end; m++) widen(first + m, wide + (int64_t)m * stride);
     });
     const int64_t y_bytes = first * p.y_stride * (p.y_dtype == DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t));
     GemmParams part = p;
@@ -138,4 +135,15 @@ template <class Element, class Body> void for_widened(Pool* pool, const GemmPara
     part.y = (char*)p.y + y_bytes, part.residual = p.residual ? (const char*)p.residual + y_bytes : nullptr;
     body(part, all.slab(first, rows), first);
   }
+}
+
+// The same with rows of Element widened to float as for Fp16 and WideBf16 in tile.h, with a zero after an odd number of
+// inputs.
+template <class Element, class Body> void for_widened(Pool* pool, const GemmParams& p, const ProductRows& all, Body body) {
+  const int inputs = (p.inputs + 1) / 2 * 2;
+  const auto widen = [&](int m, float* to) {
+    const Element* x = (const Element*)p.x + m * p.x_stride;
+    for (int i = 0; i < inputs; i += LANES) put(to + i, get(x + i, p.inputs - i), inputs - i);
+  };
+  for_slabs<float>(pool, p, all, inputs, widen, body);
 }

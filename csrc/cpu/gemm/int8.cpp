@@ -31,29 +31,46 @@ template <class Element> void quantize(Pool* pool, const QuantizeParams& p) {
 // The values of a tile of sums, and of segments of it.
 struct Scaled {
   const GemmInt8Params& params;
-  int panel;
+  int panel, first_row = 0;
 
   F32 operator()(const int32_t* sums, int row, int segment, int m, int c, int n) const {
-    const int64_t part = (int64_t)(row + m) * params.gemm.segments + segment;
+    const int64_t part = (int64_t)(first_row + row + m) * params.gemm.segments + segment;
     const I32 exact = load_words(sums + m * PANEL + c) - splat(Int8::OFFSET * params.x_sums[part]);
     return to_float(exact) * (splat(params.x_scales[part]) * get(params.weight_scales + panel * PANEL + c, n));
   }
 };
 
-void int8_dot(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {
-  const GemmParams& p = params.gemm;
-  const int words = ceil_div(p.inputs, WORD_BYTES);
-  const size_t panel_bytes = words * STEP_BYTES;
-  const SegmentPlan plan{(size_t)p.x_stride, (size_t)p.x_stride / p.segments, words / p.segments};
-  for_panels<Int8>(pool, p, rows, [&](const PanelRows& of) {
-    const char* panel = (const char*)p.weight + of.panel * panel_bytes;
-    const char* x = (const char*)p.x + of.first_row * p.x_stride;
-    const Scaled scaled{params, of.panel};
-    if (p.segments > 1) return segmented_product<Int8, int32_t>(p, plan, x, of, panel, scaled, &pool->upcoming);
-    panel_product<Int8, int32_t>(x, p.x_stride, of.rows, panel, words, [&](auto count, int row, const int32_t* sums) {
+// Rows times weights; the first row is row `first` of the product. `x_step`: bytes from a segment of x to the next.
+template <class F>
+void multiply(Pool* pool, const GemmInt8Params& params, const GemmParams& p, const ProductRows& rows, int first, size_t x_stride,
+              size_t x_step) {
+  const int words = ceil_div(params.gemm.inputs, WORD_BYTES);
+  const SegmentPlan plan{x_stride, x_step, words / p.segments};
+  for_panels<F>(pool, p, rows, [&](const PanelRows& of) {
+    const char* panel = (const char*)p.weight + of.panel * words * STEP_BYTES;
+    const char* x = (const char*)p.x + of.first_row * x_stride;
+    const Scaled scaled{params, of.panel, first};
+    if (p.segments > 1) return segmented_product<F, int32_t>(p, plan, x, of, panel, scaled, &pool->upcoming);
+    panel_product<F, int32_t>(x, x_stride, of.rows, panel, words, [&](auto count, int row, const int32_t* sums) {
       finish(p, of, row, count, [&](int m, int c, int n) { return scaled(sums, of.first_row + row, 0, m, c, n); });
     }, &pool->upcoming);
   });
+}
+
+template <class Wide> void int8_dot(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {
+  const GemmParams& p = params.gemm;
+  const size_t x_stride = p.x_stride, x_step = x_stride / p.segments;
+  if constexpr (!std::is_same_v<Wide, Int8>)
+    if (rows.most() > 1) {
+      const int inputs = p.segments > 1 ? (int)x_stride : ceil_div(p.inputs, 16) * 16;
+      const auto widen = [&](int m, int16_t* to) {
+        for (int i = 0; i < inputs; i += 16) Wide::widen_sixteen(to + i, (const int8_t*)p.x + m * x_stride + i);
+      };
+      return for_slabs<int16_t>(pool, p, rows, inputs, widen, [&](const GemmParams& wide, const ProductRows& slab, int first) {
+        multiply<Wide>(pool, params, wide, slab, first, wide.x_stride * sizeof(int16_t), x_step * sizeof(int16_t));
+      });
+    }
+  multiply<Int8>(pool, params, p, rows, 0, x_stride, x_step);
 }
 
 void int8_tile(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {
@@ -64,7 +81,7 @@ void int8_tile(Pool* pool, const GemmInt8Params& params, const ProductRows& rows
 }
 
 void int8(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {
-  TILES_ARE_INSTRUCTIONS ? int8_tile(pool, params, rows) : int8_dot(pool, params, rows);
+  TILES_ARE_INSTRUCTIONS ? int8_tile(pool, params, rows) : int8_dot<WideInt8>(pool, params, rows);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@
 //   Bf16, Int8               multiply a 32-bit word of weights by a word of activations, see tile.h; Fp32 and the common
 //                            parts are in words.h
 //   Bf16::two_vectors        of bfloat16 at p and at p + WIDE, as words that `dot` adds in this order
+//   WideInt8                 Int8, or what is faster for several rows, which `widen_sixteen` then widens to 16 bits
 //   Int8::OFFSET             what Int8 adds to a weight's code when it multiplies
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm/int4.cpp
 // All bodies give the same bits, except the bits of NaN: arithmetic is without denormals (float_mode.h), the odd element of

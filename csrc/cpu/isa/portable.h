@@ -153,3 +153,4 @@ struct Int8 {  // four unsigned weights (value + 128) times four signed activati
   }
   static Acc dot(Acc acc, Weights w, Row x) { return pair(pair(acc, w.even, x.even), w.odd, x.odd); }
 };
+using WideInt8 = Int8;

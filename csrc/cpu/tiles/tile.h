@@ -27,7 +27,9 @@ constexpr int PANEL_VECTORS = PANEL / LANES;
 // 16-bit weights times float rows: of two inputs in a word the odd one is multiplied first. Weights are widened when they
 // are loaded, activations once for all panels.
 struct Fp16 : Fp32 {};
-struct WideBf16 : Fp32 {};  // the bits of Bf16
+struct WideBf16 : Fp32 {  // the bits of Bf16
+  static I32 half(I32 words, bool odd) { return odd ? odd_half(words) : even_half(words); }
+};
 
 // The layout of the operands of a word of K: consecutive vectors of weights, and one word per row.
 template <class F> struct WordLayout {
@@ -36,18 +38,16 @@ template <class F> struct WordLayout {
   static constexpr size_t x(int) { return 0; }
   static typename F::Weights weights(const char* strip, int vector, int) { return F::weights(strip + vector * sizeof(I32)); }
 };
-// Rows have two floats per word, the even one first.
+// Rows have two numbers per word, the even one first; the odd one is multiplied first.
 struct WideLayout {
   static constexpr int PARTS = 2;
-  static constexpr int X_BYTES = 2 * sizeof(float);
-  static constexpr size_t x(int part) { return part == 0 ? sizeof(float) : 0; }
+  static constexpr int X_BYTES = 2 * WORD_BYTES;
+  static constexpr size_t x(int part) { return part == 0 ? WORD_BYTES : 0; }
 };
-// Weights have the words of Bf16.
-template <> struct WordLayout<WideBf16> : WideLayout {
-  static I32 weights(const char* strip, int vector, int part) {
-    const I32 words = load_words(strip + vector * sizeof(I32));
-    return part == 0 ? odd_half(words) : even_half(words);
-  }
+// Weights are words, of which one half after the other is widened.
+template <class F> requires requires { F::half(I32{}, true); }
+struct WordLayout<F> : WideLayout {
+  static I32 weights(const char* strip, int vector, int part) { return F::half(load_words(strip + vector * sizeof(I32)), part == 0); }
 };
 // Weights have 64 bytes per 16 outputs: the odd inputs, then the even ones.
 template <> struct WordLayout<Fp16> : WideLayout {
@@ -57,7 +57,6 @@ template <> struct WordLayout<Fp16> : WideLayout {
   }
   static I32 weights(const char* strip, int vector, int part) { return (I32)load_fp16(strip + offset(vector, part)); }
 };
-
 // The most rows of a tile.
 template <class F> constexpr int MOST_ROWS = sizeof(typename F::Weights) > sizeof(I32) ? MAX_SPLIT_ROWS : MAX_ROWS;
 
