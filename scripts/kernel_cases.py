@@ -31,7 +31,7 @@ from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, t
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 32_000
 BLOCK_SIZE, NUM_BLOCKS = 16, 8192  # 512 MB
 COLD_BYTES = 256 << 20  # of all copies of a weight together
-GROUP_SIZE = 128  # for int4
+GROUP_SIZE = 32  # of int4, as quantized on load
 GEMM_SHAPES = ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))  # outputs, inputs
 GEMM_ROWS = (1, 4, 16, 32, 512)
 DECODES = ((1, 512), (32, 512), (1, 4096), (32, 4096), (1, 16384), (32, 16384))  # rows, context

@@ -105,15 +105,22 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
   });
 }
 
-// One strip of sums[ROWS][PANEL] += the products of rows and a group whose codes are expanded.
-template <class F, int ROWS>
+// One strip of sums[ROWS][PANEL] += the products of rows and a group whose codes are expanded. With and without ZEROS it is
+// compiled apart: both in one function take so many registers that sums are put on the stack.
+template <class F, int ROWS, bool ZEROS>
 [[gnu::noipa]] void add_expanded(float* sums, const char* x, size_t x_stride, const char* words, const char* group, int strip,
                                  const Int4Layout& layout, const float* of_x) {
   constexpr int N = STRIP<ROWS>;
   F32 product[ROWS][N] = {};
   tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
   EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
-  add_scaled(sums, product, group, strip * N * LANES, layout, of_x);
+  add_scaled(sums, product, group, strip * N * LANES, layout, ZEROS ? of_x : nullptr);
+}
+
+// Rows in groups are read a few lines at a time, which hardware does not foresee.
+inline void prefetch_rows(const char* x, int rows, size_t x_stride, size_t bytes) {
+  for (int m = 0; m < rows; m++)
+    for (size_t line = 0; line < bytes; line += 64) prefetch<2>(x + m * x_stride + line);
 }
 
 // y of any number of rows.
@@ -129,9 +136,11 @@ void multiply_many(const Int4Product& product, const GemmParams& p, const PanelR
     const float* of_x = product.params.group_sums ? product.sums_of(offset + first) + g : nullptr;
     expand_codes(words, group + layout.codes_at, layout.octets, codes);
     for_blocks<F>(rows, [&](auto n, int row, int, int) {
+      prefetch_rows(x + row * x_stride + group_bytes, n, x_stride, group_bytes);  // for the next group
       const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
+      const auto add = of_rows ? add_expanded<F, n, true> : add_expanded<F, n, false>;
       for (int strip = 0; strip < STRIPS<n>; strip++)
-        add_expanded<F, n>(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
+        add(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
     });
   });
 }
