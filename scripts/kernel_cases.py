@@ -20,18 +20,21 @@ from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMAT
 from paged_serve.workers.checkpoint.attention_options import AttentionOptions
 from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
 from paged_serve.workers.distributed.huge_pages import allocate
 from paged_serve.workers.kernels.cpu.attention import attention
 from paged_serve.workers.kernels.cpu.elementwise import activate, normalise, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import QuantizedRows, gemm, quantize_rows
 from paged_serve.workers.kernels.cpu.library import Pool
+from paged_serve.workers.kernels.cpu.loading import packed_fp8, packed_int4
 from paged_serve.workers.kernels.cpu.packing import PANEL, pack_float, pack_int4, pack_int8
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 32_000
 BLOCK_SIZE, NUM_BLOCKS = 16, 8192  # 512 MB
 COLD_BYTES = 256 << 20  # of all copies of a weight together
-GROUP_SIZE = 32  # of int4, as quantized on load
+GROUP_SIZE = 32  # of int4, as quantized on load, and of mxfp4
+FP8_GROUP_SIZE = 128
 GEMM_SHAPES = ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))  # outputs, inputs
 GEMM_ROWS = (1, 4, 16, 32, 512)
 DECODES = ((1, 512), (32, 512), (1, 4096), (32, 4096), (1, 16384), (32, 16384))  # rows, context
@@ -42,7 +45,7 @@ ROW_DTYPES = {
     WeightFormat.FP16: torch.float16,
     WeightFormat.FP32: torch.float32,
     WeightFormat.INT8: torch.bfloat16,
-    **dict.fromkeys((WeightFormat.INT4, WeightFormat.MXFP4), torch.bfloat16),
+    **dict.fromkeys((WeightFormat.INT4, WeightFormat.MXFP4, WeightFormat.FP8), torch.bfloat16),
     **dict.fromkeys(BLOCK_FORMATS, torch.bfloat16),
 }
 PRODUCTS = {  # the format that the products use: float16 is multiplied as float
@@ -50,7 +53,7 @@ PRODUCTS = {  # the format that the products use: float16 is multiplied as float
     WeightFormat.FP16: "fp32",
     WeightFormat.FP32: "fp32",
     WeightFormat.INT8: "int8",
-    **dict.fromkeys((WeightFormat.INT4, WeightFormat.MXFP4), "bf16"),
+    **dict.fromkeys((WeightFormat.INT4, WeightFormat.MXFP4, WeightFormat.FP8), "bf16"),
     **dict.fromkeys(BLOCK_FORMATS, "int8"),
 }
 
@@ -79,7 +82,7 @@ def all_cases(pool: Pool, cache: Tensor) -> Iterator[Case]:
     """Yields one case at a time, so that only the operands of one case are in memory."""
     for weight_format in WeightFormat:
         for outputs, inputs in GEMM_SHAPES:
-            weights = cold_copies(random_weight(weight_format, outputs, inputs))
+            weights = cold_copies(random_weight(pool, weight_format, outputs, inputs))
             for rows in GEMM_ROWS:
                 yield gemm_case(pool, weights, rows)
     for kind, shapes in (("decode", DECODES), ("prefill", PREFILLS)):
@@ -97,13 +100,20 @@ def all_cases(pool: Pool, cache: Tensor) -> Iterator[Case]:
 # --- products ---
 
 
-def random_weight(weight_format: WeightFormat, outputs: int, inputs: int) -> PackedWeight:
+def random_weight(pool: Pool, weight_format: WeightFormat, outputs: int, inputs: int) -> PackedWeight:
     match weight_format:
         case WeightFormat.INT8:
             return pack_int8(torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), torch.rand(outputs))
         case WeightFormat.INT4:
             codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
             return pack_int4(codes, torch.rand(outputs, inputs // GROUP_SIZE))
+        case WeightFormat.MXFP4:
+            codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
+            scales = torch.randint(-3, 3, (outputs, inputs // GROUP_SIZE)).float().exp2()
+            return packed_int4(pool, GroupedWeight(codes, scales, None, 4, is_e2m1=True))
+        case WeightFormat.FP8:
+            codes = torch.randn(outputs, inputs).to(torch.float8_e4m3fn)
+            return packed_fp8(pool, codes, torch.rand(outputs, inputs // FP8_GROUP_SIZE))
         case WeightFormat.BF16:
             return pack_float(torch.randn(outputs, inputs).bfloat16())
         case WeightFormat.FP16:
