@@ -8,7 +8,10 @@ import torch
 from paged_serve.workers.kernels.cpu.gemm import QuantizedRows, embed_rows, gemm, quantize_rows
 from paged_serve.workers.kernels.cpu.packing import pack, pack_int4, pack_int8
 
-INT8_SHAPES = [(1, 64, 64), (6, 128, 256), (1, 1, 1), (3, 63, 7), (5, 65, 129), (13, 130, 95), (66, 257, 31)]
+INT8_SHAPES = [
+    *[(1, 64, 64), (6, 128, 256), (1, 1, 1), (3, 63, 7), (5, 65, 129), (13, 130, 95), (66, 257, 31)],
+    (130, 3, 131_072),  # more than 32 MB of rows that are widened to 16 bits
+]
 INT4_SHAPES = [  # rows, outputs, inputs, group size
     *[(1, 64, 64, 32), (7, 128, 256, 64), (12, 65, 256, 128), (5, 63, 96, 96), (33, 200, 64, 32)],
     *[(2, 1, 8, 8), (3, 70, 40, 8), (64, 64, 48, 24)],
