@@ -57,19 +57,19 @@ template <class F, class Out> int64_t repeat_dot(int64_t steps) {
   return steps * ROWS * N * LANES * per_dot;
 }
 
-// Two blocks of rows times two of words, as in products; nothing is loaded meanwhile.
+// A block of rows times four of words, as in products; nothing is loaded meanwhile.
 template <class T> int64_t repeat_tile_dot(int64_t steps) {
   alignas(64) static const char zeros[PIECE_BYTES] = {};
   typename T::Sum sums[TILE_ROWS * TILE_OUTPUTS];
   {
     TileRegisters<T> tiles;
-    tiles.two(TILE_ROWS);
+    tiles.set_rows(TILE_ROWS);
     tiles.template zero<0>(), tiles.template zero<1>(), tiles.template zero<2>(), tiles.template zero<3>();
-    tiles.template load_rows<4>(zeros, PIECE_ROW_BYTES), tiles.template load_rows<5>(zeros, PIECE_ROW_BYTES);
-    tiles.template load_words<6>(zeros), tiles.template load_words<7>(zeros + TILE_COLUMN_BYTES);
+    tiles.template load_rows<4>(zeros, PIECE_ROW_BYTES), tiles.template load_words<5>(zeros);
+    tiles.template load_words<6>(zeros), tiles.template load_words<7>(zeros);
     for (int64_t k = 0; k < steps; k++) {
-      tiles.template dot<0, 4, 6>(), tiles.template dot<1, 4, 7>();
-      tiles.template dot<2, 5, 6>(), tiles.template dot<3, 5, 7>();
+      tiles.template dot<0, 4, 5>(), tiles.template dot<1, 4, 6>();
+      tiles.template dot<2, 4, 7>(), tiles.template dot<3, 4, 5>();
     }
     tiles.template store<3>(sums, TILE_OUTPUTS);
   }

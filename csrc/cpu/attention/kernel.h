@@ -93,7 +93,7 @@ template <class Kv, bool TILED = false> class Attention {
   // Calls body(first row, rows) for each block of rows that are computed together.
   template <class Body> void for_blocks(const Unit& unit, Body body) const {
     if constexpr (TILED) {
-      for (int first = 0; first < unit.rows; first += PAIR_ROWS) body(first, std::min(PAIR_ROWS, unit.rows - first));
+      for (int first = 0; first < unit.rows; first += TILED_ROWS) body(first, std::min(TILED_ROWS, unit.rows - first));
       return;
     }
     const int most = unit.direct() ? DIRECT_BLOCK : PANEL_BLOCK<Kv>, blocks = (unit.rows + most - 1) / most;
@@ -194,12 +194,14 @@ template <class Kv, bool TILED = false> class Attention {
 
   void tile_block(const Unit& unit, int t, int first, int count, const Scratch& s) const {
     const int seen = halves(unit, first + count - 1, t);
-    const TilePair query = blocks_of<true>(s.query, unit.rows, first, query_bytes());
     for (int h = 0; h < seen; h++)
-      tile_scores(*s.registers, s.scores + h * HALF_KEYS, query, s.keys + h * half_panel<Kv, TILED>(size_), head_pieces(size_.words));
+      for (int m = 0; m < count; m += TILE_ROWS) {
+        const TileRows query = block_of<true>(s.query, unit.rows, first + m, query_bytes());
+        const char* panel = s.keys + h * half_panel<Kv, TILED>(size_);
+        tile_scores(*s.registers, s.scores + m * TILE_KEYS + h * HALF_KEYS, query, panel, head_pieces(size_.words));
+      }
     weigh_rows(unit, t, first, count, s);
-    const TilePair weights = blocks_of<false>((const char*)s.weights, count, 0, TILE_KEYS * sizeof(Row));
-    tile_values(*s.registers, values_row(s.range, first), size_.columns, s.keep, weights, s.values, seen);
+    tile_values(*s.registers, values_row(s.range, first), size_.columns, s.keep, (const char*)s.weights, count, s.values, seen);
   }
 
   template <int ROWS> void panel_block(const Unit& unit, int t, int first, const Scratch& s) const {

@@ -23,7 +23,7 @@ template <class Kv, bool TILED> size_t half_panel(const Sizes<typename Kv::Compu
 
 // Rows that are computed together: with panels, and the most in any case.
 template <class Kv> constexpr int PANEL_BLOCK = MOST_ROWS<typename Kv::F>;
-template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? PAIR_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
+template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? TILED_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
 
 // Memory that is valid until the thread creates another Scratch.
 template <class Kv, bool TILED> struct Scratch {

@@ -11,18 +11,16 @@
 #include "gemm/tile_product.h"
 
 constexpr int VALUE_PIECES = HALF_KEYS / (2 * PIECE_WORDS);  // of half a tile
+constexpr int TILED_ROWS = 2 * TILE_ROWS;                    // that are computed together
 
 inline int head_pieces(int words) { return ceil_div(words, PIECE_WORDS); }
 
-// Two blocks of 16 rows from `first` on, a multiple of 32, of `rows` rows of `bytes` bytes. If PACKED, a block has piece 0
+// The block of up to 16 rows from `first` on, a multiple of 16, of `rows` rows of `bytes` bytes. If PACKED, a block has piece 0
 // of all its rows, then piece 1 of all its rows, and so on; otherwise the pieces of each row are consecutive.
-template <bool PACKED> inline TilePair blocks_of(const char* at, int rows, int first, size_t bytes) {
-  const auto block = [&](int from) {
-    const int count = std::clamp(rows - from, 0, TILE_ROWS);
-    const size_t row_bytes = PACKED ? PIECE_ROW_BYTES : bytes, piece_bytes = PACKED ? count * PIECE_ROW_BYTES : PIECE_ROW_BYTES;
-    return TileRows{at + from * bytes, row_bytes, piece_bytes, count};
-  };
-  return {block(first), block(first + TILE_ROWS)};
+template <bool PACKED> inline TileRows block_of(const char* at, int rows, int first, size_t bytes) {
+  const int count = std::min(rows - first, TILE_ROWS);
+  const size_t row_bytes = PACKED ? PIECE_ROW_BYTES : bytes, piece_bytes = PACKED ? count * PIECE_ROW_BYTES : PIECE_ROW_BYTES;
+  return {at + first * bytes, row_bytes, piece_bytes, count};
 }
 
 // Where a row of PACKED blocks begins.
@@ -48,18 +46,22 @@ template <class Kv> void pack_tile_keys(char* panel, const Sizes<Kv>& size, cons
 }
 
 // scores[rows][TILE_KEYS] of a half, from its panel of keys.
-inline void tile_scores(TileRegisters<Bf16Tiles>& t, float* scores, const TilePair& query, const char* panel, int pieces) {
-  multiply_pair(t, scores, TILE_KEYS, false, query, PanelPart{panel, pieces, nullptr}, 0, pieces, -1, 0);
+inline void tile_scores(TileRegisters<Bf16Tiles>& t, float* scores, const TileRows& query, const char* panel, int pieces) {
+  multiply_block(t, scores, TILE_KEYS, false, query, {panel, pieces, nullptr}, 0, pieces);
 }
 
-// sums[rows][columns] = keep * sums + weights times `halves` halves of a tile's panels of values.
-inline void tile_values(TileRegisters<Bf16Tiles>& t, float* sums, int columns, const float* keep, const TilePair& weights,
+// sums[rows][columns] = keep * sums + weights[rows][TILE_KEYS] times `halves` halves of a tile's panels of values.
+inline void tile_values(TileRegisters<Bf16Tiles>& t, float* sums, int columns, const float* keep, const char* weights, int rows,
                         const char* panels, int halves) {
-  for (int m = 0; m < weights[0].rows + weights[1].rows; m++) {
+  for (int m = 0; m < rows; m++) {
     if (keep[m] == 1) continue;
     float* row = sums + (size_t)m * columns;
     for (int c = 0; c < columns; c += LANES) store(row + c, load(row + c) * splat(keep[m]));
   }
   for (int c = 0; c < columns; c += PANEL, panels += 2 * VALUE_PIECES * PIECE_BYTES)
-    multiply_pair(t, sums + c, columns, true, weights, PanelPart{panels, 2 * VALUE_PIECES, nullptr}, 0, halves * VALUE_PIECES, -1, 0);
+    for (int m = 0; m < rows; m += TILE_ROWS) {
+      const TileRows block = block_of<false>(weights, rows, m, TILE_KEYS * sizeof(Bfloat16));
+      float* out = sums + (size_t)m * columns + c;
+      multiply_block(t, out, columns, true, block, {panels, 2 * VALUE_PIECES, nullptr}, 0, halves * VALUE_PIECES);
+    }
 }

@@ -4,24 +4,28 @@
 // the stride of x (a multiple of 2 KB would put a tile's rows into two sets of a cache); the last piece is padded with
 // zeros, and nothing past a row's end is read. Weights are read without repacking.
 //
-// A thread multiplies a panel by SLAB_ROWS rows, CHUNK_PIECES of K at a time: a chunk of 64 outputs, 32 KB, stays in the
-// first-level cache for all rows. Two blocks of 16 rows are multiplied by two columns of 16 outputs at once, so that each
-// tile that is read is multiplied twice; the sums are kept in memory. A single block of up to 16 rows is multiplied by four
-// columns at once. A tile is read as soon as the last dot that uses its register is issued, before the piece's other dots.
+// A thread multiplies a panel by SLAB_ROWS rows, CHUNK_PIECES of K at a time. A block of 16 rows is multiplied by all four
+// columns of 16 outputs, so that between two uses of a chunk of 64 outputs, 32 KB, a core reads only 8 KB of rows and 4 KB
+// of sums, and the chunk stays in a first-level cache of 48 KB. (Two blocks by two columns would read a fifth fewer tiles, but
+// 24 KB between two uses: all of a chunk would come from the second-level cache each time.) A tile is read as soon as the
+// last dot that uses its register is issued.
+//
+// All panels are multiplied by as many rows as stay in the second-level cache, before other rows are read.
 //
 // This was written without access to a machine with AMX: the sizes follow from the sizes of its caches, and its
-// instructions were not timed.
+// instructions were not timed; docs/benchmarks.md has estimates.
 #pragma once
-#include <array>
-
 #include "gemm/segments.h"
 #include "tiles/tiles.h"
 
-constexpr int SLAB_ROWS = 128;
+constexpr int SLAB_ROWS = 256;
 constexpr int CHUNK_PIECES = 8;
-constexpr int PAIR_ROWS = 2 * TILE_ROWS;
+constexpr int SHARE_ROWS = 2 * TILE_ROWS;   // threads divide the rows of a panel at multiples of it
+constexpr size_t RESIDENT_BYTES = 5 << 18;  // of rows in a second-level cache of 2 MB, beside panels
+constexpr int FEWEST_RESIDENT_ROWS = 128;   // for fewer, reading the weights again would take longer than it saves
 constexpr int PIECE_LINES = PIECE_BYTES / 64;
 constexpr int PACK_BYTES = 1 << 16;  // of rows, per additional thread
+constexpr int MOST_SEGMENTS = 4;
 
 // Up to 16 rows in the layout of a product.
 struct TileRows {
@@ -30,8 +34,6 @@ struct TileRows {
   int rows;
   const char* piece(int i) const { return at + i * piece_bytes; }
 };
-
-using TilePair = std::array<TileRows, 2>;  // the second may have no rows
 
 // One part of K of a panel; an incomplete last piece is copied and padded with zeros.
 struct PanelPart {
@@ -103,13 +105,19 @@ class PackedRows {
 struct PieceAhead {
   size_t distance = 0;
   int lines = 0, level = 2;
-  // Prefetches quarter `part` of the lines.
-  void fetch(const char* piece, int part) const {
+  void fetch(const char* piece) const {
     const char* from = piece + distance;
-    for (int line = lines * part / 4; line < lines * (part + 1) / 4; line++)
-      level == 1 ? prefetch<1>(from + line * 64) : prefetch<2>(from + line * 64);
+    for (int line = 0; line < lines; line++) level == 1 ? prefetch<1>(from + line * 64) : prefetch<2>(from + line * 64);
   }
 };
+
+// Of pass `pass` of `passes` over a chunk that is read from memory. If there are several, each prefetches an equal part of the
+// next chunk, so that memory and arithmetic overlap for any number of rows.
+inline PieceAhead piece_ahead(int pass, int passes) {
+  if (passes == 1) return {NEAR_BYTES, PIECE_LINES, 1};
+  const int first = PIECE_LINES * pass / passes, past = PIECE_LINES * (pass + 1) / passes;
+  return {CHUNK_PIECES * PIECE_BYTES + first * 64, past - first, 2};
+}
 
 template <int SUMS, class T> inline void begin_sums(TileRegisters<T>& t, bool add, const typename T::Sum* from, size_t stride) {
   if (add) t.template load<SUMS>(from, stride);
@@ -118,9 +126,9 @@ template <int SUMS, class T> inline void begin_sums(TileRegisters<T>& t, bool ad
 
 // out[up to 16][PANEL] = or += one block of rows times pieces [first, past) of a panel.
 template <class T>
-void multiply_one(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TileRows& x, const PanelPart& panel,
-                  int first, int past, const PieceAhead& ahead) {
-  t.one(x.rows);
+void multiply_block(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TileRows& x, const PanelPart& panel,
+                    int first, int past, const PieceAhead& ahead = {}) {
+  t.set_rows(x.rows);
   begin_sums<0>(t, add, out, stride), begin_sums<1>(t, add, out + TILE_OUTPUTS, stride);
   begin_sums<2>(t, add, out + 2 * TILE_OUTPUTS, stride), begin_sums<3>(t, add, out + 3 * TILE_OUTPUTS, stride);
   for (int i = first; i < past; i++) {
@@ -129,81 +137,24 @@ void multiply_one(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool
     t.template load_words<5>(words);
     t.template load_words<6>(words + TILE_COLUMN_BYTES);
     t.template load_words<7>(words + 2 * TILE_COLUMN_BYTES);
-    ahead.fetch(words, 0);
+    ahead.fetch(words);
     t.template dot<0, 4, 5>();
     t.template load_words<5>(words + 3 * TILE_COLUMN_BYTES);
-    ahead.fetch(words, 1);
     t.template dot<1, 4, 6>();
-    ahead.fetch(words, 2);
     t.template dot<2, 4, 7>();
-    ahead.fetch(words, 3);
     t.template dot<3, 4, 5>();
   }
   t.template store<0>(out, stride), t.template store<1>(out + TILE_OUTPUTS, stride);
   t.template store<2>(out + 2 * TILE_OUTPUTS, stride), t.template store<3>(out + 3 * TILE_OUTPUTS, stride);
 }
 
-// The same for 16 rows and up to 16 more, and two columns of a panel from `column` on.
-template <class T>
-void multiply_two(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TilePair& x,
-                  const PanelPart& panel, int column, int first, int past, const PieceAhead& ahead) {
-  typename T::Sum* lower = out + TILE_ROWS * stride;
-  t.two(x[1].rows);
-  begin_sums<0>(t, add, out, stride), begin_sums<1>(t, add, out + TILE_OUTPUTS, stride);
-  begin_sums<2>(t, add, lower, stride), begin_sums<3>(t, add, lower + TILE_OUTPUTS, stride);
-  const auto words = [&](int i) { return panel.piece(i) + column * WORD_BYTES; };
-  t.template load_rows<4>(x[0].piece(first), x[0].row_bytes);
-  t.template load_words<6>(words(first));
-  t.template load_words<7>(words(first) + TILE_COLUMN_BYTES);
-  t.template load_rows<5>(x[1].piece(first), x[1].row_bytes);
-  for (int i = first; i < past; i++) {
-    const char* here = panel.piece(i);
-    const int next = i + 1;
-    ahead.fetch(here, 0);
-    t.template dot<0, 4, 6>();
-    ahead.fetch(here, 1);
-    t.template dot<1, 4, 7>();
-    if (next < past) t.template load_rows<4>(x[0].piece(next), x[0].row_bytes);
-    ahead.fetch(here, 2);
-    t.template dot<2, 5, 6>();
-    if (next < past) t.template load_words<6>(words(next));
-    ahead.fetch(here, 3);
-    t.template dot<3, 5, 7>();
-    if (next < past) t.template load_words<7>(words(next) + TILE_COLUMN_BYTES), t.template load_rows<5>(x[1].piece(next), x[1].row_bytes);
-  }
-  t.template store<0>(out, stride), t.template store<1>(out + TILE_OUTPUTS, stride);
-  t.template store<2>(lower, stride), t.template store<3>(lower + TILE_OUTPUTS, stride);
-}
-
-// out[up to 32][PANEL] = or += the rows of one or two blocks times pieces [first, past). This is pass `pass` of `passes` over
-// these pieces, one per 32 outputs; negative: no prefetches.
-template <class T>
-void multiply_pair(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TilePair& x,
-                   const PanelPart& panel, int first, int past, int pass, int passes) {
-  if (!x[1].rows) {
-    const PieceAhead near{NEAR_BYTES, PIECE_LINES, 1};
-    return multiply_one(t, out, stride, add, x[0], panel, first, past, passes == 2 && pass == 0 ? near : PieceAhead{});
-  }
-  const int parts = std::min(passes, 4);
-  for (int half = 0; half < 2; half++) {
-    const int part = pass < 0 ? parts : pass + half, lines = part < parts ? PIECE_LINES / parts : 0;
-    const PieceAhead ahead{CHUNK_PIECES * PIECE_BYTES + (size_t)part * lines * 64, lines, 2};
-    multiply_two(t, out + half * 2 * TILE_OUTPUTS, stride, add, x, panel, half * 2 * TILE_OUTPUTS, first, past, ahead);
-  }
-}
-
 // Some rows of a product, in one part of K, from piece `first_piece` on.
 struct Slab {
   const PackedRows& x;
-  int part, first_row, rows;  // first_row is a multiple of 32 rows after the first of its expert
+  int part, first_row, rows;  // first_row is a multiple of 16 rows after the first of its expert
   int first_piece = 0;
 
-  TilePair pair(int i) const {
-    const int left = rows - i * PAIR_ROWS;
-    return {block(i * 2), left > TILE_ROWS ? block(i * 2 + 1) : TileRows{}};
-  }
-
- private:
+  int blocks() const { return ceil_div(rows, TILE_ROWS); }
   TileRows block(int i) const {
     TileRows found = x.block(first_row + i * TILE_ROWS, std::min(TILE_ROWS, rows - i * TILE_ROWS), part);
     found.at += first_piece * found.piece_bytes;
@@ -216,9 +167,10 @@ struct Slab {
 template <class T>
 void multiply_chunk(TileRegisters<T>& t, typename T::Sum* out, bool add, const Slab& slab, const PanelPart& panel, int first,
                     int past, bool cold) {
-  const int pairs = ceil_div(slab.rows, PAIR_ROWS);
-  for (int i = 0; i < pairs; i++)
-    multiply_pair(t, out + i * PAIR_ROWS * PANEL, PANEL, add, slab.pair(i), panel, first, past, cold ? 2 * i : -1, 2 * pairs);
+  for (int i = 0; i < slab.blocks(); i++) {
+    const PieceAhead ahead = cold ? piece_ahead(i, slab.blocks()) : PieceAhead{};
+    multiply_block(t, out + i * TILE_ROWS * PANEL, PANEL, add, slab.block(i), panel, first, past, ahead);
+  }
 }
 
 // out[rows][PANEL] = a slab times the whole part of a panel.
@@ -227,10 +179,42 @@ template <class T> void multiply_slab(TileRegisters<T>& t, typename T::Sum* out,
     multiply_chunk(t, out, first > 0, slab, panel, first, std::min(first + CHUNK_PIECES, panel.pieces()), cold);
 }
 
-// Like for_panels; rows of an expert are divided at multiples of 32.
+// Like for_panels; rows of an expert are divided at multiples of SHARE_ROWS.
 template <class Body> void for_tile_panels(Pool* pool, const GemmParams& p, const ProductRows& rows, Body body) {
-  const int pairs = ceil_div(rows.most(), PAIR_ROWS);
-  for_panels(pool, p, rows, PAIR_ROWS, pairs, pairs > 1, body);
+  const int shares = ceil_div(rows.most(), SHARE_ROWS);
+  for_panels(pool, p, rows, SHARE_ROWS, shares, shares > 1, body);
+}
+
+// Calls body(rows, first_row) for the rows that stay in the second-level cache while all panels are multiplied by them, one
+// set after another.
+template <class Body> void for_resident_rows(const ProductRows& all, size_t row_bytes, Body body) {
+  const int fit = (int)(RESIDENT_BYTES / row_bytes), units = ceil_div(all.total(), SHARE_ROWS);
+  const int sets = fit < FEWEST_RESIDENT_ROWS || all.most() <= fit ? 1 : ceil_div(all.total(), fit);
+  for (int s = 0; s < sets; s++) {
+    const int first = share(units, s, sets) * SHARE_ROWS, past = std::min(share(units, s + 1, sets) * SHARE_ROWS, all.total());
+    body(all.slab(first, past - first), first);
+  }
+}
+
+// Some rows of y, of which x has those from row `begin` of y on, times one panel; values and words as in tile_gemm.
+template <class T, class Value>
+void tile_panel(const GemmParams& p, const PackedRows& x, const PanelRows& of, int begin, int words, Value value, const char* panel) {
+  TileRegisters<T> registers;
+  alignas(64) typename T::Sum out[MOST_SEGMENTS][SLAB_ROWS * PANEL];
+  alignas(64) char tail[PIECE_BYTES];
+  for (int from = 0; from < of.rows; from += SLAB_ROWS) {
+    const int row = of.first_row + from, rows = std::min(SLAB_ROWS, of.rows - from);
+    for (int s = 0; s < p.segments; s++) {
+      const PanelPart part = panel_part(panel + (size_t)s * words * STEP_BYTES, words, tail);
+      multiply_slab(registers, out[s], {x, s, row, rows}, part, from == 0);
+    }
+    finish(p, of, begin + from, rows, [&](int m, int c, int n) {  // segments are added as in segments.h
+      const auto sum = [&](int s) { return value(out[s], begin + row, s, m, c, n); };
+      if (p.segments == 1) return sum(0);
+      const F32 first = sum(0) + sum(1);
+      return p.segments == 2 ? first : first + (sum(2) + sum(3));
+    });
+  }
 }
 
 // y = x * weight^T. A segment has `words` of K and `x_bytes` of a row; segments of a row are `x_step` bytes apart.
@@ -239,27 +223,12 @@ template <class T, class Values, class Panels>
 void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int words, size_t x_stride, size_t x_bytes, size_t x_step,
                Values values, Panels panels) {
   if (!all.count()) return;
-  PackedRows x(all, p.segments, x_bytes);
-  x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, x_stride, x_step);
-  for_tile_panels(pool, p, all, [&](const PanelRows& of) {
-    TileRegisters<T> registers;
-    alignas(64) typename T::Sum out[SLAB_ROWS * PANEL];
-    alignas(64) char tail[PIECE_BYTES];
-    SegmentSums<SLAB_ROWS> sums;
-    const auto value = values(of.panel);
-    const char* panel = panels(of.panel);
-    for (int from = 0; from < of.rows; from += SLAB_ROWS) {
-      const int row = of.first_row + from, rows = std::min(SLAB_ROWS, of.rows - from);
-      for (int s = 0; s < p.segments; s++) {
-        const PanelPart part = panel_part(panel + (size_t)s * words * STEP_BYTES, words, tail);
-        multiply_slab(registers, out, {x, s, row, rows}, part, from == 0);
-        const auto segment = [&](int m, int c, int n) { return value(out, row, s, m, c, n); };
-        if (p.segments == 1) finish(p, of, from, rows, segment);
-        else sums.take(s, 0, rows, std::min(PANEL, p.outputs - of.first_output), segment);
-      }
-      if (p.segments > 1)
-        finish(p, of, from, rows, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
-    }
+  for_resident_rows(all, p.segments * x_bytes, [&](const ProductRows& rows, int begin) {
+    PackedRows x(rows, p.segments, x_bytes);
+    x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x + begin * x_stride, x_stride, x_step);
+    for_tile_panels(pool, p, rows, [&](const PanelRows& of) {
+      tile_panel<T>(p, x, of, begin, words, values(of.panel), panels(of.panel));
+    });
   });
 }
 

@@ -16,8 +16,13 @@ template <class T> class TileRegisters {
   TileRegisters(const TileRegisters&) = delete;
   ~TileRegisters() { asm volatile("tilerelease" : : : "memory"); }  // otherwise each context switch saves 8 KB
 
-  void one(int rows) { configure(rows, rows, TILE_ROWS); }
-  void two(int rows) { configure(TILE_ROWS, rows, rows); }
+  void set_rows(int rows) {
+    if (rows == configured_) return;
+    configured_ = rows;
+    const uint8_t few = (uint8_t)rows, all = TILE_ROWS;
+    const Config config{.rows = {few, few, few, few, few, all, all, all}};
+    asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
+  }
 
   template <int SUMS> void zero() { asm volatile("tilezero %%tmm%c0" : : "i"(SUMS)); }
   template <int SUMS> void load(const Sum* from, size_t stride) { load_tile<SUMS>(from, stride * sizeof(Sum)); }
@@ -42,17 +47,6 @@ template <class T> class TileRegisters {
 
   template <int TILE> static void load_tile(const void* from, size_t stride) {
     asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(TILE), "r"(from), "r"(stride) : "memory");
-  }
-
-  // With two blocks: rows of sums 0 and 1 and of register 4; of sums 2 and 3; of register 5.
-  void configure(int first, int second, int fifth) {
-    const int wanted = first << 16 | second << 8 | fifth;
-    if (wanted == configured_) return;
-    configured_ = wanted;
-    const auto tall = [](int rows) { return (uint8_t)rows; };
-    const uint8_t all = TILE_ROWS;
-    const Config config{.rows = {tall(first), tall(first), tall(second), tall(second), tall(first), tall(fifth), all, all}};
-    asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
   }
 
   int configured_ = 0;

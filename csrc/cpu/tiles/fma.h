@@ -47,26 +47,24 @@ template <class T> class TileRegisters {
  public:
   using Sum = typename T::Sum;
 
-  void one(int rows) { std::fill_n(rows_, 4, rows); }
-  void two(int rows) { rows_[0] = rows_[1] = TILE_ROWS, rows_[2] = rows_[3] = rows; }
+  void set_rows(int rows) { rows_ = rows; }
 
   template <int SUMS> void zero() { std::memset(sums_[SUMS], 0, sizeof sums_[SUMS]); }
   template <int SUMS> void load(const Sum* from, size_t stride) {
-    for (int m = 0; m < rows_[SUMS]; m++) std::memcpy(row(SUMS, m), from + m * stride, TILE_OUTPUTS * sizeof(Sum));
+    for (int m = 0; m < rows_; m++) std::memcpy(row(SUMS, m), from + m * stride, TILE_OUTPUTS * sizeof(Sum));
   }
   template <int SUMS> void store(Sum* to, size_t stride) {
-    for (int m = 0; m < rows_[SUMS]; m++) std::memcpy(to + m * stride, row(SUMS, m), TILE_OUTPUTS * sizeof(Sum));
+    for (int m = 0; m < rows_; m++) std::memcpy(to + m * stride, row(SUMS, m), TILE_OUTPUTS * sizeof(Sum));
   }
   template <int ROWS> void load_rows(const char* from, size_t stride) { from_[ROWS] = from, stride_[ROWS] = stride; }
   template <int WORDS> void load_words(const char* from) { from_[WORDS] = from; }
 
   template <int SUMS, int ROWS, int WORDS> void dot() {
-    const int rows = rows_[SUMS];
     int m = 0;
-    for (; m + FMA_ROWS <= rows; m += FMA_ROWS) add<FMA_ROWS>(SUMS, m, ROWS, WORDS);
+    for (; m + FMA_ROWS <= rows_; m += FMA_ROWS) add<FMA_ROWS>(SUMS, m, ROWS, WORDS);
     if constexpr (FMA_ROWS > 4)
-      if (m + 4 <= rows) add<4>(SUMS, m, ROWS, WORDS), m += 4;
-    for (; m < rows; m++) add<1>(SUMS, m, ROWS, WORDS);
+      if (m + 4 <= rows_) add<4>(SUMS, m, ROWS, WORDS), m += 4;
+    for (; m < rows_; m++) add<1>(SUMS, m, ROWS, WORDS);
   }
 
  private:
@@ -81,5 +79,5 @@ template <class T> class TileRegisters {
   alignas(64) Sum sums_[4][TILE_ROWS * TILE_OUTPUTS];
   const char* from_[8];
   size_t stride_[8];
-  int rows_[4];
+  int rows_;
 };

@@ -17,12 +17,11 @@
 // of a segment or group; the last piece is padded with zeros in rows and words. Sums of int8 (signed rows, unsigned words)
 // are exact, so their order does not matter.
 //
-// Registers 0 to 3 hold sums. For one block of up to 16 rows, 4 holds rows, and 5 to 7 words. For two blocks, the first of
-// 16 rows, 4 and 5 hold the rows of each, 6 and 7 words, and sums 2 and 3 belong to the second block.
+// Registers 0 to 3 hold sums, 4 rows, and 5 to 7 words.
 //
 // Both bodies define, for T = Bf16Tiles or Int8Tiles,
 //   TileRegisters<T>      on the stack of the code that multiplies; its contents end with it
-//   one(rows), two(rows)  the number of rows of a single block, or of the second of two; to be called first
+//   set_rows(rows)        the number of rows of sums and of register 4; to be called first
 //   zero, load, store     sums; `stride` in elements
 //   load_rows             from rows `stride` bytes apart
 //   load_words            of a panel, whose steps of K are STEP_BYTES apart

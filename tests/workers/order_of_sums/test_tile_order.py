@@ -82,6 +82,21 @@ def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(til
                 assert same_bits(part, whole[start : start + count]), (count, pool.num_threads)
 
 
+@pytest.mark.parametrize("segments", [1, 2, 4])
+def test_rows_that_no_cache_holds_are_multiplied_set_by_set_with_the_same_bits(tile_pools, segments):
+    """330 rows of 8 KB are three sets."""
+    x, weight = operands(330, 70, 4096)
+    residual, bias = operands(330, 70, 70)[0], torch.randn(70)
+    packed = pack(weight)
+    for pool in tile_pools:
+        whole = gemm(pool, x, packed, bias, residual, segments=segments)
+        few = [
+            gemm(pool, a, packed, bias, b, segments=segments)
+            for a, b in zip(x.split(50), residual.split(50), strict=True)
+        ]
+        assert torch.equal(whole, torch.cat(few))
+
+
 def test_zero_rows_give_an_empty_product(tile_pools):
     """A step has no row for the output head if all its chunks end within their prompts."""
     int4 = pack_int4(torch.zeros(64, 32, dtype=torch.uint8), torch.ones(64, 1))
@@ -117,7 +132,7 @@ def in_place_of_gemm_int8(kernel):
 
 SEGMENTED = [  # rows, outputs, inputs; segments, each of whole words
     (shape, segments)
-    for shape in ((1, 64, 64), (16, 65, 132), (17, 100, 256), (140, 70, 160), (45, 64, 1052))
+    for shape in ((1, 64, 64), (16, 65, 132), (17, 100, 256), (140, 70, 160), (45, 64, 1052), (330, 70, 8192))
     for segments in (1, 2, 4)
     if shape[2] % (4 * segments) == 0
 ]
