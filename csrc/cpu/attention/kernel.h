@@ -172,12 +172,15 @@ template <class Kv, bool TILED = false> class Attention {
   void panel_step(const Unit& unit, int t, const Walk<Kv>& walk, const Scratch& s) const {
     const Tile &tile = walk.now().at, &next = walk.next().at;
     const int seen = halves(unit, unit.rows - 1, t);
+    const bool few = unit.rows <= LARGEST_BLOCK<Kv, TILED>;  // memory decides: what comes is prefetched while this is packed
     for (int h = 0; h < seen; h++) {
+      const Half* ahead = few && !IS_CODED<Kv> ? &walk.later(h) : nullptr;
       const auto pack = TILED ? pack_tile_keys<Computed> : pack_keys<Computed, false>;
-      pack(s.keys + h * half_panel<Kv, TILED>(size_), size_, tile.halves[h].keys);
-      pack_values<Computed>(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
+      pack(s.keys + h * half_panel<Kv, TILED>(size_), size_, tile.halves[h].keys, ahead ? ahead->keys : nullptr);
+      char* values = s.values + h * HALF_WORDS<Kv> * STEP_BYTES;
+      pack_values<Computed>(values, size_, tile.halves[h].values, ahead ? ahead->values : nullptr);
     }
-    const int lines = IS_CODED<Kv> ? 0 : (int)(4 * size_.row_bytes);  // of the next tile, prefetched between blocks
+    const int lines = IS_CODED<Kv> || few ? 0 : (int)(4 * size_.row_bytes);  // of the next tile, prefetched between blocks
     int line = 0;
     for_blocks(unit, [&](int first, int count) {
       for (const int until = lines * (first + count) / unit.rows; line < until; line++) {

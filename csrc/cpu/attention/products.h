@@ -177,14 +177,18 @@ template <class F> inline void store_in_panel(char* step, int first, I32 words) 
 }
 
 // keys -> panel[words][HALF_KEYS], by position. The words of chain 0 come first, then those of chains 1, 2 and 3; IN_ORDER:
-// words in the order of the head.
-template <class Kv, bool IN_ORDER = false> void pack_keys(char* panel, const Sizes<Kv>& size, const char* const* keys) {
+// words in the order of the head. The same keys of the streams `ahead`, if not null, are prefetched.
+template <class Kv, bool IN_ORDER = false>
+void pack_keys(char* panel, const Sizes<Kv>& size, const char* const* keys, const char* const* ahead) {
   const int chunks = size.words / 4;
   for (int position = 0; position < HALF_KEYS; position += LANES) {
     const size_t first = position / 16 * 2 * size.row_bytes;
     const char* at[2][LANES / 4];
     EACH(half, 2) EACH(k, LANES / 4) at[half][k] = keys[position % 16 / 2 + 2 * k + half] + first;
     for (int c = 0; c < chunks; c += 2) {
+      if (ahead && c % 4 == 0)
+        for (int s = 0; s < LANES / 2; s++)
+          EACH(key, 2) prefetch<2>(ahead[position % 16 / 2 + s] + first + key * size.row_bytes + c * 16);
       I32 words[4][2];
       EACH(v, 4) eights(at[v / 2], v % 2 * size.row_bytes + c * 16, words[v]);
       EACH(j, 2) {
@@ -220,14 +224,18 @@ template <class Kv, bool TAIL> inline void pack_pair(char* to, const char* value
 }
 
 // values -> panels[columns / PANEL][2 HALF_WORDS][PANEL] words; this fills the words of one half, by position, with zeros
-// past the head's last column.
-template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const char* const* values) {
+// past the head's last column. The same values of the streams `ahead`, if not null, are prefetched.
+template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const char* const* values, const char* const* ahead) {
   constexpr int PANEL_STEPS = 2 / PER_WORD<Kv>;  // for a pair of keys
   for (int panel = 0; panel < size.columns / PANEL; panel++) {
     const size_t offset = (size_t)panel * PANEL * sizeof(typename Kv::Element);
     const int columns = size.value_columns - panel * PANEL;
     for (int pair = 0; pair < HALF_KEYS / 2; pair++) {
-      const char* from = values[pair % STREAMS] + pair / STREAMS * 2 * size.row_bytes + offset;
+      const size_t at = pair / STREAMS * 2 * size.row_bytes + offset;
+      const char* from = values[pair % STREAMS] + at;
+      if (ahead)
+        EACH(key, 2) for (size_t line = 0; line < PANEL * sizeof(typename Kv::Element); line += 64)
+          prefetch<2>(ahead[pair % STREAMS] + at + key * size.row_bytes + line);
       char* to = panels + ((size_t)panel * 2 * HALF_WORDS<Kv> + pair * PANEL_STEPS) * STEP_BYTES;
       if (columns >= PANEL) pack_pair<Kv, false>(to, from, size.row_bytes, columns);
       else pack_pair<Kv, true>(to, from, size.row_bytes, columns);

@@ -39,8 +39,8 @@ inline void pack_query_row(char* to, size_t piece_bytes, const char* query, size
 }
 
 // keys -> panel[head_pieces][PIECE_WORDS][HALF_KEYS] words by position.
-template <class Kv> void pack_tile_keys(char* panel, const Sizes<Kv>& size, const char* const* keys) {
-  pack_keys<Kv, true>(panel, size, keys);
+template <class Kv> void pack_tile_keys(char* panel, const Sizes<Kv>& size, const char* const* keys, const char* const* ahead) {
+  pack_keys<Kv, true>(panel, size, keys, ahead);
   const int filled = head_pieces(size.words) * PIECE_WORDS - size.words;
   std::memset(panel + size.words * STEP_BYTES, 0, filled * STEP_BYTES);
 }
