@@ -20,8 +20,7 @@ AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni",
 NEON = ["-fno-schedule-insns"]
 FLAGS_BY_MACHINE: dict[str, dict[str, list[str]]] = {
     "x86_64": {
-        # Processors with AMX multiply faster by FMA than by VDPBF16PS, so sums in dot order are better without BF16.
-        "amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+        "amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
         "avx512": [*AVX512, "-mavx512bf16"],
         "avx512fma": AVX512,
         "avx2": ["-mavx2", "-mfma", "-mf16c"],
@@ -37,7 +36,7 @@ MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower()
 FLAGS_BY_ISA = FLAGS_BY_MACHINE.get(MACHINE, {"portable": []})
 AVX512_FEATURES = "avx512f avx512bw avx512vl avx512dq avx512_vnni avx2 fma f16c"
 FEATURES_BY_ISA = {  # as Linux names them
-    "amx": f"{AVX512_FEATURES} amx_tile amx_bf16 amx_int8",
+    "amx": f"{AVX512_FEATURES} avx512_bf16 amx_tile amx_bf16 amx_int8",
     "avx512": f"{AVX512_FEATURES} avx512_bf16",
     "avx512fma": AVX512_FEATURES,
     "avx2": "avx2 fma f16c",

@@ -1,8 +1,9 @@
 // AVX512 with F, BW, VL, DQ and VNNI: Ice Lake, Zen 4 and later. Vocabulary: isa.h.
 //
-// Two libraries are built from this file, with the same bits: with BF16, bfloat16 products use VDPBF16PS; without, fp32 FMAs
-// on words split in two as in isa/avx2.h. If a machine can run both, the loader measures which is faster: Zen 4 computes
-// twice as many products with VDPBF16PS as with FMA, Intel half as many.
+// Three libraries are built from this file, with the same bits. Those with BF16 round to bfloat16 by its instruction. avx512
+// also multiplies by VDPBF16PS; the others by fp32 FMAs on words split in two as in isa/avx2.h. If a machine can run both
+// avx512 and avx512fma, the loader measures which is faster: Zen 4 computes twice as many products with VDPBF16PS as with FMA,
+// Intel, which has AMX, half as many.
 #pragma once
 #include <immintrin.h>
 
@@ -10,6 +11,7 @@
 constexpr const char* ISA_NAME = "amx";  // the same vectors, and the tiles of tiles/amx.h
 #elif defined(__AVX512BF16__)
 constexpr const char* ISA_NAME = "avx512";
+#define MULTIPLIES_BF16
 #else
 constexpr const char* ISA_NAME = "avx512fma";
 #endif
@@ -22,7 +24,7 @@ typedef int32_t I32 __attribute__((vector_size(64)));
 constexpr int REGISTERS = 32;
 constexpr int MAX_SPLIT_ROWS = 5;
 constexpr int MAX_ROWS = 6;
-#ifdef __AVX512BF16__
+#ifdef MULTIPLIES_BF16
 constexpr bool WIDENS_BF16 = false;
 #else
 constexpr bool WIDENS_BF16 = true;
@@ -130,7 +132,7 @@ inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return add_product(sum, a, 
 
 #include "isa/words.h"
 
-#ifdef __AVX512BF16__
+#ifdef MULTIPLIES_BF16
 struct TwoVectors {  // the order of Bf16::two_vectors
   alignas(64) uint16_t order[2 * LANES];
 };
@@ -152,6 +154,7 @@ struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever th
 #else
 using Bf16 = SplitBf16;
 #endif
+#undef MULTIPLIES_BF16
 struct Int8 : Words {  // four unsigned weights (value + 128) times four signed activations
   using Acc = I32;
   static constexpr int32_t OFFSET = 128;
