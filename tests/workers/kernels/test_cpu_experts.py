@@ -157,6 +157,25 @@ def test_rows_that_are_widened_in_several_slabs_have_the_bits_of_their_own_produ
         assert torch.equal(out[own], gemm(pool, rows[own], pack(one), out_dtype=torch.float32)), expert
 
 
+@pytest.mark.parametrize(("form", "inputs"), [("bf16", 4096), ("int8", 8192)])
+def test_experts_of_more_rows_than_a_cache_holds_have_the_bits_of_fewer_rows(form, inputs, pools_of_each_order):
+    """In tile order 400 rows of 8 KB are multiplied in three sets; expert 0 has rows in two of them."""
+    experts, (dtype, make) = Experts(3, 2, 40), FORMS[form]
+    each = [make(torch.randn(16, inputs, generator=random(e))) for e in range(3)]
+    weight, logits = pack(stacked_experts("experts", each)), logits_of(experts, 200)
+    logits[:, 0] = 100.0
+    x = torch.randn(200, inputs, generator=random(7)).to(dtype)
+    for pool in pools_of_each_order:
+        buffers = Buffers()
+        routing = route_experts(pool, logits, experts, range(3), None, buffers)
+        rows = dispatch_rows(pool, x, routing, buffers)
+        out = expert_gemm(pool, rows, weight, None, routing, torch.empty(400, 16), buffers)
+        for expert, one in enumerate(each):
+            own, packed = slice(*routing.starts[expert : expert + 2].tolist()), pack(one)
+            few = [gemm(pool, part, packed, out_dtype=torch.float32) for part in rows[own].split(48)]
+            assert torch.equal(out[own], torch.cat(few)), expert
+
+
 def test_the_stacked_weight_of_one_expert_is_its_own():
     each = [torch.randn(70, 8, generator=random(e)) for e in range(3)]
     stacked = stacked_experts("experts", each)
