@@ -95,6 +95,7 @@ class Child:
     memory_ran_out: bool = False  # at the time it was killed
     progress: "Progress | None" = None
     facts: dict[str, str] = field(default_factory=dict)
+    asleep_since: float | None = None  # `last_heard`, if all its threads slept when the hang detector last looked
     turn: int = 0  # IsolationTurn of a core that computes candidates one by one
 
     @classmethod

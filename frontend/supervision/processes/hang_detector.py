@@ -5,7 +5,7 @@ from collections.abc import Collection
 from .child import Child, ChildState
 
 HANG_S = 5.0  # a ready core or frontend hangs when it is silent for so long
-ASLEEP_S = 1.5  # the same when all its threads sleep: none computes, or waits for a core or a disk
+ASLEEP_S = 1.5  # the same when all its threads sleep at two looks: none computes, or waits for a core or a disk
 HALTED_S = 0.5  # the same for a process stopped by a signal: two heartbeats
 SLEPT_S = 1.5  # a check so late means that the supervisor itself did not run
 
@@ -38,4 +38,7 @@ class HangDetector:
         # A worker's loop stands still during a step, whose deadline the core watches.
         if child.role == "worker":
             return self._step_timeout_s
-        return HANG_S if child.is_at_work() else ASLEEP_S
+        # One look does not tell: a child that waited for a core may have just sent its heartbeat, and sleep again.
+        slept_before = child.asleep_since == child.last_heard
+        child.asleep_since = None if child.is_at_work() else child.last_heard
+        return ASLEEP_S if slept_before and child.asleep_since is not None else HANG_S

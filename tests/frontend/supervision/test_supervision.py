@@ -136,6 +136,7 @@ class FakeChild:
         self.role, self.state, self.halted, self.at_work = role, state, halted, at_work
         self.last_heard = 0.0
         self.failure = ""
+        self.asleep_since = None
 
     def exit_reason(self) -> str:
         return "gone"
@@ -152,7 +153,8 @@ class TestSilence:
         detector = HangDetector(step_timeout_s=300.0, now=0.0)
         times = [n / 4 for n in range(int(4 * silence_s))]  # or the detector would assume that it slept
         for now in times:
-            detector.find_hanging([], now)
+            if detector.find_hanging([child], now):
+                return True
         return detector.find_hanging([child], silence_s) == [child]
 
     @pytest.mark.parametrize(
@@ -172,6 +174,18 @@ class TestSilence:
     def test_a_child_whose_threads_all_sleep_is_detected_sooner(self, role):
         assert not self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S - 0.1)
         assert self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S + 0.1)
+
+    def test_a_child_that_sleeps_again_after_it_waited_for_a_core_is_not_lost(self):
+        """It was silent for want of a core; its heartbeat arrived after the messages of this look were read."""
+        child = FakeChild("engine-core", ChildState.READY)
+        detector = HangDetector(step_timeout_s=300.0, now=1.75)
+        assert detector.find_hanging([child], 2.0) == []
+        child.at_work = False
+        assert detector.find_hanging([child], 2.25) == []
+        child.last_heard = 2.25
+        assert detector.find_hanging([child], 2.5) == []
+        assert detector.find_hanging([child], 3.0) == []
+        assert detector.find_hanging([child], 4.0) == [child]
 
     def test_a_worker_may_be_silent_during_a_step(self):
         assert not self.found(FakeChild("worker", ChildState.READY, at_work=False), 100.0)
