@@ -22,7 +22,7 @@ from paged_serve.protocol.messages.worker import (
     Welcome,
     WorkerFailed,
 )
-from paged_serve.protocol.process.lifecycle import HANDSHAKE_TIMEOUT_S, HEARTBEAT_S, LINGER_S, ChildProcess, run_child
+from paged_serve.protocol.process.lifecycle import HEARTBEAT_S, LINGER_S, ChildProcess, run_child
 from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
@@ -76,9 +76,17 @@ class WorkerProcess:
             self._link.close(linger_s=LINGER_S)
 
     def _send_hello(self) -> None:
-        hello = handshake_hello("worker", self._child.index, self._child.epoch)
-        if not (self._link.wait_connected(HANDSHAKE_TIMEOUT_S) and self._link.send(hello)):
-            raise ProtocolError(f"no engine core in {self._child.run_dir} after {HANDSHAKE_TIMEOUT_S:g} s")
+        """Greet the core, which may start later than this process: on a starved machine by minutes."""
+        limit_s = self._child.config.parallel.step_timeout_s
+        deadline = time.monotonic() + limit_s
+        while not self._link.wait_connected(HEARTBEAT_S):
+            self._child.heartbeat(time.monotonic(), self._step)
+            self._handle_supervisor_messages()
+            if self._child.stop_requested:
+                return
+            if time.monotonic() > deadline:
+                raise ProtocolError(f"no engine core in {self._child.run_dir} after {limit_s:g} s (--step-timeout)")
+        self._link.send(handshake_hello("worker", self._child.index, self._child.epoch))
 
     def _receive(self) -> ToWorker | None:
         """The core's next message; None if none arrives within HEARTBEAT_S. Sends heartbeats and handles Stop."""

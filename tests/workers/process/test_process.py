@@ -50,6 +50,7 @@ class Harness:
         self.processes: list[subprocess.Popen] = []
         self.peers: dict[int, bytes] = {}  # rank -> its identity on the workers' socket
         self.supervised: list[bytes] = []
+        self.num_heartbeats = 0
         self.to_supervisor: list = []  # messages of workers to the supervisor, except Hello and Heartbeat
 
     def start(self, rank: int) -> None:
@@ -76,8 +77,17 @@ class Harness:
             if isinstance(message, Hello):
                 self.supervised.append(peer)
                 assert self.control.send(peer, control.Welcome(self.config))
-            elif not isinstance(message, control.Heartbeat):
+            elif isinstance(message, control.Heartbeat):
+                self.num_heartbeats += 1
+            else:
                 self.to_supervisor.append(message)
+
+    def await_heartbeats(self, num: int) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while self.num_heartbeats < num:
+            assert time.monotonic() < deadline
+            self.control.socket.poll(20)
+            self.supervise()
 
     def expect(self, kind: type):
         """The next message except LoadProgress, which must be of this kind, and its sender."""
@@ -134,13 +144,13 @@ def harnesses(tmp_path):
     """Makes harnesses for the tiny model (or another folder) and closes them."""
     made = []
 
-    def make(folder: str | None = None, ranks: int = 1, **model) -> Harness:
+    def make(folder: str | None = None, ranks: int = 1, step_timeout_s: float = 300.0, **model) -> Harness:
         folder = write_tiny_model(tmp_path) if folder is None else folder
         config = Config(
             model=ModelConfig(model=folder, **{"device": "cpu", **model}),
             cache=CacheConfig(num_blocks=32),
             scheduler=SchedulerConfig(max_num_seqs=4),
-            parallel=ParallelConfig(tensor_parallel_size=ranks, threads_per_rank=1),
+            parallel=ParallelConfig(tensor_parallel_size=ranks, threads_per_rank=1, step_timeout_s=step_timeout_s),
         )
         made.append(Harness(config))
         for rank in range(ranks):
@@ -188,6 +198,24 @@ def test_the_supervisor_stops_a_worker_by_message_and_by_signal(harnesses):
     by_message.control.send(by_message.supervised[0], control.Stop())
     by_signal.processes[0].terminate()
     assert by_message.exit_codes() == by_signal.exit_codes() == [0]
+
+
+def test_a_worker_waits_for_its_core_and_obeys_the_supervisor_meanwhile(harnesses):
+    harness = harnesses()
+    harness.workers.close()
+    harness.await_heartbeats(2)
+    harness.control.send(harness.supervised[0], control.Stop())
+    stopped_at = time.monotonic()
+    assert harness.exit_codes() == [0]
+    assert time.monotonic() - stopped_at < 10
+
+
+def test_a_worker_without_a_core_ends_after_the_step_timeout(harnesses):
+    harness = harnesses(step_timeout_s=1.0)
+    harness.workers.close()
+    assert harness.exit_codes() == [1]
+    (failed,) = harness.to_supervisor
+    assert failed.reason.endswith("after 1 s (--step-timeout)")
 
 
 @pytest.mark.parametrize(
