@@ -1,5 +1,6 @@
 """`paged-serve run-batch`: answers OpenAI's batch files with a local model or a running server."""
 
+import sys
 from typing import Any
 
 import click
@@ -32,7 +33,7 @@ from .runner import BatchRun
 )
 @click.option("--url", "--base-url", "url", metavar="URL", help="URL of a running server, like http://127.0.0.1:8000.")
 @config_options
-def command(*, input_path: str, output_path: str, concurrency: int, **flags: Any) -> int:
+def command(*, input_path: str, output_path: str, concurrency: int, **flags: Any) -> None:
     """Answer the requests of a file with MODEL, or with the server at --url."""
     try:
         with open(input_path, "rb") as requests:
@@ -44,4 +45,5 @@ def command(*, input_path: str, output_path: str, concurrency: int, **flags: Any
                 results.close()
     except OSError as error:
         raise ConfigError(f"{error.filename or output_path}: {error.strerror}") from None
-    return 1 if counts.failed else 0
+    if counts.failed:
+        sys.exit(1)

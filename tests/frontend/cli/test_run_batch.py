@@ -82,7 +82,7 @@ def write(path, lines) -> None:
 def run(server: Busy, folder, *options: str):
     url = f"http://127.0.0.1:{server.server_address[1]}"
     files = ["-i", str(folder / "in.jsonl"), "-o", str(folder / "out.jsonl")]
-    return CliRunner().invoke(cli, ["run-batch", *files, "--url", url, *options], standalone_mode=False)
+    return CliRunner().invoke(cli, ["run-batch", *files, "--url", url, *options])
 
 
 def results(folder) -> dict:
@@ -94,7 +94,7 @@ def results(folder) -> dict:
 def test_every_request_is_answered_with_limited_concurrency(server, tmp_path):
     write(tmp_path / "in.jsonl", [*map(line, range(50)), "\n"])
     done = run(server, tmp_path, "--concurrency", "4")
-    assert (done.exception, done.return_value) == (None, 0)
+    assert (done.exception, done.exit_code) == (None, 0)
     assert server.most_active <= 4
     found = results(tmp_path)
     for number in range(50):
@@ -112,7 +112,7 @@ def test_a_later_run_continues_after_a_torn_line(server, tmp_path):
     (tmp_path / "out.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:20])
     server.prompts.clear()
     done = run(server, tmp_path)
-    assert (done.return_value, len(server.prompts)) == (0, 3)
+    assert (done.exit_code, len(server.prompts)) == (0, 3)
     assert set(results(tmp_path)) == {f"c{number}" for number in range(6)}
     assert "3 answered, 0 failed, 3 skipped" in done.stderr
 
@@ -126,7 +126,7 @@ def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
         line(4),
     ]
     write(tmp_path / "in.jsonl", wrong)
-    assert run(server, tmp_path).return_value == 1
+    assert run(server, tmp_path).exit_code == 1
     found = results(tmp_path)
     reasons = {name: entry["error"] and entry["error"]["message"] for name, entry in found.items()}
     assert "method is 'GET'" in reasons["c1"]
@@ -139,14 +139,14 @@ def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
 def test_a_refusal_is_an_answer_and_the_run_fails(server, tmp_path):
     server.statuses = [400]
     write(tmp_path / "in.jsonl", [line(1)])
-    assert run(server, tmp_path).return_value == 1
+    assert run(server, tmp_path).exit_code == 1
     assert results(tmp_path)["c1"]["response"]["status_code"] == 400
 
 
 def test_requests_to_a_busy_server_or_over_a_broken_connection_are_repeated_with_the_same_key(server, tmp_path):
     server.statuses = [503, 429, 0]
     write(tmp_path / "in.jsonl", [line(1)])
-    assert run(server, tmp_path).return_value == 0
+    assert run(server, tmp_path).exit_code == 0
     assert len(server.keys) == 4
     assert len(set(server.keys)) == 1
 
