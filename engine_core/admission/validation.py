@@ -76,7 +76,11 @@ class Validation:
         """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
         params = message.sampling_params
         if message.priority and not self.use_priority:
-            raise InvalidRequest(f"priority is {message.priority}, but this server's policy is fcfs", "priority")
+            raise InvalidRequest(
+                f"priority is {message.priority}, but this server's policy is fcfs; leave it out, or start the server "
+                "with --scheduling-policy priority",
+                "priority",
+            )
         pooling = message.pooling_params
         prompt_len = self._check_prompt(message.prompt_token_ids, self.facts.max_model_len - (pooling is None))
         self.facts.pooling.check(message, prompt_len, self.max_num_batched_tokens)

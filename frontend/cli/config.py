@@ -13,7 +13,7 @@ def command() -> None:
     """Inspect the configuration."""
 
 
-@command.command("show", cls=GroupedCommand)
+@command.command("show", cls=GroupedCommand, short_help="Show each value, and where it comes from.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the values, as one line of JSON.")
 @config_options
 def show(*, as_json: bool, **flags: Any) -> None:

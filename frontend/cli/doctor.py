@@ -14,11 +14,11 @@ MACHINE_WITHIN_S = 60
 
 
 @click.command("doctor")
-@click.argument("bundle", type=click.Path(dir_okay=False, path_type=Path), required=False)
-@click.option("--dump-dir", metavar="FOLDER", help="Folder of the bundles, as for `serve`.")
+@click.argument("bundle", metavar="[REPORT]", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.option("--dump-dir", metavar="FOLDER", help="Folder of the reports, as for `serve`.")
 @click.option("--stacks", is_flag=True, help="Also show all stacks and log lines.")
 def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
-    """Show what happened when BUNDLE was written; without BUNDLE, describe the machine and list the bundles."""
+    """Show what happened when REPORT was written; without REPORT, describe the machine and list the reports."""
     from ..supervision.flight_recorder.bundle import bundles_in, dump_folder, read_bundle
     from ..supervision.flight_recorder.diagnosis import diagnosis, everything
 
@@ -30,7 +30,7 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
     folder = dump_folder(resolve({"dump_dir": dump_dir}).config.server.dump_dir)
     paths = [] if folder is None else bundles_in(folder)
     if not paths:
-        click.echo(f"no bundles in {folder}; a server writes one when it loses a process, and on SIGUSR1")
+        click.echo(f"no reports in {folder}; a server writes one when it loses a process, and on SIGUSR1")
     for path in paths:
         found = read_bundle(path)
         click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found.written_at))}  {found.reason}")

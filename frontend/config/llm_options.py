@@ -13,7 +13,7 @@ from ..adapters.folders import with_adapters
 from .draft_folder import with_draft_folder
 from .model_folder import find_model_folder
 from .settings import BY_NAME
-from .words import hint, plain
+from .words import hint
 
 _DTYPES = {"half": "float16", "float": "float32"}
 NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of other engines: the values that have no effect
@@ -79,7 +79,9 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     try:
         converted = msgspec.convert({layer: {key: value}}, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}={value!r}: {plain(str(error))}") from None
+        from .options import reason_of  # imports click
+
+        raise ConfigError(f"{name}={value!r}: {reason_of(f'{layer}.{key}', error)}") from None
     return getattr(getattr(converted, layer), key)
 
 

@@ -234,11 +234,15 @@ def checked(key: str, value: Any, origin: str) -> Any:
         value = _words(value) if BY_KEY[key].is_list else value
         converted = msgspec.convert({field: _read(type_of(key), key, value)}, layer_type, strict=False)
     except (msgspec.DecodeError, ValueError) as error:
-        choices = [str(choice) for choice in typing.get_args(type_of(key)) if isinstance(choice, (str, int))]
-        reason = f"must be one of {', '.join(choices)}" if choices else BY_KEY[key].expected or plain(str(error))
         shown = "***" if key == "server.api_keys" else _text(value)
-        raise ConfigError(f"{origin}: {field}={shown}: {reason}") from None
+        raise ConfigError(f"{origin}: {field}={shown}: {reason_of(key, error)}") from None
     return getattr(converted, field)
+
+
+def reason_of(key: str, error: Exception) -> str:
+    """Why msgspec refuses a value of `key`, with the valid ones if they are few."""
+    choices = [str(choice) for choice in typing.get_args(type_of(key)) if isinstance(choice, (str, int))]
+    return f"must be one of {', '.join(choices)}" if choices else BY_KEY[key].expected or plain(str(error))
 
 
 def _words(value: Any) -> list[Any]:

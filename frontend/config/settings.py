@@ -107,6 +107,7 @@ SETTINGS = (
         "cache.gpu_memory_utilization",
         ("--gpu-memory-utilization",),
         "Share of a CUDA device's memory that weights, activations and KV cache may take.",
+        "SHARE",
     ),
     Setting(
         "Memory",
@@ -136,14 +137,16 @@ SETTINGS = (
         "kv_events.endpoint",
         ("--kv-events-endpoint",),
         "Publish what enters and leaves the prefix cache there, for routers: tcp://ADDRESS:PORT or ipc://PATH.",
+        "ADDRESS",
     ),
     Setting(
         "KV events",
         "kv_events.replay_endpoint",
         ("--kv-events-replay-endpoint",),
         "Answer requests for lost events there, or for a snapshot.",
+        "ADDRESS",
     ),
-    Setting("KV events", "kv_events.topic", ("--kv-events-topic",), "First frame of each message."),
+    Setting("KV events", "kv_events.topic", ("--kv-events-topic",), "First frame of each message.", "TEXT"),
     Setting(
         "KV events",
         "kv_events.buffer_batches",
@@ -163,9 +166,9 @@ SETTINGS = (
         "kv_tier.host_bytes",
         ("--kv-tier-host-bytes",),
         "Keep blocks in the host's memory, too, until the server stops: bytes of each rank, like 2G.",
-        "N",
+        "BYTES",
     ),
-    Setting("KV tiers", "kv_tier.max_bytes", ("--kv-tier-bytes",), "Disk space there of each rank, like 16G.", "N"),
+    Setting("KV tiers", "kv_tier.max_bytes", ("--kv-tier-bytes",), "Disk space there of each rank, like 16G.", "BYTES"),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(
         "Scheduling", "scheduler.max_num_batched_tokens", ("--max-num-batched-tokens",), "Tokens in one step.", "N"

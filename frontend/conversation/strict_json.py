@@ -142,7 +142,8 @@ class BodyDecoder(Generic[Body]):
             expectation = f"expected one of {', '.join(map(str, choices))}" if choices else expectation
         elif expectation.startswith("expected null") and (field := path.rpartition(".")[2]) in UNSUPPORTED:
             return self._refusal(field, path.rpartition(".")[0])
-        name = path.lstrip(".").removesuffix("[...]")
+        path = path.removesuffix("[...]")  # a key or value of an object: which one msgspec does not say
+        name = path.lstrip(".")
         value = _MISSING if whole is _MISSING else _walk(whole, path)
         shown = name if value is _MISSING else f"{name} is {_shown(value)}"
         return InvalidRequest(f"{shown}: {expectation}", name)
@@ -160,7 +161,11 @@ def _lowered(text: str) -> str:
 def _plain(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    text = str(error)
+    # msgspec says so of half a surrogate pair, too, which clients send that cut a text within a character.
+    return "it ends too early, or a string has half of a surrogate pair, like \\ud83d" if "truncated" in text else text
 
 
 def _generic(body: bytes) -> Any:

@@ -90,7 +90,8 @@ def _parse(prompt: Any) -> Prompt:
         return Prompt(prompt, None)
     if isinstance(prompt, Mapping):
         if unknown := sorted(set(prompt) - _PROMPT_KEYS):
-            raise InvalidRequest(f"a prompt has {unknown[0]!r}; it may have {sorted(_PROMPT_KEYS)}", "prompts")
+            known = ", ".join(sorted(_PROMPT_KEYS))
+            raise InvalidRequest(f"a prompt has {unknown[0]!r}; it may have {known}", "prompts")
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if text is None and ids is None:
             raise InvalidRequest("a prompt has neither 'prompt' nor 'prompt_token_ids'", "prompts")

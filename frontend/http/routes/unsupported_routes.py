@@ -6,6 +6,7 @@ _NO_SLEEP = "the server keeps its weights and its cache while it runs; stop it t
 _NO_TRAINING = "weights cannot be changed while the server runs; start it with the new ones"
 _NO_FILES = "files and batches are not stored; `paged-serve run-batch` answers a file of requests"
 _NO_IMAGES = f"there is no image cache, because {_NO_MEDIA}; the operator's port accepts the request without effect"
+_OPERATOR = "it is an operator's route; see --admin-port"
 
 UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/embeddings", "/embedding", "/embed", "/v1/embed"), "use /v1/embeddings, or /v2/embed"),
@@ -21,8 +22,8 @@ UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/v1/files", "/v1/batches"), _NO_FILES),
     **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), _NO_IMAGES),
     **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any OpenAPI viewer"),
-    "/kv_event_sources": "cache events are not published",
-    **dict.fromkeys(("/v1/requests", "/server_info"), "it is an operator's route; see --admin-port"),
+    "/kv_event_sources": "--kv-events-endpoint names the address at which cache events are published",
+    **dict.fromkeys(("/v1/requests", "/server_info", "/stats", "/state", "/check", "/reset_prefix_cache"), _OPERATOR),
     "/collective_rpc": "requests cannot run code",
     "/v1/moderations": "there is no moderation model",
     "/v1/assistants": "use /v1/chat/completions or /v1/responses, with the whole conversation in each request",

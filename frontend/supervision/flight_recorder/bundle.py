@@ -85,12 +85,12 @@ def read_bundle(path: Path) -> Bundle:
     """Raises ConfigError when the file is too large, unreadable, or not a bundle of this format."""
     try:
         if path.stat().st_size > MAX_BUNDLE_BYTES:
-            raise ConfigError(f"{path} is larger than any bundle")
+            raise ConfigError(f"{path} is larger than any report")
         bundle = msgspec.json.decode(path.read_bytes(), type=Bundle)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a bundle of the flight recorder: {error}") from error
+        raise ConfigError(f"{path} is not a report of a lost process: {error}") from error
     if bundle.format != FORMAT:
         raise ConfigError(f"{path} has format {bundle.format}; this version reads {FORMAT}")
     return bundle

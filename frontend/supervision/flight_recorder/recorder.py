@@ -103,9 +103,9 @@ class FlightRecorder:
         try:
             path = write_bundle(bundle, self._folder)
         except OSError as error:
-            log.warning("no flight recorder bundle in %s: %s", self._folder, error)
+            log.warning("no report written in %s: %s", self._folder, error)
         else:
-            log.warning("wrote a flight recorder bundle; read it with: paged-serve doctor %s", path)
+            log.warning("wrote a report; read it with: paged-serve doctor %s", path)
 
     def _request_stacks(self, children: list[Child]) -> dict[int, int]:
         """Request stacks and wait for them. Returns pid -> where the new stacks begin in the file of the process."""

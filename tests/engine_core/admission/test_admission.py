@@ -52,7 +52,7 @@ def refusal(driver):
             ["n=18", "1000 prompt", "3168000 bytes"],
             "prompt_logprobs",
         ),
-        ({}, {"prompt": [1], "priority": 1}, ["priority is 1", "fcfs"], "priority"),
+        ({}, {"prompt": [1], "priority": 1}, ["priority is 1", "fcfs", "--scheduling-policy priority"], "priority"),
         ({}, {"prompt": [1], "resume": ([1], [2])}, ["2 entries", "n=1"], "resume_token_ids"),
         ({}, {"prompt": [1], "max_tokens": 1, "resume": ([1, 2],)}, ["2 tokens", "may have 1"], "resume_token_ids"),
         ({"vocab_size": 50}, {"prompt": [1], "resume": ([50],)}, ["token 50"], "resume_token_ids"),

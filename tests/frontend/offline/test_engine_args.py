@@ -6,6 +6,7 @@ import pytest
 
 from paged_serve import EngineArgs, FlexibleArgumentParser
 from paged_serve.frontend.config.llm_options import config_of
+from paged_serve.protocol.errors import ConfigError
 
 
 def parsed(*words: str) -> dict:
@@ -59,3 +60,8 @@ def test_an_invalid_flag_ends_the_program_with_the_reason(words, reason, capsys)
     with pytest.raises(SystemExit):
         parsed(*words)
     assert reason in capsys.readouterr().err
+
+
+def test_an_invalid_keyword_is_refused_with_the_valid_values():
+    with pytest.raises(ConfigError, match=r"^quantization='int5': must be one of auto, int8, int4, fp8"):
+        config_of("", {"quantization": "int5"})

@@ -7,6 +7,7 @@ from copy import copy
 
 import pytest
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.process import machine
 
@@ -77,3 +78,9 @@ def test_the_remedy_reinstalls_from_the_original_source(direct_url, source, monk
     monkeypatch.setattr(machine.metadata, "distribution", lambda name: Installed())
     wanted = f"apt-get install g++ && pip install --force-reinstall --no-deps --no-cache-dir {source}"
     assert machine.install_command() == wanted
+
+
+def test_kernels_that_do_not_run_here_are_refused_with_those_that_do():
+    runnable = ", ".join(cpu.runnable_isas())
+    with pytest.raises(ConfigError, match=rf"^cpu_isa=none-such: .*; use one of auto, {runnable}, torch$"):
+        cpu.best_library("none-such")

@@ -129,7 +129,7 @@ def test_what_cannot_draft_is_refused_by_name(model, folder, pool, tmp_path):
             draft_source_of(config_for(folder, **changes), folder, model, pool, rank=0)
 
     refused("draft_model='' do not fit together", draft_model="")
-    refused("method='ngram' and .* do not fit together", method="ngram")
+    refused("speculative='ngram' and .* do not fit together", method="ngram")
     refused("draft_model=/nowhere: there is no /nowhere/config.json", draft_model="/nowhere")
     for name in ("vocabulary", "states", "words"):
         (tmp_path / name).mkdir()

@@ -166,7 +166,10 @@ def best_library(isa: str | None = None) -> Library | None:
         fastest = fastest_isa(runnable)
         return load_library(fastest) if fastest else None
     if isa not in runnable:
-        raise ConfigError(f"the kernels for {isa!r} are not built or do not run here; this machine runs {runnable}")
+        usable = ", ".join(("auto", *runnable, "torch"))
+        raise ConfigError(
+            f"cpu_isa={isa}: its kernels are not built, or do not run on this machine; use one of {usable}"
+        )
     return load_library(isa)
 
 

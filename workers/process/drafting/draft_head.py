@@ -43,7 +43,7 @@ class DraftHead:
         Raises ConfigError, with the setting's name, if the folder is missing, or its head cannot draft for `target`.
         """
         own = config.speculation.draft_model
-        named = f"speculation.draft_model={own}" if own else f"speculation.method={config.speculation.method!r}"
+        named = f"draft_model={own}" if own else f"speculative={config.speculation.method!r}"
         if type(target) is not Decoder:
             raise ConfigError(f"{named}: this model's layers do not give their hidden states; use --speculative draft")
         if "generate" not in target.pooling.spec.tasks:

@@ -42,7 +42,7 @@ class DraftModel:
         Raises ConfigError, with the setting's name, if the folder is missing, or the model cannot draft for `target`.
         """
         folder = Path(config.speculation.draft_model)
-        named = f"speculation.draft_model={folder}"
+        named = f"draft_model={folder}"
         if not (folder / "config.json").is_file():
             raise ConfigError(f"{named}: there is no {folder.absolute() / 'config.json'}; give a local model folder")
         own = structs.replace(config.model, model=str(folder), tokenizer="", max_model_len=None, pooling="auto")

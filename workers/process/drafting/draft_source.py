@@ -21,14 +21,14 @@ def draft_source_of(
     wanted = config.speculation
     if wanted.needs_draft_model != bool(wanted.draft_model):
         raise ConfigError(
-            f"speculation.method={wanted.method!r} and speculation.draft_model={wanted.draft_model!r} do not fit "
+            f"speculative={wanted.method!r} and draft_model={wanted.draft_model!r} do not fit "
             "together: give --speculative draft:FOLDER or eagle3:FOLDER, or another method and no folder"
         )
     if not wanted.computes_drafts:
         return None
     if target.device != "cpu" or config.model.platform:
         raise ConfigError(
-            f"speculation.method={wanted.method!r} is for models on the CPU, and this one is on "
+            f"speculative={wanted.method!r} is for models on the CPU, and this one is on "
             f"{config.model.platform or target.device}; use --speculative ngram"
         )
     if rank:

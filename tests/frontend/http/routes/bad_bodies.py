@@ -34,11 +34,11 @@ def called(arguments: object) -> dict:
 # (path, body, param, part of the message)
 BAD = [
     (H, chat(chat_template_kwargs={"self": 1}), "chat_template_kwargs", "cannot set 'self'"),
-    (C, b"", None, "not valid JSON"),
+    (C, b"", None, "not valid JSON: it ends too early"),
     (C, b"{", None, "not valid JSON"),
     (C, b"\xff", None, "not valid JSON"),
     (C, b'{"prompt": "\xff"}', None, "not UTF-8"),
-    (C, b'{"prompt": "\\ud800"}', None, "not valid JSON"),
+    (C, b'{"prompt": "\\ud800"}', None, "half of a surrogate pair"),
     (C, b"[]", None, "expected object, got array"),
     (C, b'"x"', None, "expected object"),
     (C, b"[" * 100000, None, "expected object"),
@@ -120,7 +120,7 @@ BAD = [
     (C, completion(bad_words=[""]), "bad_words[0]", "length >= 1"),
     (C, completion(bad_words=["a"] * 257), "bad_words", "length <= 256"),
     (C, completion(logit_bias={"x": 1}), "logit_bias", "expected int, got str"),
-    (C, completion(logit_bias={"5": 101}), "logit_bias", "expected float <= 100.0"),
+    (C, completion(logit_bias={"5": 101}), "logit_bias", 'logit_bias is {"5":101}: expected float <= 100.0'),
     (C, completion(logit_bias={"400": 1}), "logit_bias", "token 400"),
     (C, completion(logit_bias={str(i): 1 for i in range(1025)}), "logit_bias", "length <= 1024"),
     (C, completion(allowed_token_ids=[]), "allowed_token_ids", "length >= 1"),

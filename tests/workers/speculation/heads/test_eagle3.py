@@ -224,7 +224,7 @@ def test_what_cannot_draft_is_refused_by_name(folders, pool, tmp_path):
         change(tensors)
         return write_head(tmp_path / name, tensors=tensors, **fields)
 
-    refused("method='eagle3' and speculation.draft_model='' do not fit together", "")
+    refused("speculative='eagle3' and draft_model='' do not fit together", "")
     refused("draft_model=/nowhere: there is no /nowhere/config.json", "/nowhere")
     refused("architecture LlamaForCausalLM is no EAGLE-3 head; supported are LlamaForCausalLMEagle3", target)
     refused("hidden_size=128, but the model has 64", changed("size", hidden_size=128))

@@ -238,7 +238,7 @@ def test_what_cannot_draft_is_refused_by_name(pool, tmp_path):
     plain = write_tiny_model(tmp_path)
     refused("layers for multi-token prediction of llama are not supported; those of Glm4MoeForCausalLM, .* are", plain)
     refused("method='mtp'.*; use --speculative suffix", plain)
-    refused("method='mtp' and speculation.draft_model='/a' do not fit together", plain, draft_model="/a")
+    refused("speculative='mtp' and draft_model='/a' do not fit together", plain, draft_model="/a")
 
 
 @every_family
