@@ -75,6 +75,11 @@ def spills(library: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+def excessive(library: Path) -> dict[str, tuple[int, int, int]]:
+    """Of `spills`, the functions with more stores than allowed."""
+    return {name: found for name, found in spills(library).items() if found[0] > found[2]}
+
+
 def main() -> int:
     failed = False
     for library in [Path(name) for name in sys.argv[1:]] or sorted(CSRC.glob("_cpu_*.so")):
