@@ -9,7 +9,7 @@ import click
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paged_serve.frontend.config.options import config_options, resolve
@@ -258,6 +258,7 @@ def test_a_key_variable_of_another_server_is_accepted_but_ours_wins():
     assert resolve({}, both).config.server.api_keys == ("ours",)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([setting.environment for setting in SETTINGS]), st.text(max_size=8)))
 def test_any_environment_gives_a_valid_config_or_a_refusal(variables):
     try:

@@ -73,7 +73,7 @@ class TestBundles:
     @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[" * 100_000, b'{"format": 99}'])
     def test_a_file_that_is_not_a_bundle_is_refused_by_name(self, tmp_path, content):
         (tmp_path / "odd.json").write_bytes(content)
-        with pytest.raises(ConfigError, match=r"odd\.json is not a bundle"):
+        with pytest.raises(ConfigError, match=r"odd\.json is not a report"):
             read_bundle(tmp_path / "odd.json")
 
     def test_a_missing_bundle_and_one_of_another_format_are_refused(self, tmp_path):
@@ -159,7 +159,7 @@ class TestCommand:
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
     def test_the_command_lists_the_bundles_and_reads_one(self, tmp_path):
-        assert "no bundles in" in self.doctor("--dump-dir", str(tmp_path)).stdout
+        assert "no reports in" in self.doctor("--dump-dir", str(tmp_path)).stdout
         config = msgspec.Raw(Config().for_print().encode())
         path = write_bundle(bundle(report("engine-core"), config=config), dump_folder(str(tmp_path)))
         listed = self.doctor(PAGED_SERVE_DUMP_DIR=str(tmp_path)).stdout

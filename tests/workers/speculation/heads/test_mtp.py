@@ -237,7 +237,7 @@ def test_what_cannot_draft_is_refused_by_name(pool, tmp_path):
 
     plain = write_tiny_model(tmp_path)
     refused("layers for multi-token prediction of llama are not supported; those of Glm4MoeForCausalLM, .* are", plain)
-    refused("method='mtp'.*; use --speculative suffix", plain)
+    refused("speculative='mtp'.*; use --speculative suffix", plain)
     refused("speculative='mtp' and draft_model='/a' do not fit together", plain, draft_model="/a")
 
 
@@ -252,7 +252,7 @@ def test_a_damaged_layer_is_refused_by_name(family, pool, tmp_path):
         tensors |= whole
         change(tensors)
         found.save()
-        with pytest.raises(ConfigError, match=f"method='mtp': .*{match}.*; use --speculative suffix"):
+        with pytest.raises(ConfigError, match=f"speculative='mtp': .*{match}.*; use --speculative suffix"):
             draft_source_of(config_for(tmp_path), tmp_path, model, pool, rank=0)
 
     def all_of_the_layer(tensors):
