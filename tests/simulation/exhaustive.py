@@ -129,7 +129,7 @@ class State:
             tuple((s.stream_id, goal) for s, goal in scheduler.worker_poison._candidates.items()),
             (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._invalid)),
             tuple(sorted(pool._hash_by_block.items())),
-            (repr(worker.slots), tuple(worker.poisoned), len(self.group.answers), engine.is_idle),
+            (repr(worker.cache.slots), tuple(worker.cache.poisoned), len(self.group.answers), engine.is_idle),
         )
 
     def _live(self, event: Event) -> None:

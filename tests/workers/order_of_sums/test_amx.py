@@ -27,7 +27,7 @@ SUBJECTS = {
     "speculation": ["speculation", "tier"],
     "adapters": ["adapters"],
 }
-WITHOUT_KERNELS = ["checkpoint", "emulation"]
+WITHOUT_KERNELS = ["checkpoint", "emulation", "tiny_models"]
 MISUSES = {
     "no permission": "without the system's permission",
     "no configuration": "without a configuration",
