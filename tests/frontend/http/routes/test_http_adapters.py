@@ -152,8 +152,15 @@ def test_all_frontends_know_what_one_has_loaded_and_unloaded(model, tmp_path, sq
     assert len(other.ask("GET", "/v1/models").json()["data"]) == 1
 
 
-def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, monkeypatch):
+@pytest.fixture
+def installed_plugin(monkeypatch):
     monkeypatch.syspath_prepend(PACKAGE)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_serve"]:
+        del sys.modules[name]
+
+
+def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, installed_plugin):
     server = Server(model, plugins=("acme",), lora=LoraConfig(allow_loading=True))
     name = f"acme:{sql}"
     assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": name}).status_code == 200
@@ -164,7 +171,6 @@ def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, monkeypatch):
     assert "/none/" not in bad.text
     assert server.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name}).status_code == 200
     assert len(server.ask("GET", "/v1/models").json()["data"]) == 1
-    sys.modules.pop("acme_serve.adapters", None)
 
 
 def test_a_rank_beyond_the_limit_is_refused_with_the_remedy(model, tmp_path):
