@@ -75,16 +75,16 @@ def spills(library: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def excessive(library: Path) -> dict[str, tuple[int, int, int]]:
+def excessive(found: dict[str, tuple[int, int, int]]) -> list[str]:
     """Of `spills`, the functions with more stores than allowed."""
-    return {name: found for name, found in spills(library).items() if found[0] > found[2]}
+    return [f"{name}: {stores} stores for {dots} dots" for name, (stores, dots, most) in found.items() if stores > most]
 
 
 def main() -> int:
     failed = False
     for library in [Path(name) for name in sys.argv[1:]] or sorted(CSRC.glob("_cpu_*.so")):
         found = spills(library)
-        failed |= any(stores > most for stores, _, most in found.values())
+        failed |= bool(excessive(found))
         print(f"{library.name}: {len(found)} functions spill")
         for name, (stores, dots, _) in sorted(found.items()):
             print(f"  {stores:3d} stores, {dots:3d} dots  {name}")

@@ -86,7 +86,8 @@ class WorkerProcess:
                 return
             if time.monotonic() > deadline:
                 raise ProtocolError(f"no engine core in {self._child.run_dir} after {limit_s:g} s (--step-timeout)")
-        self._link.send(handshake_hello("worker", self._child.index, self._child.epoch))
+        if not self._link.send(handshake_hello("worker", self._child.index, self._child.epoch)):
+            raise ProtocolError(f"the engine core in {self._child.run_dir} takes no message")
 
     def _receive(self) -> ToWorker | None:
         """The core's next message; None if none arrives within HEARTBEAT_S. Sends heartbeats and handles Stop."""
