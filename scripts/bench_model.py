@@ -2,9 +2,11 @@
 
     python scripts/bench_model.py MODEL [--batches 1,4,16,32] [--no-load] [--rounds 3] [--json FILE] [NAME=VALUE of LLM]
 
-Decode is the time of 33 tokens minus that of 1 token, which excludes prefill and the latency of the messages. The load
-of 64 requests is that of `paged-serve bench throughput`. Figures are medians over the rounds; prefix caching is off.
-Contexts have 128 to 161 tokens.
+Decode is the engine core's own time from the first to the last of 33 tokens, the median of the rows. The prompts are
+cached before, so that the rows begin in the same step, but for the first ones to arrive. Contexts have 128 to 161
+tokens. Nothing is cached for the prefill and for the load of 64 requests, which is that of `paged-serve bench
+throughput`. Figures are medians over the rounds. There are no drafts unless asked for (speculative=auto): each round
+has the same prompts, whose answers would be the drafts.
 """
 
 import argparse
@@ -16,15 +18,21 @@ from pathlib import Path
 
 from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.bench.load.load import Lengths, random_load
+from paged_serve.protocol.messages.engine_core import RequestTimes
 
 PREFILL, CONTEXT, DECODED = 512, 128, 32
 
 
 def seconds(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> float:
-    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
+    llm.reset_prefix_cache()
     began = time.perf_counter()
-    llm.generate(list(prompts), params, use_tqdm=False)
+    generate(llm, prompts, lengths)
     return time.perf_counter() - began
+
+
+def generate(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> list[RequestTimes]:
+    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
+    return [output.metrics for output in llm.generate(list(prompts), params, use_tqdm=False) if output.metrics]
 
 
 def prompt(seed: int, length: int, vocab_size: int) -> list[int]:
@@ -33,8 +41,10 @@ def prompt(seed: int, length: int, vocab_size: int) -> list[int]:
 
 def decode_rate(llm: LLM, batch: int, vocab_size: int) -> float:
     prompts = [prompt(k, CONTEXT, vocab_size) for k in range(batch)]
-    first_s = seconds(llm, prompts, [1] * batch)
-    return batch * DECODED / (seconds(llm, prompts, [1 + DECODED] * batch) - first_s)
+    generate(llm, prompts, [1] * batch)
+    return (
+        batch * DECODED / statistics.median(times.decode_s for times in generate(llm, prompts, [1 + DECODED] * batch))
+    )
 
 
 def measure(llm: LLM, batches: Sequence[int], number: int, with_load: bool) -> dict[str, float]:
@@ -68,7 +78,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_intermixed_args()
-    settings = {"max_model_len": 2048, "enable_prefix_caching": False} | options_of_llm(arguments.options)
+    settings = {"max_model_len": 2048, "speculative": "off"} | options_of_llm(arguments.options)
     with LLM(arguments.model, **settings) as llm:
         measure(llm, arguments.batches[:1], 99, with_load=False)
         numbers = range(arguments.rounds)
