@@ -101,9 +101,9 @@ def file_offset(elf: bytes, address: int) -> int:
 
 
 def compile_with_tiles(isa: str, folder: Path) -> None:
-    """Build the library for `isa`, with AMX's tiles, into `folder`."""
+    """Build the library for `isa`, with AMX's tiles, into `folder`: the bits do not depend on the optimization."""
     setup = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
-    flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_ISA"][isa], *TILES, "-fPIC"]
+    flags = [*setup["FLAGS"], "-O1", *setup["WARNINGS"], *setup["FLAGS_BY_ISA"][isa], *TILES, "-fPIC"]
     csrc = ROOT / "csrc" / "cpu"
     sources = sorted(csrc.rglob("*.cpp"))
     objects = [folder / (str(source.relative_to(csrc)).replace("/", "-") + ".o") for source in sources]
