@@ -47,7 +47,7 @@ FLAGS = ["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-f
 # gcc 12 warns by the thousand about its own vector headers, and that the ABI of vectors depends on flags.
 WARNINGS = ["-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"]
 # What most sources include, compiled once for each instruction set: reading it took half of the time of most sources,
-# each of which includes what it needs all the same; scripts/sanitize_kernels.py compiles them so.
+# each of which includes what it needs all the same; scripts/faults/sanitize_kernels.py compiles them so.
 COMMON = ["elementwise/rows.h", "algorithm", "cmath", "memory", "vector"]
 
 
@@ -122,5 +122,5 @@ def kernels() -> list[Extension]:
     ]
 
 
-if __name__ == "__main__":  # scripts/sanitize_kernels.py reads the flags
+if __name__ == "__main__":  # scripts/faults/sanitize_kernels.py reads the flags
     setup(ext_modules=kernels(), cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel})

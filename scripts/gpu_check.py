@@ -52,12 +52,12 @@ def parts_for(executor: Executor) -> list[Part]:
     pytest = (python, "-m", "pytest", "-q", "--timeout", "0", "-p", "no:cacheprovider", "--executor", executor)
     checks = (python, "-m", "tests.cuda.executors", executor)
     device = "cuda" if executor == "cuda" else "cpu"
-    model = (python, "scripts/check_device_model.py", "--device", device)
+    model = (python, "scripts/demo_model/check_device_model.py", "--device", device)
     bits = "fp8" if executor == "cuda" else "int8"
     coded = ("--quantization", bits, "--kv-cache-dtype", bits)
-    peer = (python, "scripts/bench_peer_throughput.py", "--device", device)
-    bench = (python, "scripts/bench_cuda.py", "--executor", executor)
-    whole = (python, "scripts/bench_device_model.py")
+    peer = (python, "scripts/models/bench_peer_throughput.py", "--device", device)
+    bench = (python, "scripts/kernel_speed/bench_cuda.py", "--executor", executor)
+    whole = (python, "scripts/kernel_speed/bench_device_model.py")
     sanitizers = [
         Part(
             tool,
@@ -105,7 +105,7 @@ def run(part: Part, limit_s: float) -> dict[str, Any]:
 
 def execute(command: tuple[str, ...], limit_s: float) -> tuple[Outcome, str]:
     """Run a command in its own process group, which is killed at the end."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -1,6 +1,6 @@
 """The layout of the packages: the number of files, the longest import chain and the import cycles of each folder.
 
-    python scripts/house.py [protocol|engine_core|workers|frontend] …
+    python scripts/house.py [protocol|engine_core|workers|frontend|scripts] …
 
 A folder's entries are its files and its subfolders; imports of files in a subfolder count for the subfolder. A floor is
 one entry of the longest chain of imports among the entries. A circle is a set of entries that import each other.
@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("protocol", "engine_core", "workers", "frontend")
+SCRIPTS = "scripts"
 
 Graph: TypeAlias = Mapping[str, set[str]]  # node → the nodes that it imports
 
@@ -62,10 +63,22 @@ def file_imports(room: str) -> dict[str, frozenset[str]]:
     names = {".".join(["paged_serve", *path.relative_to(ROOT).with_suffix("").parts]): path for path in paths}
     as_file = {name: path.relative_to(ROOT).as_posix() for name, path in names.items()}
     return {
-        as_file[name]: frozenset(as_file[other] for other in imports(path, types=True) if other in names)
+        as_file[name]: frozenset(
+            as_file[other]
+            for imported in imports(path, types=True)
+            for other in full_names(imported, name, room)
+            if other in names
+        )
         - {as_file[name]}
         for name, path in names.items()
     }
+
+
+def full_names(imported: str, importer: str, room: str) -> tuple[str, ...]:
+    """A script imports the files beside it, and packages in scripts/, as top-level modules."""
+    if room != SCRIPTS:
+        return (imported,)
+    return imported, f"{importer.rpartition('.')[0]}.{imported}", f"paged_serve.{SCRIPTS}.{imported}"
 
 
 def entry_imports(folder: str) -> dict[str, set[str]]:
@@ -130,7 +143,7 @@ def read_folder(path: str) -> Folder:
 
 
 def main() -> None:
-    for room in sys.argv[1:] or ROOMS:
+    for room in sys.argv[1:] or (*ROOMS, SCRIPTS):
         whole = {path: set(others) for path, others in file_imports(room).items()}
         print(f"\n{room}: {len(whole)} files, longest chain of files {len(longest_chain(whole))}, ", end="")
         print(f"circles of files {len(circles(whole))}")

@@ -5,7 +5,7 @@ import re
 
 import house
 import pytest
-from house import ROOMS, ROOT, sources
+from house import ROOMS, ROOT, SCRIPTS, sources
 
 MAY_IMPORT_ROOMS = {"protocol": set(), "engine_core": {"protocol"}, "workers": {"protocol"}, "frontend": {"protocol"}}
 NEVER = {
@@ -43,7 +43,7 @@ def test_a_room_imports_only_what_its_table_allows(room):
                 assert other == room or other in MAY_IMPORT_ROOMS[room], f"{where} imports {name}"
 
 
-FOLDERS = [folder for room in ROOMS for folder in house.folders(room)]
+FOLDERS = [folder for room in (*ROOMS, SCRIPTS) for folder in house.folders(room)]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.path)
@@ -55,11 +55,10 @@ def test_a_folder_has_few_files_few_floors_and_no_circle(folder):
 
 def test_the_map_of_the_docs_names_every_folder_and_only_what_exists():
     page = (ROOT / "docs/architecture.md").read_text()
-    named = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[a-z_/]+)/`", page))
-    assert (
-        {folder.path for folder in FOLDERS if folder.num_files} - {*ROOMS} <= named <= {each.path for each in FOLDERS}
-    )
-    for path in re.findall(rf"`((?:{'|'.join(ROOMS)})/[a-z_/]+\.py)`", page):
+    tops = (*ROOMS, SCRIPTS)
+    named = set(re.findall(rf"`((?:{'|'.join(tops)})/[a-z_/]+)/`", page))
+    assert {folder.path for folder in FOLDERS if folder.num_files} - {*tops} <= named <= {each.path for each in FOLDERS}
+    for path in re.findall(rf"`((?:{'|'.join(tops)})/[a-z_/]+\.py)`", page):
         assert (ROOT / path).is_file(), f"docs/architecture.md names {path}"
 
 

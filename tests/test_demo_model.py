@@ -20,7 +20,7 @@ TOOL = {
 @pytest.fixture
 def text(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    from demo_model import documents
+    from demo_model.text import documents
 
     yield documents
     for name in [name for name in sys.modules if name.partition(".")[0] == "demo_model"]:
@@ -69,7 +69,7 @@ def test_template_writes_tools_calls_and_results_as_the_training_text_does(text,
 
 
 def test_training_text_never_shows_a_held_out_name_or_city(text):
-    from demo_model.words import HELD_OUT_CITIES, HELD_OUT_NAMES
+    from demo_model.data.words import HELD_OUT_CITIES, HELD_OUT_NAMES
 
     source = text.TextSource(random.Random(7))
     seen = {word for _ in range(3000) for word in re.findall(r"[A-Z][a-z]+", text.plain(source.document()))}

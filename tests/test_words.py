@@ -27,7 +27,7 @@ GLOSSARY = ROOT / "docs/glossary.md"
 PERSONS = re.compile(r"\b(who|whom|whoever|whomever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
 METAPHORS = re.compile(r"\b(give|gives|gave|given|giving) way\b|(give|gives|giving)_way|\b(orphan|culprit|quarantine)")
 OLD_NAMES = re.compile(r"\b(padded_rows|must_leave_rows|num_spare|silence_judge|PagedPlan|CudaPlan)\b")
-QUOTED = ("scripts/demo_model/", "scripts/evaluate_demo_model.py", "tests/frontend/cli/test_cli_chat.py")  # prompts
+QUOTED = ("scripts/demo_model/", "tests/frontend/cli/test_cli_chat.py")  # prompts
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:

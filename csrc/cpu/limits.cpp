@@ -1,4 +1,4 @@
-// limits: the machine's best rates, against which scripts/bench_kernels.py compares kernels.
+// limits: the machine's best rates, against which scripts/kernel_speed/bench_kernels.py compares kernels.
 //
 // Algorithm  read_memory: every thread folds its share of a buffer into four vectors by exclusive or, and does nothing else.
 //            peak: every thread repeats the dot product of tile.h on registers, in more chains than the latency needs.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .documents import TextSource
+from .text.documents import TextSource
 
 NOT_LEARNED = -100
 CACHE_PIECES = 50_000

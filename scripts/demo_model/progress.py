@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from .checkpoint import save
-from .questions import questions
+from .text.questions import questions
 
 REPORT_STEPS = 50
 EVALUATE_EVERY_S = 300

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from .documents import END, START, STOP, TextSource, plain
+from .text.documents import END, START, STOP, TextSource, plain
 
 # Only these words carry the space before them; every other word, digit or JSON value keeps its tokens wherever it is
 # copied to, at 5 % more tokens in all.

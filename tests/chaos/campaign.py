@@ -68,8 +68,8 @@ class Campaign:
     def command_line(self) -> str:
         kinds = "" if self.kinds == EVERYTHING else "".join(f" --only {kind}" for kind in self.kinds)
         return (
-            f"python scripts/chaos.py --minutes {self.seconds / 60:g} --every {self.every_s:g} --seed {self.seed} "
-            f"--streams {self.streams} --tp {self.tensor_parallel_size} --pairs {self.pairs:g} "
+            f"python scripts/faults/chaos.py --minutes {self.seconds / 60:g} --every {self.every_s:g} "
+            f"--seed {self.seed} --streams {self.streams} --tp {self.tensor_parallel_size} --pairs {self.pairs:g} "
             f"--frontends {self.frontends}{kinds}"
         )
 

@@ -1,7 +1,6 @@
 """scripts/gpu_check.py without a GPU: its parts, how it runs them, and the report of real results."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -37,22 +36,21 @@ def test_every_program_that_can_use_a_device_is_a_part():
         *("--tool memcheck", "--tool racecheck", "parity", "determinism --quantization fp8 --kv-cache-dtype fp8"),
     ):
         assert any(wanted in command for command in commands), f"no part does {wanted}"
-    programs = [path for path in (ROOT / "scripts").glob("*.py") if path.name != "gpu_check.py"]
-    on_a_device = [path.name for path in programs if re.search(r'"--(executor|device)"', path.read_text())]
+    programs = [path for path in (ROOT / "scripts").rglob("*.py") if path.name != "gpu_check.py"]
+    on_a_device = [path.relative_to(ROOT) for path in programs if re.search(r'"--(executor|device)"', path.read_text())]
     assert len(on_a_device) >= 4
-    for name in on_a_device:
-        assert any(f"scripts/{name}" in command for command in commands), f"no part runs scripts/{name}"
-    regimes = [one.command[-1] for one in parts_for("cuda") if "scripts/bench_cuda.py" in one.command]
+    for program in on_a_device:
+        assert any(f"{program} " in command for command in commands), f"no part runs {program}"
+    regimes = [one.command[-1] for one in parts_for("cuda") if "scripts/kernel_speed/bench_cuda.py" in one.command]
     assert set(regimes) == set(cases_of_bench_cuda())
     emulated = [one.name for one in parts_for("emulator")]
     assert emulated == [one.name for one in parts_for("cuda")]
 
 
 def cases_of_bench_cuda() -> list[str]:
-    """The measurements that scripts/bench_cuda.py lists."""
+    """The measurements that scripts/kernel_speed/bench_cuda.py lists."""
     shown = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "bench_cuda.py", "--help"],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"},
+        [sys.executable, ROOT / "scripts" / "kernel_speed" / "bench_cuda.py", "--help"],
         check=True,
         capture_output=True,
         text=True,

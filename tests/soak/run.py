@@ -41,7 +41,7 @@ class Soak:
     @property
     def command_line(self) -> str:
         return (
-            f"python scripts/soak.py --minutes {self.minutes:g} --seed {self.seed} --warm-up {self.warm_up:g} "
+            f"python scripts/faults/soak.py --minutes {self.minutes:g} --seed {self.seed} --warm-up {self.warm_up:g} "
             f"--streams {self.streams} --places {self.places}"
         )
 

@@ -15,7 +15,7 @@ from .invariance.row_variant import row_variant_torch
 EMULATED = "emulated"
 WITHOUT_KERNELS = ("torch", "torch row by row", "numpy", "device")  # values of parameters
 
-if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/sanitize_kernels.py
+if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/faults/sanitize_kernels.py
     cpu.FOLDER = Path(folder)
 emulated = "PAGED_SERVE_TEST_DRIVER" in os.environ  # test_neon.py
 if folder or emulated:

@@ -13,7 +13,7 @@
 // row and its weights: not on the number of rows computed with it, nor on threads.
 //
 // The products are not inlined (`noipa`): inlined into a caller with constant strides, gcc 12 puts accumulators on the
-// stack, which makes them five times slower. scripts/check_spills.py checks the built library for this.
+// stack, which makes them five times slower. scripts/kernel_speed/check_spills.py checks the built library for this.
 #pragma once
 #include <utility>
 

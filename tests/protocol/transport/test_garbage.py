@@ -24,7 +24,7 @@ from ..frame_mutator import FrameMutator, token_starts
 
 CI_COUNT = 20_000
 NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_FUZZ_COUNT", 1_000_000))
-NIGHTLY_FRAMES = 10 * NIGHTLY_COUNT  # scripts/fuzz_frames.py does a hundred million
+NIGHTLY_FRAMES = 10 * NIGHTLY_COUNT  # scripts/faults/fuzz_frames.py does a hundred million
 COUNTS = [CI_COUNT, pytest.param(NIGHTLY_COUNT, marks=[pytest.mark.nightly, pytest.mark.timeout(0)])]
 BOUND = {  # socket file -> (what its owner receives, what it sends)
     ENGINE_SOCKET: ("client to engine core", "engine core to client"),

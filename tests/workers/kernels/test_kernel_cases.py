@@ -1,4 +1,4 @@
-"""The cases of scripts/bench_kernels.py that need no large memory run with the kernels as they are."""
+"""The cases of scripts/kernel_speed/bench_kernels.py that need no large memory run with the kernels as they are."""
 
 import kernel_cases
 import pytest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "sanitize_kernels.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "faults" / "sanitize_kernels.py"
 
 
 @pytest.mark.nightly

@@ -1,0 +1,29 @@
+"""Every path of a script that a page, a recipe or a comment names exists, and so does every program that they name."""
+
+import re
+
+import pytest
+from house import ROOMS, ROOT, SCRIPTS
+
+ENDINGS = ("md", "py", "h", "cpp", "cu", "cuh")
+FOLDERS = (*ROOMS, SCRIPTS, "docs", "csrc", "tests", "examples", "deploy")
+AT_THE_TOP = ("README.md", "justfile", "setup.py", "pyproject.toml", "constraints.txt", ".ci/run")
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (
+        *(path for folder in FOLDERS for ending in ENDINGS for path in (ROOT / folder).rglob(f"*.{ending}")),
+        *(ROOT / name for name in AT_THE_TOP),
+    )
+}
+PROGRAMS = {path.name for path in (ROOT / SCRIPTS).rglob("*.py")}
+
+
+def test_every_script_that_is_named_by_its_path_exists():
+    named = [(where, path) for where, text in TEXTS.items() for path in re.findall(r"\bscripts/[\w/]+\.\w+", text)]
+    assert [f"{where} names {path}" for where, path in named if not (ROOT / path).is_file()] == []
+    assert {where for where, _ in named} >= {"README.md", "justfile", "docs/benchmarks.md", ".ci/run"}
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".md")])
+def test_every_benchmark_that_a_page_names_without_its_folder_exists(name):
+    assert set(re.findall(r"\bbench_\w+\.py", TEXTS[name])) <= PROGRAMS
