@@ -1,6 +1,7 @@
 """Validates a request once and completely, so that no later stage can fail because of it."""
 
 import hashlib
+import logging
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,6 +21,8 @@ from ..requests.order import queue_order
 from ..requests.request import Request, Sequence
 from ..requests.tenant import Tenant
 from .pooling import PoolingFacts
+
+log = logging.getLogger(__name__)
 
 MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
 
@@ -45,7 +48,10 @@ class ModelFacts:
 def fitting_model_len(
     config: Config, num_blocks: int, block_size: int, max_model_len: int, kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
 ) -> int:
-    """The longest context that the cache holds for one sequence. Raises ConfigError when a longer one is configured."""
+    """The longest context that the cache holds for one sequence; logs a warning if it is shorter than the model's.
+
+    Raises ConfigError when a longer one is configured, or the cache holds no sequence at all.
+    """
     max_chunk = config.scheduler.max_num_batched_tokens
     groups = KVGroups.of(kv_groups, block_size, max_chunk)
     capacity = groups.capacity_tokens(num_blocks)
@@ -55,6 +61,17 @@ def fitting_model_len(
             f"max_model_len={max_model_len} needs {groups.num_blocks_for(max_model_len)} KV blocks of "
             f"{block_size} tokens; there are {num_blocks}. Lower --max-model-len to {capacity}, or raise "
             f"--kv-cache-memory-bytes or --num-blocks{smaller_chunk}"
+        )
+    if not capacity:
+        raise ConfigError(
+            f"num_blocks={num_blocks} holds no sequence: one needs {groups.num_blocks_for(block_size)} KV blocks of "
+            f"{block_size} tokens or more; raise --num-blocks to {groups.num_blocks_for(max_model_len)}"
+        )
+    if capacity < max_model_len:
+        log.warning(
+            "num_blocks=%d limits the context to %d tokens, prompt and output, of the model's %d; raise --num-blocks "
+            "to %d, or leave it out",
+            *(num_blocks, capacity, max_model_len, groups.num_blocks_for(max_model_len)),
         )
     return min(max_model_len, capacity)
 

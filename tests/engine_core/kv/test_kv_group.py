@@ -106,6 +106,23 @@ def test_a_context_that_does_not_fit_is_refused_with_the_blocks_of_all_groups():
     assert fitting_model_len(config, 9157, 16, 131_072, GEMMA_3) == 131_072
 
 
+def test_a_cache_that_shortens_the_context_is_reported_with_the_blocks_of_the_whole_one(caplog):
+    config = config_of(max_chunk=2048)
+    assert fitting_model_len(config, 128, 16, 2048) == 2048
+    assert not caplog.messages
+    assert fitting_model_len(config, 3, 16, 2048) == 48
+    assert caplog.messages == [
+        "num_blocks=3 limits the context to 48 tokens, prompt and output, of the model's 2048; raise --num-blocks to "
+        "128, or leave it out"
+    ]
+
+
+def test_a_cache_that_holds_no_sequence_is_refused():
+    config = config_of(max_chunk=2048)
+    with pytest.raises(ConfigError, match=r"num_blocks=5 holds no sequence: one needs 6 KV .* --num-blocks to 9157"):
+        fitting_model_len(config, 5, 16, 131_072, GEMMA_3)
+
+
 def first_seen(group: KVGroup, position: int) -> int:
     """The first position that the token at `position` attends to, or whose state it starts from, found by counting."""
     if group.is_state:
