@@ -1,9 +1,13 @@
-"""The forms `draft:FOLDER` and `eagle3:FOLDER` of --speculative: short for e.g. `draft` and `--draft-model FOLDER`."""
+"""The folder of a draft model or head: its short form `--speculative draft:FOLDER`, and checks before a model loads."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, SpeculationConfig
 
 METHOD, MODEL = "speculation.method", "speculation.draft_model"
 METHODS = ("draft", "eagle3")  # that have a model in a folder
@@ -33,3 +37,36 @@ def with_draft_folder(found: Mapping[str, tuple[Any, str]]) -> Found:
             f"the draft model is given twice: {folder} by {origin}, and {other} by {other_origin}; leave one out"
         )
     return {**found, METHOD: (name, origin), MODEL: (folder, origin)}
+
+
+def check_draft_folder(speculation: SpeculationConfig, found: Mapping[str, tuple[Any, str]]) -> None:
+    """Raise ConfigError if a method lacks its folder, or a folder has no method that reads it.
+
+    `found` is from `with_draft_folder`; it says where the settings come from.
+    """
+    method, folder = speculation.method, speculation.draft_model
+    if speculation.needs_draft_model and not folder:
+        raise ConfigError(
+            f"{found[METHOD][1]}: method={method} needs a folder; give {method}:FOLDER, or draft_model as well"
+        )
+    if folder and not speculation.needs_draft_model:
+        _, origin = found.get(METHOD, ("", "default"))
+        raise ConfigError(
+            f"{found[MODEL][1]}: draft_model={folder} needs the method draft or eagle3, but method={method} "
+            f"({origin}); give draft:{folder} or eagle3:{folder}, or leave the folder out"
+        )
+
+
+def with_draft_model(config: Config) -> Config:
+    """`config` with the absolute path of its draft model or head. Raises ConfigError if the folder holds none."""
+    speculation = config.speculation
+    if not speculation.needs_draft_model:
+        return config
+    folder = Path(speculation.draft_model).expanduser().absolute()
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"draft_model={speculation.draft_model}: there is no {folder / 'config.json'}; give a local folder, "
+            "not a name on the hub"
+        )
+    speculation = msgspec.structs.replace(speculation, draft_model=str(folder))
+    return msgspec.structs.replace(config, speculation=speculation)

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.config import Config, SpeculationConfig
 from paged_serve.protocol.plugins import check_plugins
 
 from ..adapters.folders import with_adapters
-from .draft_folder import with_draft_folder
+from .draft_folder import check_draft_folder, with_draft_folder, with_draft_model
 from .model_folder import find_model_folder
 from .settings import BY_NAME
 from .words import hint
@@ -59,13 +59,16 @@ def config_of(model: str, options: Mapping[str, Any]) -> Config:
         if setting is None:
             raise ConfigError(_unknown(name))
         found[setting.key] = value, name
-    for key_of_layer, (value, name) in with_draft_folder(found).items():
+    found = with_draft_folder(found)
+    for key_of_layer, (value, name) in found.items():
         layer, key = key_of_layer.split(".")
         layers.setdefault(layer, {})[key] = _converted(name, layer, key, value)
+    speculation = msgspec.convert(layers.get("speculation", {}), SpeculationConfig)
+    check_draft_folder(speculation, found)
     folder = find_model_folder(model, has_tokenizer=not layers.get("model", {}).get("tokenizer"))
     names = (model,) if model else ("demo",)
     layers["model"] = {"served_model_names": names, "tokenizer": folder, **layers.get("model", {}), "model": folder}
-    config = with_adapters(msgspec.convert(layers, Config))
+    config = with_draft_model(with_adapters(msgspec.convert(layers, Config)))
     check_plugins(config.model)
     return config
 

@@ -19,7 +19,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.plugins import check_plugins
 
-from .draft_folder import with_draft_folder
+from .draft_folder import check_draft_folder, with_draft_folder
 from .setting import Setting
 from .settings import BY_KEY, BY_NAME, SETTINGS
 from .words import closest, hint, plain
@@ -109,6 +109,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str] | None = No
         layers.setdefault(layer, {})[field] = checked(key, value, origin)
     origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in SETTINGS}
     config = msgspec.convert(layers, Config, strict=False)
+    check_draft_folder(config.speculation, found)
     check_plugins(config.model)
     return Resolved(config, origins)
 

@@ -3,10 +3,11 @@
 import pytest
 
 from paged_serve import EngineArgs, FlexibleArgumentParser
+from paged_serve.frontend.cli.serve import with_local_model
 from paged_serve.frontend.config.llm_options import config_of
 from paged_serve.frontend.config.options import resolve
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import SpeculationConfig
+from paged_serve.protocol.messages.config import Config, SpeculationConfig
 
 EXPECTED = SpeculationConfig(method="draft", draft_model="/models/small:1")
 
@@ -22,10 +23,11 @@ def test_every_source_has_the_short_form(tmp_path):
     assert [each.config.speculation for each in found] == [EXPECTED] * 3
     origins = [each.origins["speculation.draft_model"] for each in found]
     assert origins == ["flag --speculative", "environment PAGED_SERVE_SPECULATIVE", f"file {file}"]
+    (tmp_path / "config.json").touch()
     parser = FlexibleArgumentParser()
     EngineArgs.add_cli_args(parser)
-    options = vars(parser.parse_args(["--speculative", "draft:/models/small:1"]))
-    assert config_of("", options).speculation == EXPECTED
+    options = vars(parser.parse_args(["--speculative", f"draft:{tmp_path}"]))
+    assert config_of("", options).speculation == SpeculationConfig(method="draft", draft_model=str(tmp_path))
 
 
 def test_a_flag_replaces_the_short_form_of_another_source():
@@ -50,3 +52,43 @@ def test_a_head_has_a_short_form_as_well():
     assert resolve({"speculative": "eagle3:/models/head:1"}, {}).config.speculation == expected
     with pytest.raises(ConfigError, match="method=eagle3: names no folder; give eagle3:FOLDER"):
         resolve({"speculative": "eagle3:"}, {})
+
+
+@pytest.mark.parametrize("method", ["draft", "eagle3"])
+def test_a_method_without_its_folder_is_refused_wherever_it_is_set(method, tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text(f'speculative = "{method}"')
+    sources = [
+        ("flag --speculative", lambda: resolve({"speculative": method}, {})),
+        ("environment PAGED_SERVE_SPECULATIVE", lambda: resolve({}, {"PAGED_SERVE_SPECULATIVE": method})),
+        (f"file {file}", lambda: resolve({"config_file": str(file)}, {})),
+        ("speculative", lambda: config_of("", {"speculative": method})),
+    ]
+    for origin, configure in sources:
+        with pytest.raises(ConfigError) as refused:
+            configure()
+        remedy = f"give {method}:FOLDER, or draft_model as well"
+        assert str(refused.value) == f"{origin}: method={method} needs a folder; {remedy}"
+
+
+def test_a_folder_without_its_method_is_refused_with_both_origins():
+    with pytest.raises(ConfigError, match=r"flag --draft-model: draft_model=/a .* method=auto \(default\); give dra"):
+        resolve({"draft_model": "/a"}, {})
+    with pytest.raises(ConfigError, match=r"method=mtp \(environment PAGED_SERVE_SPECULATIVE\)"):
+        resolve({"draft_model": "/a"}, {"PAGED_SERVE_SPECULATIVE": "mtp"})
+    with pytest.raises(ConfigError, match=r"draft_model: draft_model=/a .* method=off \(speculative\)"):
+        config_of("", {"speculative": "off", "draft_model": "/a"})
+
+
+def test_a_missing_folder_is_refused_before_a_process_starts():
+    speculation = SpeculationConfig(method="draft", draft_model="org/small")
+    with pytest.raises(ConfigError, match=r"draft_model=org/small: there is no /.*/org/small/config.json; give a lo"):
+        with_local_model(Config(speculation=speculation))
+    with pytest.raises(ConfigError, match=r"draft_model=/nowhere: there is no /nowhere/config.json"):
+        config_of("", {"speculative": "eagle3:/nowhere"})
+
+
+def test_a_folder_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "config.json").touch()
+    assert config_of("", {"speculative": "draft:~"}).speculation.draft_model == str(tmp_path)
