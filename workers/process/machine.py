@@ -14,7 +14,9 @@ from ..kernels.cpu.library import ISAS, Library, best_library, library_path, loa
 
 # The factor depends on the sizes of the model and of its steps; measured on AVX2 (docs/operations.md).
 SLOWNESS = "torch multiplies one row at a time, 2 to 25 times slower than our kernels"
+AMX_REFUSED = "this process may not use the processor's AMX: arch_prctl is refused (a sandbox, or Linux before 5.16)"
 _CPUINFO = Path("/proc/cpuinfo")
+_AMX = {"amx_tile", "amx_bf16", "amx_int8"}  # as Linux names what the kernels for AMX need besides AVX-512
 _LARGE = 1 << 40  # bytes of weights, enough for a thread on every core
 
 
@@ -23,6 +25,15 @@ def why_slow(cpu_isa: str) -> str:
     if cpu_isa == "torch":
         return f"--cpu-isa torch: {SLOWNESS}"
     return "" if runnable_isas() else f"no CPU kernels were built: {SLOWNESS}"
+
+
+def is_amx_refused() -> bool:
+    """Whether the processor has AMX, and the system withholds it from this process."""
+    return (
+        bool(runnable_isas())
+        and load_library("portable").machine_isa != "amx"
+        and set(_cpuinfo("flags").split()) >= _AMX
+    )
 
 
 def remedy(cpu_isa: str) -> str:
@@ -56,8 +67,8 @@ def report() -> list[tuple[str, str]]:
     cpus, quota = usable_cpus(), quota_of_cpus()
     threads = threads_of_rank(ParallelConfig(), _LARGE, min(len(cpus), quota or len(cpus)))
     rows = [
-        ("processor", _processor()),
-        ("instruction set", best),
+        ("processor", _cpuinfo("model name") or "unknown"),
+        ("instruction set", f"{best}; {AMX_REFUSED}" if is_amx_refused() else best),
         ("kernels built", libraries + (f"; not {', '.join(absent)}" if built and absent else "")),
         ("kernels used", taken),
         ("summation", _summation(fastest)),
@@ -77,12 +88,13 @@ def _summation(library: Library | None) -> str:
     return f"{order}: the faster order here; --summation {other} gives the bits of machines that use {other}"
 
 
-def _processor() -> str:
+def _cpuinfo(field: str) -> str:
+    """What Linux reports of the first processor; "" if it reports nothing of this name."""
     try:
         lines = _CPUINFO.read_text().splitlines()
     except OSError:
         lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == field), "")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, u
 from ..kernels.cpu.library import Library, Pool, best_library
 from ..layers.model import Model
 from ..models.loading import device_of
-from .machine import remedy, why_slow
+from .machine import AMX_REFUSED, is_amx_refused, remedy, why_slow
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def create_pool(config: Config, index: int, folder: Path, device: str) -> Pool |
     cpus, quota = usable_cpus(), quota_of_cpus()
     share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
     num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
-    library = _library(config) if device == "cpu" else None
+    library = _library(config, index) if device == "cpu" else None
     torch.set_num_threads(num_threads if library is None else 1)
     if library is None:
         if config.model.summation != "auto":
@@ -47,7 +47,7 @@ def grammars_of(config: Config, folder: str, model: Model, cpus: Sequence[int]) 
     return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids, cpus)
 
 
-def _library(config: Config) -> Library | None:
+def _library(config: Config, index: int) -> Library | None:
     isa = config.model.cpu_isa
     if isa == "torch":
         return None
@@ -55,6 +55,9 @@ def _library(config: Config) -> Library | None:
     if library is None:
         log.warning("%s; %s", why_slow(isa), remedy(isa))
         return None
+    if isa == "auto" and index == 0 and is_amx_refused():  # all ranks are on this machine
+        used = library.isa
+        log.warning("%s; using the kernels for %s; permit it, or give --cpu-isa %s", AMX_REFUSED, used, used)
     return library
 
 

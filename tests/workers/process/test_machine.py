@@ -8,8 +8,9 @@ from copy import copy
 import pytest
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, ModelConfig
 from paged_serve.workers.kernels.cpu import library as cpu
-from paged_serve.workers.process import machine
+from paged_serve.workers.process import machine, rank_setup
 
 
 @pytest.fixture
@@ -43,6 +44,33 @@ def test_the_report_names_the_order_of_sums_and_the_option_for_the_other(isa, or
     monkeypatch.setattr(machine, "best_library", lambda: library)
     wanted = f"{order}: the faster order here; --summation {other} gives the bits of machines that use {other}"
     assert dict(machine.report())["summation"] == wanted
+
+
+@pytest.fixture
+def refuses_amx(monkeypatch, tmp_path):
+    """A processor with AMX under a system that does not permit it, which every library here takes for one without."""
+    if not cpu.runnable_isas() or cpu.load_library("portable").machine_isa == "amx":
+        pytest.skip("the kernels are not built, or AMX is permitted")
+    (tmp_path / "cpuinfo").write_text("model name\t: Xeon\nflags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n")
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
+
+
+@pytest.mark.usefixtures("refuses_amx")
+def test_refused_amx_is_logged_once_with_the_kernels_used_instead(caplog):
+    for rank in (0, 1):
+        assert rank_setup._library(Config(), rank) is cpu.best_library()
+    used = cpu.best_library().isa
+    assert caplog.messages == [
+        "this process may not use the processor's AMX: arch_prctl is refused (a sandbox, or Linux before 5.16); "
+        f"using the kernels for {used}; permit it, or give --cpu-isa {used}"
+    ]
+    assert "may not use the processor's AMX" in dict(machine.report())["instruction set"]
+
+
+@pytest.mark.usefixtures("refuses_amx")
+def test_an_instruction_set_that_was_chosen_is_used_without_a_warning(caplog):
+    rank_setup._library(Config(model=ModelConfig(cpu_isa="portable")), 0)
+    assert not caplog.messages
 
 
 def test_a_server_configured_for_torch_is_advised_to_drop_that_option():
