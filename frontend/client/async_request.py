@@ -30,8 +30,13 @@ class AsyncRequest:
         return _AsyncDeltas(self)
 
     async def __anext__(self) -> SequenceDelta:
-        """The next delta. Safe to cancel (by a timeout, say) and call again: no output is lost."""
+        """The next delta. Safe to cancel (by a timeout, say) and call again: no output is lost.
+
+        Raises RuntimeError in a second task at once, which would otherwise wait forever in place of the first.
+        """
         streams = self._streams
+        if streams.waiter is not None:
+            raise RuntimeError("another task is reading this request; a request has one reader at a time")
         while (delta := streams.take()) is None:
             if streams.error is not None:
                 raise streams.error

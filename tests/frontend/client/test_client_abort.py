@@ -55,6 +55,22 @@ def test_a_time_limit_on_one_step_of_the_iteration_does_not_abort(run_dir, start
     assert with_client(run_dir, body) == ([1, 2], [])
 
 
+def test_a_second_reader_is_refused_and_the_first_one_continues(run_dir, start_core):
+    core = start_core(script=start_one_token)
+
+    async def body(client):
+        request = client.submit(PROMPT, SamplingParams())
+        await anext(request)
+        first = asyncio.create_task(anext(request))
+        await asyncio.sleep(0)  # now it waits
+        with pytest.raises(RuntimeError, match="one reader at a time"):
+            await anext(request)
+        core.do(output(1, request.request_id, 1, [2], FinishReason.STOP))
+        return (await first).token_ids
+
+    assert with_client(run_dir, body) == [2]
+
+
 def test_a_dropped_request_is_aborted(run_dir, start_core):
     core = start_core(script=start_one_token)
     with Client.connect(run_dir, timeout_s=60) as client:
