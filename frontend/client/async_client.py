@@ -27,7 +27,7 @@ from paged_serve.protocol.transport.channel import Context
 
 from .async_pooling import AsyncPoolingRequest
 from .async_request import AsyncRequest
-from .request_terms import RequestTerms
+from .request_terms import RequestTerms, instance_of
 from .session import ClientSession
 from .streams.request_streams import RequestStreams
 from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
@@ -159,7 +159,9 @@ class AsyncClient:
         """Start a request for a vector, with the arguments of `submit`; await the result for the vector.
 
         `limits.tasks` lists the tasks that the model supports, `limits.embedding_size` is the size of an embedding.
+        Raises InvalidRequest if `pooling_params` has another type.
         """
+        instance_of(PoolingParams, pooling_params, "pooling_params")
         terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s, adapter), time.monotonic()
         streams = self._session.submit(prompt_token_ids, SamplingParams(), terms, _wake, now, pooling_params)
         self._wire.flush()

@@ -1,8 +1,8 @@
 """How a request is scheduled relative to others: priority, tenant, weight, time limit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ MAX_CACHE_SALT_CHARS = 128
 MAX_TENANT_CHARS = 256
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 MAX_TIMEOUT_S = 86400.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,27 @@ class RequestTerms:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not low <= value <= high:
                 raise InvalidRequest(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}", name)
+        if self.adapter is not None:
+            instance_of(Adapter, self.adapter, "adapter")
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_params = msgspec.msgpack.Decoder(SamplingParams).decode
 _decode_pooling = msgspec.msgpack.Decoder(PoolingParams).decode
+
+
+def instance_of(kind: type[T], value: Any, name: str) -> T:
+    """`value`. Raises InvalidRequest if the argument `name` has another type, which Python accepts in a call."""
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{name} is {value!r:.100}; it must be of the class {kind.__name__}", name)
+    return value
+
+
+def listed(prompt: Sequence[int]) -> Sequence[int]:
+    """`prompt`. Raises TypeError for what an array of ids would take and no later check: bytes, and iterators."""
+    if isinstance(prompt, bytes | Iterator):
+        raise TypeError(f"{type(prompt).__name__} is no list")
+    return prompt
 
 
 def check_request(

@@ -35,7 +35,7 @@ from paged_serve.protocol.messages.stats import SchedulerStats
 from ..structured_outputs.in_process import with_grammar
 from .dispatch import Dispatch
 from .link_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
-from .request_terms import RequestTerms, check_request
+from .request_terms import RequestTerms, check_request, instance_of, listed
 from .streams.request_streams import RequestStreams
 from .streams.stream_table import StreamTable
 from .utility_calls import PendingCall, UtilityCalls
@@ -93,13 +93,13 @@ class ClientSession:
         """
         self.now = self.now if now is None else now
         try:
-            sampling_params = with_grammar(sampling_params)
+            sampling_params = with_grammar(instance_of(SamplingParams, sampling_params, "sampling_params"))
         except InvalidRequest as error:
-            return self.table.add_failed(error, sampling_params, terms, on_output)
+            return self.table.add_failed(error, SamplingParams(), terms, on_output)
         try:
-            request = self.table.add(prompt_token_ids, sampling_params, terms, on_output, pooling_params)
+            request = self.table.add(listed(prompt_token_ids), sampling_params, terms, on_output, pooling_params)
         except (OverflowError, TypeError):
-            invalid = InvalidRequest("token ids must be integers of 32 bits", "prompt_token_ids")
+            invalid = InvalidRequest("token ids must be integers of 32 bits, in a list", "prompt_token_ids")
             return self.table.add_failed(invalid, sampling_params, terms, on_output)
         try:
             if self.error is not None:
@@ -117,13 +117,14 @@ class ClientSession:
     def abort(
         self, request: RequestStreams, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT
     ) -> None:
-        """End a request or one of its sequences; a no-op for ended sequences."""
+        """End a request or one of its sequences; a no-op for ended sequences. Raises InvalidRequest."""
+        instance_of(FinishReason, finish_reason, "finish_reason")
         streams = [s for s in request.streams if s.last is None and s.aborted is None and index in (None, s.index)]
         if request.error is None and streams:
             self._dispatch.abort(request, streams, finish_reason, ready=self.ready)
 
     def call(self, utility: Utility, on_done: Callable[[], None] | None = None) -> PendingCall:
-        pending = self._calls.start(utility, on_done, self.error)
+        pending = self._calls.start(instance_of(Utility, utility, "utility"), on_done, self.error)
         if not pending.done:
             self.outbox.append(pending.call)
         return pending

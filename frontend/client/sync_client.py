@@ -21,7 +21,7 @@ from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.transport.channel import Context, DealerChannel
 
 from .pooling import PoolingRequest
-from .request_terms import RequestTerms
+from .request_terms import RequestTerms, instance_of
 from .session import ClientSession
 from .streams.deltas import SequenceDelta
 from .streams.request_streams import RequestStreams
@@ -138,7 +138,9 @@ class Client:
         """Start a request for a vector, with the arguments of `submit`; `result` waits for the vector.
 
         `limits.tasks` lists the tasks that the model supports, `limits.embedding_size` is the size of an embedding.
+        Raises InvalidRequest if `pooling_params` has another type.
         """
+        instance_of(PoolingParams, pooling_params, "pooling_params")
         terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s, adapter), time.monotonic()
         with self._lock:
             streams = self._session.submit(prompt_token_ids, SamplingParams(), terms, None, now, pooling_params)

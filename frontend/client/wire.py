@@ -39,11 +39,16 @@ def find_run_dir() -> str:
 
 
 def _address(server: str, keys: tuple[str, str] | None) -> tuple[str, str | ClientKeys]:
-    """Endpoint and credentials. Raises ConfigError for unusable keys, EngineDead for a server that is gone."""
+    """Endpoint and credentials. Raises ConfigError if they cannot be used, EngineDead for a server that is gone."""
     if server.startswith(TCP):
         if keys is None:
             raise ConfigError(f"{server} asks for keys: connect(..., key='me.key_secret', server_key='server.key')")
         return server, client_keys(*keys)
+    if "://" in server:
+        raise ConfigError(
+            f"{server} is no address of an engine; give the run directory, which the server's banner names, or the "
+            "server's --client-address, tcp://ADDRESS:PORT"
+        )
     try:
         return endpoint(server, ENGINE_SOCKET), read_secret(server)
     except ConfigError as error:

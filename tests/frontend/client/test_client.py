@@ -12,7 +12,7 @@ import uvloop
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.frontend.client.wire import find_run_dir
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError
+from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest, Overloaded, PagedServeError
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
     OutputsReceived,
@@ -146,6 +146,10 @@ def test_a_rejection_raises_the_exception_of_its_reason(run_dir, start_core, rea
         ([2**40], {}, "prompt_token_ids"),
         (["a"], {}, "prompt_token_ids"),
         ([1] * 4096, {}, "prompt_token_ids"),
+        (b"5678", {}, "prompt_token_ids"),
+        (b"56", {}, "prompt_token_ids"),
+        (iter([1]), {}, "prompt_token_ids"),
+        ([1], {"adapter": "poet"}, "adapter"),
         ([1], {"priority": 2**31}, "priority"),
         ([1], {"cache_salt": "x" * 129}, "cache_salt"),
         ([1], {"tenant": "x" * 257}, "tenant"),
@@ -164,6 +168,27 @@ def test_a_request_that_the_core_would_drop_unread_is_refused_at_once(run_dir, s
             next(client.submit([1], SamplingParams(ignore_eos="yes")))
     assert raised.value.param == param
     assert core.all(EngineCoreRequest) == []
+
+
+@pytest.mark.parametrize("params", [None, {"temperature": 0}, SamplingParams])
+def test_parameters_of_another_type_are_refused_before_they_are_sent(run_dir, start_core, params):
+    core = start_core()
+    with Client.connect(run_dir, timeout_s=60) as client:
+        with pytest.raises(InvalidRequest, match=r"sampling_params is .*; it must be of the class SamplingParams"):
+            next(client.submit(PROMPT, params))
+        with pytest.raises(InvalidRequest, match=r"pooling_params is .*; it must be of the class PoolingParams"):
+            client.pool(PROMPT, params)
+        with pytest.raises(InvalidRequest, match="finish_reason is 'stop'; it must be of the class FinishReason"):
+            client.submit(PROMPT, SamplingParams()).abort(finish_reason="stop")
+        with pytest.raises(InvalidRequest, match="utility is 'STATS'; it must be of the class Utility"):
+            client.utility("STATS")
+        core.wait_for(EngineCoreRequest)
+    assert [message.sampling_params for message in core.all(EngineCoreRequest)] == [SamplingParams()]
+
+
+def test_the_address_of_an_http_server_is_refused_with_what_to_give_instead():
+    with pytest.raises(ConfigError, match=r"http://127.0.0.1:8000 is no address of an engine; give the run directory"):
+        Client.connect("http://127.0.0.1:8000")
 
 
 def test_the_engines_reason_for_ending_a_sequence_is_delivered(run_dir, start_core):
