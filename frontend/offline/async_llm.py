@@ -26,6 +26,7 @@ from paged_serve.protocol.messages.sampling_params import RequestOutputKind, Sam
 
 from ..adapters.lora_requests import LoRARequest, LoraRequests
 from ..client.async_client import AsyncClient
+from ..client.request_terms import instance_of
 from ..config.llm_options import config_of
 from ..text.off_loop import LONG, off_loop, text_threads
 from ..text.tokenizer import Tokenizer
@@ -268,7 +269,7 @@ class AsyncLLM:
         await self.start()
         generation = self._begin(Generation, request_id)
         try:
-            asked = sampling_params or self._text.default_params
+            asked = instance_of(SamplingParams, sampling_params or self._text.default_params, "sampling_params")
             kind = asked.output_kind
             check_output_kind(asked)
             adapter = await off_loop(self._threads, LONG if lora_request else 0, self._lora.adapter, lora_request)

@@ -1,6 +1,7 @@
 """Converts the prompts and parameters that are passed to LLM, in all their forms, to lists of one type."""
 
 import difflib
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
 
+from ..client.request_terms import instance_of
 from ..text.breakers import with_breakers
 from ..text.tokenizer import Tokenizer, words_to_token_ids
 from .chat_message import ChatReading
@@ -87,7 +89,7 @@ def _parse_all(prompts: Any) -> list[Prompt]:
 
 def _parse(prompt: Any) -> Prompt:
     if isinstance(prompt, str):
-        return Prompt(prompt, None)
+        return Prompt(_text(prompt), None)
     if isinstance(prompt, Mapping):
         if unknown := sorted(set(prompt) - _PROMPT_KEYS):
             known = ", ".join(sorted(_PROMPT_KEYS))
@@ -95,10 +97,36 @@ def _parse(prompt: Any) -> Prompt:
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if text is None and ids is None:
             raise InvalidRequest("a prompt has neither 'prompt' nor 'prompt_token_ids'", "prompts")
-        return Prompt(text, None if ids is None else list(ids), prompt.get("cache_salt") or "")
-    if isinstance(prompt, Sequence):
-        return Prompt(None, list(prompt))
+        text, ids = None if text is None else _text(text), None if ids is None else _token_ids(ids)
+        return Prompt(text, ids, prompt.get("cache_salt") or "")
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):  # which are a sequence of integers
+        return Prompt(None, _token_ids(prompt))
     raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; pass a text, tokens, or a dict", "prompts")
+
+
+def _text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise InvalidRequest(f"prompt is {text!r:.100}; it must be a text", "prompt")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise InvalidRequest(f"prompt has {half!a}, half of a surrogate pair, at {error.start}", "prompt") from None
+    return text
+
+
+def _token_ids(values: Any) -> list[int]:
+    """The ids as a list. The client knows the vocabulary, and checks that they are in it."""
+    try:
+        ids = array("i", values)  # of anything that converts to integers, such as those of numpy
+    except (TypeError, OverflowError):
+        ids = None
+    if ids is None or isinstance(values, bytes) or min(ids, default=0) < 0:
+        raise InvalidRequest(
+            f"prompt_token_ids is {values!r:.100}; it must be a list of token ids, integers from 0 to {2**31 - 1}",
+            "prompt_token_ids",
+        )
+    return ids.tolist()
 
 
 def tokenization(kwargs: Mapping[str, Any] | None) -> Tokenization:
@@ -135,7 +163,11 @@ def one_each(values: Any, count: int, name: str) -> list[Any]:
 
 
 def prepared(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-    """Check the parameters and add the token ids of bad words and DRY sequence breakers."""
+    """Check the parameters and add the token ids of bad words and DRY sequence breakers.
+
+    Raises InvalidRequest.
+    """
+    params = instance_of(SamplingParams, params, "sampling_params")
     if isinstance(params, ChangeableSamplingParams):
         params = params.checked()
     params = msgspec.structs.replace(params, output_kind=RequestOutputKind.CUMULATIVE)

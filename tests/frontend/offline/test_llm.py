@@ -213,6 +213,33 @@ def test_an_invalid_request_is_refused_and_nothing_runs(start):
             llm.generate(prompts, **fields)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "field", "says"),
+    [
+        (b"56", "prompts", "a prompt is a bytes; pass a text"),
+        ([b"56"], "prompts", "a prompt is a bytes; pass a text"),
+        ([5, -1], "prompt_token_ids", "prompt_token_ids is [5, -1]; it must be a list of token ids, integers from 0"),
+        ([[5, 2**31]], "prompt_token_ids", "prompt_token_ids is [5, 2147483648]; it must be"),
+        ({"prompt_token_ids": 5}, "prompt_token_ids", "prompt_token_ids is 5; it must be a list"),
+        ({"prompt_token_ids": b"5678"}, "prompt_token_ids", "prompt_token_ids is b'5678'; it must be a list"),
+        ({"prompt": 5}, "prompt", "prompt is 5; it must be a text"),
+        ("5\ud83d", "prompt", r"prompt has '\ud83d', half of a surrogate pair, at 1"),
+    ],
+)
+def test_a_prompt_that_no_tokenizer_takes_is_refused_by_name(start, prompt, field, says):
+    with pytest.raises(InvalidRequest) as refused:
+        start().generate(prompt, params())
+    assert refused.value.param == field
+    assert str(refused.value).startswith(says)
+
+
+def test_parameters_of_another_type_are_refused_by_name(start):
+    with pytest.raises(
+        InvalidRequest, match=r"sampling_params is {'temperature': 0}; it must be of the class Sampling"
+    ):
+        start().generate([5], {"temperature": 0})
+
+
 def test_an_interruption_aborts_and_leaves_the_llm_usable(start):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest):
