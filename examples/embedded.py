@@ -36,12 +36,17 @@ async def complete(request: Request) -> Response:
     query = request.query_params
     try:
         params = SamplingParams(temperature=float(query.get("temperature", 0)), max_tokens=32)
+        outputs = llm.generate(query.get("prompt", ""), params)
+        first = await anext(outputs)  # here, because a status cannot be changed once a stream has begun
     except InvalidRequest as error:
         return JSONResponse({"error": error.message, "field": error.param}, 400)
+    except ValueError as error:
+        return JSONResponse({"error": str(error), "field": "temperature"}, 400)
 
     async def pieces() -> AsyncIterator[str]:
-        sent = 0
-        async for output in llm.generate(query.get("prompt", ""), params):
+        sent = len(first.outputs[0].text)
+        yield first.outputs[0].text
+        async for output in outputs:
             text = output.outputs[0].text
             yield text[sent:]
             sent = len(text)

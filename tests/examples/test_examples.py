@@ -1,5 +1,6 @@
 """Every program of examples/ runs as its docstring describes, with the demo model, and leaves no process."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -7,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
+
+from paged_serve import InvalidRequest
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
@@ -51,3 +55,21 @@ def test_a_program_documents_its_command_and_is_on_the_page(program):
     name = f"examples/{program.name}"
     assert f"    python {name}" in program.read_text().partition('\n"""\n')[0]
     assert f"(../{name})" in (ROOT / "docs" / "llm.md").read_text()
+
+
+class RefusesAll:
+    async def generate(self, prompt, params):
+        raise InvalidRequest("the prompt is empty", "prompt_token_ids")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("query", "field"), [({"prompt": ""}, "prompt_token_ids"), ({"temperature": "x"}, "temperature")]
+)
+def test_the_embedded_application_answers_a_refused_request_with_its_field(query, field):
+    spec = importlib.util.spec_from_file_location("embedded", ROOT / "examples" / "embedded.py")
+    embedded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(embedded)
+    embedded.llm = RefusesAll()
+    answer = TestClient(embedded.app).get("/complete", params=query)  # without its lifespan, which starts an engine
+    assert (answer.status_code, answer.json()["field"]) == (400, field)
