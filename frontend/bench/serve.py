@@ -7,7 +7,7 @@ import click
 
 from ..config.options import GroupedCommand, GroupedOption
 from .load.load import SMALLEST_VOCABULARY
-from .load.load_options import count_option, json_option, load_options, parsed_by
+from .load.load_options import WRITABLE, count_option, json_option, load_options, parsed_by
 from .load.timeline import parse_objectives
 
 
@@ -118,7 +118,7 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME:MS[,…]",
     help="Count answers within these limits, in ms: ttft, tpot, e2el.",
 )
-@_option("Results", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE", help="Draw a sweep as SVG.")
+@_option("Results", "--plot", "plot_file", type=WRITABLE, metavar="FILE", help="Draw a sweep as SVG.")
 @json_option
 def command(**flags: Any) -> None:
     """Send a seeded load to an OpenAI server on a fixed schedule, and print throughput and latencies.

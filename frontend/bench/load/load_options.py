@@ -1,12 +1,29 @@
 """The options that describe a load, shared by `throughput` and `serve`."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ...config.options import GroupedOption
 from .load import Lengths, LoadRequest, random_load, read_load
+
+
+class _WritableFile(click.Path):
+    """A file that can be written, so that a benchmark of an hour does not end with an unwritable result."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        folder = Path(value).absolute().parent
+        if not folder.is_dir():
+            self.fail(f"there is no folder {folder}; make it first", param, ctx)
+        if not Path(value).exists() and not os.access(folder, os.W_OK):
+            self.fail(f"the folder {folder} is not writable", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+WRITABLE = _WritableFile(dir_okay=False, writable=True)
 
 
 def parsed_by(parse: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -45,7 +62,7 @@ def load_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--dataset",
                 cls=GroupedOption,
                 group="Load",
-                type=click.Path(dir_okay=False),
+                type=click.Path(exists=True, dir_okay=False),
                 metavar="FILE",
                 help='Read prompts from a JSONL file: {"prompt": …} or {"messages": …}, optionally "max_tokens".',
             ),
@@ -71,9 +88,8 @@ def count_option(flag: str, default: int, help_text: str, *, group: str = "Load"
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator that adds --json."""
     help_text = "Also write all figures, the configuration and the machine to FILE."
-    kind = click.Path(dir_okay=False, writable=True)
     return click.option(
-        "--json", "json_file", cls=GroupedOption, group="Results", type=kind, metavar="FILE", help=help_text
+        "--json", "json_file", cls=GroupedOption, group="Results", type=WRITABLE, metavar="FILE", help=help_text
     )(function)
 
 
