@@ -47,26 +47,43 @@ def engine_config(llm: LLM) -> dict[str, Any]:
 
 
 def run_batch(llm: LLM, requests: Sequence[LoadRequest], temperature: float) -> BatchRun:
-    """Run all requests at once, to their full lengths. Raises EngineDead if one ends early."""
+    """Run all requests at once, to their full lengths. Raises ConfigError for one that does not fit the context."""
+    limit = llm.limits.max_model_len
+    _check_lengths(requests, limit)
     params = [
         SamplingParams(temperature=temperature, max_tokens=request.max_tokens, ignore_eos=True) for request in requests
     ]
     began = time.perf_counter()
     outputs = _generate(llm, requests, params)
     elapsed_s = time.perf_counter() - began
-    short = sum(output.outputs[0].finish_reason != "length" for output in outputs)
+    lengths = [len(output.outputs[0].token_ids) for output in outputs]
+    short = sum(length < request.max_tokens for length, request in zip(lengths, requests, strict=True))
     if short:
-        raise EngineDead(f"{short} of {len(outputs)} requests ended before their full length")
+        raise EngineDead(
+            f"{short} of {len(outputs)} requests ended before their full length; the context holds {limit} tokens, "
+            "prompt and output"
+        )
     times = [output.metrics for output in outputs if output.metrics is not None]
     return BatchRun(
         elapsed_s=elapsed_s,
         num_requests=len(outputs),
         prompt_tokens=sum(len(output.prompt_token_ids) for output in outputs),
         cached_tokens=sum(output.num_cached_tokens for output in outputs),
-        output_tokens=sum(len(output.outputs[0].token_ids) for output in outputs),
+        output_tokens=sum(lengths),
         first_token_s=max((t.queued_s + t.prefill_s for t in times), default=0.0),
         decode_s=max((t.decode_s for t in times), default=0.0),
     )
+
+
+def _check_lengths(requests: Sequence[LoadRequest], limit: int) -> None:
+    """Refuse an output that the context would cut: times per token are of the length that was asked for."""
+    for request in requests:
+        is_tokens = isinstance(request.prompt, list) and isinstance(request.prompt[0], int)
+        if is_tokens and len(request.prompt) + request.max_tokens > limit:
+            raise ConfigError(
+                f"a request of {len(request.prompt)} + {request.max_tokens} tokens exceeds the context of {limit}, "
+                "prompt and output; lower --input-len, --output-len or max_tokens, or raise --max-model-len"
+            )
 
 
 def _generate(llm: LLM, requests: Sequence[LoadRequest], params: list[SamplingParams]) -> list[RequestOutput]:
