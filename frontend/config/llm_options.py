@@ -1,5 +1,6 @@
 """Turns the keyword arguments of LLM into one Config. They have the names of the command line's options."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,8 +49,11 @@ _INSTEAD = {
 }
 
 
-def config_of(model: str, options: Mapping[str, Any]) -> Config:
+def config_of(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Config:
     """The configuration, with folders in place of names. Raises ConfigError, naming the argument at fault."""
+    model = _path_text(model)
+    if not isinstance(model, str):
+        raise ConfigError(f"model={model!r:.100}: must be a folder, a GGUF file, or a name on the Hugging Face hub")
     layers: dict[str, dict[str, Any]] = {"server": {"log_level": "warning"}}
     found: dict[str, tuple[Any, str]] = {}  # by key: the value, and the argument's name
     for name, value in options.items():
@@ -73,12 +77,18 @@ def config_of(model: str, options: Mapping[str, Any]) -> Config:
     return config
 
 
+def _path_text(value: Any) -> Any:
+    """A pathlib.Path as text; other values unchanged."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def _converted(name: str, layer: str, key: str, value: Any) -> Any:
+    value = _path_text(value)
     if key == "dtype":
         text = str(value).removeprefix("torch.")
         value = _DTYPES.get(text, text)
     elif key in ("served_model_names", "api_keys", "plugins", "adapters"):
-        value = (value,) if isinstance(value, str) else tuple(value)
+        value = (value,) if isinstance(value, str) else value
     try:
         converted = msgspec.convert({layer: {key: value}}, Config)
     except msgspec.ValidationError as error:

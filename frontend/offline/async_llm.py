@@ -15,6 +15,7 @@ import json
 import weakref
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ class AsyncLLM:
     start. Loading, starting and tokenizing long texts run in threads.
     """
 
-    def __init__(self, model: str | None = "", **options: Any):
+    def __init__(self, model: str | PathLike[str] | None = "", **options: Any):
         self._model, self._options = model or "", options
         self._starting: asyncio.Task[None] | None = None
         self._is_shut_down = False
@@ -288,8 +289,8 @@ class AsyncLLM:
             del self._generations[generation.request_id]
 
     def _begin(self, kind: type[Work], request_id: str | None) -> Work:
-        if request_id is None:
-            request_id = next(number for number in self._request_ids if number not in self._generations)
+        free = (number for number in self._request_ids if number not in self._generations)
+        request_id = next(free) if request_id is None else instance_of(str, request_id, "request_id")
         if request_id in self._generations:
             raise InvalidRequest(
                 f"request_id {request_id[:200]!r} belongs to a running request; choose another", "request_id"

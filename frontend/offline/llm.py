@@ -10,6 +10,7 @@ program ends or is killed. Not thread-safe.
 
 import dataclasses
 import json
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -46,7 +47,7 @@ class LLM(PoolingMethods):
 
     def __init__(
         self,
-        model: str | None = "",
+        model: str | os.PathLike[str] | None = "",
         *,
         tokenizer: str | None = None,
         tensor_parallel_size: int = 1,

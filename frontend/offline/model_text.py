@@ -11,6 +11,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from ..client.request_terms import instance_of
 from ..conversation.conversation import TemplateInput, conversation_of, template_input
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder, without
@@ -78,6 +79,8 @@ class ModelText:
         """
         if options.chat_template is None and self._renderer is None:
             raise InvalidRequest("this model has no chat template; pass chat_template or use generate", "chat_template")
+        if options.chat_template is not None:
+            instance_of(str, options.chat_template, "chat_template")
         body, raw = conversation_of({"messages": conversation, **options.fields()})
         choice = tool_choice_of(body)
         given, mark = self.encoder.prepared(template_input(body, raw, use_tools=choice.mode != "none"))

@@ -231,6 +231,8 @@ def test_a_request_refused_before_the_engine_names_its_field(run):
             assert refused.value.param == field
         with pytest.raises(InvalidRequest, match="it must be of the class SamplingParams"):
             await last(llm.generate([1], {"temperature": 0}))
+        with pytest.raises(InvalidRequest, match=r"request_id is 5; it must be of the class str"):
+            await last(llm.generate([1], PARAMS, 5))
         with pytest.raises(InvalidRequest) as refused:
             await last(llm.chat([{"role": "narrator", "content": "x"}], PARAMS))
         assert refused.value.param.startswith("messages")

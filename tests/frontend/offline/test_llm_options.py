@@ -4,6 +4,8 @@ import pytest
 
 import paged_serve
 from paged_serve import LoRARequest
+from paged_serve.frontend.config.llm_options import config_of
+from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import unpack_ids
@@ -28,6 +30,26 @@ start = pytest.fixture(llms)
 def test_unknown_options_are_refused_not_ignored(start, options, reason):
     with pytest.raises(ConfigError, match=reason):
         start(**options)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        (5, {}, "model=5: must be a folder, a GGUF file, or a name on the Hugging Face hub"),
+        (b"demo", {}, "model=b'demo': must be"),
+        ("", {"served_model_name": 5}, "served_model_name=5: "),
+        ("", {"tokenizer": 5}, "tokenizer=5: is not a string"),
+    ],
+)
+def test_options_of_another_type_are_refused_by_name(model, options, reason):
+    with pytest.raises(ConfigError) as refused:
+        config_of(model, options)
+    assert str(refused.value).startswith(reason)
+
+
+def test_a_path_is_as_good_as_its_text():
+    folder = demo_model_folder()
+    assert config_of(folder, {"tokenizer": folder}) == config_of(str(folder), {"tokenizer": str(folder)})
 
 
 def test_options_reach_the_configuration(start):
