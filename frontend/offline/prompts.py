@@ -89,7 +89,7 @@ def _parse_all(prompts: Any) -> list[Prompt]:
 
 def _parse(prompt: Any) -> Prompt:
     if isinstance(prompt, str):
-        return Prompt(_text(prompt), None)
+        return Prompt(checked_text(prompt), None)
     if isinstance(prompt, Mapping):
         if unknown := sorted(set(prompt) - _PROMPT_KEYS):
             known = ", ".join(sorted(_PROMPT_KEYS))
@@ -97,21 +97,22 @@ def _parse(prompt: Any) -> Prompt:
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if text is None and ids is None:
             raise InvalidRequest("a prompt has neither 'prompt' nor 'prompt_token_ids'", "prompts")
-        text, ids = None if text is None else _text(text), None if ids is None else _token_ids(ids)
+        text, ids = None if text is None else checked_text(text), None if ids is None else _token_ids(ids)
         return Prompt(text, ids, prompt.get("cache_salt") or "")
     if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):  # which are a sequence of integers
         return Prompt(None, _token_ids(prompt))
     raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; pass a text, tokens, or a dict", "prompts")
 
 
-def _text(text: Any) -> str:
+def checked_text(text: Any, name: str = "prompt") -> str:
+    """`text`. Raises InvalidRequest for what the tokenizer does not take, naming the argument."""
     if not isinstance(text, str):
-        raise InvalidRequest(f"prompt is {text!r:.100}; it must be a text", "prompt")
+        raise InvalidRequest(f"{name} is {text!r:.100}; it must be a text", name)
     try:
         text.encode()
     except UnicodeEncodeError as error:
         half = text[error.start]
-        raise InvalidRequest(f"prompt has {half!a}, half of a surrogate pair, at {error.start}", "prompt") from None
+        raise InvalidRequest(f"{name} has {half!a}, half of a surrogate pair, at {error.start}", name) from None
     return text
 
 

@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.engine_core import Welcome
 from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 
 from ...pooling.texts import Limit, PoolingTexts
-from ..prompts import Tokenization, one_each, parse_prompts, tokenization
+from ..prompts import Tokenization, checked_text, one_each, parse_prompts, tokenization
 
 BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
 
@@ -131,4 +131,4 @@ def _texts(given: Any, name: str) -> list[str]:
     texts: Sequence[Any] = [given] if isinstance(given, str) else given
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise InvalidRequest(f"{name} must be a text or a list of texts", name)
-    return list(texts)
+    return [checked_text(text, name) for text in texts]
