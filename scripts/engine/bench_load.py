@@ -8,6 +8,9 @@ A virtual machine may return free memory to its host; the first access to a page
 counts as CPU time of the process. Therefore a process first touches as much memory as it will need, frees it and loads
 at once; `first touch` is the rate of that access. A load without it takes longer by its bytes divided by that rate.
 
+With three runs a form takes seven processes for a number of threads, so all forms with two numbers take 84. For a
+first figure, `--forms bfloat16 --runs 1` takes three for a number of threads.
+
     python scripts/engine/bench_load.py --threads 1 2 --runs 3
 """
 
