@@ -64,14 +64,15 @@ def fitting_model_len(
         )
     if not capacity:
         raise ConfigError(
-            f"num_blocks={num_blocks} holds no sequence: one needs {groups.num_blocks_for(block_size)} KV blocks of "
-            f"{block_size} tokens or more; raise --num-blocks to {groups.num_blocks_for(max_model_len)}"
+            f"{num_blocks} KV blocks of {block_size} tokens hold no sequence, which needs at least "
+            f"{groups.num_blocks_for(block_size)}; the longest needs {groups.num_blocks_for(max_model_len)}. Raise "
+            "--kv-cache-memory-bytes or --num-blocks"
         )
     if capacity < max_model_len:
         log.warning(
-            "num_blocks=%d limits the context to %d tokens, prompt and output, of the model's %d; raise --num-blocks "
-            "to %d, or leave it out",
-            *(num_blocks, capacity, max_model_len, groups.num_blocks_for(max_model_len)),
+            "%d KV blocks of %d tokens limit the context to %d tokens, prompt and output; the model's %d need %d: "
+            "raise --kv-cache-memory-bytes or --num-blocks",
+            *(num_blocks, block_size, capacity, max_model_len, groups.num_blocks_for(max_model_len)),
         )
     return min(max_model_len, capacity)
 

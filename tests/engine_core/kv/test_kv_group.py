@@ -112,14 +112,14 @@ def test_a_cache_that_shortens_the_context_is_reported_with_the_blocks_of_the_wh
     assert not caplog.messages
     assert fitting_model_len(config, 3, 16, 2048) == 48
     assert caplog.messages == [
-        "num_blocks=3 limits the context to 48 tokens, prompt and output, of the model's 2048; raise --num-blocks to "
-        "128, or leave it out"
+        "3 KV blocks of 16 tokens limit the context to 48 tokens, prompt and output; the model's 2048 need 128: "
+        "raise --kv-cache-memory-bytes or --num-blocks"
     ]
 
 
 def test_a_cache_that_holds_no_sequence_is_refused():
     config = config_of(max_chunk=2048)
-    with pytest.raises(ConfigError, match=r"num_blocks=5 holds no sequence: one needs 6 KV .* --num-blocks to 9157"):
+    with pytest.raises(ConfigError, match=r"no sequence, which needs at least 6; the longest needs 9157\. Raise"):
         fitting_model_len(config, 5, 16, 131_072, GEMMA_3)
 
 
