@@ -69,7 +69,12 @@ def ours(folder: Path, load: Load, device: str) -> dict[str, Any]:
     params = SamplingParams(temperature=0, max_tokens=load.max_tokens, ignore_eos=True, detokenize=False)
     tokenizer = str(demo_model_folder())  # required, but not used: prompts are token ids
     with LLM(
-        str(folder), tokenizer=tokenizer, device=device, max_num_seqs=load.requests, enable_prefix_caching=False
+        str(folder),
+        tokenizer=tokenizer,
+        device=device,
+        max_num_seqs=load.requests,
+        enable_prefix_caching=False,
+        speculative="off",
     ) as llm:
 
         def generate(prompts: Prompts) -> int:

@@ -102,7 +102,7 @@ def measure(llm: LLM, load: Load, number: int) -> tuple[float, int, int, list[li
 def measure_all(model: str, method: str, draft_model: str, kinds: Sequence[str], rounds: int) -> dict[str, float]:
     results = {}
     with (
-        LLM(model, max_model_len=2048) as off,
+        LLM(model, max_model_len=2048, speculative="off") as off,
         LLM(model, max_model_len=2048, speculative=method, draft_model=draft_model) as on,
     ):
         for load in LOADS:
