@@ -49,7 +49,7 @@ def check_draft_folder(speculation: SpeculationConfig, found: Mapping[str, tuple
         raise ConfigError(
             f"{found[METHOD][1]}: method={method} needs a folder; give {method}:FOLDER, or draft_model as well"
         )
-    if folder and not speculation.needs_draft_model:
+    if folder and not speculation.needs_draft_model and method != "off":  # which takes drafts back from a file
         _, origin = found.get(METHOD, ("", "default"))
         raise ConfigError(
             f"{found[MODEL][1]}: draft_model={folder} needs the method draft or eagle3, but method={method} "

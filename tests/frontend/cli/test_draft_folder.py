@@ -71,13 +71,20 @@ def test_a_method_without_its_folder_is_refused_wherever_it_is_set(method, tmp_p
         assert str(refused.value) == f"{origin}: method={method} needs a folder; {remedy}"
 
 
+def test_off_takes_back_the_draft_model_of_a_file(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('speculative = "draft"\ndraft-model = "/models/small"')
+    assert resolve({"config_file": str(file), "speculative": "off"}, {}).config.speculation.method == "off"
+    assert resolve({"config_file": str(file)}, {"PAGED_SERVE_SPECULATIVE": "off"}).config.speculation.method == "off"
+
+
 def test_a_folder_without_its_method_is_refused_with_both_origins():
     with pytest.raises(ConfigError, match=r"flag --draft-model: draft_model=/a .* method=auto \(default\); give dra"):
         resolve({"draft_model": "/a"}, {})
     with pytest.raises(ConfigError, match=r"method=mtp \(environment PAGED_SERVE_SPECULATIVE\)"):
         resolve({"draft_model": "/a"}, {"PAGED_SERVE_SPECULATIVE": "mtp"})
-    with pytest.raises(ConfigError, match=r"draft_model: draft_model=/a .* method=off \(speculative\)"):
-        config_of("", {"speculative": "off", "draft_model": "/a"})
+    with pytest.raises(ConfigError, match=r"draft_model: draft_model=/a .* method=ngram \(speculative\)"):
+        config_of("", {"speculative": "ngram", "draft_model": "/a"})
 
 
 def test_a_missing_folder_is_refused_before_a_process_starts():
