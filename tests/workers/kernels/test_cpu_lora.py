@@ -1,5 +1,7 @@
 """lora.cpp: sums against float64, and to the bit whatever stands beside a row."""
 
+import os
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from ..lora_case import LoraCase, table_of
 from ..portable_numbers import assert_same_bits, normals
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+HAS_EMULATED_TILES = "PAGED_SERVE_TEST_AMX_REPORT" in os.environ
 
 
 def computed(pool, case, places, rows=None, segments=1, shares=1):
@@ -69,6 +72,12 @@ def weight_of(form, outputs, inputs):
             return values.to(form)
 
 
+def computes_some(pool, form, rows):
+    """Products of few rows have no time for it; those by AMX's tiles, as of int8 in either order, do not know of it."""
+    is_by_tiles = form == "int8" and (pool.library.isa == "amx" or HAS_EMULATED_TILES)
+    return rows == 100 and not is_by_tiles
+
+
 @pytest.mark.parametrize("form", [*DTYPES, "int8", "fp8"], ids=str)
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize("rows", [4, 100])
@@ -88,9 +97,9 @@ def test_a_product_that_computes_some_of_it_changes_no_bit(cpu_pools, form, segm
             sums, early = torch.full((rows, deltas.width), torch.nan), torch.full((rows, 1780), torch.nan)
             lora_announce(pool, deltas, groups.table, case.x, sums, early if whole else None)
             y = gemm(pool, x, weight, out_dtype=y_dtype, segments=segments)
-            assert (~sums.isnan()).any() == (rows == 100)
+            assert (~sums.isnan()).any() == computes_some(pool, form, rows)
             if pool is cpu_pools[0]:  # a thread may come too late for its share, and the rest then waits for that
-                assert (~early.isnan()).any() == (rows == 100 and whole)
+                assert (~early.isnan()).any() == (computes_some(pool, form, rows) and whole)
             lora_shrink(pool, deltas, groups.table, case.x, sums)
             lora_expand(pool, deltas, groups.table, sums.unsqueeze(0), y, early if whole else None)
             assert_same_bits(y, expected)
