@@ -48,7 +48,7 @@ class Load:
 
 
 LARGE = Load(vocab_size=128256, requests=128, shortest=64, longest=512, max_tokens=128)
-TINY = Load(vocab_size=320, requests=4, shortest=5, longest=20, max_tokens=6)
+TINY = Load(vocab_size=1024, requests=4, shortest=5, longest=20, max_tokens=6)
 SHAPES: dict[Load, dict[str, Any]] = {
     LARGE: {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
     | {"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 2048},
