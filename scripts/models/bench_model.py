@@ -30,9 +30,9 @@ def seconds(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> floa
     return time.perf_counter() - began
 
 
-def generate(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> list[RequestTimes]:
+def generate(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> list[RequestTimes | None]:
     params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
-    return [output.metrics for output in llm.generate(list(prompts), params, use_tqdm=False) if output.metrics]
+    return [output.metrics for output in llm.generate(list(prompts), params, use_tqdm=False)]
 
 
 def prompt(seed: int, length: int, vocab_size: int) -> list[int]:

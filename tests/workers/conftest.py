@@ -9,6 +9,7 @@ import torch
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu import loading, packing
 
+from .emulation.amx import is_emulated as has_emulated_tiles
 from .emulation.emulated import load_emulated
 from .invariance.row_variant import row_variant_torch
 
@@ -18,7 +19,7 @@ WITHOUT_KERNELS = ("torch", "torch row by row", "numpy", "device")  # values of 
 if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/faults/sanitize_kernels.py
     cpu.FOLDER = Path(folder)
 emulated = "PAGED_SERVE_TEST_DRIVER" in os.environ  # test_neon.py
-if "PAGED_SERVE_TEST_AMX_REPORT" in os.environ:  # test_amx.py: the faster order, also beside AVX2's vectors
+if has_emulated_tiles:  # test_amx.py: the faster order, also beside AVX2's vectors
     cpu.summation_of = lambda library, summation="auto": "tile" if summation == "auto" else summation
 if folder or emulated:
     on_heap = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # where overreads are detected  # noqa: E731

@@ -17,7 +17,7 @@
 // Prefetches: `far` is the same part of the next tile, `near` what the next product over this half reads.
 // A core drops a prefetch that finds no free buffer, so each line is prefetched twice. With AVX2 it is prefetched once, in the
 // order of memory: Zen 3 reads a stream faster than lines of eight streams in turn.
-constexpr bool IN_MEMORY_ORDER = LANES == 8;
+constexpr bool BY_STREAM = LANES == 8;
 struct Ahead {
   const char* const volatile* far;  // volatile: read when used. Kept in registers, they drive accumulators to the stack
   const char* const volatile* near;
@@ -76,7 +76,6 @@ template <class Kv, int ROWS, bool AHEAD>
   using F = typename Kv::Direct;
   constexpr int PIECES = LANES / 4, N = DIRECT_VECTORS<ROWS, (sizeof(typename F::Weights) > sizeof(I32))>;
   constexpr int PART_KEYS = LANES * N / 4;  // whose scores a pass computes
-  constexpr bool IN_ORDER = AHEAD && IN_MEMORY_ORDER;
   const size_t row_bytes = size.row_bytes;
   for (int position = 0; position < HALF_KEYS; position += LANES) {  // piece k of vector v: position + 4 k + v
     const size_t first = position / 16 * 2 * row_bytes;
@@ -88,12 +87,12 @@ template <class Kv, int ROWS, bool AHEAD>
       EACH(pair, N / 2) EACH(k, PIECES) at[pair][k] = keys[stream + 2 * k + pair] + first;
       F32 acc[ROWS][N] = {};
       const char* from = query;
-      const char* far = IN_ORDER ? ahead.far_at((position + pass * PART_KEYS) * row_bytes, row_bytes) : nullptr;
+      const char* far = AHEAD && BY_STREAM ? ahead.far_at((position + pass * PART_KEYS) * row_bytes, row_bytes) : nullptr;
       for (size_t at_byte = 0; at_byte < row_bytes; at_byte += 32, from += 2 * ROWS * PIECE<Kv>) {
         I32 words[N][2];
         EACH(v, N) eights(at[v / 2], v % 2 * row_bytes + at_byte, words[v]);
         EACH(v, N) EACH(j, 2) opaque(words[v][j]);  // otherwise g++ 12 keeps some sums on the stack
-        if constexpr (IN_ORDER) {
+        if constexpr (AHEAD && BY_STREAM) {
           EACH(line, PART_KEYS / 2) prefetch<2>(far + at_byte * PART_KEYS + line * 64);
         } else if constexpr (AHEAD) {
           const size_t line = first + at_byte % 64 / 32 * row_bytes + at_byte / 64 * 64;
@@ -157,18 +156,17 @@ template <class Kv, int ROWS, bool AHEAD, bool TAIL>
   using F = std::conditional_t<IS_WIDENED<Kv>, Fp32, typename Kv::F>;
   constexpr int N = DIRECT_VECTORS<ROWS>;
   constexpr size_t STRIP_BYTES = (size_t)N * LANES * sizeof(typename Kv::Element), WEIGHT_BYTES = sizeof(typename Kv::Row);
-  constexpr bool IN_ORDER = AHEAD && IN_MEMORY_ORDER;
   const size_t row_bytes = size.row_bytes;
   const int columns = size.value_columns - (int)(offset / sizeof(typename Kv::Element));
   F32 acc[ROWS][N];
   EACH(m, ROWS) EACH(n, N) acc[m][n] = load(sums + (size_t)m * size.columns + n * LANES) * splat(keep[m]);
   for (int i = 0; i < PAIRS; i++) {
-    const char* far = IN_ORDER ? ahead.far_at(offset * HALF_KEYS + i * STREAMS * 2 * STRIP_BYTES, row_bytes) : nullptr;
+    const char* far = AHEAD && BY_STREAM ? ahead.far_at(offset * HALF_KEYS + i * STREAMS * 2 * STRIP_BYTES, row_bytes) : nullptr;
     for (int s = 0; s < STREAMS; s++) {
       const size_t at = 2 * i * row_bytes + offset;
       I32 w[STEPS<Kv>][N];
       pair_words<Kv, N, TAIL>(values[s] + at, row_bytes, columns, w);
-      if constexpr (IN_ORDER)
+      if constexpr (AHEAD && BY_STREAM)
         for (size_t line = 0; line < 2 * STRIP_BYTES; line += 64) prefetch<2>(far + s * 2 * STRIP_BYTES + line);
       else if constexpr (AHEAD)
         EACH(key, 2) for (size_t line = 0; line < STRIP_BYTES; line += 64) ahead.line(s, at + key * row_bytes + line);

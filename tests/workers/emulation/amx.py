@@ -17,6 +17,8 @@ from check_spills import functions
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
+REPORT = "PAGED_SERVE_TEST_AMX_REPORT"  # the variable that amx_trap.cpp reads
+is_emulated = REPORT in os.environ
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 REPLACED = {"cpuid": (b"\x0f\xa2", b"\xd6\x01"), "xgetbv": (b"\x0f\x01\xd0", b"\xd6\x02\x90")}  # as in amx_trap.cpp
 TILES = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
@@ -46,7 +48,7 @@ class EmulatedAmx:
 
     def environment(self) -> dict[str, str]:
         """Variables of a process whose libraries are those of the folder (tests/workers/conftest.py)."""
-        report = {"PAGED_SERVE_TEST_AMX_REPORT": str(self.report)}
+        report = {REPORT: str(self.report)}
         return {
             **os.environ,
             **report,

@@ -1,7 +1,5 @@
 """lora.cpp: sums against float64, and to the bit whatever stands beside a row."""
 
-import os
-
 import pytest
 import torch
 
@@ -10,11 +8,11 @@ from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.loading import packed
 from paged_serve.workers.kernels.cpu.lora.products import lora_announce, lora_expand, lora_look_up, lora_shrink
 
+from ..emulation.amx import is_emulated as has_emulated_tiles
 from ..lora_case import LoraCase, table_of
 from ..portable_numbers import assert_same_bits, normals
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-HAS_EMULATED_TILES = "PAGED_SERVE_TEST_AMX_REPORT" in os.environ
 
 
 def computed(pool, case, places, rows=None, segments=1, shares=1):
@@ -74,7 +72,7 @@ def weight_of(form, outputs, inputs):
 
 def computes_some(pool, form, rows):
     """Products of few rows have no time for it; those by AMX's tiles, as of int8 in either order, do not know of it."""
-    is_by_tiles = form == "int8" and (pool.library.isa == "amx" or HAS_EMULATED_TILES)
+    is_by_tiles = form == "int8" and (pool.library.isa == "amx" or has_emulated_tiles)
     return rows == 100 and not is_by_tiles
 
 

@@ -3,7 +3,6 @@
 Tests of tile order compare it with the definition, those of instruction sets with libraries that multiply by FMA.
 """
 
-import os
 import platform
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
-from ..emulation.amx import DOTS, HERE, EmulatedAmx
+from ..emulation.amx import DOTS, HERE, EmulatedAmx, is_emulated
 
 ORDERS = ("order_of_sums/test_tile_order.py", "order_of_sums/test_tile_attention.py")
 SUBJECTS = {
@@ -39,7 +38,6 @@ MISUSES = {
     "other columns": "other columns than its second factor",
     "other lengths": "other lengths",
 }
-is_emulated = "PAGED_SERVE_TEST_AMX_REPORT" in os.environ
 needed = ("g++", "objdump")
 pytestmark = [
     pytest.mark.skipif(is_emulated, reason="this process is emulated already"),
