@@ -18,6 +18,7 @@ from paged_serve.protocol.process.log import configure_logging
 
 from ..checkpoint.weight_files import weight_files
 from ..distributed.memory import resident_bytes
+from .torch_import import import_torch
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ def prepare(model: ModelConfig) -> None:
     """Do the part of a worker's start that is the same for all ranks and epochs."""
     from ..kernels.cpu.library import best_library
     from . import worker_process  # noqa: F401
-    from .rank import DEMO_MODEL  # imports torch
+
+    import_torch()
+    from .rank import DEMO_MODEL
 
     if model.device != "cuda" and model.cpu_isa != "torch":
         best_library(None if model.cpu_isa == "auto" else model.cpu_isa)

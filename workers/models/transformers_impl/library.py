@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import torch
+import torch._meta_registrations  # a worker's start leaves it out
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
