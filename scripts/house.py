@@ -128,12 +128,13 @@ def longest_chain(graph: Graph) -> tuple[str, ...]:
     return max((chain(node, ()) for node in sorted(graph)), key=len, default=())
 
 
-def folders(room: str) -> list[Folder]:
-    """The room itself, then every folder in it that has files."""
+def folders(room: str) -> list[str]:
+    """The paths of the room itself and of every folder in it that has files."""
     paths = {path.parent.relative_to(ROOT).as_posix() for path in sources(room) if path.parent != ROOT / room}
-    return [read_folder(path) for path in [room, *sorted(paths)]]
+    return [room, *sorted(paths)]
 
 
+@cache
 def read_folder(path: str) -> Folder:
     edges = entry_imports(path)
     parent, _, name = path.rpartition("/")
@@ -148,7 +149,7 @@ def main() -> None:
         print(f"\n{room}: {len(whole)} files, longest chain of files {len(longest_chain(whole))}, ", end="")
         print(f"circles of files {len(circles(whole))}")
         print(f"{'folder':34} files floors circles imports")
-        for folder in folders(room):
+        for folder in map(read_folder, folders(room)):
             print(f"{folder.path:34} {folder.num_files:5} {len(folder.floors):6} {len(folder.circles):7} ", end="")
             print(" ".join(folder.imports))
             for circle in folder.circles:

@@ -28,7 +28,8 @@ DOTS = ("tdpbf16ps", "tdpbsud")  # the instructions that csrc/cpu uses for its t
 class EmulatedAmx:
     """Libraries for AMX in a folder and the emulator that runs them; `isa` is the one to choose."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, optimization: str = "-O0"):
+        """`optimization` of a library that must be compiled: soon built, or soon run."""
         self._folder = folder
         self.report = folder / "report"
         self._emulator = folder / "amx_trap.so"
@@ -42,7 +43,7 @@ class EmulatedAmx:
             replace_questions(cpu.library_path("amx"), folder)
         else:
             self.isa = "avx2"  # its vectors beside AMX's tiles, which no real processor has
-            compile_with_tiles(self.isa, folder)
+            compile_with_tiles(self.isa, folder, optimization)
             replace_questions(folder / f"_cpu_{self.isa}.so", folder)
         replace_questions(cpu.library_path("portable"), folder)  # it says which library is the best
 
@@ -102,16 +103,27 @@ def file_offset(elf: bytes, address: int) -> int:
     raise ValueError(f"no segment has {address:#x}")
 
 
-def compile_with_tiles(isa: str, folder: Path) -> None:
+def compile_with_tiles(isa: str, folder: Path, optimization: str) -> None:
     """Build the library for `isa`, with AMX's tiles, into `folder`: the bits do not depend on the optimization."""
     setup = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
-    flags = [*setup["FLAGS"], "-O1", *setup["WARNINGS"], *setup["FLAGS_BY_ISA"][isa], *TILES, "-fPIC"]
     csrc = ROOT / "csrc" / "cpu"
+    flags = [
+        *setup["FLAGS"],
+        optimization,
+        *setup["WARNINGS"],
+        *setup["FLAGS_BY_ISA"][isa],
+        *TILES,
+        "-fPIC",
+        f"-I{csrc}",
+    ]
     sources = sorted(csrc.rglob("*.cpp"))
     objects = [folder / (str(source.relative_to(csrc)).replace("/", "-") + ".o") for source in sources]
+    header = folder / "common.h"
+    header.write_text("".join(f"#include <{name}>\n" for name in setup["COMMON"]))
+    subprocess.run(["g++", *flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
 
     def compile_one(source: Path, target: Path) -> None:
-        subprocess.run(["g++", *flags, f"-I{csrc}", "-c", str(source), "-o", str(target)], check=True)
+        subprocess.run(["g++", *flags, "-include", str(header), "-c", str(source), "-o", str(target)], check=True)
 
     with ThreadPoolExecutor(2) as compilers:
         list(compilers.map(compile_one, sources, objects))
