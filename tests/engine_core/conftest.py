@@ -97,6 +97,7 @@ class Driver:
         self.firsts = {}  # stream id -> its first EngineCoreOutput
         self.rejections = []
         self.now = 0.0
+        self.num_added = 0
         self.engine.add_client(CLIENT, self.now)
 
     @property
@@ -123,7 +124,7 @@ class Driver:
         """Returns the request's id; `prompt` is a list of token ids or a length."""
         if isinstance(prompt, int):
             prompt = [1 + i % 97 for i in range(prompt)]
-        self.num_added = getattr(self, "num_added", 0) + 1
+        self.num_added += 1
         request_id = self.num_added * 1000 if request_id is None else request_id
         defaults = {"max_tokens": None, "ignore_eos": True} if pooling is None else {}
         params = SamplingParams(**{**defaults, **params})

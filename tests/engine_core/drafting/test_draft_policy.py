@@ -156,6 +156,33 @@ def test_bounds_move_with_each_verification():
     assert (bounds.base, bounds.shortest, bounds.longest) == (12, 13, 15)
 
 
+def seconds_of_short_sequences(driver, num_rows, num_tokens):
+    """For `num_tokens` tokens of sequences of 32, of which `num_rows` run at any time; a step takes 1 + 0.2 per token."""
+    driver.worker.step_s, driver.worker.token_s = 1.0, 0.2
+    total = 0.0
+    while sum(map(len, driver.tokens.values())) < num_tokens:
+        while driver.num_added - len(driver.ends) < num_rows:
+            driver.add(2, max_tokens=32)
+        while driver.plan() is not None:
+            driver.execute()
+        total += driver.answers[0].step_s
+        driver.apply()
+    return total
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.5])
+@pytest.mark.parametrize("num_rows", [4, 16])
+def test_sequences_too_short_to_be_learned_lose_little_one_after_another(drive, num_rows, accuracy):
+    """Each begins with what was learned from those before it."""
+    plain, drafted = (
+        seconds_of_short_sequences(
+            drive(num_drafts=num_drafts, accuracy=accuracy, pipeline_depth=2, num_blocks=400), num_rows, 100 * num_rows
+        )
+        for num_drafts in (0, 8)
+    )
+    assert drafted <= 1.04 * plain
+
+
 @pytest.mark.parametrize(("accuracy", "least", "most"), [(0.0, 0.97, 1.0), (0.95, 1.8, 9.0)])
 def test_time_is_saved_where_drafts_are_right_and_hardly_lost_where_they_are_wrong(drive, accuracy, least, most):
     """The engine with a worker whose steps take 1 + 0.1 per token; outputs are equal in any case."""
