@@ -157,7 +157,7 @@ def test_bounds_move_with_each_verification():
 
 
 def seconds_of_short_sequences(driver, num_rows, num_tokens):
-    """For `num_tokens` tokens of sequences of 32, of which `num_rows` run at any time; a step takes 1 + 0.2 per token."""
+    """For `num_tokens` tokens of sequences of 32; `num_rows` run at any time, and a step takes 1 + 0.2 per token."""
     driver.worker.step_s, driver.worker.token_s = 1.0, 0.2
     total = 0.0
     while sum(map(len, driver.tokens.values())) < num_tokens:
