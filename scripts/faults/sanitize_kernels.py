@@ -1,9 +1,9 @@
 """Run the kernel tests under the compiler's sanitizers: memory and undefined behaviour, then threads.
 
 Builds the libraries of csrc/cpu that run on this machine into a separate folder: all with AddressSanitizer and
-UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py and the
-tests of recurrent kernels with both. Packed weights are placed in plain heap memory, so that reads past their end are
-detected. Arguments are passed to pytest. Takes half an hour on two cores; the nightly tests run it.
+UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. With both, runs test_cpu_*.py of
+tests/workers/kernels and the tests of recurrent kernels. Packed weights are placed in plain heap memory, so that reads
+past their end are detected. Arguments are passed to pytest. Takes half an hour on two cores; the nightly tests run it.
 """
 
 import os
@@ -19,7 +19,7 @@ CSRC = ROOT / "csrc" / "cpu"
 SOURCES = sorted(map(str, CSRC.rglob("*.cpp")))
 OF_WORKERS = ROOT / "tests" / "workers"
 RECURRENT = [OF_WORKERS / "recurrent" / f"test_{name}.py" for name in ("causal_conv", "gated_norm", "scans")]
-TESTS = sorted(map(str, (*(OF_WORKERS / "kernels").glob("test_cpu_*.py"), *RECURRENT)))
+TESTS = sorted(map(str, (*(OF_WORKERS / "kernels").rglob("test_cpu_*.py"), *RECURRENT)))
 SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
 MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 THREADS = ["-fsanitize=thread"]

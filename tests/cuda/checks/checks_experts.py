@@ -22,7 +22,7 @@ from paged_serve.workers.kernels.cuda.experts.combining import (
 from paged_serve.workers.kernels.cuda.experts.products import LARGE, SMALL, expert_product, segmented_product
 from paged_serve.workers.kernels.cuda.experts.routing import Choice, place_experts, route_experts
 
-from ...workers.kernels.numpy_routing import exp, routed
+from ...workers.kernels.products.numpy_routing import exp, routed
 from ..small_floats import ROUNDING
 from .checks_elementwise import UNTOUCHED, bits, inner_of, untouched
 from .expert_case import IN_CHECK, ROUTERS, Case, in_shape, logits_of, random

@@ -16,7 +16,7 @@ from paged_serve.workers.kernels.cpu.latent.latent_attention import (
 )
 from paged_serve.workers.kernels.cpu.packing import pack_float
 
-from ..cache_views import reading_view, writing_view
+from ...cache_views import reading_view, writing_view
 from .test_cpu_attention import make_case
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)

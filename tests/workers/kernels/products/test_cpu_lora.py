@@ -8,9 +8,9 @@ from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.loading import packed
 from paged_serve.workers.kernels.cpu.lora.products import lora_announce, lora_expand, lora_look_up, lora_shrink
 
-from ..emulation.amx import is_emulated as has_emulated_tiles
-from ..lora_case import LoraCase, table_of
-from ..portable_numbers import assert_same_bits, normals
+from ...emulation.amx import is_emulated as has_emulated_tiles
+from ...lora_case import LoraCase, table_of
+from ...portable_numbers import assert_same_bits, normals
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 

@@ -19,7 +19,7 @@ from paged_serve.workers.kernels.cpu.experts.routing import dispatch_rows, route
 from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, sum_parts
 from paged_serve.workers.kernels.cpu.loading import packed_blocks
 
-from ...gguf_files import SCALES_AT, Type, random_blocks
+from ....gguf_files import SCALES_AT, Type, random_blocks
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SIZES = {name: gguf.GGML_QUANT_SIZES[Type[name]] for name in PRODUCT_FORMATS}

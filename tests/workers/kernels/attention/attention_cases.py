@@ -10,8 +10,8 @@ from paged_serve.workers.checkpoint.attention_options import AttentionOptions, a
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 
-from ...kernel_oracles import attended, bias_of, sinks_of
-from ..cache_views import reading_view
+from ....kernel_oracles import attended, bias_of, sinks_of
+from ...cache_views import reading_view
 
 FLOATS = [(dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]  # (queries, cache)
 CODED = [(torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
