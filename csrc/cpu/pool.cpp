@@ -131,6 +131,7 @@ struct Pool::State {
         epoch.wait(seen, std::memory_order_acquire);
       seen = epoch.load(std::memory_order_acquire);
       if (ended.load(std::memory_order_relaxed)) return;
+      if (members.load(std::memory_order_relaxed) < OPEN) continue;  // too late: the line stays shared
       if (members.fetch_add(1, std::memory_order_acquire) >= OPEN) work(thread);
       members.fetch_sub(1, std::memory_order_release);
     }
