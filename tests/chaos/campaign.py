@@ -27,10 +27,10 @@ from .faults import (
     send,
     wait_ended,
 )
-from .ledger import Fault, Ledger
-from .load import Load
-from .load_requests import draw_requests
-from .transports import transports
+from .streams.ledger import Fault, Ledger
+from .streams.load import Load
+from .streams.load_requests import draw_requests
+from .streams.transports import transports
 
 EVERYTHING = (
     *(f"{role}:{name}" for role in (*CHILDREN, "standby", HELPER) for name in SIGNALS),

@@ -19,9 +19,9 @@ from .faults import (
     wait_ended,
     wait_for_process,
 )
-from .load import Expected, Load
-from .load_requests import LoadRequest
-from .transports import NUM_TRANSPORTS, transports
+from .streams.load import Expected, Load
+from .streams.load_requests import LoadRequest
+from .streams.transports import NUM_TRANSPORTS, transports
 
 HALT_S = 0.3  # between SIGSTOP and SIGCONT: shorter than a hang
 LONG_HALT_S = 4.0  # for a supervisor, while there may be no frontend to continue it

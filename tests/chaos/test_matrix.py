@@ -12,8 +12,8 @@ from paged_serve.frontend.config.model_folder import demo_model_folder
 from ..end_to_end.server_process import ServerProcess
 from .cell import NO_KEY, OPTIONS, Cell, check_end, inject, loading, run_draining, run_while_serving
 from .faults import CHILDREN, PROCESSES, SIGNALS, check_no_file_is_left, wait_ended
-from .load import Expected
-from .load_requests import LoadRequest, draw_requests
+from .streams.load import Expected
+from .streams.load_requests import LoadRequest, draw_requests
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 

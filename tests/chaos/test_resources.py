@@ -14,9 +14,9 @@ from paged_serve.frontend.config.model_folder import demo_model_folder
 from ..end_to_end.server_process import ServerProcess
 from .cell import NO_KEY, OPTIONS, Cell, check_end, check_load, loading, run_while_serving, until_all_have_begun
 from .faults import CHILDREN, process_of
-from .load import Expected, Load
-from .load_requests import draw_requests
-from .transports import NUM_TRANSPORTS
+from .streams.load import Expected, Load
+from .streams.load_requests import draw_requests
+from .streams.transports import NUM_TRANSPORTS
 
 pytestmark = [
     pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model"),

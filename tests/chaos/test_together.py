@@ -11,7 +11,7 @@ from paged_serve.frontend.config.model_folder import demo_model_folder
 from ..end_to_end.server_process import ServerProcess
 from .cell import OPTIONS
 from .faults import HELPER, check_no_file_is_left, wait_ended
-from .load_requests import draw_requests
+from .streams.load_requests import draw_requests
 from .together import Injection, all_signals, children_of, run_injections, same_signal
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")

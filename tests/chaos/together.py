@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from ..end_to_end.server_process import ServerProcess
 from .cell import loading, until_all_have_begun
 from .faults import HELPER, check_nothing_is_left, send, wait_for_process
-from .load import Expected
-from .load_requests import LoadRequest
-from .transports import NUM_TRANSPORTS
+from .streams.load import Expected
+from .streams.load_requests import LoadRequest
+from .streams.transports import NUM_TRANSPORTS
 
 Injection = tuple[str, str]  # (role, signal)
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGSEGV")

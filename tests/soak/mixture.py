@@ -1,4 +1,4 @@
-"""The traffic of a server beside the streams of tests/chaos/load.py, each answer compared with the first one."""
+"""The traffic of a server beside the streams of tests/chaos/streams/load.py, each answer compared with the first one."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,8 @@ import httpx
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..chaos.load_requests import LoadRequest, Received
-from ..chaos.transports import Attempt, EngineTransport, HttpTransport
+from ..chaos.streams.load_requests import LoadRequest, Received
+from ..chaos.streams.transports import Attempt, EngineTransport, HttpTransport
 from ..end_to_end.operation.test_bad_input import BAD
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell me of the sea, please."}]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from paged_serve.frontend.client.async_client import AsyncClient
 
 from ..chaos.faults import check_no_file_is_left, check_nothing_is_left, run_dir, wait_ended
-from ..chaos.load import Load
-from ..chaos.load_requests import draw_requests
-from ..chaos.transports import transports
+from ..chaos.streams.load import Load
+from ..chaos.streams.load_requests import draw_requests
+from ..chaos.streams.transports import transports
 from ..end_to_end.server_process import ServerProcess
 from .mixture import Mixture
 from .trend import Slope, slope_per_hour

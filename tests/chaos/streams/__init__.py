@@ -1,0 +1,1 @@
+"""The load of streams while faults happen: its requests, transports and results."""
