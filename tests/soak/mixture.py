@@ -1,4 +1,4 @@
-"""The traffic of a server beside the streams of tests/chaos/streams/load.py, each answer compared with the first one."""
+"""The traffic of a server beside the streams of tests/chaos/streams, each answer compared with the first one."""
 
 import asyncio
 import contextlib
