@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT_S = 2400
+LIMIT_S = 3600
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 ISAS = "--isas"
