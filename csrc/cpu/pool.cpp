@@ -113,16 +113,17 @@ struct Pool::State {
       while (members.load(std::memory_order_acquire)) std::this_thread::yield();
   }
 
-  // Whether the condition ended within the time to spin.
+  // Whether the condition ended within the time to spin. The clock is not read before it has been tested often.
   template <class Condition> bool spin_while(Condition condition) {
-    const auto until = std::chrono::steady_clock::now() + spin;
-    do {
+    for (std::chrono::steady_clock::time_point until{};;) {
       for (int i = 0; i < 64; i++) {
         if (!condition()) return true;
         relax();
       }
-    } while (std::chrono::steady_clock::now() < until);
-    return false;
+      const auto now = std::chrono::steady_clock::now();
+      if (until.time_since_epoch().count() == 0) until = now + spin;
+      else if (now >= until) return false;
+    }
   }
 
   void loop(int thread) {
