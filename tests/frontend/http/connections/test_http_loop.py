@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 
 import httpx
@@ -41,11 +42,6 @@ def longest_turn_s(server: Server, path: str, body: dict) -> float:
     return asyncio.run(talk())
 
 
-def delays_no_other(server: Server, path: str, body: dict) -> bool:
-    """One of three requests must do: garbage collections and other load on the machine are not its cost."""
-    return any(longest_turn_s(server, path, body) < TURN_S for _ in range(3))
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     MOST_WORK,
@@ -56,4 +52,11 @@ def test_one_request_does_not_delay_the_others(folder, path, body):
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=2_000_000)
     if isinstance(body.get("prompt"), list) and not isinstance(body["prompt"][0], (str, list)):
         server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=100_000)
-    assert delays_no_other(server, path, body)
+    # The best of three: the cost of the request, without garbage collections and other load on the machine.
+    best = math.inf
+    for _ in range(3):
+        best = min(best, longest_turn_s(server, path, body))
+        if best < TURN_S:
+            break
+    print(f"{1e3 * best:.1f} ms")
+    assert best < TURN_S
