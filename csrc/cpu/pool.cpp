@@ -113,17 +113,22 @@ struct Pool::State {
       while (members.load(std::memory_order_acquire)) std::this_thread::yield();
   }
 
-  // Whether the condition ended within the time to spin. The clock is not read before it has been tested often.
-  template <class Condition> bool spin_while(Condition condition) {
-    for (std::chrono::steady_clock::time_point until{};;) {
-      for (int i = 0; i < 64; i++) {
-        if (!condition()) return true;
-        relax();
-      }
-      const auto now = std::chrono::steady_clock::now();
-      if (until.time_since_epoch().count() == 0) until = now + spin;
-      else if (now >= until) return false;
+  // Whether the condition ends while it is tested a few times.
+  template <class Condition> static bool ends_soon(Condition condition) {
+    for (int i = 0; i < 64; i++) {
+      if (!condition()) return true;
+      relax();
     }
+    return false;
+  }
+
+  // Whether it ends within the time to spin.
+  template <class Condition> bool spin_while(Condition condition) {
+    if (ends_soon(condition)) return true;  // most do, and reading the clock takes longer
+    const auto until = std::chrono::steady_clock::now() + spin;
+    while (std::chrono::steady_clock::now() < until)
+      if (ends_soon(condition)) return true;
+    return false;
   }
 
   void loop(int thread) {

@@ -173,7 +173,6 @@ def seconds_of_short_sequences(driver, num_rows, num_tokens):
 @pytest.mark.parametrize("accuracy", [0.0, 0.5])
 @pytest.mark.parametrize("num_rows", [4, 16])
 def test_sequences_too_short_to_be_learned_lose_little_one_after_another(drive, num_rows, accuracy):
-    """Each begins with what was learned from those before it."""
     plain, drafted = (
         seconds_of_short_sequences(
             drive(num_drafts=num_drafts, accuracy=accuracy, pipeline_depth=2, num_blocks=400), num_rows, 100 * num_rows

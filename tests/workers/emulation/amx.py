@@ -28,8 +28,8 @@ DOTS = ("tdpbf16ps", "tdpbsud")  # the instructions that csrc/cpu uses for its t
 class EmulatedAmx:
     """Libraries for AMX in a folder and the emulator that runs them; `isa` is the one to choose."""
 
-    def __init__(self, folder: Path, optimization: str = "-O0"):
-        """`optimization` of a library that must be compiled: soon built, or soon run."""
+    def __init__(self, folder: Path, optimization: str):
+        """`optimization`: the flag for a library that must be compiled; -O0 builds sooner, -O1 runs faster."""
         self._folder = folder
         self.report = folder / "report"
         self._emulator = folder / "amx_trap.so"

@@ -48,20 +48,20 @@ pytestmark = [
 ]
 
 
-def emulated(folder, *optimization):
+def emulated(folder, optimization):
     if "avx512fma" in cpu.runnable_isas() and not cpu.library_path("amx").exists():
         pytest.skip("the amx library is not built: python setup.py build_ext --inplace")
-    return EmulatedAmx(folder, *optimization)
+    return EmulatedAmx(folder, optimization)
 
 
 @pytest.fixture(scope="module")
 def amx(tmp_path_factory):
-    return emulated(tmp_path_factory.mktemp("amx"))
+    return emulated(tmp_path_factory.mktemp("amx"), "-O0")
 
 
 @pytest.fixture(scope="module")
-def fast_amx(tmp_path_factory):
-    return emulated(tmp_path_factory.mktemp("fast_amx"), "-O1")
+def optimized_amx(tmp_path_factory):
+    return emulated(tmp_path_factory.mktemp("optimized_amx"), "-O1")
 
 
 def test_products_and_attention_in_tile_order_have_the_bits_of_their_definition(amx):
@@ -76,8 +76,8 @@ def test_each_room_of_the_workers_tests_is_among_the_subjects():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_the_tests_of_kernels_and_whole_models_pass(fast_amx, subject):
-    counts = fast_amx.run_tests(*(f"tests/workers/{place}" for place in SUBJECTS[subject]), "-m", "not nightly")
+def test_the_tests_of_kernels_and_whole_models_pass(optimized_amx, subject):
+    counts = optimized_amx.run_tests(*(f"tests/workers/{place}" for place in SUBJECTS[subject]), "-m", "not nightly")
     assert counts["tdpbf16ps"] > 1000, counts
 
 
