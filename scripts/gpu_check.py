@@ -70,11 +70,17 @@ def parts_for(executor: Executor) -> list[Part]:
     ]
     return [
         Part("selftest", "every primitive: device, emulator and definition agree", (*pytest, SELFTEST), 90),
-        Part("kernels", "the kernels' tests on the device", (*pytest, "tests/cuda", f"--deselect={SELFTEST}"), 200),
+        Part(
+            "kernels",
+            "the kernels' and the library's tests on the device",
+            (*pytest, "-n", "4", "tests/cuda", f"--deselect={SELFTEST}"),
+            140,
+        ),
         *sanitizers,
         Part("parity", "the demo model's logprobs compared with transformers'", (*model, "parity"), 80),
         Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 80),
         Part("determinism-fp8", "the same with weights and KV cache in fp8", (*model, "determinism", *coded), 80),
+        Part("recovery", "the same while a worker, the engine core, and both are killed", (*model, "recovery"), 60),
         Part("decode", "attention of single tokens", (*bench, "decode"), 60),
         Part("prefill", "attention of prompts", (*bench, "prefill"), 60),
         Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 40),
@@ -105,7 +111,8 @@ def run(part: Part, limit_s: float) -> dict[str, Any]:
 
 def execute(command: tuple[str, ...], limit_s: float) -> tuple[Outcome, str]:
     """Run a command in its own process group, which is killed at the end."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     process = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -1,12 +1,15 @@
-"""Check the built-in demo model on a device: parity with transformers, and equal results in every batch.
+"""Check the built-in demo model on a device: parity with transformers, equal results in every batch, and recovery.
 
     python scripts/demo_model/check_device_model.py parity [--device cuda]
     python scripts/demo_model/check_device_model.py determinism [--device cuda] [--quantization T] [--kv-cache-dtype T]
+    python scripts/demo_model/check_device_model.py recovery [--device cuda] [--quantization T] [--kv-cache-dtype T]
 
 parity       compares logprobs of prompts in bfloat16, ours and transformers', with transformers' in float32. Our mean
              error may exceed theirs by at most a quarter.
 determinism  runs sampled and greedy requests alone, together, together in small chunks, and again: every token and
              every logprob must be the same each time.
+recovery     runs the same requests together, undisturbed and while a worker, the engine core, and both of them are
+             killed. Again nothing may differ.
 
 The last line is JSON; the exit status is 1 if the check fails.
 """
@@ -14,8 +17,10 @@ The last line is JSON; the exit status is 1 if the check fails.
 import argparse
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
+import psutil
 import torch
 
 from paged_serve import LLM, SamplingParams
@@ -29,6 +34,9 @@ TEXTS = [
 ]
 SLACK = 1.25
 CHUNK_TOKENS = 16
+WORKER, CORE = "worker", "engine-core"  # how the names of processes begin
+Contents = list[tuple[list[int], list[Any]]]  # token ids and logprobs of each output
+KILLED_AFTER = {3: (WORKER,), 9: (CORE,), 15: (WORKER, CORE)}  # by the number of requests that have ended
 
 
 def parity(device: str) -> list[dict[str, Any]]:
@@ -86,18 +94,49 @@ def determinism(**options: str) -> list[dict[str, Any]]:
         ways["again, from the prefix cache"] = contents(llm.generate(prompts, params, use_tqdm=False))
     with LLM(max_num_batched_tokens=CHUNK_TOKENS, max_num_seqs=8, **options) as llm:
         ways[f"in chunks of {CHUNK_TOKENS}"] = contents(llm.generate(prompts, params, use_tqdm=False))
-    return [
-        {
-            "requests": name,
-            "of": len(alone),
-            "another token": sum(ids != other for (ids, _), (other, _) in zip(found, alone, strict=True)),
-            "another byte": sum(one != other for one, other in zip(found, alone, strict=True)),
-        }
-        for name, found in ways.items()
-    ]
+    return [compared(name, found, alone) for name, found in ways.items()]
 
 
-def contents(outputs: list[Any]) -> list[tuple[list[int], list[Any]]]:
+def compared(name: str, found: Contents, expected: Contents) -> dict[str, Any]:
+    return {
+        "requests": name,
+        "of": len(expected),
+        "another token": sum(ids != other for (ids, _), (other, _) in zip(found, expected, strict=True)),
+        "another byte": sum(one != other for one, other in zip(found, expected, strict=True)),
+    }
+
+
+def recovery(**options: str) -> list[dict[str, Any]]:
+    prompts, params = requests()
+    with LLM(**options) as llm:
+        undisturbed = contents(llm.generate(prompts, params, use_tqdm=False))
+        llm.reset_prefix_cache()
+        bars: list[KillingBar] = []
+        found = contents(llm.generate(prompts, params, use_tqdm=lambda **_: bars.append(KillingBar()) or bars[0]))
+    ways = {f"together, {', '.join(bars[0].killed)} killed": found}
+    return [compared(name, found, undisturbed) for name, found in ways.items()]
+
+
+class KillingBar:
+    """A progress bar that kills processes of its own process, in place of showing how many requests have ended."""
+
+    def __init__(self) -> None:
+        self.killed: list[str] = []
+        self._ended = 0
+
+    def update(self, count: int) -> None:
+        self._ended += count
+        for role in KILLED_AFTER.get(self._ended, ()):
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    if process.name().startswith(role):
+                        self.killed.append(process.name())
+                        process.kill()
+
+    def close(self) -> None: ...
+
+
+def contents(outputs: list[Any]) -> Contents:
     """The token ids and all logprobs of each output."""
     results = []
     for output in outputs:
@@ -110,6 +149,9 @@ def contents(outputs: list[Any]) -> list[tuple[list[int], list[Any]]]:
     return results
 
 
+CHECKS = {"determinism": determinism, "recovery": recovery}
+
+
 def holds(what: str, rows: list[dict[str, Any]]) -> bool:
     if what == "parity":
         ours, theirs = (row["mean error of a logprob"] for row in rows)
@@ -119,13 +161,13 @@ def holds(what: str, rows: list[dict[str, Any]]) -> bool:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["parity", "determinism"])
+    parser.add_argument("what", choices=["parity", *CHECKS])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--quantization", default="auto", help="for determinism")
+    parser.add_argument("--quantization", default="auto", help="for determinism and recovery")
     parser.add_argument("--kv-cache-dtype", default="auto", help="likewise")
     options = vars(parser.parse_args(arguments))
     what = options.pop("what")
-    rows = parity(options["device"]) if what == "parity" else determinism(**options)
+    rows = parity(options["device"]) if what == "parity" else CHECKS[what](**options)
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     print(json.dumps(rows))

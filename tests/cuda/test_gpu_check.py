@@ -32,7 +32,8 @@ def test_every_program_that_can_use_a_device_is_a_part():
     commands = [" ".join(one.command) for one in parts_for("cuda")]
     for wanted in (
         "tests/cuda/kernels/test_selftest.py",
-        "-q --timeout 0 -p no:cacheprovider --executor cuda tests/cuda --deselect",
+        "-q --timeout 0 -p no:cacheprovider --executor cuda -n 4 tests/cuda --deselect",
+        "--device cuda recovery",
         *("--tool memcheck", "--tool racecheck", "parity", "determinism --quantization fp8 --kv-cache-dtype fp8"),
     ):
         assert any(wanted in command for command in commands), f"no part does {wanted}"

@@ -190,7 +190,7 @@ def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:
 
 def _draw_choice(rng: random.Random, kind: str) -> ModelChoice:
     isas = cpu.runnable_isas()
-    isa = isas[0] if rng.random() < 0.5 else rng.choice(isas)
+    isa = isas[int(max(0.0, 2 * rng.random() - 1) * len(isas))]  # one draw, however many there are
     if kind == "pair":
         return ModelChoice(rng.choice(list(CHECKPOINTS)), "auto", isa, threads=2)
     checkpoint = rng.choice((*CHECKPOINTS, *CHECKPOINTS, *CHECKPOINTS, "demo"))

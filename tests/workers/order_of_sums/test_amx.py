@@ -42,6 +42,7 @@ needed = ("g++", "objdump")
 pytestmark = [
     pytest.mark.skipif(is_emulated, reason="this process is emulated already"),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="another machine's instructions"),
+    pytest.mark.skipif("amx" in cpu.runnable_isas(), reason="its tiles are real, and all tests use them"),
     pytest.mark.skipif(not all(map(shutil.which, needed)), reason="needs g++ and binutils"),
     pytest.mark.skipif("avx2" not in cpu.runnable_isas(), reason="needs the kernels, built, and AVX2"),
     pytest.mark.timeout(3600),

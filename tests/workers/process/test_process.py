@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
@@ -29,6 +30,7 @@ from ..tiny_models.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 60.0
+WITHOUT_A_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the worker would serve on the GPU")
 
 
 class Harness:
@@ -220,7 +222,11 @@ def test_a_worker_without_a_core_ends_after_the_step_timeout(harnesses):
 
 @pytest.mark.parametrize(
     ("folder", "model", "expected"),
-    [("/nonexistent", {}, "/nonexistent"), (None, {"device": "cuda"}, "CUDA"), (None, {"max_model_len": 9999}, "9999")],
+    [
+        ("/nonexistent", {}, "/nonexistent"),
+        pytest.param(None, {"device": "cuda"}, "CUDA", marks=WITHOUT_A_GPU),
+        (None, {"max_model_len": 9999}, "9999"),
+    ],
 )
 def test_an_impossible_model_is_refused_with_the_reason(harnesses, folder, model, expected):
     harness = harnesses(folder, **model)
