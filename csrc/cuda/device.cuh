@@ -175,8 +175,9 @@ DEVICE void copy_async16(void* shared, const void* global, bool valid HERE_ARG) 
   emulator::copy_async(shared, global, valid, here);
 #else
   uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-  int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  asm volatile(
+      "{\n.reg .pred ignored;\nsetp.eq.s32 ignored, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignored;\n}" ::"r"(to), "l"(global), "r"(int(valid)) : "memory");
 #endif
 }
 // Closes a group of this thread's copies; an empty group counts as well.

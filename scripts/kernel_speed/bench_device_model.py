@@ -58,9 +58,9 @@ class RandomCheckpoint(Checkpoint):
     """Creates every requested tensor on the device, with random values."""
 
     def __init__(self, folder: Path, device: str):
-        self.folder, self.entries, self.used, self.read_bytes = folder, {}, set(), 0
+        self.folder, self.entries, self.used, self.read_bytes, self.total_bytes = folder, {}, set(), 0, 0
         self._device = device
-        self._open = {}
+        self._open, self._parts, self._file_of, self._of_projection = {}, {}, {}, {}
 
     def read(
         self,

@@ -118,6 +118,12 @@ def test_paged_serve_and_transformers_generate_the_same_number_of_tokens(tmp_pat
     assert ratio["tok/s"] == pytest.approx(ours["tok/s"] / theirs["tok/s"])
 
 
+def test_steps_of_a_whole_model_are_measured(tmp_path):
+    assert main(["--executor", "emulator", "--only", "model", "--out", str(tmp_path)]) == 0
+    (record,) = json.loads((tmp_path / "gpu_check.json").read_text())["parts"]
+    assert [row["weights, cache"] for row in record["figures"]] == ["bfloat16"] * 3 + ["float8_e4m3fn"] * 3
+
+
 @pytest.mark.parametrize("output", ["", "no figures\n", '{"not": "a list"}\n', "[1"])
 def test_output_without_figures_gives_none(output):
     assert figures_of(output) == []

@@ -23,14 +23,14 @@
 // SCALAR is bf16, and fp16 in the row of fp8 with 64 dims.
 //
 //   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks per multiprocessor
-//   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2
-//   bf16     80      101 / 173   103 / 172   103 / 175   148 / 238     77 / 64, 2
-//   bf16     96      106 / 189   110 / 189   108 / 187   157 / 244     89 / 76, 2
-//   bf16    128      123 / 243   123 / 216   120 / 217   162 / 254    113 / 100, 2
-//   bf16    256      183 / 238   179 / 179   179 / 247   226 / 254     85 / 206, 2 / 1
-//   fp8      64       94 / 168    96 / 168    96 / 167   109 / 185     56 / 45, 2
-//   fp8     128      125 / 249   123 / 217   125 / 228   146 / 214    100 / 85, 2
-//   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
+//   bf16     64     87 / 168    87 / 168    95 / 172   114 / 215    61 / 52, 2
+//   bf16     80    112 / 182   115 / 182   118 / 192   145 / 241    77 / 64, 2
+//   bf16     96    117 / 200   118 / 200   124 / 200   154 / 248    89 / 76, 2
+//   bf16    128    123 / 211   117 / 216   126 / 221   160 / 255    113 / 100, 2
+//   bf16    256    186 / 238   181 / 181   198 / 243   208 / 254    85 / 206, 2 / 1
+//   fp8      64     89 / 168   119 / 168   117 / 167   109 / 185    56 / 45, 2
+//   fp8     128    122 / 243   119 / 215   122 / 219   146 / 222    100 / 85, 2
+//   fp8     256    187 / 240   183 / 183   187 / 251   212 / 251    103 / 175, 2 / 1
 //
 // -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads per KV head. BLOCK_SIZE.
 // HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token attends to all keys of its request.
@@ -42,7 +42,7 @@
 constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS<PAIRS>, TOTAL_BYTES = SUMS * THREADS * 16;
 constexpr int FRONT_BYTES = QUERY_BYTES > TOTAL_BYTES ? QUERY_BYTES : TOTAL_BYTES;
 static_assert(THREADS == 32 * ROW_WARPS * SHARING);
-static_assert(SHARED_BYTES == FRONT_BYTES + EXCHANGE_BYTES + RING * SLOT_BYTES + WIDE_BYTES);
+static_assert(SHARED_BYTES == FRONT_BYTES + EXCHANGE_BYTES + RING * SLOT_BYTES + WIDE_BYTES + PLACES_BYTES);
 
 using Query = uint32_t[PAIRS][4];
 using Sums = SumsOf<PAIRS>;

@@ -9,8 +9,9 @@ constexpr int COPIED_STRIDE = (CHUNKS | 1) * 16;                  // bytes from 
 constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16;                   // bytes from row to row of SCALAR
 constexpr int SLOT_BYTES = TILE_KEYS * COPIED_STRIDE;
 constexpr int PAIRS = HEAD_DIM / 16;                              // of 8 dims; a warp multiplies whole pairs
+constexpr int PLACES_BYTES = 2 * TILE_KEYS * 4;
 constexpr int WARP_KEYS = TILE_KEYS / SHARING;                    // keys whose scores one warp computes
-static_assert(HEAD_DIM % 16 == 0 && WARP_KEYS % 16 == 0);
+static_assert(HEAD_DIM % 16 == 0 && WARP_KEYS % 16 == 0 && THREADS >= TILE_KEYS);
 
 struct Source {
   const KV* keys;    // of this KV head in block 0
@@ -20,13 +21,46 @@ struct Source {
   int from, to;  // other keys read as zeros: their blocks may not exist or may hold anything
 };
 
-DEVICE void copy_half(unsigned char* slot, const KV* cache, const Source& source, int first_key) {
+constexpr uint32_t NOWHERE = 1u << 31;  // of a row that does not exist
+
+// Where the rows of a tile are in the cache. A thread looks up a row's block while the tile before is computed, so that
+// copies wait for no table and divide nothing.
+class Places {
+ public:
+  DEVICE Places(const Source& source, unsigned char* shared) : source_(source), shared_(reinterpret_cast<uint32_t*>(shared)) {}
+
+  // Begins to look up the tile of the keys from `first_key` on.
+  DEVICE void look_up(int first_key) {
+    key_ = threadIdx.x < TILE_KEYS ? first_key + int(threadIdx.x) : source_.to;
+    if (exists()) block_ = source_.table[uint32_t(key_) / BLOCK_SIZE];
+  }
+  // Makes the tile that was looked up the current one: for all threads after the next barrier.
+  DEVICE void publish() {
+    turn_ ^= TILE_KEYS;
+    if (threadIdx.x >= TILE_KEYS) return;
+    const int64_t element = block_ * source_.block_elements + uint32_t(key_) % BLOCK_SIZE * HEAD_DIM;
+    shared_[turn_ + threadIdx.x] = exists() ? uint32_t(element / ELEMENTS) : NOWHERE;
+  }
+  // For each row of the current tile the chunks from the first block's row to it, or NOWHERE.
+  DEVICE const uint32_t* current() const { return shared_ + turn_; }
+
+ private:
+  DEVICE bool exists() const { return key_ >= source_.from && key_ < source_.to; }
+
+  const Source& source_;
+  uint32_t* const shared_;  // [2][TILE_KEYS]
+  int key_ = 0, block_ = 0, turn_ = 0;
+};
+
+DEVICE void copy_half(unsigned char* slot, const KV* cache, const uint32_t* places) {
+  constexpr bool KEEPS_CHUNK = THREADS % CHUNKS == 0;  // all copies of a thread are of one column
+  const uint4* chunks = reinterpret_cast<const uint4*>(cache);
 #pragma unroll
-  for (int i = threadIdx.x; i < TILE_KEYS * CHUNKS; i += THREADS) {
-    const int row = i / CHUNKS, chunk = i % CHUNKS, key = first_key + row;
-    const bool valid = key >= source.from && key < source.to;
-    int64_t at = 0;
-    if (valid) at = source.table[key / BLOCK_SIZE] * source.block_elements + key % BLOCK_SIZE * HEAD_DIM + chunk * ELEMENTS;
-    copy_async16(slot + row * COPIED_STRIDE + chunk * 16, cache + at, valid);
+  for (uint32_t first = 0; first < TILE_KEYS * CHUNKS; first += THREADS) {
+    const uint32_t i = first + threadIdx.x, chunk = KEEPS_CHUNK ? threadIdx.x % CHUNKS : i % CHUNKS;
+    const uint32_t row = KEEPS_CHUNK ? first / CHUNKS + threadIdx.x / CHUNKS : i / CHUNKS;
+    if (TILE_KEYS * CHUNKS % THREADS != 0 && i >= TILE_KEYS * CHUNKS) break;
+    const uint32_t place = places[row];
+    copy_async16(slot + row * COPIED_STRIDE + chunk * 16, chunks + chunk + (place & ~NOWHERE), place < NOWHERE);
   }
 }

@@ -21,11 +21,19 @@ DEVICE void widen16(unsigned char* to, const unsigned char* from) {
 class HalfTiles {
  public:
   DEVICE HalfTiles(const Source& source, unsigned char* ring)
-      : source_(source), ring_(ring), next_key_(source.from / TILE_KEYS * TILE_KEYS) {}
+      : source_(source), ring_(ring), places_(source, ring + RING * SLOT_BYTES + WIDE_BYTES),
+        next_key_(source.from / TILE_KEYS * TILE_KEYS) {}
 
   DEVICE void start() {
+    places_.look_up(next_key_);
 #pragma unroll 1
-    for (int i = 0; i < RING - 1; i++) ask();
+    for (int i = 0; i < RING - 1; i++) {
+      if (!asks_values_) {
+        places_.publish();
+        __syncthreads();  // before the first copies by the new places
+      }
+      ask();
+    }
   }
   // The next tile's keys that this warp scores. They invalidate the result of the previous call.
   DEVICE const unsigned char* keys(int warp_of_row) {
@@ -46,14 +54,15 @@ class HalfTiles {
   // Starts the next copy, if any is left. It always closes a group, so that arrived() can count groups.
   DEVICE void ask() {
     if (next_key_ < source_.to) {
-      copy_half(ring_ + filled_ * SLOT_BYTES, asks_values_ ? source_.values : source_.keys, source_, next_key_);
-      next_key_ += asks_values_ ? TILE_KEYS : 0;
+      copy_half(ring_ + filled_ * SLOT_BYTES, asks_values_ ? source_.values : source_.keys, places_.current());
+      if (asks_values_) places_.look_up(next_key_ += TILE_KEYS);
       asks_values_ = !asks_values_;
     }
     copy_commit();
     filled_ = filled_ + 1 == RING ? 0 : filled_ + 1;
   }
   DEVICE const unsigned char* arrived() {
+    if (!asks_values_) places_.publish();
     copy_wait<RING - 2>();
     __syncthreads();  // all copies have arrived, and all threads are done with the slot that is filled next
     ask();
@@ -76,6 +85,7 @@ class HalfTiles {
 
   const Source& source_;
   unsigned char* const ring_;
+  Places places_;
   int next_key_, filled_ = 0, read_ = 0;
   bool asks_values_ = false;
 };

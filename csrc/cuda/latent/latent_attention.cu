@@ -21,7 +21,7 @@
 constexpr int QUERY_BYTES = ROWS * STRIDE, VALUE_PAIRS = VALUE_DIM / 16;
 constexpr int SUMS = 2 * WARP_PAIRS<VALUE_PAIRS>;
 static_assert(VALUE_DIM % 16 == 0 && VALUE_DIM <= HEAD_DIM && THREADS == 32 * ROW_WARPS * SHARING);
-static_assert(SHARED_BYTES == QUERY_BYTES + EXCHANGE_BYTES + STAGES * SLOT_BYTES && (STAGES == 1 || STAGES == 2));
+static_assert(SHARED_BYTES == QUERY_BYTES + EXCHANGE_BYTES + STAGES * SLOT_BYTES + PLACES_BYTES && (STAGES == 1 || STAGES == 2));
 
 using Sums = SumsOf<VALUE_PAIRS>;
 
@@ -29,11 +29,18 @@ using Sums = SumsOf<VALUE_PAIRS>;
 class Tiles {
  public:
   DEVICE Tiles(const Source& source, unsigned char* stages)
-      : source_(source), stages_(stages), next_key_(source.from / TILE_KEYS * TILE_KEYS) {
-    if (STAGES > 1) ask();
+      : source_(source), stages_(stages), places_(source, stages + STAGES * SLOT_BYTES),
+        next_key_(source.from / TILE_KEYS * TILE_KEYS) {
+    places_.look_up(next_key_);
+    if (STAGES > 1) {
+      places_.publish();
+      __syncthreads();
+      ask();
+    }
   }
   // The next tile. It invalidates the one before.
   DEVICE const unsigned char* next() {
+    places_.publish();
     if (STAGES > 1) copy_wait<0>();
     __syncthreads();  // all threads are done with the tile before; with two stages this one has arrived
     ask();
@@ -46,13 +53,14 @@ class Tiles {
 
  private:
   DEVICE void ask() {
-    if (next_key_ < source_.to) copy_half(stages_ + filled_ * SLOT_BYTES, source_.keys, source_, next_key_);
-    next_key_ += TILE_KEYS;
+    if (next_key_ < source_.to) copy_half(stages_ + filled_ * SLOT_BYTES, source_.keys, places_.current());
+    places_.look_up(next_key_ += TILE_KEYS);
     copy_commit();
     if (STAGES > 1) filled_ = !filled_;
   }
   const Source& source_;
   unsigned char* const stages_;
+  Places places_;
   int next_key_, filled_ = 0;
 };
 

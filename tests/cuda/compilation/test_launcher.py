@@ -6,14 +6,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.kernels.cuda.elementwise import RmsNormParams, rms_norm, rms_norm_kernel
-from paged_serve.workers.kernels.cuda.launcher import CudaLauncher, cupy_stream
+from paged_serve.workers.kernels.cuda.launcher import CudaLauncher
 from paged_serve.workers.kernels.cuda.requirements import (
     architecture,
     check_compiler,
@@ -28,31 +27,34 @@ PARAMS = RmsNormParams(1 << 40, 2, 3, 4, 0.5)
 
 
 class FakeFunction:
-    """Records the arguments that cupy.RawKernel would receive."""
+    """What cupy.RawKernel offers of a function: it is loaded when it is first asked for its `kernel`."""
 
-    def __init__(self):
-        self.launches, self.loads, self.max_dynamic_shared_size_bytes = [], 0, 0
+    def __init__(self, address: int):
+        self._loaded = SimpleNamespace(ptr=address)
+        self.loads, self.max_dynamic_shared_size_bytes = 0, 0
 
-    def compile(self):
+    @property
+    def kernel(self):
         self.loads += 1
-
-    def __call__(self, *arguments, **options):
-        self.launches.append((arguments, options))
+        return self._loaded
 
 
 class FakeCupy:
-    """A CuPy that finds functions in cubins with our reader."""
+    """A CuPy that finds functions in cubins with our reader, and records the arguments of the driver's launches."""
 
     def __init__(self):
-        self.functions = {}
-        from_external = SimpleNamespace(from_external=lambda stream: f"stream {stream.__cuda_stream__()[1]}")
-        self.cuda = SimpleNamespace(Stream=from_external)
+        self.functions, self.launches = {}, []
+        self.cuda = SimpleNamespace(driver=SimpleNamespace(launchKernel=self.launch))
 
     def RawModule(self, *, path):  # noqa: N802
         found = read_cubin(Path(path).read_bytes())
-        return SimpleNamespace(
-            get_function=lambda name: self.functions.setdefault(name, found[name] and FakeFunction())
-        )
+        made = lambda name: self.functions.setdefault(name, found[name] and FakeFunction(len(self.functions) + 1))  # noqa: E731
+        return SimpleNamespace(get_function=made)
+
+    def launch(self, *arguments):
+        *rest, parameters, extra = arguments
+        (params,) = (ctypes.c_void_p * 1).from_address(parameters)
+        self.launches.append((*rest, ctypes.string_at(params, ctypes.sizeof(PARAMS)), extra))
 
 
 @pytest.fixture
@@ -78,11 +80,8 @@ def test_a_launch_passes_grid_block_shared_memory_stream_and_one_struct(launcher
     launcher.launch(kernel, (3, 2, 1), PARAMS)
     function = cupy.functions["rms_norm"]
     assert function.max_dynamic_shared_size_bytes == kernel.shared_bytes
-    (((grid, block, (argument,)), options),) = function.launches
-    assert (grid, block) == ((3, 2, 1), (kernel.threads, 1, 1))
-    assert options == {"shared_mem": kernel.shared_bytes, "stream": "stream 7"}
-    assert (argument.shape, argument.nbytes) == ((1,), ctypes.sizeof(PARAMS))
-    assert argument.tobytes() == bytes(PARAMS)
+    block = kernel.threads, 1, 1
+    assert cupy.launches == [(function.kernel.ptr, 3, 2, 1, *block, kernel.shared_bytes, 7, bytes(PARAMS), 0)]
 
 
 def test_every_launch_uses_the_current_stream(launcher, cupy, streams):
@@ -90,8 +89,7 @@ def test_every_launch_uses_the_current_stream(launcher, cupy, streams):
     for pointer in (7, 9, 7):
         streams.append(pointer)
         launcher.launch(kernel, (1, 1, 1), PARAMS)
-    used = [options["stream"] for _, options in cupy.functions["rms_norm"].launches]
-    assert used == ["stream 7", "stream 9", "stream 7"]
+    assert [launch[8] for launch in cupy.launches] == [7, 9, 7]
 
 
 def test_loading_launches_nothing_and_happens_once(launcher, cupy, tmp_path):
@@ -102,7 +100,8 @@ def test_loading_launches_nothing_and_happens_once(launcher, cupy, tmp_path):
     launcher.load_all(kernels)
     launcher.launch(kernels[0], (1, 1, 1), PARAMS)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == cubins
-    assert len(cupy.functions["rms_norm"].launches) == 1
+    assert len(cupy.launches) == 1
+    assert cupy.functions["rms_norm"].loads == 2
 
 
 def test_progress_is_reported_after_each_kernel(launcher):
@@ -130,18 +129,17 @@ def test_a_wrapper_with_no_rows_launches_nothing(launcher, cupy):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a null function would be launched")
 def test_cupy_accepts_the_arguments_of_a_launch():
-    """CuPy converts arguments before it looks for a device; it raises TypeError for those that it cannot convert."""
+    """CuPy converts arguments before it calls the driver; it raises TypeError for those that it cannot convert."""
     import cupy
 
-    null = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
     launcher = CudaLauncher(cupy, None, "sm_90a", lambda: 0)
     kernel = rms_norm_kernel(torch.bfloat16, 1024)
-    launcher._functions[kernel] = null
-    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):
+    launcher._functions[kernel] = SimpleNamespace(ptr=0)
+    with pytest.raises(RuntimeError, match=r"CUDA_ERROR|libcuda"):
         launcher.launch(kernel, (1, 1, 1), PARAMS)
     with pytest.raises(TypeError):
-        null((1, 1, 1), (32, 1, 1), (np.frombuffer(PARAMS, np.uint8),), stream=cupy_stream(cupy, 0))
-    assert cupy_stream(cupy, 1 << 40).ptr == 1 << 40
+        cupy.cuda.driver.launchKernel(0, 1, 1, 1, 32, 1, 1, 0, 0, PARAMS, 0)
+    assert "kernel" in dir(cupy.RawKernel)
 
 
 @pytest.mark.parametrize(

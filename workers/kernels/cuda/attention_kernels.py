@@ -1,6 +1,7 @@
 """Chooses attention kernels by head dimension, tile shape and shared memory."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -8,6 +9,7 @@ from .kernel import SCALARS, Kernel
 
 TILE_KEYS = 64  # attention/work.cuh
 PLAN_THREADS, MERGE_THREADS = 256, 128
+PLACES_BYTES = 2 * TILE_KEYS * 4  # attention/source.cuh
 SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
 MIN_SHARED_KIB = 100  # of a multiprocessor of other architectures
 RESERVED_BYTES = 1024  # of each block
@@ -62,6 +64,7 @@ def decode_shape(heads: AttentionShape) -> Shape:
     return Shape(1, 4, slots=6 if heads.cache_dtype == heads.dtype else 8)
 
 
+@cache
 def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
     """The shape with separate rows for each warp; two warps share rows whose sums do not fit one warp's registers."""
     shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
@@ -69,11 +72,12 @@ def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
 
 
 def _fixed_bytes(heads: AttentionShape, shape: Shape) -> int:
-    """Shared memory besides the ring: queries or sums, data exchanged between warps, and widened fp8."""
+    """Shared memory besides the ring: queries or sums, data exchanged between warps, widened fp8, and places."""
     warp_pairs = -(-heads.head_dim // 16 // shape.sharing)
     front = max(shape.rows * heads.stride, 2 * warp_pairs * shape.threads * 16)
     exchange = shape.rows * (TILE_KEYS * 2 + 32) if shape.sharing > 1 else 0
-    return front + exchange + (TILE_KEYS * heads.stride if heads.cache_dtype != heads.dtype else 0)
+    wide = TILE_KEYS * heads.stride if heads.cache_dtype != heads.dtype else 0
+    return front + exchange + wide + PLACES_BYTES
 
 
 def _slot_bytes(heads: AttentionShape) -> int:
@@ -89,6 +93,7 @@ def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
     return 0, 0
 
 
+@cache
 def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
     """The kernel for `arch`; the number of slots depends on the shared memory of `arch`."""
     ring, blocks = _ring(heads, shape, arch)
@@ -104,11 +109,13 @@ def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
     return Kernel("attention/paged_attention.cu", "paged_attention", defines, shape.threads, shared)
 
 
+@cache
 def merge_kernel(heads: AttentionShape) -> Kernel:
     defines = ("SCALAR", SCALARS[heads.dtype]), ("HEAD_DIM", heads.head_dim)
     return Kernel("attention/merge.cu", "attention_merge", defines, MERGE_THREADS)
 
 
+@cache
 def plan_kernel() -> Kernel:
     shared = PLAN_THREADS // 32 * 4 + PLAN_THREADS * 40
     return Kernel("attention/plan.cu", "attention_plan", (), PLAN_THREADS, shared)

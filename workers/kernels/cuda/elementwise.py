@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 import torch
@@ -42,6 +43,7 @@ def rms_norm(
     return out
 
 
+@cache
 def rms_norm_kernel(dtype: torch.dtype, size: int) -> Kernel:
     """The kernel; each thread has one pack of 8 elements if a block is large enough."""
     threads = _norm_threads(size)
@@ -75,6 +77,7 @@ def layer_norm(
     return out
 
 
+@cache
 def layer_norm_kernel(dtype: torch.dtype, size: int) -> Kernel:
     """The kernel; each thread has one pack of 8 elements if a block is large enough."""
     threads = _norm_threads(size)
@@ -135,6 +138,7 @@ def activate(
     return out
 
 
+@cache
 def activation_kernel(dtype: torch.dtype, size: int, activation: Activation, is_gated: bool) -> Kernel:
     """The kernel; each thread has one pack of 8 elements."""
     assert size % 8 == 0, size
@@ -161,6 +165,7 @@ def cap_logits(launcher: Launcher, logits: Tensor, cap: float) -> Tensor:
     return logits
 
 
+@cache
 def cap_kernel() -> Kernel:
     return Kernel("cap_logits.cu", "cap_logits", (), MAX_ACTIVATION_THREADS)
 

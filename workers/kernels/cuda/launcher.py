@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from .kernel import Grid, Kernel
@@ -33,10 +32,9 @@ class CudaLauncher:
         self._cupy = cupy
         self._cubins = cubins
         self.arch = arch
-        self._stream_pointer = stream_pointer
-        self._functions: dict[Kernel, Any] = {}  # cupy.RawKernel
-        self._streams: dict[int, Any] = {}  # CuPy's, by pointer
-        self._dtypes: dict[type[ctypes.Structure], np.dtype[Any]] = {}
+        self._stream_pointer = stream_pointer  # queried at every launch: a graph capture has a stream of its own
+        self._functions: dict[Kernel, Any] = {}  # cupy.cuda.Function, which keeps its module
+        self._launch = cupy.cuda.driver.launchKernel  # cupy.RawKernel would take several times as long for each launch
 
     @classmethod
     def for_current_device(cls, folder: Path) -> "CudaLauncher":
@@ -63,49 +61,16 @@ class CudaLauncher:
                     on_progress(loaded, len(wanted))
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
-        # CuPy would silently replace a dimension of 0 by 1.
         assert all(1 <= size <= limit for size, limit in zip(grid, MAX_GRID, strict=True)), grid
         if kernel not in self._functions:
             self.load_all([kernel])
-        argument = np.frombuffer(memoryview(params), self._dtype_of(type(params)))
-        self._functions[kernel](
-            grid, (kernel.threads, 1, 1), (argument,), shared_mem=kernel.shared_bytes, stream=self._current_stream()
-        )
+        arguments = ctypes.c_void_p(ctypes.addressof(params))  # an array of one; the driver copies the struct
+        block = kernel.threads, 1, 1
+        stream, at = self._stream_pointer(), ctypes.addressof(arguments)
+        self._launch(self._functions[kernel].ptr, *grid, *block, kernel.shared_bytes, stream, at, 0)
 
     def _load(self, kernel: Kernel, path: Path) -> Any:
         function = self._cupy.RawModule(path=str(path)).get_function(kernel.function)
         if kernel.shared_bytes:
             function.max_dynamic_shared_size_bytes = kernel.shared_bytes  # required beyond 48 KB
-        else:
-            function.compile()  # loads, as the assignment above does: a first launch in a graph must not load
-        return function
-
-    def _dtype_of(self, struct: type[ctypes.Structure]) -> np.dtype[Any]:
-        """The dtype of an array of one struct, which CuPy passes by value."""
-        if struct not in self._dtypes:
-            self._dtypes[struct] = np.dtype(struct)
-        return self._dtypes[struct]
-
-    def _current_stream(self) -> Any:
-        """Torch's current stream, queried at every launch, because a graph capture has a different one."""
-        pointer = self._stream_pointer()
-        if pointer not in self._streams:
-            self._streams[pointer] = cupy_stream(self._cupy, pointer)
-        return self._streams[pointer]
-
-
-class _TorchStream:
-    """A stream of torch in the protocol by which CuPy obtains its address."""
-
-    def __init__(self, pointer: int):
-        self._pointer = pointer
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._pointer  # (version of the protocol, address)
-
-
-def cupy_stream(cupy: Any, pointer: int) -> Any:
-    """A CuPy stream for torch's at `pointer`, by the interface of CuPy 14 or, deprecated there, of CuPy 13."""
-    if hasattr(cupy.cuda.Stream, "from_external"):
-        return cupy.cuda.Stream.from_external(_TorchStream(pointer))
-    return cupy.cuda.ExternalStream(pointer)
+        return function.kernel  # loaded here: a first launch in a graph must not load

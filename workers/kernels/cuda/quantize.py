@@ -1,6 +1,7 @@
 """Quantizes rows of activations to e4m3 with one scale per row, for 8-bit products."""
 
 import ctypes
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ def quantize_rows(launcher: Launcher, hidden: Tensor, codes: Tensor, scales: Ten
         launcher.launch(quantize_rows_kernel(hidden.dtype, size), (rows, 1, 1), params)
 
 
+@cache
 def quantize_rows_kernel(dtype: torch.dtype, size: int) -> Kernel:
     """The kernel; each thread has one pack of 8 elements if a block is large enough."""
     assert size % 8 == 0, size

@@ -1,6 +1,7 @@
 """Splits projected tokens into rotated queries and cached keys and values."""
 
 import ctypes
+import functools
 
 import torch
 from torch import Tensor
@@ -75,6 +76,7 @@ def rotate_and_cache(
     return query
 
 
+@functools.cache
 def rotate_and_cache_kernel(
     dtype: torch.dtype,
     cached: torch.dtype,

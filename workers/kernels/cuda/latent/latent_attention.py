@@ -12,7 +12,15 @@ from torch import Tensor
 from ....checkpoint.attention_options import AttentionOptions, Latent
 from ....kv.cache_view import CacheView
 from ..attention import AttentionMergeParams, AttentionPlanParams, PagedAttentionParams
-from ..attention_kernels import MERGE_THREADS, MIN_SHARED_KIB, RESERVED_BYTES, SHARED_KIB, TILE_KEYS, plan_kernel
+from ..attention_kernels import (
+    MERGE_THREADS,
+    MIN_SHARED_KIB,
+    PLACES_BYTES,
+    RESERVED_BYTES,
+    SHARED_KIB,
+    TILE_KEYS,
+    plan_kernel,
+)
 from ..kernel import SCALARS, Kernel, Launcher
 
 LOG2_E = 1.4426950408889634
@@ -187,9 +195,9 @@ def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
 
 
 def _shared_bytes(heads: LatentHeadsShape, shape: LatentShape) -> int:
-    """Queries, what warps exchange, and tiles of keys."""
+    """Queries, what warps exchange, tiles of keys, and their places."""
     exchange = shape.rows * (TILE_KEYS * 2 + 32) if shape.sharing > 1 else 0
-    return (shape.rows + shape.stages * TILE_KEYS) * heads.row_bytes + exchange
+    return (shape.rows + shape.stages * TILE_KEYS) * heads.row_bytes + exchange + PLACES_BYTES
 
 
 def _check(work: LatentWork, query: Tensor, keys: Tensor, tables: Tensor, out: Tensor) -> None:
