@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.worker import NewRow
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.batch.request_rows import RequestRows
 
-ROWS, VOCABULARY = 128, 131072
+ROWS, VOCABULARY, MAX_TOKENS = 128, 131072, 1 << 16
 KINDS = {
     "greedy": SamplingParams(temperature=0.0),
     "temperature": SamplingParams(temperature=0.8),
@@ -33,12 +33,18 @@ def sampler(setting: Setting) -> Iterator[Case]:
 
 
 def sampling_call(setting: Setting, params: SamplingParams, rows: int, vocabulary: int) -> Call:
-    state = RequestRows(rows, 64, 16, vocabulary)
+    state = RequestRows(rows, MAX_TOKENS, 16, vocabulary)
     for row in range(rows):
         state.reset(NewRow(row, pack_ids([5, 6, 7, 8]), 3, 0, (pack_ids([1]),), row, (2,), params))
     device_sampler = DeviceSampler(setting.launcher, vocabulary, setting.device)
     logits = logits_of(setting, rows, vocabulary)
-    return lambda: device_sampler.launch(logits, np.arange(rows), state)
+    places, tokens = np.arange(rows), np.full(rows, 5)
+
+    def call() -> None:
+        device_sampler.launch(logits, places, state)
+        state.append_tokens(places, tokens)  # a row that stands still would send its counts again
+
+    return call
 
 
 def torch_call(setting: Setting, rows: int, vocabulary: int) -> Call:

@@ -25,7 +25,7 @@ from ...workers.one_process import NotWaiting
 from ...workers.tiny_models.tiny_model import write_tiny_model
 from ..emulated import EmulatorLauncher
 
-SLICE = (1, 3)
+SLICE = (7, 15)
 FP8_SEED = 1
 NIGHTLY = range(100)
 OF_KERNELS = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}
