@@ -22,8 +22,8 @@ from ..emulated import EmulatorLauncher
 
 BF16 = torch.bfloat16
 OUTPUTS, INPUTS = 48, 160
-# Of the sum of absolute products. An H100's tensor cores add products of 32 inputs with about 14 bits: up to 2^-14.8 was
-# seen (160 inputs), whereas torch's product on a CPU adds as float32 does.
+# Of the sum of absolute products. An H100's tensor cores add products of 32 inputs with about 14 bits: up to 2^-14.8
+# was seen (160 inputs), whereas torch's product on a CPU adds as float32 does.
 ERRORS = {"cuda": 2.0**-14, "cpu": 2.0**-20}
 
 
