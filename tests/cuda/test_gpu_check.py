@@ -118,6 +118,12 @@ def test_paged_serve_and_transformers_generate_the_same_number_of_tokens(tmp_pat
     assert ratio["tok/s"] == pytest.approx(ours["tok/s"] / theirs["tok/s"])
 
 
+def test_a_part_finds_packages_where_this_process_finds_them(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    outcome, output = execute((sys.executable, "-c", "import sys; print(sys.path[1:3])"), 30)
+    assert (outcome, output) == ("passed", f"{[str(ROOT), '/elsewhere']}\n")
+
+
 def test_steps_of_a_whole_model_are_measured(tmp_path):
     assert main(["--executor", "emulator", "--only", "model", "--out", str(tmp_path)]) == 0
     (record,) = json.loads((tmp_path / "gpu_check.json").read_text())["parts"]
