@@ -1,12 +1,14 @@
 """Compare the speed of the CUDA kernels with the device's limits and with torch's kernels.
 
-    python scripts/kernel_speed/bench_cuda.py {decode,prefill,elementwise,experts,sampler,launch} [--executor emulator]
+    python scripts/kernel_speed/bench_cuda.py GROUP [--executor emulator]
 
-Regimes: decode attention, rotation, norms and gates are bound by memory, prefill attention by the tensor cores, the
-sampler by its passes over the logits, which mostly stay in the L2 cache. Kernels are timed as replays of CUDA graphs on
-buffers that together exceed the L2 cache (cuda_timing.py); figures are medians of 25 samples and half the interquartile
-range. The device's limits are measured first: a copy of 1 GiB and a product of 8192 x 8192 matrices. The last line is
-JSON. With --executor emulator, tiny shapes run on the CPU to check that the program works.
+GROUP is decode, prefill, elementwise, experts, sampler, products or launch.
+
+Regimes: decode attention, rotation, norms and gates are bound by memory, prefill attention and products of many rows by
+the tensor cores, the sampler by its passes over the logits, which mostly stay in the L2 cache. Kernels are timed as
+replays of CUDA graphs on buffers that together exceed the L2 cache (cuda_timing.py); figures are medians of 25 samples
+and half the interquartile range. The device's limits are measured first: a copy of 1 GiB and a product of 8192 x 8192
+matrices. The last line is JSON. With --executor emulator, tiny shapes run on the CPU to check that the program works.
 """
 
 import argparse
@@ -14,16 +16,18 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_cases import BF16, Case, Setting, decode, elementwise, prefill
+from cuda_cases import BF16, GATE, HIDDEN, Case, Setting, decode, elementwise, prefill, random
 from cuda_expert_cases import experts
 from cuda_sampling_cases import sampler
-from cuda_timing import EagerTimer, GraphTimer, Timer
+from cuda_timing import EagerTimer, GraphTimer, Timer, copies_of
 
 from paged_serve.frontend.bench.report.tables import number
+from paged_serve.workers.backends.cuda.fixed_rows import PRODUCT_ROWS, FixedRowsLinear
 from paged_serve.workers.kernels.cuda.elementwise import rms_norm
 from paged_serve.workers.kernels.cuda.requirements import architecture
 
@@ -82,6 +86,33 @@ def measured(setting: Setting, timer: Timer, cases: Iterator[Case]) -> Iterator[
         del case  # free its memory before the next case allocates as much
 
 
+def products(setting: Setting, timer: Timer) -> Iterator[Row]:
+    """The library's products of other numbers of rows than PRODUCT_ROWS, which would speed up prompts.
+
+    They are allowed only if all rows have the bits that they have among PRODUCT_ROWS.
+    """
+    _, peak = limits(setting, timer)
+    shapes = [(48, 64)] if setting.tiny else [(HIDDEN, 6144), (HIDDEN, HIDDEN), (HIDDEN, 2 * GATE), (GATE, HIDDEN)]
+    for inputs, outputs in shapes:
+        copies = 1 if setting.tiny else copies_of(2 * inputs * outputs)
+        weights = [random(setting, outputs, inputs) for _ in range(copies)]
+        for rows in (128, 256) if setting.tiny else (128, 256, 512, 2048):
+            x, out = random(setting, rows, inputs), random(setting, rows, outputs)
+            calls = [partial(torch.mm, x, weight.t(), out=out) for weight in reversed(weights)]
+            taken = timer.time(calls)
+            calls[-1]()
+            operations, same = 2 * rows * inputs * outputs, (out == FixedRowsLinear(weights[0])(x)).all(1)
+            yield {
+                "kernel": "product",
+                "shape": f"{rows} x {inputs} x {outputs}",
+                "µs": taken.median_us,
+                "±": taken.spread_us,
+                "TFLOP/s": operations / taken.median_us / 1e6,
+                "of the peak": operations / taken.median_us * 1e6 / peak,
+                f"rows with the bits of {PRODUCT_ROWS}": int(same.sum()),
+            }
+
+
 def launch(setting: Setting, timer: Timer) -> Iterator[Row]:
     """CPU time of launching a small kernel, compared with a small kernel of torch."""
     hidden = torch.zeros((1, 256), dtype=BF16, device=setting.device)
@@ -110,12 +141,15 @@ def rows_of(group: str, setting: Setting) -> Iterator[Row]:
         return launch(setting, eager)
     if group == "sampler":
         return measured(setting, eager, sampler(setting))
-    return measured(setting, eager if setting.tiny else GraphTimer(), GROUPS[group](setting))
+    timer = eager if setting.tiny else GraphTimer()
+    if group == "products":
+        return products(setting, timer)
+    return measured(setting, timer, GROUPS[group](setting))
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("group", choices=[*GROUPS, "sampler", "launch"])
+    parser.add_argument("group", choices=[*GROUPS, "sampler", "products", "launch"])
     parser.add_argument("--executor", choices=list(DEVICES), default="cuda")
     options = parser.parse_args(arguments)
     rows = []
