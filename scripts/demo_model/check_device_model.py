@@ -111,10 +111,12 @@ def recovery(**options: str) -> list[dict[str, Any]]:
     with LLM(**options) as llm:
         undisturbed = contents(llm.generate(prompts, params, use_tqdm=False))
         llm.reset_prefix_cache()
-        bars: list[KillingBar] = []
-        found = contents(llm.generate(prompts, params, use_tqdm=lambda **_: bars.append(KillingBar()) or bars[0]))
-    ways = {f"together, {', '.join(bars[0].killed)} killed": found}
-    return [compared(name, found, undisturbed) for name, found in ways.items()]
+        bar = KillingBar()
+        found = contents(llm.generate(prompts, params, use_tqdm=lambda **_: bar))
+    for role in (WORKER, CORE):
+        if not any(name.startswith(role) for name in bar.killed):
+            raise RuntimeError(f"no {role} was killed, so nothing was shown")
+    return [compared(f"together, {', '.join(bar.killed)} killed", found, undisturbed)]
 
 
 class KillingBar:

@@ -48,8 +48,12 @@ class FakeCupy:
 
     def RawModule(self, *, path):  # noqa: N802
         found = read_cubin(Path(path).read_bytes())
-        made = lambda name: self.functions.setdefault(name, found[name] and FakeFunction(len(self.functions) + 1))  # noqa: E731
-        return SimpleNamespace(get_function=made)
+
+        def get_function(name):
+            assert name in found
+            return self.functions.setdefault(name, FakeFunction(len(self.functions) + 1))
+
+        return SimpleNamespace(get_function=get_function)
 
     def launch(self, *arguments):
         *rest, parameters, extra = arguments

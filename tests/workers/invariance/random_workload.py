@@ -190,7 +190,8 @@ def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:
 
 def _draw_choice(rng: random.Random, kind: str) -> ModelChoice:
     isas = cpu.runnable_isas()
-    isa = isas[int(max(0.0, 2 * rng.random() - 1) * len(isas))]  # one draw, however many there are
+    drawn = rng.random()  # once, so that what follows does not depend on how many instruction sets there are
+    isa = isas[0] if drawn < 0.5 else isas[int((2 * drawn - 1) * len(isas))]
     if kind == "pair":
         return ModelChoice(rng.choice(list(CHECKPOINTS)), "auto", isa, threads=2)
     checkpoint = rng.choice((*CHECKPOINTS, *CHECKPOINTS, *CHECKPOINTS, "demo"))
