@@ -1,7 +1,7 @@
 """A minimal driver of a Model: rows with block tables, steps of decode rows and chunks, greedy choice."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -62,13 +62,13 @@ class PagedLoop:
         """Compute the next n tokens of each row, rows with one token first; returns all tokens' logits, packed."""
         return self.model.logits(self.hidden(work)).clone()
 
-    def hidden(self, work: list[tuple[LoopRow, int]]) -> Tensor:
-        """The same, but returns hidden states."""
+    def hidden(self, work: list[tuple[LoopRow, int]], returned_tokens: Tensor | None = None) -> Tensor:
+        """The same, but returns hidden states, of all tokens or of some."""
         for row, count in work:
             for table in row.tables:
                 while len(table) * self.block_size < row.num_computed + count:
                     table.append(self.free.pop())
-        hidden = self.model.forward(self.batch(work), self.cache)
+        hidden = self.model.forward(replace(self.batch(work), returned_tokens=returned_tokens), self.cache)
         for row, count in work:
             row.num_computed += count
             self._free_behind_windows(row)

@@ -43,6 +43,7 @@ class InputBatch:
     adapters: AdapterGroups | None = None  # of the tokens; None: no row has an adapter
     logit_adapters: AdapterGroups | None = None  # of the hidden states `logit_tokens`, likewise
     stored_lens: Tensor | None = None  # [rows] i32, kv_lens without drafts; None: there are no drafts
+    returned_tokens: Tensor | None = None  # [n] i64, n > 0: whose hidden states a model returns; None: all, in order
 
 
 @dataclass(frozen=True, slots=True, eq=False)

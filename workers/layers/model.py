@@ -39,6 +39,11 @@ class Model(Protocol):
     @property
     def attention(self) -> AttentionBackend: ...
     @property
+    def needs_all_tokens(self) -> bool:
+        """Whether a step has to return the hidden states of all tokens, because a draft head reads them."""
+        ...
+
+    @property
     def weights_bytes(self) -> int: ...
     @property
     def quantization(self) -> dict[str, str]: ...
@@ -46,7 +51,7 @@ class Model(Protocol):
     def libraries(self) -> str: ...
 
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
-        """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
+        """Hidden states after the last layer, normalised: [returned tokens, hidden]. Writes all K and V to `cache`."""
         ...
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

@@ -26,7 +26,7 @@ class Attention:
     backend: AttentionBackend
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
-        return self.output(self.attended(step, normed))
+        return self.output(step.returned(self.attended(step, normed)))
 
     def attended(self, step: GroupStep, normed: Tensor) -> Tensor:
         """The input of the output projection."""

@@ -15,4 +15,4 @@ class LoneFeedForward:
     feed_forward: FeedForward
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
-        return self.feed_forward(normed)
+        return self.feed_forward(step.returned(normed))

@@ -19,5 +19,5 @@ class GatedAttention:
     recurrences: Recurrences
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
-        attended = self.attention.attended(step, normed)
-        return self.attention.output(self.recurrences.sigmoid_gated(attended, self.gate(normed)))
+        attended = step.returned(self.attention.attended(step, normed))
+        return self.attention.output(self.recurrences.sigmoid_gated(attended, self.gate(step.returned(normed))))

@@ -35,4 +35,4 @@ class GatedDeltaMixer:
         x = self.recurrences.causal_conv(view.state_rows, last_inputs, self.convolution, x)
         matrices = matrices.view(-1, *self.delta.state_shape)
         y = self.recurrences.gated_delta(view.state_rows, matrices, self.delta, x, b, alpha)
-        return self.output(self.recurrences.gated_norm(self.norm, y, gates))
+        return self.output(self.recurrences.gated_norm(self.norm, step.returned(y), step.returned(gates)))

@@ -29,4 +29,4 @@ class LatentAttention:
         self.heads.write(step.ops, latent)  # before the next product, which overwrites `projected`
         if self.query_up is not None and self.query_norm is not None:
             query = self.query_up(self.ops.norm(query, self.query_norm, out=query))
-        return self.output(self.heads.attend(step.attention, step.ops, query))
+        return self.output(step.returned(self.heads.attend(step.attention, step.ops, query)))

@@ -41,4 +41,4 @@ class Mamba1Mixer:
         dt, b_and_c = self.steps(parts[:, : sizes.step_rank]), parts[:, sizes.step_rank :]
         numbers = numbers.view(-1, *self.scan.state_shape)
         y = self.selective.scan(view.state_rows, numbers, self.scan, x, dt, b_and_c)
-        return self.output(self.recurrences.silu_gated(y, self.gates(normed)))
+        return self.output(self.recurrences.silu_gated(step.returned(y), self.gates(step.returned(normed))))

@@ -35,4 +35,4 @@ class Mamba2Mixer:
         x = projected[:, inner:steps_from]
         x = self.recurrences.causal_conv(view.state_rows, last_inputs, self.convolution, x)
         y = self.recurrences.mamba2(view.state_rows, matrices.view(-1, *self.scan.state_shape), self.scan, x, dt)
-        return self.output(self.gate(y, gates))
+        return self.output(self.gate(step.returned(y), step.returned(gates)))

@@ -20,6 +20,11 @@ class GroupStep:
     view: CacheView  # attention does not read it
     attention: Any = None  # the plan of AttentionBackend.plan; None: the group has states only
     ops: Any = None  # from Ops.start_step, likewise
+    returned_tokens: Tensor | None = None  # in a model's last layer, as in InputBatch
+
+    def returned(self, x: Tensor) -> Tensor:
+        """The rows of `x` [tokens, n] on which what the layer returns depends, once earlier tokens are mixed in."""
+        return x if self.returned_tokens is None else x[self.returned_tokens]
 
 
 class Mixer(Protocol):
@@ -30,7 +35,7 @@ class Mixer(Protocol):
     """
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden], output projection included.
+        """[tokens, hidden] -> [returned tokens, hidden], output projection included.
 
         `step` is that of the layer's group, or pair of groups.
         """

@@ -25,4 +25,5 @@ class ShortConvolutionMixer:
         channels = projected.shape[1] // 3
         into, out_of, x = (projected[:, at * channels : (at + 1) * channels] for at in range(3))
         states = view.cache.states[self.layer].view(x.dtype).view(-1, self.convolution.width - 1, channels)
-        return self.output(self.recurrences.causal_conv(view.state_rows, states, self.convolution, x, into, out_of))
+        mixed = self.recurrences.causal_conv(view.state_rows, states, self.convolution, x, into, out_of)
+        return self.output(step.returned(mixed))

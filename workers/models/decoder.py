@@ -64,15 +64,18 @@ class Model:
         return self.geometry.dtype
 
     @property
+    def needs_all_tokens(self) -> bool:
+        return len(self.layers) in self.taps.of_layer
+
+    @property
     def adapters_bytes(self) -> int:
         return 0 if self.adapters is None else self.adapters.most_bytes()
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
-        """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
+        """Hidden states after the last layer, normalised: [returned tokens, hidden]. Writes all K and V to `cache`."""
         geometry, ops = self.geometry, self.ops
         residual = geometry.multipliers.residual
-        steps = self._steps(batch, cache)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
         if self.embedding_norm is not None:
@@ -81,10 +84,11 @@ class Model:
             normed = hidden if norms[0] is None else ops.norm(hidden, norms[0])
         else:
             normed = self._sum(hidden, self.positions.rows(batch.positions), norms[0])
-        for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
+        for index, (layer, step) in enumerate(zip(self.layers, self._steps_of_layers(batch, cache), strict=True)):
             if index in self.taps.of_layer:
                 self.taps.copy(index, hidden, ops)
-            mixed = layer.mixer(steps[group], normed)
+            mixed = layer.mixer(step, normed)
+            hidden, normed = step.returned(hidden), step.returned(normed)
             if layer.feed_forward is None:
                 normed = self._sum(hidden, mixed, norms[index + 1], residual)
                 continue
@@ -103,6 +107,12 @@ class Model:
         if len(self.layers) in self.taps.of_layer:
             self.taps.copy(len(self.layers), normed, ops)
         return normed
+
+    def _steps_of_layers(self, batch: InputBatch, cache: KVCache) -> list[GroupStep]:
+        """The last layer needs all tokens for their K and V, or states; the rest it computes for those it returns."""
+        steps = self._steps(batch, cache)
+        *earlier, last = (steps[group] for group in cache.groups.of_layer)
+        return [*earlier, replace(last, returned_tokens=batch.returned_tokens)]
 
     def _steps(self, batch: InputBatch, cache: KVCache) -> list[GroupStep]:
         """The step of each KV group, then those of pairs (KVGroups.of_layer)."""

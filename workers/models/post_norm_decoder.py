@@ -25,13 +25,13 @@ class PostNormDecoder(Model):
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
-        """Vectors for the output head, [tokens, vector_size]. Writes the tokens' K and V to `cache`."""
-        ops, steps = self.ops, self._steps(batch, cache)
-        hidden = self._embedded(batch)
-        for layer, group in zip(self.layers, cache.groups.of_layer, strict=True):
+        """Vectors for the output head, [returned tokens, vector_size]. Writes the tokens' K and V to `cache`."""
+        ops, hidden = self.ops, self._embedded(batch)
+        for layer, step in zip(self.layers, self._steps_of_layers(batch, cache), strict=True):
             assert layer.attention_norm is not None
             assert layer.mlp_norm is not None
-            ops.add(hidden, layer.mixer(steps[group], hidden))
+            mixed, hidden = layer.mixer(step, hidden), step.returned(hidden)
+            ops.add(hidden, mixed)
             ops.norm(hidden, layer.attention_norm, out=hidden)
             assert layer.feed_forward is not None
             ops.add(hidden, layer.feed_forward(hidden))

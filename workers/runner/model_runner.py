@@ -183,6 +183,8 @@ class ModelRunner:
         if self._model.geometry.num_token_types > 1:
             types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
             batch = replace(batch, token_types=types.to(self._model.device))
+        if not self._needs_all_tokens(chunks, arrays):
+            return self._logits_of_ends(batch), step.sampled_rows, (), None
         hidden = self._hidden(batch)
         # First, because logits are valid only until the model's next call.
         found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
@@ -190,6 +192,21 @@ class ModelRunner:
         self._use(logits=batch.logit_adapters)
         ends = hidden[step.logit_tokens]
         return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found, pooling
+
+    def _needs_all_tokens(self, chunks: Sequence[Chunk], arrays: StepArrays) -> bool:
+        """Whether hidden states are read that give no logits, or the last layer's rows have adapters."""
+        if self._model.needs_all_tokens or arrays.adapters is not None:
+            return True
+        rows = [chunk.row for chunk in chunks]
+        return any(self._rows.pools[rows]) or any(self._rows.prompt_logprobs[row] is not None for row in rows)
+
+    def _logits_of_ends(self, batch: InputBatch) -> Tensor:
+        """[logits, vocab] float32, without the hidden states of other tokens."""
+        count = len(batch.logit_tokens)
+        # Of a chunk without logits, one token is as good as any: kernels expect at least one row.
+        returned = batch.logit_tokens if count else torch.zeros(1, dtype=torch.int64, device=self._model.device)
+        hidden = self._hidden(replace(batch, returned_tokens=returned))
+        return self._model.logits(hidden) if count else hidden[:0]
 
     def _pool(self, chunks: Sequence[Chunk], arrays: StepArrays, hidden: Tensor) -> PendingPooled | None:
         """Starts the copy of the hidden states that pooling requests need."""

@@ -34,6 +34,7 @@ class TransformersModel:
     libraries: str  # the libraries and versions on which the model's bits depend
     adapters: None = None  # LoRA adapters are not supported
     adapters_bytes: int = 0
+    needs_all_tokens: bool = False  # nothing drafts from its hidden states
     plain: Model | None = None  # computes the same as `base`, in fewer calls from Python
 
     @property
@@ -46,14 +47,15 @@ class TransformersModel:
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
-        """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
+        """Hidden states after the last layer, normalised: [returned tokens, hidden]. Writes all K and V to `cache`."""
         if self.plain is not None:
             return self.plain.forward(batch, cache)
         self.paged.start(batch, cache)
-        return self.hidden(batch)
+        hidden = self.hidden(batch)
+        return hidden if batch.returned_tokens is None else hidden[batch.returned_tokens]
 
     def hidden(self, batch: InputBatch) -> Tensor:
-        """Like `forward`, for a step that has been started."""
+        """Hidden states of all tokens of a step that has been started."""
         token_ids, positions = batch.token_ids.unsqueeze(0), batch.positions.unsqueeze(0)
         found: Tensor = self.base(input_ids=token_ids, position_ids=positions, use_cache=False).last_hidden_state
         return found[0]
