@@ -114,7 +114,7 @@ def peak(pool: cpu.Pool, number_format: str) -> float:
 def show_steps(
     model: Model, shape: Shape, pool: cpu.Pool, batches: list[int], count: int, form: str
 ) -> list[dict[str, float]]:
-    step, figures = model.backend.decode_step(), []
+    step, figures = model.backend.decode_step(model.weights_bytes), []
     for batch in batches:
         bandwidth = read_bandwidth(pool)
         times = steps_s(model, step, batch, count)

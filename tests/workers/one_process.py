@@ -1,7 +1,7 @@
 """The real engine core and the real model runner in one process, with a client that records its messages."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.workers.backends.cpu.backend import QUEUED_WEIGHTS_BYTES
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
@@ -97,6 +98,8 @@ class OneProcess:
         return self.runner_of(self.model, TensorParallelGroup())
 
     def runner_of(self, model: Model, group: TensorParallelGroup) -> Any:
+        if self.num_blocks % 2:
+            model = replace(model, weights_bytes=QUEUED_WEIGHTS_BYTES)  # kernels of steps with chunks are queued
         return host_runner(model, self.new_cache(model, group), group, self.config.scheduler, self.max_model_len)
 
     def new_cache(self, model: Model, group: TensorParallelGroup) -> KVCache:

@@ -96,6 +96,9 @@ class HostBackend(Backend, Protocol):
 
     def sampling(self, vocab_size: int) -> Passes: ...
 
-    def decode_step(self) -> DecodeStep:
-        """A new DecodeStep for one runner; it may replay an earlier step with the same number of rows."""
+    def decode_step(self, weights_bytes: int) -> DecodeStep:
+        """A new DecodeStep for one runner of a model with so many bytes of weights on this rank.
+
+        It may replay an earlier step with the same number of rows.
+        """
         ...

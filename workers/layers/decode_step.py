@@ -1,6 +1,7 @@
 """The execution of steps in which every token is sampled: through Python, or as a replay of an earlier step."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from torch import Tensor
@@ -44,6 +45,13 @@ class DecodeStep(Protocol):
         """
         ...
 
+    def queue(self) -> AbstractContextManager[object]:
+        """A context for a model's passes that are not replays, in which only kernels and torch read results of kernels.
+
+        Kernels may run later than they are called, at the latest when the context ends.
+        """
+        ...
+
 
 class EagerDecodeStep:
     """Runs every step through Python."""
@@ -61,3 +69,6 @@ class EagerDecodeStep:
 
     def verify(self, inputs: Inputs, logits: Logits) -> Tensor:
         return logits(inputs())
+
+    def queue(self) -> AbstractContextManager[object]:
+        return nullcontext()

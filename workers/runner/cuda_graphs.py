@@ -1,6 +1,7 @@
 """Decode steps as CUDA graphs, one per batch size of a ladder: a step costs the host one launch."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -52,3 +53,6 @@ class CudaGraphs:
 
     def verify(self, inputs: Inputs, logits: Logits) -> Tensor:
         return logits(inputs())  # without a graph
+
+    def queue(self) -> AbstractContextManager[object]:
+        return nullcontext()

@@ -58,7 +58,7 @@ def host_runner(
         max_model_len=max_model_len,
         max_tokens=scheduler.max_num_batched_tokens,
         steps_in_flight=scheduler.pipeline_depth,
-        decode_step=backend.decode_step(),
+        decode_step=backend.decode_step(model.weights_bytes),
         grammars=grammars,
         drafter=drafter,
     )

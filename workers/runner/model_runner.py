@@ -81,6 +81,8 @@ class ModelRunner:
         self._pooling = PoolingRows(model.pooling)
         speculation = drafter, grammars, model.device, max_model_len
         self._verification = Verification(self._rows, group, sampling, *speculation)
+        # Only rank 0 has a head, but all ranks exchange the same tokens.
+        self._has_reading_head = bool(group.broadcast(torch.tensor([model.needs_all_tokens], device=model.device)))
         self._accepted_states = AcceptedStates(cache.draft_inputs, self._device_rows, cache.block_size)
         self._unknown: deque[PendingStep] = deque()  # started steps whose tokens are not yet in the host's rows
 
@@ -183,9 +185,10 @@ class ModelRunner:
         if self._model.geometry.num_token_types > 1:
             types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
             batch = replace(batch, token_types=types.to(self._model.device))
-        if not self._needs_all_tokens(chunks, arrays):
+        if not self._reads_all_tokens(chunks, arrays):
             return self._logits_of_ends(batch), step.sampled_rows, (), None
-        hidden = self._hidden(batch)
+        with self._decode_step.queue():
+            hidden = self._hidden(batch)
         # First, because logits are valid only until the model's next call.
         found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
         pooling = self._pool(chunks, arrays, hidden) if self._group.rank == 0 else None
@@ -193,9 +196,9 @@ class ModelRunner:
         ends = hidden[step.logit_tokens]
         return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found, pooling
 
-    def _needs_all_tokens(self, chunks: Sequence[Chunk], arrays: StepArrays) -> bool:
+    def _reads_all_tokens(self, chunks: Sequence[Chunk], arrays: StepArrays) -> bool:
         """Whether hidden states are read that give no logits, or the last layer's rows have adapters."""
-        if self._model.needs_all_tokens or arrays.adapters is not None:
+        if self._has_reading_head or arrays.adapters is not None:
             return True
         rows = [chunk.row for chunk in chunks]
         return any(self._rows.pools[rows]) or any(self._rows.prompt_logprobs[row] is not None for row in rows)
@@ -205,8 +208,9 @@ class ModelRunner:
         count = len(batch.logit_tokens)
         # Of a chunk without logits, one token is as good as any: kernels expect at least one row.
         returned = batch.logit_tokens if count else torch.zeros(1, dtype=torch.int64, device=self._model.device)
-        hidden = self._hidden(replace(batch, returned_tokens=returned))
-        return self._model.logits(hidden) if count else hidden[:0]
+        with self._decode_step.queue():
+            hidden = self._hidden(replace(batch, returned_tokens=returned))
+            return self._model.logits(hidden) if count else hidden[:0]
 
     def _pool(self, chunks: Sequence[Chunk], arrays: StepArrays, hidden: Tensor) -> PendingPooled | None:
         """Starts the copy of the hidden states that pooling requests need."""

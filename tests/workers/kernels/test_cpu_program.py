@@ -2,7 +2,7 @@
 
 import torch
 
-from paged_serve.workers.kernels.cpu.program import Program, recorded_calls
+from paged_serve.workers.kernels.cpu.programs.program import Program, recorded_calls
 
 from ..elementwise_calls import rms_norm, silu_mul
 

@@ -158,7 +158,7 @@ def test_non_finite_logits_are_reported_and_the_other_row_continues(model):
     class Poisoned:
         geometry, backend, device, pooling = model.geometry, model.backend, model.device, model.pooling
         forward = staticmethod(model.forward)
-        broken, adapters, needs_all_tokens = False, None, False
+        broken, adapters, needs_all_tokens, weights_bytes = False, None, False, 0
 
         def logits(self, hidden, out=None):
             logits = model.logits(hidden).clone()

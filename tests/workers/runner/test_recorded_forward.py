@@ -11,9 +11,9 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import SchedulerOutput
-from paged_serve.workers.backends.cpu.recorded_forward import TorchWatch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu.programs.torch_watch import TorchWatch
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups

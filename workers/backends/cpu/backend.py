@@ -41,6 +41,8 @@ from .recurrences import CpuRecurrences, CpuSelectiveScan
 from .sampling import CpuPasses
 from .segments import has_whole_segments, in_segments, segments_of_rank
 
+QUEUED_WEIGHTS_BYTES = 64 << 20  # more than caches hold: kernels then evict Python's objects from them
+
 
 class CpuBackend:
     """The backend of one model on a pool's threads. The objects that it creates must be called from one thread."""
@@ -131,8 +133,8 @@ class CpuBackend:
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)
 
-    def decode_step(self) -> DecodeStep:
-        return RecordedForward(self._pool, self._places)
+    def decode_step(self, weights_bytes: int) -> DecodeStep:
+        return RecordedForward(self._pool, self._places, queues=weights_bytes >= QUEUED_WEIGHTS_BYTES)
 
     def _places(self, batch: InputBatch) -> tuple[int, ...]:
         """The addresses that a step of `batch` reads and writes, except those of weights and cache, which are fixed."""

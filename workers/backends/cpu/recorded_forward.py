@@ -7,32 +7,19 @@ the caches.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...batch.input_batch import InputBatch
 from ...kernels.cpu.library import Pool
-from ...kernels.cpu.program import Program, recorded_calls
+from ...kernels.cpu.programs.program import Program, recorded_calls
+from ...kernels.cpu.programs.queued_calls import QueuedCalls
+from ...kernels.cpu.programs.torch_watch import TorchWatch
 from ...layers.decode_step import Inputs, Logits
 
 log = logging.getLogger(__name__)
-
-ATEN = torch.ops.aten
-VIEWS = {
-    ATEN.alias.default,
-    ATEN.detach.default,
-    ATEN.flatten.using_ints,
-    ATEN.select.int,
-    ATEN.slice.Tensor,
-    ATEN.to.dtype,
-    ATEN.unsqueeze.default,
-    ATEN.view.default,
-    ATEN.view.dtype,
-}
 
 MAX_RECORDINGS = 512  # kept, the last used; one of 28 layers takes 24 kB
 
@@ -62,8 +49,9 @@ class RecordedForward:
 
     sizes: Sequence[int] = ()  # none before the first step: the first step of each size is recorded
 
-    def __init__(self, pool: Pool, places: Callable[[InputBatch], Places]):
+    def __init__(self, pool: Pool, places: Callable[[InputBatch], Places], *, queues: bool = False):
         self._pool = pool
+        self._queues = queues
         self._places = places
         # None: there was one such step, which was not recorded.
         self._recordings: OrderedDict[Size, Recording | None] = OrderedDict()
@@ -94,6 +82,10 @@ class RecordedForward:
         recording.program.run()
         return recording.logits
 
+    def queue(self) -> AbstractContextManager[object]:
+        gains = self._queues and self._is_recordable and self._pool.runs_programs
+        return QueuedCalls(self._pool) if gains else nullcontext()
+
     def _record(self, size: Size, batch: InputBatch, logits: Logits) -> Tensor:
         before = self._places(batch)
         with recorded_calls(self._pool) as calls, TorchWatch() as watch:
@@ -112,23 +104,3 @@ class RecordedForward:
         self._recordings[size] = recording
         if len(self._recordings) > MAX_RECORDINGS:
             self._recordings.popitem(last=False)
-
-
-class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Records the operations that torch itself computes, and its allocations, in this thread."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.computed: set[str] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Called by torch. If it were True, the first call would import torch.compile, which takes 0.75 s."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        # `flatten` copies a tensor that is not contiguous; `to` copies one of another dtype.
-        if func not in VIEWS or result.untyped_storage().data_ptr() != args[0].untyped_storage().data_ptr():
-            self.computed.add(str(func))
-        return result

@@ -120,7 +120,7 @@ class TorchBackend:
     def sampling(self, vocab_size: int) -> Passes:
         return NumpyPasses(vocab_size)
 
-    def decode_step(self) -> DecodeStep:
+    def decode_step(self, weights_bytes: int) -> DecodeStep:
         return EagerDecodeStep()
 
 

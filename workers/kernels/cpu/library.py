@@ -77,6 +77,7 @@ class Library:
         for function in functions.values():
             function.restype, function.argtypes = None, [c_void_p, c_void_p]
         self.functions: dict[str, Kernel] = functions
+        self._addresses = {name: ctypes.cast(function, c_void_p).value or 0 for name, function in functions.items()}
 
     def dot_is_fma(self) -> bool:
         """Whether bfloat16 products on this processor add in the order that all instruction sets have in common."""
@@ -96,7 +97,7 @@ class Library:
 
     def address(self, name: str) -> int:
         """The address of the kernel's code."""
-        return ctypes.cast(getattr(self._dll, name), c_void_p).value or 0
+        return self._addresses[name]
 
     def empty_runs(self, handle: int, times: int) -> None:
         self._dll.pool_empty_runs(handle, times)

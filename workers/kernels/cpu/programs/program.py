@@ -4,9 +4,10 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
+from itertools import accumulate, chain
 
-from .library import Kernel, Pool
-from .parameters import ProgramParams, packer
+from ..library import Kernel, Pool
+from ..parameters import ProgramParams, packer
 
 PARAMS = packer(ProgramParams)
 ALIGNMENT = 8  # bytes: the size of a pointer, the largest field of the structs
@@ -22,13 +23,11 @@ class Program:
 
     def __init__(self, pool: Pool, calls: Sequence[Call]):
         self._pool = pool
-        self._params = ctypes.create_string_buffer(b"".join(_aligned(params) for _, params in calls))
-        self._calls = (c_void_p * (2 * len(calls)))()  # KernelCall: function, parameters
-        address = ctypes.addressof(self._params)
-        for index, (name, params) in enumerate(calls):
-            self._calls[2 * index] = pool.address(name)
-            self._calls[2 * index + 1] = address
-            address += len(_aligned(params))
+        aligned = [_aligned(params) for _, params in calls]
+        self._params = ctypes.create_string_buffer(b"".join(aligned))
+        starts = accumulate(map(len, aligned), initial=ctypes.addressof(self._params))
+        pairs = ((pool.address(name), start) for (name, _), start in zip(calls, starts, strict=False))
+        self._calls = (c_void_p * (2 * len(calls)))(*chain.from_iterable(pairs))  # KernelCall: function, parameters
         self._fields = PARAMS(ctypes.addressof(self._calls), len(calls))
 
     def run(self) -> None:
