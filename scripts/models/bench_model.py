@@ -5,8 +5,8 @@
 Decode is the engine core's own time from the first to the last of 33 tokens, the median of the rows. The prompts are
 cached before, so that the rows begin in the same step, but for the first ones to arrive. Contexts have 128 to 161
 tokens. Nothing is cached for the prefill and for the load of 64 requests, which is that of `paged-serve bench
-throughput`. Figures are medians over the rounds. There are no drafts unless asked for (speculative=auto): each round
-has the same prompts, whose answers would be the drafts.
+throughput`. Outputs are tokens without text. Figures are medians over the rounds. There are no drafts unless asked for
+(speculative=auto): each round has the same prompts, whose answers would be the drafts.
 """
 
 import argparse
@@ -31,7 +31,9 @@ def seconds(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> floa
 
 
 def generate(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> list[RequestTimes | None]:
-    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False) for length in lengths
+    ]
     return [output.metrics for output in llm.generate(list(prompts), params, use_tqdm=False)]
 
 

@@ -82,7 +82,7 @@ class ModelRunner:
         speculation = drafter, grammars, model.device, max_model_len
         self._verification = Verification(self._rows, group, sampling, *speculation)
         # Only rank 0 has a head, but all ranks exchange the same tokens.
-        self._has_reading_head = bool(group.broadcast(torch.tensor([model.needs_all_tokens], device=model.device)))
+        self._has_reading_head = bool(group.broadcast(torch.tensor([int(model.needs_all_tokens)], device=model.device)))
         self._accepted_states = AcceptedStates(cache.draft_inputs, self._device_rows, cache.block_size)
         self._unknown: deque[PendingStep] = deque()  # started steps whose tokens are not yet in the host's rows
 
