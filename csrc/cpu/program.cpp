@@ -1,4 +1,4 @@
-// program: runs a step's kernels in one call, in the order and with the parameters of an earlier step.
+// program: runs kernels in one call, in the order and with the parameters of an earlier step or of calls that waited.
 //
 // Algorithm  a loop. Only a return separates two kernels of a model, so the pool's threads are still spinning, and no
 //            interpreter reads its objects from cold caches

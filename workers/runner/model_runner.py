@@ -81,8 +81,8 @@ class ModelRunner:
         self._pooling = PoolingRows(model.pooling)
         speculation = drafter, grammars, model.device, max_model_len
         self._verification = Verification(self._rows, group, sampling, *speculation)
-        # Only rank 0 has a head, but all ranks exchange the same tokens.
-        self._has_reading_head = bool(group.broadcast(torch.tensor([int(model.needs_all_tokens)], device=model.device)))
+        # Only rank 0 has a draft head, but all ranks must exchange the same tokens.
+        self._needs_all_tokens = bool(group.broadcast(torch.tensor([int(model.needs_all_tokens)], device=model.device)))
         self._accepted_states = AcceptedStates(cache.draft_inputs, self._device_rows, cache.block_size)
         self._unknown: deque[PendingStep] = deque()  # started steps whose tokens are not yet in the host's rows
 
@@ -185,7 +185,7 @@ class ModelRunner:
         if self._model.geometry.num_token_types > 1:
             types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
             batch = replace(batch, token_types=types.to(self._model.device))
-        if not self._reads_all_tokens(chunks, arrays):
+        if not self._returns_all_tokens(chunks, arrays):
             return self._logits_of_ends(batch), step.sampled_rows, (), None
         with self._decode_step.queue():
             hidden = self._hidden(batch)
@@ -196,9 +196,9 @@ class ModelRunner:
         ends = hidden[step.logit_tokens]
         return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found, pooling
 
-    def _reads_all_tokens(self, chunks: Sequence[Chunk], arrays: StepArrays) -> bool:
-        """Whether hidden states are read that give no logits, or the last layer's rows have adapters."""
-        if self._has_reading_head or arrays.adapters is not None:
+    def _returns_all_tokens(self, chunks: Sequence[Chunk], arrays: StepArrays) -> bool:
+        """Whether hidden states without logits are read, or rows have adapters, which the last layer finds by token."""
+        if self._needs_all_tokens or arrays.adapters is not None:
             return True
         rows = [chunk.row for chunk in chunks]
         return any(self._rows.pools[rows]) or any(self._rows.prompt_logprobs[row] is not None for row in rows)

@@ -41,7 +41,7 @@ from .recurrences import CpuRecurrences, CpuSelectiveScan
 from .sampling import CpuPasses
 from .segments import has_whole_segments, in_segments, segments_of_rank
 
-QUEUED_WEIGHTS_BYTES = 64 << 20  # more than caches hold: kernels then evict Python's objects from them
+QUEUED_WEIGHTS_BYTES = 64 << 20  # so many evict Python's objects from a core's caches, layer by layer
 
 
 class CpuBackend:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 ATEN = torch.ops.aten
@@ -19,9 +20,9 @@ VIEWS = {
 }
 
 
-def shares_memory(func: Any, result: Any, args: Any) -> bool:
-    """Whether `result` is a view of the first argument: `flatten` may copy it, and `to` converts it."""
-    return func in VIEWS and result.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+def shares_memory(result: Tensor, x: Tensor) -> bool:
+    """Whether the result of one of VIEWS is a view of `x`: `flatten` may copy it, and `to` converts it."""
+    return result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 
 class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -38,6 +39,6 @@ class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not shares_memory(func, result, args):
+        if func not in VIEWS or not shares_memory(result, args[0]):
             self.computed.add(str(func))
         return result
