@@ -48,7 +48,7 @@ def test_everything_that_a_server_logs_is_json() -> None:
 
 
 def test_a_refused_start_reports_the_reason_in_json() -> None:
-    for options in (("/nowhere",), ("--no-such-option",)):
+    for options in (("/nowhere", "--port", "0"), ("--no-such-option",)):
         with start(*options) as process:
             assert process.stderr is not None
             (line,) = [json.loads(line) for line in process.stderr]

@@ -42,7 +42,7 @@ def refused(output: tuple[int, str], *named: str) -> None:
 
 
 def test_a_missing_model_is_refused(tmp_path):
-    refused(start(str(tmp_path / "nowhere")), "nowhere")
+    refused(start(str(tmp_path / "nowhere"), "--port", "0"), "nowhere")
 
 
 def test_an_unsupported_architecture_is_refused(model):

@@ -119,8 +119,11 @@ def test_completion_prints_a_script(shell):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["./nowhere"], "there is no model folder ./nowhere"),
-        (["org/nowhere"], "from the Hugging Face hub: it cannot be reached, and org/nowhere is not in the local cache"),
+        (["./nowhere", "--port", "0"], "there is no model folder ./nowhere"),
+        (
+            ["org/nowhere", "--port", "0"],
+            "from the Hugging Face hub: it cannot be reached, and org/nowhere is not in the local cache",
+        ),
         (["--host", "0.0.0.0"], "host 0.0.0.0 is reachable from other machines"),
         (["--port", "x"], "flag --port: port=x"),
         (["complete", "--url", "ftp://x", "-p", "hello"], "ftp://x is not an address"),
