@@ -1,6 +1,7 @@
-"""Measure the speed of one model without HTTP: prefill of 512 tokens, decode by batch size, a load of 64 requests.
+"""Measure the speed of one model without HTTP: prefill by prompt length, decode by batch size, a load of 64 requests.
 
-    python scripts/models/bench_model.py MODEL [--batches 1,4,16] [--no-load] [--rounds 3] [--json F] [NAME=VALUE ...]
+    python scripts/models/bench_model.py MODEL [--prompts 512,8192] [--batches 1,4,16] [--no-load] [--rounds 3]
+        [--json F] [NAME=VALUE ...]
 
 Decode is the engine core's own time from the first to the last of 33 tokens, the median of the rows. The prompts are
 cached before, so that the rows begin in the same step, but for the first ones to arrive. Contexts have 128 to 161
@@ -21,6 +22,7 @@ from paged_serve.frontend.bench.load.load import Lengths, random_load
 from paged_serve.protocol.messages.engine_core import RequestTimes
 
 PREFILL, CONTEXT, DECODED = 512, 128, 32
+MAX_MODEL_LEN = 2048  # unless a prompt is longer
 
 
 def seconds(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> float:
@@ -49,10 +51,12 @@ def decode_rate(llm: LLM, batch: int, vocab_size: int) -> float:
     )
 
 
-def measure(llm: LLM, batches: Sequence[int], number: int, with_load: bool) -> dict[str, float]:
+def measure(llm: LLM, prompts: Sequence[int], batches: Sequence[int], number: int, with_load: bool) -> dict[str, float]:
     """One round: tokens per second; for the load, output tokens per second."""
     vocab_size = llm.limits.vocab_size
-    found = {"prefill 512": PREFILL / seconds(llm, [prompt(number, PREFILL, vocab_size)], [1])}
+    found = {
+        f"prefill {length}": length / seconds(llm, [prompt(number, length, vocab_size)], [1]) for length in prompts
+    }
     for batch in batches:
         found[f"decode {batch}"] = decode_rate(llm, batch, vocab_size)
     if not with_load:
@@ -61,6 +65,10 @@ def measure(llm: LLM, batches: Sequence[int], number: int, with_load: bool) -> d
     lengths = [request.max_tokens for request in requests]
     found["load 64"] = sum(lengths) / seconds(llm, [request.prompt for request in requests], lengths)
     return found
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def options_of_llm(texts: Sequence[str]) -> dict[str, object]:
@@ -75,16 +83,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("options", nargs="*", help="arguments of LLM, such as threads=1 or quantization=int8")
-    parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16, 32])
+    parser.add_argument("--prompts", type=numbers, default=[PREFILL], help="their lengths in tokens")
+    parser.add_argument("--batches", type=numbers, default=[1, 4, 16, 32])
     parser.add_argument("--no-load", action="store_true", help="skip the load of 64 requests")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_intermixed_args()
-    settings = {"max_model_len": 2048, "speculative": "off"} | options_of_llm(arguments.options)
+    max_model_len = max(MAX_MODEL_LEN, 1 + max(arguments.prompts))
+    settings = {"max_model_len": max_model_len, "speculative": "off"} | options_of_llm(arguments.options)
     with LLM(arguments.model, **settings) as llm:
-        measure(llm, arguments.batches[:1], 99, with_load=False)
-        numbers = range(arguments.rounds)
-        rounds = [measure(llm, arguments.batches, number, with_load=not arguments.no_load) for number in numbers]
+        measure(llm, [PREFILL], arguments.batches[:1], 99, with_load=False)
+        cases = arguments.prompts, arguments.batches
+        rounds = [measure(llm, *cases, number, not arguments.no_load) for number in range(arguments.rounds)]
     for name in rounds[0]:
         values = sorted(one[name] for one in rounds)
         print(f"{name:12} {statistics.median(values):8.1f} tok/s   ({values[0]:.1f} to {values[-1]:.1f})")
