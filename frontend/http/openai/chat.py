@@ -166,11 +166,11 @@ class ChatWriter:
         )
 
     async def _prompt_logprobs(self) -> answers.PromptLogprobs | UnsetType:
-        entries = self._generation.prompt_logprobs[0]
-        if self._body.prompt_logprobs is None or entries is None:
+        entries, num_top = self._generation.prompt_logprobs[0], self._body.prompt_logprobs
+        if num_top is None or entries is None:
             return UNSET
-        size = len(entries) * (1 + self._body.prompt_logprobs)
-        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries)
+        size = len(entries) * (1 + num_top)
+        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries, num_top)
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The answer as server-sent events, in lists of those available at a time."""

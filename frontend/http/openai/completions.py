@@ -182,7 +182,7 @@ class CompletionWriter:
             def make() -> _Echo:
                 """The prompt as it was sent, including special tokens."""
                 text = tokenizer.decode(ids, skip_special_tokens=False) if given is None else given
-                if entries is None:
+                if entries is None or self._body.logprobs is None:
                     return _Echo(text, None)
                 shown = Detokenizer(tokenizer, skip_special_tokens=False)
                 writer = logprobs.CompletionLogprobsWriter(tokenizer, num_top, shown, names_ids)
@@ -196,11 +196,11 @@ class CompletionWriter:
         return self._echoes[number]
 
     async def _add_prompt_logprobs(self, choices: list[CompletionChoice]) -> None:
-        tokenizer, n = self._service.tokenizer, self._n
+        tokenizer, n, num_top = self._service.tokenizer, self._n, self._body.prompt_logprobs or 0
         for number, entries in enumerate(self._generation.prompt_logprobs):
             if entries is not None:
-                size = len(entries) * (1 + (self._body.prompt_logprobs or 0))
-                found = await self._service.off_loop(size, logprobs.prompt_logprobs, tokenizer, entries)
+                size = len(entries) * (1 + num_top)
+                found = await self._service.off_loop(size, logprobs.prompt_logprobs, tokenizer, entries, num_top)
                 for choice in choices[number * n : (number + 1) * n]:
                     choice.prompt_logprobs = found
 

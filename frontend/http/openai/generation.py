@@ -260,7 +260,8 @@ class Generation:
             self._service.metrics.ended(FinishReason.ERROR)
             raise RequestFailed(delta.error)
         self._cached[number] = max(self._cached[number], delta.num_cached_tokens)
-        self.prompt_logprobs[number] = self.prompt_logprobs[number] or delta.prompt_logprobs
+        if self.prompt_logprobs[number] is None:  # each sequence brings them; a prompt of one token has an empty list
+            self.prompt_logprobs[number] = delta.prompt_logprobs
         text = choice.text.push(delta.token_ids, delta.finish_reason, delta.stop_token_id)
         if text.hit_stop_string:
             self._requests[number].abort(delta.index, FinishReason.STOP)

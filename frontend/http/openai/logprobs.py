@@ -80,13 +80,13 @@ def chat_logprobs(
     return ChatLogprobs(content=content)
 
 
-def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs]) -> PromptLogprobs:
-    """One entry per prompt token, a dict by token id; None for the first token."""
+def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> PromptLogprobs:
+    """One entry per prompt token, a dict by token id; None for the first token. An echo may need more top tokens."""
     answer: PromptLogprobs = [None]
     for entry in logprobs:
         ranks = [entry.rank, *range(1, len(entry.token_ids))]
         found: dict[int, PromptLogprob] = {}
-        for token, value, rank in zip(entry.token_ids, entry.logprobs, ranks, strict=True):
+        for token, value, rank in [*zip(entry.token_ids, entry.logprobs, ranks, strict=True)][: 1 + num_top]:
             known = PromptLogprob(logprob=max(value, LOWEST), rank=rank, decoded_token=tokenizer.token_text(token))
             found.setdefault(token, known)
         answer.append(found)

@@ -16,7 +16,7 @@ from .schemas import ChatCompletionRequest, CompletionRequest, DryAndXtc, Sampli
 COMPLETION_MAX_TOKENS = 16
 _SAME_NAME = (
     *("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("seed", "min_tokens", "ignore_eos", "include_stop_str_in_output", "logit_bias", "prompt_logprobs"),
+    *("seed", "min_tokens", "ignore_eos", "include_stop_str_in_output", "logit_bias"),
     *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "detokenize"),
     *("skip_special_tokens", "skip_reading_prefix_cache", "repetition_detection", "thinking_token_budget"),
     "logits_processors",
@@ -28,8 +28,8 @@ def completion_params(
 ) -> SamplingParams:
     """`max_tokens`: the limit that fits. An echo without output still generates one token, which is not returned."""
     values = {**service.sampling_defaults, "logprobs": body.logprobs, "grammar": grammar}
-    if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
-        values["prompt_logprobs"] = body.logprobs
+    if body.echo and body.logprobs is not None:
+        values["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
     return _params(service, body, values, max(max_tokens or 1, 1))
 
 
@@ -56,7 +56,7 @@ def token_params(
 def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_tokens: int | None) -> SamplingParams:
     """SamplingParams from `values`, overridden by the fields of the body."""
     named = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
-    values = {**values, **named, "max_tokens": max_tokens}
+    values = {"prompt_logprobs": body.prompt_logprobs, **values, **named, "max_tokens": max_tokens}
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs cannot be streamed; leave out stream", "prompt_logprobs")
     for name in ("logprobs", "prompt_logprobs"):
@@ -64,7 +64,7 @@ def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_
             continue
         if (count := values.get(name)) is not None and count > service.config.server.max_logprobs:
             raise _too_many_logprobs(name, count, service.config.server.max_logprobs)
-    if "prompt_logprobs" in values:
+    if values["prompt_logprobs"] is not None:
         values["skip_reading_prefix_cache"] = True  # cached prompt tokens are not computed, so they have no logprobs
     if body.bad_words:
         values["bad_words_token_ids"] = words_to_token_ids(service.tokenizer, body.bad_words)

@@ -104,11 +104,11 @@ class TokensWriter:
         return logprobs.chat_logprobs(self._service.tokenizer, entries, self._body.logprobs, names_ids=True)
 
     async def _prompt_logprobs(self) -> PromptLogprobs | None:
-        entries = self._generation.prompt_logprobs[0]
-        if self._body.prompt_logprobs is None or entries is None:
+        entries, num_top = self._generation.prompt_logprobs[0], self._body.prompt_logprobs
+        if num_top is None or entries is None:
             return None
-        size = len(entries) * (1 + self._body.prompt_logprobs)
-        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries)
+        size = len(entries) * (1 + num_top)
+        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries, num_top)
 
 
 def _append(whole: TokensChoice, part: TokensChoice) -> None:

@@ -55,6 +55,33 @@ def test_prompt_logprobs_name_token_rank_and_text(folder):
     assert server.engine.requests[0].params.skip_reading_prefix_cache
 
 
+@pytest.mark.parametrize("prompt", ["a", "ab"])
+def test_prompt_logprobs_have_one_entry_for_each_token_of_the_prompt(folder, prompt):
+    """The first token's is null, which is all that a prompt of one token has."""
+    server = Server(folder)
+    chosen = {"prompt_logprobs": 1, "max_tokens": 5}
+    generated = server.good(
+        "/inference/v1/generate", {"token_ids": server.tokenizer.encode(prompt), "sampling_params": chosen}
+    )
+    for answer in (server.complete(prompt=prompt, **chosen)["choices"][0], generated):
+        first, *rest = answer["prompt_logprobs"]
+        assert (first, len(rest)) == (None, len(prompt) - 1)
+
+
+def test_an_echo_has_logprobs_only_if_they_are_requested(folder):
+    choice = Server(folder, "xy").complete(echo=True, prompt_logprobs=1)["choices"][0]
+    assert (choice["text"], choice["logprobs"], len(choice["prompt_logprobs"])) == ("abcxy", None, 3)
+
+
+@pytest.mark.parametrize(("logprobs", "prompt_logprobs"), [(1, 3), (3, 1), (2, 0), (0, 2)])
+def test_an_echo_and_prompt_logprobs_have_as_many_top_tokens_as_each_requests(folder, logprobs, prompt_logprobs):
+    server = Server(folder, "xy", ends=False)
+    [choice] = server.complete(echo=True, logprobs=logprobs, prompt_logprobs=prompt_logprobs)["choices"]
+    assert [len(top) for top in choice["logprobs"]["top_logprobs"][1:]] == [logprobs] * 4
+    # The fake model's best token is that of the prompt, which counts once.
+    assert [len(entry) for entry in choice["prompt_logprobs"][1:]] == [max(1, prompt_logprobs)] * 2
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("given", ["text", "tokens"])
 def test_an_echo_is_the_given_prompt_including_special_tokens(folder, stream, given):
