@@ -11,6 +11,7 @@ asyncio.
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -63,7 +64,7 @@ class AsyncClient:
     @classmethod
     async def connect(
         cls,
-        server: str | None = None,
+        server: str | os.PathLike[str] | None = None,
         *,
         key: str = "",
         server_key: str = "",
@@ -77,7 +78,8 @@ class AsyncClient:
 
         `server`: None for this user's newest server on this host, its run directory, or the tcp:// address of a server
         elsewhere; the latter needs files with the client's secret `key` and the server's public `server_key`.
-        `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`.
+        `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`,
+        and ConfigError for an argument that cannot be used.
         """
         keys = (key, server_key) if key or server_key else None
         client = cls(Wire.connect(AsyncDealerChannel, server, keys, role, index, timeout_s, away_s, context))

@@ -6,6 +6,7 @@ tokens for any time: the background thread renews the engine's 10 s lease, recei
 nothing piles up) and handles a restart of the engine.
 """
 
+import os
 import threading
 import time
 import weakref
@@ -50,7 +51,7 @@ class Client:
     @classmethod
     def connect(
         cls,
-        server: str | None = None,
+        server: str | os.PathLike[str] | None = None,
         *,
         key: str = "",
         server_key: str = "",
@@ -64,7 +65,8 @@ class Client:
 
         `server`: None for this user's newest server on this host, its run directory, or the tcp:// address of a server
         elsewhere; the latter needs files with the client's secret `key` and the server's public `server_key`.
-        `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`.
+        `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`,
+        and ConfigError for an argument that cannot be used.
         """
         keys = (key, server_key) if key or server_key else None
         client = cls(Wire.connect(DealerChannel, server, keys, role, index, timeout_s, away_s, context))

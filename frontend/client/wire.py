@@ -38,6 +38,20 @@ def find_run_dir() -> str:
     raise EngineDead("no server of this user runs on this machine; start one with `paged-serve serve`")
 
 
+def _text(value: Any, name: str) -> str:
+    """An address or a path as text. Raises ConfigError."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} is {value!r:.100}; it must be a text or a path")
+    return text
+
+
+def _check_seconds(value: Any, name: str) -> None:
+    """Raises ConfigError. An infinite number is no limit."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # also true for NaN
+        raise ConfigError(f"{name} is {value!r:.100}; it must be a number of seconds, at least 0")
+
+
 def _address(server: str, keys: tuple[str, str] | None) -> tuple[str, str | ClientKeys]:
     """Endpoint and credentials. Raises ConfigError if they cannot be used, EngineDead for a server that is gone."""
     if server.startswith(TCP):
@@ -70,7 +84,7 @@ class Wire(Generic[C]):
     def connect(
         cls,
         kind: type[C],
-        server: str | None,
+        server: str | os.PathLike[str] | None,
         keys: tuple[str, str] | None,
         role: str,
         index: int,
@@ -78,9 +92,13 @@ class Wire(Generic[C]):
         away_s: float,
         context: Context | None,
     ) -> "Wire[C]":
-        """Open the socket; the session sends Hello when it is flushed. Raises EngineDead when there is no server."""
-        server = server or find_run_dir()
-        where, secret = _address(server, keys)
+        """Open the socket; the session sends Hello when it is flushed. Raises ConfigError for an argument that cannot
+        be used, and EngineDead when there is no server."""
+        _check_seconds(timeout_s, "timeout_s")
+        _check_seconds(away_s, "away_s")
+        server = find_run_dir() if server in (None, "") else _text(server, "server")
+        named = None if keys is None else (_text(keys[0], "key"), _text(keys[1], "server_key"))
+        where, secret = _address(server, named)
         own = new_context() if context is None else None
         make: Any = kind
         channel = make(context or own, where, secret, identity(role, index, 0), FromEngineCore)

@@ -1,10 +1,12 @@
 """The client library against a scripted engine core over real sockets."""
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -189,6 +191,32 @@ def test_parameters_of_another_type_are_refused_before_they_are_sent(run_dir, st
 def test_the_address_of_an_http_server_is_refused_with_what_to_give_instead():
     with pytest.raises(ConfigError, match=r"http://127.0.0.1:8000 is no address of an engine; give the run directory"):
         Client.connect("http://127.0.0.1:8000")
+
+
+@pytest.mark.parametrize(
+    ("server", "more", "says"),
+    [
+        (5, {}, "server is 5; it must be a text or a path"),
+        (b"/run", {}, "server is b'/run'; it must be a text or a path"),
+        ("tcp://127.0.0.1:1", {"key": 5, "server_key": "a"}, "key is 5; it must be a text or a path"),
+        ("tcp://127.0.0.1:1", {"key": "a", "server_key": 7}, "server_key is 7; it must be a text or a path"),
+        ("/run", {"timeout_s": "a"}, "timeout_s is 'a'; it must be a number of seconds"),
+        ("/run", {"timeout_s": None}, "timeout_s is None; it must be a number of seconds"),
+        ("/run", {"away_s": float("nan")}, "away_s is nan; it must be a number of seconds"),
+        ("/run", {"away_s": -1}, "away_s is -1; it must be a number of seconds, at least 0"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused_by_name(server, more, says):
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}"):
+        Client.connect(server, **more)
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}"):
+        asyncio.run(AsyncClient.connect(server, **more))
+
+
+def test_the_run_directory_may_be_a_path(run_dir, start_core):
+    start_core(script=generate())
+    with Client.connect(Path(run_dir), timeout_s=60) as client:
+        assert client.ready
 
 
 def test_the_engines_reason_for_ending_a_sequence_is_delivered(run_dir, start_core):
