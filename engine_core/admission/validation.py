@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
 
 _encode = msgspec.msgpack.Encoder().encode
+_USUAL = msgspec.structs.asdict(SamplingParams())
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +268,24 @@ class Validation:
         if params.seed is not None and params.seed >= 0:
             return params.seed
         digest = hashlib.sha256(self.seed.to_bytes(8, "little"))
-        biases = sorted((params.logit_bias or {}).items())  # the client may list them in any order
-        digest.update(_encode((msgspec.structs.replace(params, logit_bias=None) if biases else params, biases)))
+        digest.update(_encode(_contents(params, self.facts.vocab_size)))
         digest.update(message.prompt_token_ids)
         return _positive_int63(digest.digest())
+
+
+def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
+    """The parameters that are not the usual ones. Clients write the same request in several ways: with a default or
+    without it, with -1 for none or for the whole vocabulary, with biases in any order."""
+    given = {name: value for name, usual in _USUAL.items() if (value := getattr(params, name)) != usual}
+    for name in ("seed", "top_k", "thinking_token_budget"):
+        if given.get(name) == -1:
+            del given[name]
+    for name in ("logprobs", "prompt_logprobs"):
+        if given.get(name) == -1:
+            given[name] = vocab_size
+    if biases := given.pop("logit_bias", None):
+        given["logit_bias"] = sorted(biases.items())
+    return given
 
 
 def _sequence_seed(seed: int, index: int) -> int:

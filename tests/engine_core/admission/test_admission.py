@@ -208,6 +208,27 @@ def test_the_order_of_biases_does_not_change_the_output(drive):
     assert outputs[0] != outputs[2]
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ({"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}, {}),
+        ({"seed": -1, "top_k": -1, "thinking_token_budget": -1, "logit_bias": {}}, {}),
+        ({"logprobs": -1}, {"logprobs": 20}),
+        ({"prompt_logprobs": -1}, {"prompt_logprobs": 20}),
+    ],
+    ids=str,
+)
+def test_a_request_without_a_seed_gives_the_same_output_however_it_is_written(drive, written, meant):
+    """Frontends resolve -1 before they send a request, and the client library does not."""
+    outputs = []
+    for params in (written, meant):
+        driver = drive(vocab_size=20)
+        stream = driver.add([5, 6], max_tokens=10, **params)
+        driver.run()
+        outputs.append(driver.tokens[stream])
+    assert outputs[0] == outputs[1]
+
+
 def test_the_first_of_n_sequences_is_the_one_of_n_1_and_the_others_differ(drive):
     driver = drive()
     one = driver.add(6, max_tokens=10, seed=7)
