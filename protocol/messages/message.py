@@ -105,6 +105,17 @@ def check_logprobs(token_ids: bytes, logprobs: bytes, rows: int) -> None:
         raise ValueError(f"{len(token_ids)} bytes of token ids, {len(logprobs)} of logprobs for {rows} rows")
 
 
+def has_half_pair(text: str) -> bool:
+    """Whether UTF-8 cannot carry the text, because a string of Python may have half of a surrogate pair."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def struct_types(*unions: Any) -> list[type[msgspec.Struct]]:
     """Every Struct that a message of `unions` may contain, itself included, in order of first mention."""
     found: dict[type[msgspec.Struct], None] = {}

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from ..errors import InvalidRequest
 from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
-from .message import MAX_TOKEN_ID, TokenId
+from .message import MAX_TOKEN_ID, TokenId, has_half_pair
 from .samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from .structured_outputs import Grammar, StructuredOutputsParams
 
@@ -263,6 +263,8 @@ def _check_strings(field: str, texts: tuple[Any, ...], limit: int) -> None:
     _check_length(field, texts, limit)
     if not all(isinstance(text, str) and 0 < len(text) <= MAX_STOP_STRING_CHARS for text in texts):
         raise InvalidRequest(f"{field} entries must be strings of 1 to {MAX_STOP_STRING_CHARS} characters", field)
+    if any(map(has_half_pair, texts)):
+        raise InvalidRequest(f"{field} has half of a surrogate pair, which is no text", field)
 
 
 def _check_token_ids(field: str, ids: Collection[Any], limit: int) -> None:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
-from .message import Record, TokenIds
+from .message import Record, TokenIds, has_half_pair
 
 MAX_GRAMMAR_CHARS = 1 << 19  # of one schema, expression or grammar; 2 MB of UTF-8 fit a frame
 MAX_CHOICES = 4096
@@ -86,6 +86,8 @@ def _check_text(name: str, text: Any) -> None:
         raise _invalid(f"is a {type(text).__name__}; it must be a string", name)
     if not 0 < len(text) <= MAX_GRAMMAR_CHARS:
         raise _invalid(f"has {len(text)} characters; 1 to {MAX_GRAMMAR_CHARS} are allowed", name)
+    if has_half_pair(text):
+        raise _invalid("has half of a surrogate pair, which is no text", name)
 
 
 def _check_choice(choice: Any) -> None:
@@ -97,6 +99,8 @@ def _check_choice(choice: Any) -> None:
         raise _invalid("has an empty string; every choice needs at least one character", "choice")
     if (size := sum(map(len, choice))) > MAX_GRAMMAR_CHARS:
         raise _invalid(f"has {size} characters; at most {MAX_GRAMMAR_CHARS} are allowed", "choice")
+    if any(map(has_half_pair, choice)):
+        raise _invalid("has half of a surrogate pair, which is no text", "choice")
 
 
 def _invalid(what: str, name: str = "") -> InvalidRequest:

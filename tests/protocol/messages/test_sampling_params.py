@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages import sampling_params
 from paged_serve.protocol.messages.message import MAX_TOKEN_ID
-from paged_serve.protocol.messages.samplers import ThinkingBudget
+from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget
 from paged_serve.protocol.messages.sampling_params import (
     BOOLEANS,
     BOUNDS,
@@ -24,6 +24,7 @@ from paged_serve.protocol.messages.sampling_params import (
     FinishReason,
     SamplingParams,
 )
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 ANYTHING = st.recursive(NUMBERS | st.binary(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=5)
@@ -145,6 +146,25 @@ def test_an_invalid_thinking_budget_is_refused_by_field(fields, name):
         ThinkingBudget(*fields)
     with pytest.raises(InvalidRequest, match="it must be a ThinkingBudget"):
         SamplingParams(thinking=fields)
+
+
+@pytest.mark.parametrize(
+    ("make_params", "field"),
+    [
+        (lambda text: SamplingParams(stop=["ok", text]), "stop"),
+        (lambda text: SamplingParams(bad_words=[text]), "bad_words"),
+        (lambda text: Dry(multiplier=1.0, sequence_breakers=("é", text)), "dry_sequence_breakers"),
+        (lambda text: StructuredOutputsParams(choice=["é", text]), "structured_outputs.choice"),
+        (lambda text: StructuredOutputsParams(regex=text), "structured_outputs.regex"),
+        (lambda text: StructuredOutputsParams(json=f'{{"const": "{text}"}}'), "structured_outputs.json"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_by_field(make_params, field):
+    """Neither the wire nor a tokenizer can carry it."""
+    make_params("🎉")
+    with pytest.raises(InvalidRequest, match="has half of a surrogate pair") as refused:
+        make_params("a\ud83c")
+    assert refused.value.param == field
 
 
 def test_fields_that_contradict_each_other_are_refused():
