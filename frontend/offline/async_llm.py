@@ -270,15 +270,15 @@ class AsyncLLM:
         await self.start()
         generation = self._begin(Generation, request_id)
         try:
-            asked = instance_of(SamplingParams, sampling_params or self._text.default_params, "sampling_params")
-            kind = asked.output_kind
+            asked = self._text.default_params if sampling_params is None else sampling_params
+            asked = instance_of(SamplingParams, asked, "sampling_params")
             check_output_kind(asked)
             adapter = await off_loop(self._threads, LONG if lora_request else 0, self._lora.adapter, lora_request)
             threads = PromptThreads(self._text, self._threads)
             await generation.begin(threads, make_prompt, asked, priority, adapter)
-            parts = NewParts() if kind is RequestOutputKind.DELTA else None
+            parts = NewParts() if asked.output_kind is RequestOutputKind.DELTA else None
             while not (output := await generation.next()).finished:
-                if kind is not RequestOutputKind.FINAL_ONLY:
+                if asked.output_kind is not RequestOutputKind.FINAL_ONLY:
                     yield output if parts is None else parts.of(output)
             keep_best(output, asked)
             yield output if parts is None else parts.of(output)

@@ -232,9 +232,10 @@ class LLM(PoolingMethods):
     ) -> list[Job]:
         """The jobs of the prompts, numbered from `first`."""
         text = self._text
-        all_params = one_each(sampling_params or text.default_params, len(prompts), "sampling_params")
+        given = text.default_params if sampling_params is None else sampling_params
+        all_params = one_each(given, len(prompts), "sampling_params")
         ready = {id(params): prepared(params, text.tokenizer) for params in all_params}  # often all are one object
-        priorities = one_each(priority or 0, len(prompts), "priority")
+        priorities = one_each(0 if priority is None else priority, len(prompts), "priority")
         adapters = list(map(self._lora.adapter, one_each(lora_request, len(prompts), "lora_request")))
         each = zip(prompts, all_params, priorities, adapters, strict=True)
         return [

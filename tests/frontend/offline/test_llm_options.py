@@ -113,6 +113,13 @@ def test_keywords_of_vllm_are_accepted_with_values_that_have_no_effect(start, ke
         assert words in str(refused.value)
 
 
+def test_an_empty_list_of_values_is_no_value_for_each_prompt(start):
+    llm = start()
+    for name in ("sampling_params", "priority", "lora_request"):
+        with pytest.raises(InvalidRequest, match=f"{name} has 0 entries for 2 prompts"):
+            llm.generate(["5", "6"], **{"sampling_params": params(), name: []})
+
+
 def test_beams_need_a_width_and_a_length():
     for fields in ({"beam_width": 0, "max_tokens": 1}, {"beam_width": 1, "max_tokens": 0}):
         with pytest.raises(InvalidRequest, match="must be at least 1"):

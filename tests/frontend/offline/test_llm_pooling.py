@@ -146,6 +146,7 @@ def test_a_cross_encoder_reads_pairs(start):
         (lambda llm: llm.embed("1", pooling_params=PoolingParams(dimensions=9)), "this model's embeddings have 8"),
         (lambda llm: llm.embed("1", pooling_params=SamplingParams()), "pooling_params is a SamplingParams"),
         (lambda llm: llm.embed("1", pooling_params=[PoolingParams()] * 2), "pooling_params has 2 entries for 1"),
+        (lambda llm: llm.embed("1", pooling_params=[]), "pooling_params has 0 entries for 1"),
         (lambda llm: llm.embed("1", prompt_name="other"), "prompt_name is 'other'; this model has query"),
         (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is not a keyword of this method"),
         (lambda llm: llm.embed("1", lora_request=1), "this method uses the base model only"),
