@@ -4,7 +4,7 @@ from bisect import bisect_left
 
 ASSUMED_SLOPE = 0.1  # of a step of one token, for each further token; until steps of other sizes were seen
 OWN_SHARE = 0.1  # weight of a new duration in the average of its size
-OTHERS_SHARE = 0.05  # and of its relative change in the averages of all other sizes: contexts grow, machines get busy
+OTHERS_SHARE = 0.5  # power of an average's change by which all others change: contexts grow, machines get busy
 NUM_EXACT_BITS = 4  # sizes that agree in these leading bits are one
 
 
@@ -31,10 +31,11 @@ class StepCurve:
             self._sizes.insert(bisect_left(self._sizes, size), size)
             self._seconds[size] = seconds
             return
-        factor = 1.0 + OTHERS_SHARE * (min(seconds / before, 2.0) - 1.0)  # a single slow step is no trend
+        after = before + OWN_SHARE * (min(seconds, 2.0 * before) - before)  # a single slow step is no trend
+        factor = (after / before) ** OTHERS_SHARE  # of the average: single durations would let the others drift away
         for other in self._sizes:
             self._seconds[other] *= factor
-        self._seconds[size] = before + OWN_SHARE * (min(seconds, 2.0 * before) - before)
+        self._seconds[size] = after
 
     def relative(self, num_tokens: float) -> float:
         """The duration of such a step, in a unit that is the same for all sizes."""

@@ -1,5 +1,7 @@
 """How many drafts: never at a loss beyond the attempts' budget, and many where they pay."""
 
+import random
+
 import pytest
 
 from paged_serve.engine_core.drafting.draft_policy import (
@@ -66,6 +68,14 @@ def test_a_curve_interpolates_between_sizes_and_follows_the_machine():
         curve.observe(1, 4.2)
     assert curve.relative(1) == pytest.approx(4.2, rel=0.01)
     assert curve.relative(9) > 1.2 * 2.9, "a machine that became slower is slower for all sizes"
+
+
+def test_durations_that_only_scatter_change_no_other_size():
+    """One stream for hours must not distort what a step of eight is believed to cost."""
+    rng, curve = random.Random(1), curve_of(1.0, 0.02, sizes=(1, 8))
+    for _ in range(10_000):
+        curve.observe(1, 1.02 * rng.lognormvariate(0.0, 0.3))
+    assert curve.relative(8) / curve.relative(1) == pytest.approx(1.16 / 1.02, rel=0.25)
 
 
 def test_sizes_are_exact_while_they_are_small():
