@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
 WORKER_QUEUE_FRAMES = 64
+RETURN_S = 4.0  # clients notice the death of a core within 2 s, and then ask for the next one every 0.6 s
 
 
 class EngineProcess:
@@ -63,6 +64,7 @@ class EngineProcess:
         self._engine: EngineCore | None = None
         self._next_heartbeat = 0.0
         self._draining = False
+        self._clients_are_back_s = math.inf  # from then on a request without tokens is a new one
         self._drained_reported = False
         self._num_poison_reported = 0
         self._reported_turn = 0  # the isolation turn last reported to the supervisor
@@ -114,8 +116,6 @@ class EngineProcess:
                     self._child.request_stop()
                 case control.Drain():
                     self._draining = True
-                    if self._engine is not None:
-                        self._engine.admission.draining = True
                     log.info("draining")
                 case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
                     self._link.replace(epoch, from_outside)
@@ -134,8 +134,16 @@ class EngineProcess:
         self._next_heartbeat = now + HEARTBEAT_S
         if self._engine is not None:
             self._clients.heartbeat(self._engine, now, computes=self._link.is_ready)
-            if self._draining and self._engine.is_drained and not self._drained_reported:
-                self._drained_reported = self._child.control.send(control.Drained())
+            if self._draining:
+                self._drain(self._engine, now)
+
+    def _drain(self, engine: EngineCore, now: float) -> None:
+        """Refuse new requests, and report the end of the accepted ones. Those of a former core must be here by then."""
+        if now < self._clients_are_back_s or not engine.admission.core_poison.is_over:
+            return
+        engine.admission.draining = True
+        if engine.is_drained and not self._drained_reported:
+            self._drained_reported = self._child.control.send(control.Drained())
 
     def _advance_isolation(self, now: float) -> None:
         """Report the next turn, which begins when the supervisor has recorded it."""
@@ -168,7 +176,7 @@ class EngineProcess:
             ),
             self._child.epoch,
         )
-        engine.admission.draining = self._draining
+        self._clients_are_back_s = now + (RETURN_S if self._child.epoch else 0.0)
         readable = self._link.readable_facts(engine) | self._ports.readable_facts()
         self._child.control.send(control.Ready(readable))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in readable.items()))

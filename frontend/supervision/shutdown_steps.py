@@ -27,8 +27,17 @@ class ShutdownSteps:
         for child in self._processes.of_role(role):
             self._link.send(child.peer, Drain())
 
-    def all_drained(self, role: Role) -> bool:
-        return all(child.state in (ChildState.DRAINED, ChildState.SPAWNED) for child in self._processes.of_role(role))
+    @property
+    def frontends_drained(self) -> bool:
+        """Whether none has a request; one that has just been started accepts none."""
+        frontends = self._processes.of_role("frontend")
+        return all(child.state in (ChildState.DRAINED, ChildState.SPAWNED) for child in frontends)
+
+    @property
+    def core_drained(self) -> bool:
+        """False while a core that has died is replaced: clients send the next one their requests again."""
+        cores = self._processes.of_role("engine-core")
+        return bool(cores) and all(core.state is ChildState.DRAINED for core in cores)
 
     @property
     def frontends_gone(self) -> bool:

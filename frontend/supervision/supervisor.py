@@ -231,10 +231,10 @@ class Supervisor:
         shutdown, processes = self._shutdown, self._processes
         if shutdown.phase is Phase.STARTING and self._all_ready():
             shutdown.fire(PhaseEvent.READY)
-        if shutdown.phase is Phase.DRAINING and self._shutdown_steps.all_drained("frontend"):
+        if shutdown.phase is Phase.DRAINING and self._shutdown_steps.frontends_drained:
             shutdown.fire(PhaseEvent.FRONTENDS_DRAINED)
             self._shutdown_steps.send_drain("engine-core")
-        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._shutdown_steps.all_drained("engine-core")
+        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._shutdown_steps.core_drained
         if engine_drained or shutdown.drain_is_over(now):
             self._begin_stop(now, at_once=False)
         for step in shutdown.steps_due(now, frontends_gone=self._shutdown_steps.frontends_gone):

@@ -117,6 +117,21 @@ def test_draining_finishes_accepted_requests_and_refuses_new_ones(harness, ranks
         harness.wait_for(control.Drained)
 
 
+def test_a_core_that_replaces_another_during_a_drain_awaits_the_requests_of_its_clients(run_dir, ranks):
+    """They may have no token yet, and so look like new ones."""
+    harness = EngineHarness(run_dir, config(), epoch=1)
+    try:
+        harness.send(control.Drain())
+        start(harness, ranks, epoch=1)
+        harness.wait_for(control.Ready)
+        for _ in range(2):
+            assert isinstance(harness.wait_for(control.Heartbeat | control.Drained), control.Heartbeat)
+        with Client.connect(run_dir) as client:
+            assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
+    finally:
+        harness.close()
+
+
 def test_stop_ends_the_process_cleanly_and_notifies_the_clients(harness, ranks):
     start(harness, ranks)
     with Client.connect(harness.run_dir) as client:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from paged_serve.frontend.listen import open_http_socket
+from paged_serve.frontend.supervision.shutdown import Phase
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerConfig
 
@@ -53,6 +54,12 @@ class Running:
         wanted = {name.replace("_", "-"): value for name, value in expected.items()}
         while not wanted.items() <= (facts := self.supervisor.facts()).items():
             assert time.monotonic() < deadline, facts
+            time.sleep(0.01)
+
+    def wait_for_phase(self, phase: Phase) -> None:
+        deadline = time.monotonic() + 60
+        while self.supervisor._shutdown.phase is not phase:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
 
     def ended(self) -> int:

@@ -3,9 +3,13 @@
 import os
 import signal
 
+import msgspec
 import pytest
 
-from .running_supervisor import supervisors
+from paged_serve.frontend.supervision.shutdown import Phase
+from paged_serve.protocol.messages.config import ServerConfig
+
+from .running_supervisor import CONFIG, supervisors
 
 start = pytest.fixture(supervisors)
 
@@ -37,3 +41,13 @@ def test_cores_that_die_whatever_they_isolate_end_the_service(start):
     running = start(engine_core=["faults", "faults in turn 1"])
     assert running.ended() == 1
     assert "gave up after 5 restarts" in running.supervisor.reason
+
+
+def test_a_core_that_dies_during_its_drain_is_replaced_and_drained_like_the_first(start):
+    running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0)), engine_core=["never drained", "obey"])
+    assert running.ready.wait(60)
+    running.supervisor.drain()
+    running.wait_for_phase(Phase.DRAINING_ENGINE)
+    os.kill(running.supervisor.pids["engine-core"], signal.SIGKILL)
+    assert running.ended() == 0
+    assert running.supervisor.facts()["engine-core"] == "epoch 1"
