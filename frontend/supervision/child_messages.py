@@ -39,7 +39,10 @@ log = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, int, int], None]  # the stage of loading; done and total, summed over all processes
 
-DRAINED_IN: dict[Role, Phase] = {"frontend": Phase.DRAINING, "engine-core": Phase.DRAINING_ENGINE}
+DRAINED_IN: dict[Role, tuple[Phase, ...]] = {
+    "frontend": (Phase.DRAINING, Phase.DRAINING_ENGINE),
+    "engine-core": (Phase.DRAINING_ENGINE,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class ChildMessages:
         self._link.send(peer, Welcome(self._config, self._recovery.core_failures if is_core else ()))
         if is_core and child.epoch != self._recovery.engine_epoch:
             self._link.send(peer, WorkersReplaced(self._recovery.engine_epoch))
-        if self._shutdown.phase is DRAINED_IN.get(child.role):
+        if self._shutdown.phase in DRAINED_IN.get(child.role, ()):
             self._link.send(peer, Drain())
 
     def _handle(self, child: Child, message: FromChild, now: float) -> list[FailureReport]:

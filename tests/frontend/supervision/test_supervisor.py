@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from paged_serve.frontend.listen import open_http_socket
+from paged_serve.frontend.supervision.processes.child import ChildState
 from paged_serve.frontend.supervision.processes.hang_detector import HALTED_S
+from paged_serve.frontend.supervision.shutdown import Phase
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.errors import ConfigError, EngineDead
 from paged_serve.protocol.messages.config import ServerConfig
@@ -212,6 +214,23 @@ def test_a_worker_that_dies_during_the_drain_is_replaced_but_a_frontend_is_not(s
     after = running.pids_after_change(before, {"worker 0", "worker 1"})
     os.kill(after["frontend 0"], signal.SIGKILL)
     assert running.ended() == 0
+
+
+def test_a_frontend_that_starts_while_the_core_is_drained_is_drained_like_the_others(start):
+    running = start(
+        msgspec.structs.replace(CONFIG, server=ServerConfig(port=0)), frontend="slow", engine_core="never drained"
+    )
+    assert running.ready.wait(60)
+    before = running.supervisor.pids
+    os.kill(before["frontend 0"], signal.SIGKILL)
+    running.pids_after_change(before, {"frontend 0"})
+    running.supervisor.drain()
+    running.wait_for_phase(Phase.DRAINING_ENGINE)
+    deadline = time.monotonic() + 60
+    [frontend] = running.supervisor._processes.of_role("frontend")
+    while frontend.state is not ChildState.DRAINED:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_processes_started_by_a_child_end_with_it(start):
