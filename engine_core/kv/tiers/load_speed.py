@@ -26,5 +26,6 @@ class LoadSpeed:
         """Whether loading is expected to take less time than `compute_s`; 0: not known, so yes."""
         if not compute_s or ASSUMED_WAIT_S + num_bytes / self.bytes_per_s < compute_s:
             return True
-        self._seconds /= RETRY
+        if compute_s > ASSUMED_WAIT_S:  # else no speed would make it worth it
+            self._seconds /= RETRY
         return False

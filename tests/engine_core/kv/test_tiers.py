@@ -274,3 +274,11 @@ def test_a_slow_tier_is_not_waited_for_and_tried_again_later():
     assert speed.bytes_per_s == pytest.approx(10**6, rel=0.1)
     assert not speed.is_worth(10**7, compute_s=1.0)
     assert any(speed.is_worth(10**7, compute_s=1.0) for _ in range(200))
+
+
+def test_prefixes_that_are_computed_faster_than_any_tier_answers_do_not_make_it_look_quick():
+    speed = LoadSpeed()
+    for _ in range(20):
+        speed.loaded(10**6, 1.0)
+    assert not any(speed.is_worth(10**3, compute_s=0.001) for _ in range(1000))
+    assert not speed.is_worth(10**7, compute_s=1.0)
