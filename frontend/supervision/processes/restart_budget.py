@@ -9,18 +9,17 @@ class RestartBudget:
     def __init__(self, limit: int, window_s: float):
         self._limit = limit
         self._window_s = window_s
-        self._spent: deque[float] = deque()
-        self._first_loss = ""
+        self._spent: deque[tuple[float, str]] = deque()  # when, and for which loss
 
     def spend(self, loss: str, now: float) -> str:
         """Take one restart for `loss`. Returns "", or why the server must end when the window is full."""
-        self._first_loss = self._first_loss or loss
-        while self._spent and self._spent[0] <= now - self._window_s:
+        while self._spent and self._spent[0][0] <= now - self._window_s:
             self._spent.popleft()
         if len(self._spent) < self._limit:
-            self._spent.append(now)
+            self._spent.append((now, loss))
             return ""
-        losses = loss if loss == self._first_loss else f"{loss}; the first loss was: {self._first_loss}"
+        first = self._spent[0][1] if self._spent else loss
+        losses = loss if loss == first else f"{loss}; the first loss was: {first}"
         return f"gave up after {self._limit} restarts in {self._window_s:.0f} s: {losses}"
 
     def refund(self, count: int) -> None:

@@ -32,6 +32,12 @@ class TestRestartBudget:
         for second in range(0, 600, 12):
             assert budget.spend("again", now=float(second)) == ""
 
+    def test_the_first_loss_is_one_of_those_that_count(self):
+        budget = RestartBudget(limit=1, window_s=60.0)
+        assert budget.spend("killed by an operator", now=0.0) == ""
+        assert budget.spend("cannot open a file", now=86400.0) == ""
+        assert budget.spend("cannot open a file", now=86401.0) == "gave up after 1 restarts in 60 s: cannot open a file"
+
     def test_one_loss_is_not_counted_twice(self):
         budget = RestartBudget(limit=0, window_s=60.0)
         assert budget.spend("the only one", now=0.0) == "gave up after 0 restarts in 60 s: the only one"
