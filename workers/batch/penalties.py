@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+LEAST_REPETITION = 1e-30  # with a smaller penalty logits become infinite, or NaN if a rule forbids their tokens
+
 
 @dataclass(slots=True)
 class Penalties:
@@ -31,7 +33,7 @@ class Penalties:
         seen = np.zeros(vocab_size, np.bool_)
         seen[ids] = True
         return cls(
-            repetition=np.float32(params.repetition_penalty),
+            repetition=np.float32(max(params.repetition_penalty, LEAST_REPETITION)),
             frequency=np.float32(params.frequency_penalty),
             presence=np.float32(params.presence_penalty),
             output_counts=np.bincount(token_ids[prompt_len:], minlength=vocab_size).astype(np.int32),

@@ -176,6 +176,18 @@ def test_tokens_are_drawn_from_the_distribution(params, vary):
     assert ((observed - expected) ** 2 / expected).sum() < chi_square_limit(len(expected) - 1)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("penalty", [1e-37, 1e-40, 5e-324])
+def test_a_repetition_penalty_near_zero_keeps_logits_finite_and_other_rules_in_force(penalty, temperature):
+    logits = random_logits(3, 300) + 5
+    logits[EOS[0]] = 40
+    rules = {"temperature": temperature, "bad_words_token_ids": ((9,),), "min_tokens": 8}
+    of = {"prompt": [*PROMPT, EOS[0]], "seed": 5}
+    expected = one(logits, SamplingParams(repetition_penalty=1e-30, **rules), **of).token_ids[0]
+    assert expected in {*PROMPT, *OUTPUT} - {9}
+    assert one(logits, SamplingParams(repetition_penalty=penalty, **rules), **of).token_ids[0] == expected
+
+
 def test_ties_between_logits_go_to_the_lowest_id():
     assert one([1.0, 3.0, 3.0, 3.0], SamplingParams(temperature=0.0), prompt=[0], output=[], eos=()).token_ids[0] == 1
     for seed in range(20):  # of four equals, top-k 2 and top-p 0.5 keep the two lowest
