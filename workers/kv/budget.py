@@ -40,8 +40,6 @@ class CachedModel(Protocol):
     """The properties of a model that determine the dtype of its KV cache."""
 
     @property
-    def dtype(self) -> torch.dtype: ...
-    @property
     def device(self) -> str: ...
     @property
     def attention(self) -> CacheReader: ...
@@ -51,19 +49,24 @@ class CachedModel(Protocol):
 
 def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
     """The dtype of the KV cache: the model's, or one with 8 bits. Raises ConfigError if no kernel here supports it."""
+    return dtype_of_cache(config, model.geometry, model.device, model.attention.coded_cache)
+
+
+def dtype_of_cache(config: Config, geometry: Geometry, device: str, readable: torch.dtype | None) -> torch.dtype:
+    """The same without a loaded model; `readable` is the `coded_cache` of its AttentionBackend."""
     name = config.cache.kv_cache_dtype
     if name == "auto":
-        return model.dtype
-    if model.geometry.latent:
+        return geometry.dtype
+    if geometry.latent:
         raise ConfigError(f"kv_cache_dtype={name} is not supported for latent attention; use kv_cache_dtype=auto")
-    coding, readable = CODINGS[name], model.attention.coded_cache
-    if readable == coding.dtype and model.dtype in coding.models:
+    coding = CODINGS[name]
+    if readable == coding.dtype and geometry.dtype in coding.models:
         return coding.dtype
-    dtype = str(model.dtype).removeprefix("torch.")
+    dtype = str(geometry.dtype).removeprefix("torch.")
     if readable == coding.dtype:
         found, remedy = f"this model is {dtype}", "auto or dtype=bfloat16"
     else:
-        found = f"this server computes on {model.device} in {dtype}"
+        found = f"this server computes on {device} in {dtype}"
         remedy = next((other for other, known in CODINGS.items() if known.dtype == readable), "auto")
     raise ConfigError(f"kv_cache_dtype={name} needs {coding.needs}; {found}; use kv_cache_dtype={remedy}")
 

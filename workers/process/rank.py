@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import CacheConfig, Config
+from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.loading.startup import WorkerReady
 from paged_serve.protocol.messages.worker import ModelRunnerOutput
 from paged_serve.protocol.plugins import PluginKind, load_plugins
@@ -45,7 +44,7 @@ from .arithmetic import arithmetic
 from .drafting.draft_source import DraftSource, draft_source_of
 from .machine import remedy, why_slow
 from .platform import Platform, platform_of
-from .rank_setup import create_pool, grammars_of, prepare_device
+from .rank_setup import check_settings, create_pool, grammars_of, prepare_device
 from .warm_up import warm_up
 
 log = logging.getLogger(__name__)
@@ -98,6 +97,8 @@ class Rank:
         folder = config.model.model or str(DEMO_MODEL)
         cpus = usable_cpus()  # the pool pins this thread
         pool = create_pool(config, index, Path(folder), device) if platform is None else None
+        if platform is None:
+            check_settings(config, Path(folder), device, pool)
         model = load_model(folder, config.model, group, on_progress, pool, backend, config.lora)
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
@@ -167,11 +168,6 @@ class Rank:
             from ..runner.cuda_memory import cuda_budget
 
             return cuda_budget(self._config, self._model, self._group, CudaDevice()) - drafts
-        if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
-            raise ConfigError(
-                f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, but this "
-                "model runs on the CPU; set kv_cache_memory_bytes instead"
-            )
         tokens = self._config.scheduler.max_num_batched_tokens
         reserved = drafts + expert_rows_bytes(self._model.geometry, tokens) + self._model.adapters_bytes
         reserved += 0 if self._drafts is None else self._drafts.cache_bytes

@@ -7,15 +7,19 @@ from pathlib import Path
 import torch
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.config import CacheConfig, Config
 
+from ..backends.cpu.attention import CpuPagedAttention
 from ..batch.grammars import Grammars
+from ..checkpoint.hf_config import read_architectures
 from ..checkpoint.weight_files import weight_files
 from ..distributed.cpu_quota import quota_of_cpus
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
+from ..kv.budget import dtype_of_cache, max_model_len
 from ..layers.model import Model
-from ..models.loading import device_of
+from ..models.loading import device_of, read_model
+from ..models.transformers_impl.choice import is_for_transformers
 from .machine import AMX_REFUSED, is_amx_refused, remedy, why_slow
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,26 @@ def create_pool(config: Config, index: int, folder: Path, device: str) -> Pool |
         return None
     pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
     return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
+
+
+def check_settings(config: Config, folder: Path, device: str, pool: Pool | None) -> None:
+    """Raises ConfigError for settings that do not fit the model or the device, before the weights are loaded.
+
+    A model of transformers has a geometry only once it is loaded; its settings are checked then.
+    """
+    cache = config.cache
+    is_measured = cache.kv_cache_memory_bytes is None and cache.num_blocks is None
+    if device == "cpu" and is_measured and cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
+        raise ConfigError(
+            f"gpu_memory_utilization={cache.gpu_memory_utilization:g} is for CUDA devices, but this model runs on the "
+            "CPU; set kv_cache_memory_bytes instead"
+        )
+    if is_for_transformers(read_architectures(folder), config.model):
+        return
+    _, geometry = read_model(folder, config.model)
+    max_model_len(config, geometry)
+    if device == "cpu":
+        dtype_of_cache(config, geometry, device, None if pool is None else CpuPagedAttention.coded_cache)
 
 
 def grammars_of(config: Config, folder: str, model: Model, cpus: Sequence[int]) -> Grammars | None:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import Config, ModelConfig, ParallelConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig
 from paged_serve.workers.distributed.cpu_quota import quota_of_cpus
 from paged_serve.workers.distributed.memory import (
     check_shared_memory,
@@ -24,8 +24,8 @@ from paged_serve.workers.distributed.threads import (
     usable_cpus,
 )
 from paged_serve.workers.kernels.cpu.library import runnable_isas
-from paged_serve.workers.process.rank import DEMO_MODEL
-from paged_serve.workers.process.rank_setup import create_pool
+from paged_serve.workers.process.rank import DEMO_MODEL, Rank
+from paged_serve.workers.process.rank_setup import check_settings, create_pool
 
 MIB = 1 << 20
 
@@ -219,3 +219,28 @@ def test_an_order_of_sums_that_no_kernel_supports_is_refused():
     config = Config(model=ModelConfig(cpu_isa="torch", summation="tile"))
     with pytest.raises(ConfigError, match="summation=tile"):
         create_pool(config, 0, DEMO_MODEL, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype=fp8 needs the CUDA kernels"),
+        ({"gpu_memory_utilization": 0.5}, r"gpu_memory_utilization=0\.5 is for CUDA devices"),
+        ({"max_model_len": 1 << 20}, "max_model_len=1048576 is more than the model's 2048 positions"),
+    ],
+)
+def test_settings_that_do_not_fit_the_model_are_refused_before_its_weights_are_read(settings, refusal, tmp_path):
+    (tmp_path / "config.json").write_bytes((DEMO_MODEL / "config.json").read_bytes())
+    length = settings.pop("max_model_len", None)
+    model = ModelConfig(model=str(tmp_path), device="cpu", cpu_isa="torch", max_model_len=length)
+    config = Config(model=model, cache=CacheConfig(**settings))
+    with pytest.raises(ConfigError, match=refusal):
+        Rank.load(config, 0, str(tmp_path / "rendezvous"), lambda done, total: None)
+
+
+def test_the_cache_dtype_to_use_instead_is_named_before_the_weights_are_read(tmp_path, make_pool):
+    (tmp_path / "config.json").write_bytes((DEMO_MODEL / "config.json").read_bytes())
+    config = Config(model=ModelConfig(), cache=CacheConfig(kv_cache_dtype="fp8"))
+    expected = "auto" if (pool := make_pool()) is None else "int8"
+    with pytest.raises(ConfigError, match=rf"this server computes on cpu in bfloat16; use kv_cache_dtype={expected}$"):
+        check_settings(config, tmp_path, "cpu", pool)
