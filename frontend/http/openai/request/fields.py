@@ -21,7 +21,7 @@ from paged_serve.protocol.messages.sampling_params import (
 MAX_PROMPTS = 256
 MAX_STOP_TOKENS = 1024
 
-N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; needs a temperature above 0")]
+N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; at temperature 0 all are equal")]
 BestOf = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences generated, at least n")]
 LengthPenalty = Annotated[
     float, Meta(ge=-100, le=100, description="A beam's score is its log-probability divided by length to this power")
