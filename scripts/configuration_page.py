@@ -1,5 +1,6 @@
 """Generates docs/configuration.md: one row per setting, from the table of settings and the types with their bounds."""
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -8,16 +9,17 @@ from msgspec import inspect as types
 
 from paged_serve.frontend.config.setting import Setting
 from paged_serve.frontend.config.settings import SETTINGS
+from paged_serve.frontend.config.words import size_text
 from paged_serve.protocol.messages.config import Config
 
 INTRODUCTION = """# Configuration
 
-Every value can come from a flag, from the environment, or from a file given with `--config`; the first of these that
-names it wins, in this order, before the default. `paged-serve config show` prints what would be used and where each
-value comes from. The configuration is resolved once, in the supervisor, which hands it to every process; nothing reads
-the environment later.
+This page lists every setting of `paged-serve serve`. Each can be given as a flag, as an environment variable, or in a
+file (`--config FILE`, or `PAGED_SERVE_CONFIG`). A flag takes precedence over the environment, the environment over the
+file, and the file over the default. `paged-serve config show` prints the values that would be used and the source of
+each. The supervisor resolves the configuration once and hands it to every process; nothing reads the environment later.
 
-A file is TOML, YAML or JSON with the long flags' names as keys; unknown keys are refused by name:
+The file is TOML, YAML or JSON. Its keys are the long flags without their dashes; unknown keys are refused by name:
 
 ```toml
 model = "models/Qwen3-0.6B"
@@ -26,6 +28,7 @@ max-num-seqs = 64
 kv-cache-memory-bytes = "4G"
 ```
 
+Numbers may end in K, M, G or T for powers of 1024, or in k, m, g or t for powers of 1000: `4G`, `16k`.
 `PAGED_SERVE_LOG_FORMAT=json` makes every log line a JSON object.
 """
 
@@ -48,31 +51,50 @@ def row(setting: Setting) -> str:
     cells = [
         ", ".join(f"`{flag}`" for flag in setting.flags),
         ", ".join(f"`{name}`" for name in names),
-        values(config_type),
-        f"`{msgspec.json.encode(value).decode()}`" if value not in (None, "", ()) else "",
+        choices(setting) or values(config_type, size_text if setting.metavar == "BYTES" else grouped),
+        default(value, setting),
         setting.help.replace("|", "\\|"),
     ]
     return "| " + " | ".join(cells) + " |"
 
 
-def values(config_type: Any) -> str:
+def choices(setting: Setting) -> str:
+    """The values of a setting that takes more than its type lists, such as draft:FOLDER."""
+    listed = setting.expected.removeprefix("must be one of ")
+    return ", ".join(f"`{choice}`" for choice in listed.split(", ")) if listed != setting.expected else ""
+
+
+def default(value: Any, setting: Setting) -> str:
+    if value in (None, "", ()):
+        return ""
+    return f"`{size_text(value) if setting.metavar == 'BYTES' else msgspec.json.encode(value).decode()}`"
+
+
+def values(config_type: Any, number: Callable[[Any], str]) -> str:
     match config_type:
         case types.UnionType(types=members):
-            return " or ".join(values(member) for member in members if not isinstance(member, types.NoneType))
+            return " or ".join(values(member, number) for member in members if not isinstance(member, types.NoneType))
         case types.LiteralType(values=choices):
             return ", ".join(f"`{choice}`" for choice in choices if choice != "")
         case types.BoolType():
             return "on, off (`--no-…`)"
         case types.VarTupleType(item_type=item):
-            return f"{values(item)}, repeatable"
+            return f"{values(item, number)}, repeatable"
         case types.IntType(ge=low, le=high):
-            return f"integer{bounds(low, high)}"
+            return f"integer{bounds(low, None, high, number)}"
         case types.FloatType(ge=low, gt=above, le=high):
-            return f"number{bounds(low if low is not None else above, high)}"
+            return f"number{bounds(low, above, high, number)}"
     return "text"
 
 
-def bounds(low: float | None, high: float | None) -> str:
-    if high is None or high >= 2**31 - 1:
-        return f", from {low:g}" if low is not None else ""
-    return f" {low or 0:g} to {high:g}"
+def grouped(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+def bounds(low: float | None, above: float | None, high: float | None, number: Callable[[Any], str]) -> str:
+    limit = "" if high is None or high >= 10**9 else number(high)
+    if above is not None:
+        return f", above {number(above)}" + (f", up to {limit}" if limit else "")
+    if not limit:
+        return f", from {number(low)}" if low is not None else ""
+    return f" {number(low or 0)} to {limit}"

@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 def command(**flags: Any) -> None:
     """Serve MODEL over HTTP: a folder, a GGUF file, a name on the Hugging Face hub, or nothing for the demo model.
 
-    A flag wins over the environment (--max-num-seqs is PAGED_SERVE_MAX_NUM_SEQS there), which wins over --config FILE,
-    which wins over the default in [brackets]. Numbers may be written like 4G, 512M or 16k; small letters count in
-    thousands.
+    A flag takes precedence over the environment (PAGED_SERVE_MAX_NUM_SEQS for --max-num-seqs), that over --config FILE,
+    and that over the default in [brackets]. Numbers may end in K, M, G or T for powers of 1024, or in k, m, g or t for
+    powers of 1000: 4G, 16k.
     """
     sys.exit(serve(resolve(flags).config))
 

@@ -9,6 +9,8 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, SpeculationConfig
 
+from .setting import as_given
+
 METHOD, MODEL = "speculation.method", "speculation.draft_model"
 METHODS = ("draft", "eagle3")  # that have a model in a folder
 
@@ -30,7 +32,7 @@ def with_draft_folder(found: Mapping[str, tuple[Any, str]]) -> Found:
         return dict(found)
     name, _, folder = method.partition(":")
     if not folder:
-        raise ConfigError(f"{origin}: method={method} names no folder; give {name}:FOLDER")
+        raise ConfigError(f"{as_given('speculative', origin)}={method} names no folder; give {name}:FOLDER")
     if MODEL in found:
         other, other_origin = found[MODEL]
         raise ConfigError(
@@ -47,13 +49,14 @@ def check_draft_folder(speculation: SpeculationConfig, found: Mapping[str, tuple
     method, folder = speculation.method, speculation.draft_model
     if speculation.needs_draft_model and not folder:
         raise ConfigError(
-            f"{found[METHOD][1]}: method={method} needs a folder; give {method}:FOLDER, or draft_model as well"
+            f"{as_given('speculative', found[METHOD][1])}={method} needs a folder; give {method}:FOLDER, "
+            "or the draft model as well"
         )
     if folder and not speculation.needs_draft_model and method != "off":  # which takes drafts back from a file
         _, origin = found.get(METHOD, ("", "default"))
         raise ConfigError(
-            f"{found[MODEL][1]}: draft_model={folder} needs the method draft or eagle3, but method={method} "
-            f"({origin}); give draft:{folder} or eagle3:{folder}, or leave the folder out"
+            f"{as_given('draft-model', found[MODEL][1])}={folder} needs the method draft or eagle3, but the method is "
+            f"{method} ({origin}); give draft:{folder} or eagle3:{folder}, or leave the folder out"
         )
 
 

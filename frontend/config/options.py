@@ -20,9 +20,9 @@ from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.plugins import check_plugins
 
 from .draft_folder import check_draft_folder, with_draft_folder
-from .setting import Setting
+from .setting import Setting, as_given
 from .settings import BY_KEY, BY_NAME, SETTINGS
-from .words import closest, hint, plain
+from .words import SIZE_UNITS, closest, hint, plain, size_text
 
 PREFIX = "PAGED_SERVE_"
 CONFIG_ENVIRONMENT = PREFIX + "CONFIG"
@@ -32,7 +32,6 @@ TEST_PREFIX = PREFIX + "TEST_"
 _OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-SIZE_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the argument MODEL, an option for each setting, and --config. All arrive as keyword arguments."""
     for setting in reversed(SETTINGS):
         function = _option(setting)(function)
-    config_help = "TOML, YAML or JSON file with these options, by their names without the dashes."
+    config_help = "TOML, YAML or JSON file with these options, named without the leading dashes."
     function = click.option("--config", "config_file", metavar="FILE", help=config_help)(function)
     return click.argument("model_argument", metavar="[MODEL]", required=False)(function)
 
@@ -129,7 +128,9 @@ def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., An
 def _default_text(key: str) -> str:
     layer, field = key.split(".")
     default = getattr(getattr(Config(), layer), field)
-    return "" if default in (None, "", ()) or (isinstance(default, bool) and not default) else f"  [{_text(default)}]"
+    if default in (None, "", ()) or (isinstance(default, bool) and not default):
+        return ""
+    return f"  [{size_text(default) if BY_KEY[key].metavar == 'BYTES' else _text(default)}]"
 
 
 def _text(value: Any) -> str:
@@ -236,14 +237,19 @@ def checked(key: str, value: Any, origin: str) -> Any:
         converted = msgspec.convert({field: _read(type_of(key), key, value)}, layer_type, strict=False)
     except (msgspec.DecodeError, ValueError) as error:
         shown = "***" if key == "server.api_keys" else _text(value)
-        raise ConfigError(f"{origin}: {field}={shown}: {reason_of(key, error)}") from None
+        raise ConfigError(f"{as_given(BY_KEY[key].name, origin)}={shown}: {reason_of(key, error)}") from None
     return getattr(converted, field)
 
 
 def reason_of(key: str, error: Exception) -> str:
     """Why msgspec refuses a value of `key`, with the valid ones if they are few."""
+    setting = BY_KEY[key]
     choices = [str(choice) for choice in typing.get_args(type_of(key)) if isinstance(choice, (str, int))]
-    return f"must be one of {', '.join(choices)}" if choices else BY_KEY[key].expected or plain(str(error))
+    if setting.expected or choices:
+        return setting.expected or f"must be one of {', '.join(choice for choice in choices if choice)}"
+    reason = plain(str(error))
+    limit = re.fullmatch(r"(must be at (?:least|most) )(\d+)", reason) if setting.metavar == "BYTES" else None
+    return limit[1] + size_text(int(limit[2])) if limit else reason
 
 
 def _words(value: Any) -> list[Any]:
@@ -274,6 +280,8 @@ def _read(kind: Any, key: str, value: Any) -> Any:
     number = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])(?:i?B)?", value)
     if number and typing.get_origin(kind) is not typing.Literal and kind is not str:
         return int(float(number[1]) * SIZE_UNITS[number[2]])
+    if BY_KEY[key].metavar == "BYTES" and not re.fullmatch(r"-?\d+", value):
+        raise ValueError("must be a number of bytes, like 4G or 512M")
     return value
 
 

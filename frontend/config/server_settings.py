@@ -1,20 +1,30 @@
-"""Settings of the server: its addresses, its clients, the memory it holds for them, and the loss of processes."""
+"""Settings of the server: its addresses, its clients, the memory it holds for them, the loss of
+processes, and the responses that it stores.
+"""
 
 from .setting import Setting
 
 _GROUP = "Server"
+_STORED = "Stored responses"
 
 SERVER_SETTINGS = (
-    Setting(_GROUP, "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),
-    Setting(_GROUP, "server.port", ("--port",), "Port to listen on; 0 takes a free one.", "PORT"),
-    Setting(_GROUP, "server.uds", ("--uds",), "Listen on a unix socket instead.", "PATH"),
+    Setting(
+        _GROUP,
+        "server.host",
+        ("--host",),
+        "Address to listen on; any but a loopback address requires an API key.",
+        "HOST",
+    ),
+    Setting(_GROUP, "server.port", ("--port",), "Port to listen on; 0: any free one.", "PORT"),
+    Setting(_GROUP, "server.uds", ("--uds",), "Path of a unix socket to listen on instead.", "PATH"),
     Setting(
         _GROUP,
         "server.api_keys",
         ("--api-key",),
-        "Key that requests must carry; repeatable. Safer in the environment: `ps` shows arguments.",
+        "Key that requests must carry; repeatable. Safer in the environment, as `ps` shows arguments.",
         "KEY",
         "VLLM_API_KEY",
+        expected="must be visible ASCII characters without spaces, at least one and at most 4096",
     ),
     Setting(
         _GROUP,
@@ -23,7 +33,7 @@ SERVER_SETTINGS = (
         "Weight of a key's requests against those of other keys; repeatable, in the order of the keys; default: 1.",
         "N",
     ),
-    Setting(_GROUP, "server.num_frontends", ("--api-server-count",), "HTTP processes.", "N"),
+    Setting(_GROUP, "server.num_frontends", ("--api-server-count",), "Number of HTTP processes.", "N"),
     Setting(
         _GROUP,
         "server.client_address",
@@ -49,56 +59,56 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.max_connections",
         ("--max-connections",),
-        "Connections per HTTP process; default: as the limit on open files allows, up to 65,536.",
+        "Most connections per HTTP process; default: as many as the limit on open files allows, up to 65,536.",
         "N",
     ),
     Setting(
         _GROUP,
         "server.max_buffered_bytes",
         ("--max-buffered-bytes",),
-        "Memory that each HTTP process holds for its clients, like 256M; requests beyond it are refused with 429.",
+        "Most memory that each HTTP process holds for its clients; requests beyond it are refused with 429.",
         "BYTES",
     ),
-    Setting(_GROUP, "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
+    Setting(
+        _GROUP, "server.max_logprobs", ("--max-logprobs",), "Most logprobs per token that a request may ask for.", "N"
+    ),
     Setting(
         _GROUP,
         "server.sse_keep_alive_interval_s",
         ("--sse-keep-alive-interval",),
-        "Send a comment in streams that have been silent this long; 0: never.",
+        "Send a comment in a stream that has been silent for this long; 0: never.",
         "SECONDS",
     ),
     Setting(
         _GROUP,
         "server.resume_grace_s",
         ("--resume-grace",),
-        "How long an answer with an Idempotency-Key continues and is kept after its connection broke; 0: not at all.",
+        "How long an answer with an Idempotency-Key continues and is kept after its connection breaks; 0: not at all.",
         "SECONDS",
     ),
     Setting(
         _GROUP,
         "server.resume_bytes_per_answer",
         ("--resume-bytes-per-answer",),
-        "Bytes kept of one answer, like 4M.",
+        "Most bytes kept of one answer with an Idempotency-Key.",
         "BYTES",
     ),
     Setting(
         _GROUP,
         "server.resume_bytes",
         ("--resume-bytes",),
-        "Bytes that each HTTP process keeps of all answers, like 64M.",
+        "Most bytes that each HTTP process keeps of all such answers.",
         "BYTES",
     ),
     Setting(
         _GROUP,
         "server.admin_port",
         ("--admin-port",),
-        "Also serve /metrics and the operator's routes on this port of 127.0.0.1; 0 takes a free one.",
+        "Also serve /metrics and the operator's routes on this port of 127.0.0.1; 0: any free one.",
         "PORT",
     ),
-    Setting(_GROUP, "server.public_metrics", ("--public-metrics",), "Serve /metrics on the public port too."),
-    Setting(
-        _GROUP, "server.metrics_compat", ("--metrics-compat",), "Also export metrics under another server's names."
-    ),
+    Setting(_GROUP, "server.public_metrics", ("--public-metrics",), "Serve /metrics on the public port, too."),
+    Setting(_GROUP, "server.metrics_compat", ("--metrics-compat",), "Export metrics under this server's names, too."),
     Setting(
         _GROUP,
         "server.drain_timeout_s",
@@ -124,14 +134,35 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.dump_dir",
         ("--dump-dir",),
-        "Folder for reports of lost processes, in paged-serve/dumps; none: no reports; default: ~/.local/state.",
+        "Folder for reports of lost processes, in paged-serve/dumps; 'none': no reports; default: ~/.local/state.",
         "FOLDER",
         "XDG_STATE_HOME",
     ),
     Setting(_GROUP, "server.wake_supervisor", ("--wake-supervisor",), "Continue a supervisor that SIGSTOP has halted."),
-    Setting(_GROUP, "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
+    Setting(_GROUP, "server.lenient", ("--lenient",), "Answer unknown request fields with warnings instead of errors."),
     Setting(
         _GROUP, "server.access_log", ("--access-log",), "Log one line per request.", off_flags=("--disable-access-log",)
     ),
-    Setting(_GROUP, "server.log_level", ("--log-level",), "The lowest level that is logged."),
+    Setting(_GROUP, "server.log_level", ("--log-level",), "Lowest level that is logged."),
+    Setting(
+        _STORED,
+        "server.store_responses",
+        ("--store-responses",),
+        "Folder that keeps responses of /v1/responses across restarts; default: none are stored.",
+        "FOLDER",
+    ),
+    Setting(
+        _STORED,
+        "server.stored_responses_bytes",
+        ("--stored-responses-bytes",),
+        "Most bytes of stored responses; beyond it, the oldest of the key that holds the most are deleted.",
+        "BYTES",
+    ),
+    Setting(
+        _STORED,
+        "server.stored_responses_days",
+        ("--stored-responses-days",),
+        "How long a response is stored.",
+        "DAYS",
+    ),
 )

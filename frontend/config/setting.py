@@ -24,3 +24,8 @@ class Setting:
     @property
     def environment(self) -> str:
         return "PAGED_SERVE_" + self.name.replace("-", "_").upper()
+
+
+def as_given(name: str, origin: str) -> str:
+    """How an error message names a setting: by its flag, variable or argument, or by its key in a file."""
+    return f"{origin}: {name}" if origin.startswith("file ") else origin

@@ -1,10 +1,11 @@
-"""Suggestions for a name or value that is not valid: the nearest name, the valid values."""
+"""Suggestions for a name or value that is not valid: the nearest name, the valid values. Sizes with their units."""
 
 import difflib
 import re
 from collections.abc import Iterable
 
 _CUTOFF = 0.7  # tolerates a letter or two, or a missing part; refuses another word with some of the letters
+SIZE_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _RULES = (  # msgspec's message -> what follows "name=value: "
     (r"Expected `int[^`]*`, got `\w+`", "is not a whole number"),
     (r"Expected `float[^`]*`, got `\w+`", "is not a number"),
@@ -39,3 +40,10 @@ def plain(reason: str) -> str:
         if match := re.fullmatch(pattern, reason, re.DOTALL):
             return match.expand(words)
     return reason
+
+
+def size_text(num_bytes: int) -> str:
+    """A number of bytes as an option takes it, in the largest unit that divides it: 16G."""
+    units = (unit for unit in "TGMK" if num_bytes and num_bytes % SIZE_UNITS[unit] == 0)
+    unit = next(units, "")
+    return f"{num_bytes // SIZE_UNITS[unit]}{unit}" if unit else str(num_bytes)

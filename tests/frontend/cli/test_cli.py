@@ -67,7 +67,7 @@ def test_a_misspelt_command_is_not_taken_for_a_model():
         (["push", "x"], "No such command or model folder 'push'", "unexpected extra"),
         (["serve", "--zebra", "x"], "No such option", "Did you mean"),
         (["serve", "--max-num-sequences", "3"], "--max-num-seqs", "--max-num-batched"),
-        (["serve", "--tp", "2x"], "tensor_parallel_size=2x: is not a whole number", "Expected"),
+        (["serve", "--tp", "2x"], "flag --tensor-parallel-size=2x: is not a whole number", "Expected"),
     ],
 )
 def test_errors_are_reported_in_plain_words(arguments, included, excluded):
@@ -125,7 +125,7 @@ def test_completion_prints_a_script(shell):
             "from the Hugging Face hub: it cannot be reached, and org/nowhere is not in the local cache",
         ),
         (["--host", "0.0.0.0"], "host 0.0.0.0 is reachable from other machines"),
-        (["--port", "x"], "flag --port: port=x"),
+        (["--port", "x"], "flag --port=x: is not a whole number"),
         (["complete", "--url", "ftp://x", "-p", "hello"], "ftp://x is not an address"),
         (
             ["complete", "--url", "http://127.0.0.1:9", "-p", "a"],

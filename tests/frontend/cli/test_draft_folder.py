@@ -41,16 +41,16 @@ def test_two_models_and_no_model_are_refused():
         resolve(twice, {})
     with pytest.raises(ConfigError, match="twice: /a by speculative, and /b by draft_model; leave one out"):
         config_of("", twice)
-    with pytest.raises(ConfigError, match="flag --speculative: method=draft: names no folder; give draft:FOLDER"):
+    with pytest.raises(ConfigError, match="flag --speculative=draft: names no folder; give draft:FOLDER"):
         resolve({"speculative": "draft:"}, {})
-    with pytest.raises(ConfigError, match="must be one of off, ngram, suffix, draft, eagle3, mtp, auto"):
+    with pytest.raises(ConfigError, match="must be one of off, ngram, suffix, draft:FOLDER, eagle3:FOLDER, mtp, auto"):
         resolve({"speculative": "draught:/a"}, {})
 
 
 def test_a_head_has_a_short_form_as_well():
     expected = SpeculationConfig(method="eagle3", draft_model="/models/head:1")
     assert resolve({"speculative": "eagle3:/models/head:1"}, {}).config.speculation == expected
-    with pytest.raises(ConfigError, match="method=eagle3: names no folder; give eagle3:FOLDER"):
+    with pytest.raises(ConfigError, match="flag --speculative=eagle3: names no folder; give eagle3:FOLDER"):
         resolve({"speculative": "eagle3:"}, {})
 
 
@@ -61,14 +61,14 @@ def test_a_method_without_its_folder_is_refused_wherever_it_is_set(method, tmp_p
     sources = [
         ("flag --speculative", lambda: resolve({"speculative": method}, {})),
         ("environment PAGED_SERVE_SPECULATIVE", lambda: resolve({}, {"PAGED_SERVE_SPECULATIVE": method})),
-        (f"file {file}", lambda: resolve({"config_file": str(file)}, {})),
+        (f"file {file}: speculative", lambda: resolve({"config_file": str(file)}, {})),
         ("speculative", lambda: config_of("", {"speculative": method})),
     ]
     for origin, configure in sources:
         with pytest.raises(ConfigError) as refused:
             configure()
-        remedy = f"give {method}:FOLDER, or draft_model as well"
-        assert str(refused.value) == f"{origin}: method={method} needs a folder; {remedy}"
+        remedy = f"give {method}:FOLDER, or the draft model as well"
+        assert str(refused.value) == f"{origin}={method} needs a folder; {remedy}"
 
 
 def test_off_takes_back_the_draft_model_of_a_file(tmp_path):
@@ -79,11 +79,11 @@ def test_off_takes_back_the_draft_model_of_a_file(tmp_path):
 
 
 def test_a_folder_without_its_method_is_refused_with_both_origins():
-    with pytest.raises(ConfigError, match=r"flag --draft-model: draft_model=/a .* method=auto \(default\); give dra"):
+    with pytest.raises(ConfigError, match=r"flag --draft-model=/a needs .* the method is auto \(default\); give dra"):
         resolve({"draft_model": "/a"}, {})
-    with pytest.raises(ConfigError, match=r"method=mtp \(environment PAGED_SERVE_SPECULATIVE\)"):
+    with pytest.raises(ConfigError, match=r"method is mtp \(environment PAGED_SERVE_SPECULATIVE\)"):
         resolve({"draft_model": "/a"}, {"PAGED_SERVE_SPECULATIVE": "mtp"})
-    with pytest.raises(ConfigError, match=r"draft_model: draft_model=/a .* method=ngram \(speculative\)"):
+    with pytest.raises(ConfigError, match=r"^draft_model=/a needs .* the method is ngram \(speculative\)"):
         config_of("", {"speculative": "ngram", "draft_model": "/a"})
 
 

@@ -1,0 +1,45 @@
+"""Settings of speculation: where drafts come from, and how many are made."""
+
+from .setting import Setting
+
+_GROUP = "Speculation"
+
+SPECULATION_SETTINGS = (
+    Setting(
+        _GROUP,
+        "speculation.method",
+        ("--speculative",),
+        "Source of drafts, with which one step computes several tokens of a row: the same bytes, sooner. auto: suffix "
+        "on the CPU, off elsewhere; draft:FOLDER or eagle3:FOLDER: the model or head in FOLDER; mtp: the checkpoint's "
+        "own layer for multi-token prediction.",
+        expected="must be one of off, ngram, suffix, draft:FOLDER, eagle3:FOLDER, mtp, auto",
+    ),
+    Setting(
+        _GROUP,
+        "speculation.num_drafts",
+        ("--num-speculative-tokens",),
+        "Most drafts of a row in one step.",
+        "N",
+    ),
+    Setting(
+        _GROUP,
+        "speculation.adaptive",
+        ("--speculative-adaptive",),
+        "Make only as many drafts as save time, judged by measured steps; off: as many as allowed, in every step.",
+    ),
+    Setting(
+        _GROUP,
+        "speculation.history_tokens",
+        ("--speculative-history-tokens",),
+        "Most tokens of earlier answers kept as a source of drafts, with suffix and auto. As with prefixes, an answer "
+        "is used only for requests of the same API key and cache_salt.",
+        "N",
+    ),
+    Setting(
+        _GROUP,
+        "speculation.draft_model",
+        ("--draft-model",),
+        "Folder of the model or head for --speculative draft or eagle3; the same as draft:FOLDER or eagle3:FOLDER.",
+        "FOLDER",
+    ),
+)
