@@ -39,7 +39,10 @@ class QuantizationReport:
         """The figures by name; empty if nothing is quantized."""
         if self.forms.keys() <= {"float"}:
             return {}
-        facts = {"quantization": ", ".join(f"{count} matrices {form}" for form, count in sorted(self.forms.items()))}
+        counts = (
+            f"{count} {'matrix' if count == 1 else 'matrices'} {form}" for form, count in sorted(self.forms.items())
+        )
+        facts = {"quantization": ", ".join(counts)}
         if self.bytes_after:
             facts["quantized_outputs"] = str(self.num_outputs)
             facts["quantized_bytes"] = f"{self.bytes_before} before, {self.bytes_after} after"

@@ -189,6 +189,8 @@ def test_the_output_head_becomes_int8_while_the_embedding_stays(folder):
     assert 1e-4 < relative_error(logits(folder, quantization="int8"), expected) < 0.02
     assert 1e-4 < relative_error(logits(folder, quantize_lm_head=True), logits(folder)) < 0.02
     assert with_head.quantization["quantization"] == "22 matrices int8"
+    head_alone = ours(folder, quantize_lm_head=True).quantization["quantization"]
+    assert head_alone == "21 matrices float, 1 matrix int8"
 
 
 def test_the_output_head_stays_float_with_fp8_unless_requested(folder):
