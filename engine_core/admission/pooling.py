@@ -47,7 +47,7 @@ class PoolingFacts:
         pooling, can = message.pooling_params, ", ".join(self.tasks)
         task = "generate" if pooling is None else pooling.task
         if task not in self.tasks:
-            raise InvalidRequest(f"this model cannot {task}; it can: {can}", "task")
+            raise InvalidRequest(f"this model does not serve {task}; it serves {can}", "task")
         if pooling is None:
             return
         if message.sampling_params.n != 1:

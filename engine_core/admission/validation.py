@@ -193,7 +193,7 @@ class Validation:
             wanted = getattr(params, name)
             count = self.facts.vocab_size if wanted == -1 else wanted or 0
             if count > self.max_logprobs:
-                raise InvalidRequest(f"{name} is {wanted}; this server gives at most {self.max_logprobs}", name)
+                raise InvalidRequest(f"{name} is {wanted}; this server returns at most {self.max_logprobs}", name)
         if params.prompt_logprobs is None:
             return
         num_bytes = params.n * prompt_len * (count + 2) * 8  # each sequence's first output brings them

@@ -24,11 +24,11 @@ class EventSockets:
     def __init__(self, context: Context, config: KVEventsConfig):
         self._config = config
         self._topic = config.topic.encode()
-        self._pub = _bind(context, zmq.PUB, "endpoint", config.endpoint, QUEUE_BATCHES)
+        self._pub = _bind(context, zmq.PUB, "kv_events_endpoint", config.endpoint, QUEUE_BATCHES)
         self._router: Socket | None = None
         if config.replay_endpoint:
             hwm = config.buffer_batches + QUEUE_BATCHES
-            self._router = _bind(context, zmq.ROUTER, "replay_endpoint", config.replay_endpoint, hwm)
+            self._router = _bind(context, zmq.ROUTER, "kv_events_replay_endpoint", config.replay_endpoint, hwm)
         self._log: EventLog | None = None
 
     @property
@@ -78,7 +78,7 @@ def _bind(context: Context, kind: int, field: str, endpoint: str, hwm: int) -> S
     except zmq.ZMQError as error:
         socket.close(linger=0)
         raise ConfigError(
-            f"kv_events.{field}={endpoint!r} cannot be bound: {error.strerror}; use tcp://ADDRESS:PORT with a free "
+            f"{field}={endpoint!r} cannot be bound: {error.strerror}; use tcp://ADDRESS:PORT with a free "
             "port, or ipc://PATH"
         ) from error
     return socket

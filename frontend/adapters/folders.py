@@ -23,7 +23,7 @@ def read_adapter(name: str, path: str, max_rank: int) -> Adapter:
     try:
         config = read_adapter_config(folder)
         if config.r > max_rank:
-            raise ConfigError(f"its rank is {config.r}; this server accepts {max_rank}. Raise --max-lora-rank")
+            raise ConfigError(f"its rank is {config.r}; this server accepts at most {max_rank}. Raise --max-lora-rank")
         return Adapter(name, str(folder), adapter_digest(folder))
     except ConfigError as error:
         raise ConfigError(f"LoRA adapter {name!r}: {error}") from None

@@ -90,7 +90,9 @@ class KnownAdapters:
             if not in_place:
                 self._check_free(name)
             if len(self._changes.adapters) >= MAX_LOADED:
-                raise InvalidRequest(f"clients have loaded {MAX_LOADED} LoRA adapters already, the most", "lora_name")
+                raise InvalidRequest(
+                    f"clients have loaded {MAX_LOADED} LoRA adapters, the limit; unload one first", "lora_name"
+                )
             self._changes.adapters[name] = adapter
             self._write()
         return adapter

@@ -60,7 +60,7 @@ def _address(server: str, keys: tuple[str, str] | None) -> tuple[str, str | Clie
         return server, client_keys(*keys)
     if "://" in server:
         raise ConfigError(
-            f"{server} is no address of an engine; give the run directory, which the server's banner names, or the "
+            f"{server} is not the address of an engine; give the run directory, which its banner names, or the "
             "server's --client-address, tcp://ADDRESS:PORT"
         )
     try:

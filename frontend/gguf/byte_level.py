@@ -11,7 +11,7 @@ def pre_tokenizer_of(vocabulary: Vocabulary) -> PreTokenizer:
     name = vocabulary.metadata.text(f"{PREFIX}pre", "absent")
     if name not in PRE_TOKENIZERS:
         raise vocabulary.metadata.refused(
-            f"{PREFIX}pre is {name!r}; supported are {', '.join(PRE_TOKENIZERS)}. Give the model's own tokenizer with "
+            f"{PREFIX}pre is {name!r}; supported: {', '.join(PRE_TOKENIZERS)}. Give the model's own tokenizer with "
             "--tokenizer FOLDER"
         )
     return PRE_TOKENIZERS[name]

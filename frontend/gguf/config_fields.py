@@ -134,9 +134,7 @@ def _supported(model: GgufModel) -> Architecture:
     if name in VISION:
         raise model.refused("it is the vision or audio part of a model (mmproj); give the file of the language model")
     if name not in ARCHITECTURES:
-        raise model.refused(
-            f"the GGUF architecture {name!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
-        )
+        raise model.refused(f"the GGUF architecture {name!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
     if (experts := model.whole("expert_count", 0)) and name not in OF_EXPERTS:
         if name != "llama":
             raise model.refused(f"it is a mixture of {experts} experts, which is not supported for {name}")

@@ -39,7 +39,7 @@ def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]
             parts, adds_bos = sentence_piece(vocabulary, model.architecture), True
         case _:
             raise model.refused(
-                f"{PREFIX}model is {kind!r}; supported are {BYTE_LEVEL!r} and {SENTENCE_PIECE!r}. Give the model's own "
+                f"{PREFIX}model is {kind!r}; supported: {BYTE_LEVEL!r} and {SENTENCE_PIECE!r}. Give the model's own "
                 "tokenizer with --tokenizer FOLDER"
             )
     special = vocabulary.special_ids()

@@ -143,7 +143,7 @@ def _check_rank(path: Path, config: AdapterConfig, module: ModuleMatrices, max_r
         raise ConfigError(f"{path}: tensor {_short(name)} has rank {found}, but {CONFIG_FILE} says r={rank} for it")
     if rank > max_rank:
         raise ConfigError(
-            f"{path}: tensor {_short(module.names['A'])} has rank {rank}; this server accepts {max_rank} "
+            f"{path}: tensor {_short(module.names['A'])} has rank {rank}; this server accepts at most {max_rank} "
             f"(max_lora_rank={max_rank}). Raise --max-lora-rank"
         )
     alpha = _of_pattern(config.alpha_pattern, module.name, config.lora_alpha)
@@ -162,7 +162,7 @@ def _of_pattern(pattern: Mapping[str, float] | None, module: str, otherwise: flo
 def _tensor(path: Path, name: str, entry: TensorEntry, data: memoryview) -> Tensor:
     if entry.dtype not in FLOATS:
         raise ConfigError(
-            f"{path}: tensor {_short(name)} has dtype {_short(entry.dtype)}; supported here are {', '.join(FLOATS)}"
+            f"{path}: tensor {_short(name)} has dtype {_short(entry.dtype)}; supported: {', '.join(FLOATS)}"
         )
     if len(entry.shape) != 2 or min(entry.shape) < 1:
         raise ConfigError(f"{path}: tensor {_short(name)} has shape {_short(entry.shape)}, but must be a matrix")

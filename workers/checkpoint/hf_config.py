@@ -193,7 +193,7 @@ def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
     """The activation function. Raises ConfigError if there is no kernel for it."""
     if (kind := ACTIVATIONS.get(config.hidden_act)) is None:
         supported = ", ".join(ACTIVATIONS)
-        raise ConfigError(f"config.json: hidden_act {config.hidden_act!r} is not supported; supported are {supported}")
+        raise ConfigError(f"config.json: hidden_act {config.hidden_act!r} is not supported; supported: {supported}")
     if kind == "clamped":
         return Activation(kind, is_gated, config.swiglu_alpha, config.swiglu_limit)
     return Activation(kind, is_gated)

@@ -108,7 +108,7 @@ class Checkpoint:
             )
         if entry.dtype not in dtypes:
             raise ConfigError(
-                f"{self._file_of[name]}: tensor {name} has dtype {entry.dtype}; supported here are {', '.join(dtypes)}"
+                f"{self._file_of[name]}: tensor {name} has dtype {entry.dtype}; supported: {', '.join(dtypes)}"
             )
         self._use(name)
 

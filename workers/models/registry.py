@@ -61,7 +61,7 @@ def not_supported(architectures: list[str], families: tuple[Family, ...]) -> str
     supported = ", ".join(name for family in families for name in family.architectures)
     named = ", ".join(architectures) or "none in config.json"
     return (
-        f"architecture {named} is not supported; supported are {supported}, and their …Model, "
+        f"architecture {named} is not supported; supported: {supported}, and their …Model, "
         "…ForSequenceClassification and …ForTokenClassification"
     )
 

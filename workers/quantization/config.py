@@ -113,13 +113,13 @@ def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | N
     if name == MXFP4:
         return None
     if name not in METHODS:
-        raise ConfigError(f"{path}: weights quantized by {name!r} are not supported; supported are {SUPPORTED}")
+        raise ConfigError(f"{path}: weights quantized by {name!r} are not supported; supported: {SUPPORTED}")
     try:
         config = msgspec.convert(found, METHODS[name])
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: the settings of {name} cannot be used: {error}") from error
     if problem := problem_of(config):
-        raise ConfigError(f"{path}: {name} with {problem} is not supported; supported are {SUPPORTED}")
+        raise ConfigError(f"{path}: {name} with {problem} is not supported; supported: {SUPPORTED}")
     return name, config
 
 

@@ -36,7 +36,7 @@ def open_tier(
     """
     device = cache.blocks[0].device.type
     if device not in ("cpu", "cuda"):
-        raise ConfigError(f"a KV tier needs a CPU or CUDA device, not {device}; leave out kv_tier")
+        raise ConfigError(f"a KV tier needs a CPU or CUDA device, not {device}; leave out its options")
 
     if config.kv_tier.host_bytes:
         _check_memory(config.kv_tier.host_bytes, config.parallel.tensor_parallel_size)
@@ -70,10 +70,10 @@ def _check_memory(host_bytes: int, num_ranks: int) -> None:
     try:
         found = os.statvfs(SHARED_MEMORY)
     except OSError as error:
-        raise ConfigError(f"kv_tier.host_bytes={host_bytes} needs {SHARED_MEMORY}: {error.strerror}") from error
+        raise ConfigError(f"kv_tier_host_bytes={host_bytes} needs {SHARED_MEMORY}: {error.strerror}") from error
     size = found.f_blocks * found.f_frsize
     if host_bytes * num_ranks > size:
         raise ConfigError(
-            f"kv_tier.host_bytes={host_bytes} of {num_ranks} ranks do not fit in {SHARED_MEMORY} of {size} bytes; use "
+            f"kv_tier_host_bytes={host_bytes} of {num_ranks} ranks do not fit in {SHARED_MEMORY} of {size} bytes; use "
             f"at most {size // num_ranks}, or make it larger (docker run --shm-size=16g)"
         )

@@ -62,7 +62,7 @@ class AdminServer:
             if scope["client"]:  # over TCP
                 self._guard.check(exchange.headers)
             if self.router is None:
-                raise HttpError(503, "The server is starting: it loads the model.")
+                raise HttpError(503, "The server is starting: it is loading the model.")
             await self.router.handle(exchange)
         except Exception as error:  # the outermost handler of a request
             answer = http_error(error, exchange.request_id)

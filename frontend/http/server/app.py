@@ -122,14 +122,14 @@ class Application:
             async with asyncio.timeout(max(router_wait_s, self._router_wait_s)):
                 await self._has_router.wait()
         if self.router is None:
-            raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
+            raise HttpError(503, "The server is starting: it is loading the model.", headers=_RETRY_SOON)
         return self.router
 
     def _check_ready(self) -> None:
         if self._admission.draining:
             raise HttpError(503, "The server is shutting down.")
         if self.router is None:
-            raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
+            raise HttpError(503, "The server is starting: it is loading the model.", headers=_RETRY_SOON)
         if not self._engine_ready():
             raise HttpError(503, "The engine does not respond at the moment.", headers=_RETRY_SOON)
         if not self._progresses():

@@ -101,6 +101,6 @@ def test_requests_of_other_forms_and_readers_that_stop_disturb_no_replay(short_f
 
 
 def test_an_endpoint_that_cannot_be_bound_is_refused():
-    refusal = "kv_events.endpoint='tcp://256.1.1.1:1' cannot be bound"
+    refusal = "kv_events_endpoint='tcp://256.1.1.1:1' cannot be bound"
     with pytest.raises(AssertionError, match=refusal), serving("--kv-events-endpoint", "tcp://256.1.1.1:1"):
         pass

@@ -67,9 +67,9 @@ def test_rows_that_generate_and_rows_that_pool_share_steps(drive):
 @pytest.mark.parametrize(
     ("facts", "request_options", "words", "param"),
     [
-        (PoolingFacts(), {"pooling": EMBED}, ["cannot embed", "it can: generate"], "task"),
-        (ENCODER, {}, ["cannot generate", "it can: embed, token_embed"], "task"),
-        (BOTH, {"pooling": PoolingParams("classify")}, ["cannot classify"], "task"),
+        (PoolingFacts(), {"pooling": EMBED}, ["does not serve embed", "it serves generate"], "task"),
+        (ENCODER, {}, ["does not serve generate", "it serves embed, token_embed"], "task"),
+        (BOTH, {"pooling": PoolingParams("classify")}, ["does not serve classify"], "task"),
         (BOTH, {"pooling": EMBED, "n": 2}, ["n is 2"], "n"),
         (BOTH, {"pooling": EMBED, "temperature": 0.5}, ["sampling parameters"], "sampling_params"),
         (BOTH, {"pooling": PoolingParams(dimensions=4)}, ["dimensions is 4", "have 3"], "dimensions"),

@@ -189,7 +189,7 @@ def test_parameters_of_another_type_are_refused_before_they_are_sent(run_dir, st
 
 
 def test_the_address_of_an_http_server_is_refused_with_what_to_give_instead():
-    with pytest.raises(ConfigError, match=r"http://127.0.0.1:8000 is no address of an engine; give the run directory"):
+    with pytest.raises(ConfigError, match=r"http://127.0.0.1:8000 is not the address of an engine; give the run"):
         Client.connect("http://127.0.0.1:8000")
 
 

@@ -106,7 +106,7 @@ def test_a_folder_is_made_once_and_again_for_other_contents(tmp_path):
     ("architecture", "changes", "message"),
     [
         ("clip", {}, "vision or audio part of a model (mmproj)"),
-        ("qwen2vl", {}, "architecture 'qwen2vl' is not supported; supported are llama, qwen2"),
+        ("qwen2vl", {}, "architecture 'qwen2vl' is not supported; supported: llama, qwen2"),
         ("llama", {"general__type": "adapter"}, "general.type is 'adapter'"),
         ("qwen3", {"qwen3__expert_count": 8}, "mixture of 8 experts"),
         ("llama", {"llama__expert_count": 8}, "no llama.expert_used_count"),
@@ -120,7 +120,7 @@ def test_a_folder_is_made_once_and_again_for_other_contents(tmp_path):
         ("llama", {"llama__rope__scaling__type": "spiral"}, "'spiral' is not supported"),
         ("llama", {"llama__context_length": 1 << 31}, "must be between 0 and"),
         ("llama", {"llama__attention__layer_norm_rms_epsilon": float("nan")}, "must be a finite number"),
-        ("llama", {"tokenizer__ggml__model": "bert"}, "supported are 'gpt2' and 'llama'"),
+        ("llama", {"tokenizer__ggml__model": "bert"}, "supported: 'gpt2' and 'llama'"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(architecture, changes, message, tmp_path):

@@ -186,9 +186,9 @@ def test_special_tokens_are_added_as_the_file_says(adds, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.model": "bert"}, "supported are 'gpt2' and 'llama'"),
-        ({"tokenizer.ggml.pre": "unheard-of"}, "is 'unheard-of'; supported are llama-bpe"),
-        ({"tokenizer.ggml.pre": None}, "is 'absent'; supported are"),
+        ({"tokenizer.ggml.model": "bert"}, "supported: 'gpt2' and 'llama'"),
+        ({"tokenizer.ggml.pre": "unheard-of"}, "is 'unheard-of'; supported: llama-bpe"),
+        ({"tokenizer.ggml.pre": None}, "is 'absent'; supported:"),
         ({"tokenizer.ggml.tokens": None}, "its metadata has no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.tokens": ["a", "b", "a"]}, "tokens 0 and 2 are both 'a'"),
         ({"tokenizer.ggml.tokens": ["a", "x" * (MAX_TOKEN_CHARS + 1)]}, "up to 1025 characters"),

@@ -13,14 +13,14 @@ from .small_configs import GEMMA3, GPT2, LLAMA4, LONGROPE, MODERNBERT, MPNET, MP
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"architectures": ["RwkvForCausalLM"]}, r"RwkvForCausalLM is not supported; supported are LlamaForCausalLM"),
+        ({"architectures": ["RwkvForCausalLM"]}, r"RwkvForCausalLM is not supported; supported: LlamaForCausalLM"),
         ({"architectures": []}, "none in config.json"),
         ({"architectures": None}, "none in config.json"),
         ({"rms_norm_eps": -1e-6}, r"rms_norm_eps=-1e-06 must be at least 0 and less than 1"),
         ({"rms_norm_eps": 1e308}, r"rms_norm_eps=1e\+308 must be"),
         ({"rms_norm_eps": float("nan")}, r"config\.json cannot be used"),
         ({"sliding_window": -5}, r"sliding_window"),
-        ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; supported are silu, .*gelu_new"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; supported: silu, .*gelu_new"),
         (OPT | {"word_embed_proj_dim": 32}, "word_embed_proj_dim=32 is not supported for OPT with .*=true; only 64"),
         (OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 0}, "word_embed_proj_dim"),
         (MPNET | {"relative_attention_num_buckets": 64}, "buckets=64 is not supported for MPNet; only 32"),
@@ -92,7 +92,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
 )
 def test_an_unknown_architecture_is_refused_as_such_whatever_its_fields(tmp_path, architecture, fields):
     (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
-    with pytest.raises(ConfigError, match=f"^architecture {architecture} is not supported; supported are LlamaFor"):
+    with pytest.raises(ConfigError, match=f"^architecture {architecture} is not supported; supported: LlamaFor"):
         read_geometry(tmp_path)
 
 

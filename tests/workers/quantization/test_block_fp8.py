@@ -110,7 +110,7 @@ def test_values_are_those_of_transformers_and_any_part_is_a_part_of_them(tmp_pat
     assert torch.equal(whole, values)
     assert torch.equal(reader.stored("some", MatrixPart((256, 384), 0, 100, 130)), whole[100:130])
     assert torch.equal(reader.stored("some", MatrixPart((256, 384), 1, 96, 192)), whole[:, 96:192])
-    with pytest.raises(ConfigError, match=r"dtype F8_E4M3; supported here are BF16"):
+    with pytest.raises(ConfigError, match=r"dtype F8_E4M3; supported: BF16"):
         FloatReader(Checkpoint(tmp_path), torch.float32).read("some", MatrixPart((256, 384), 0, 0, 256))
 
 
@@ -141,7 +141,7 @@ def test_a_model_with_a_code_that_is_no_number_is_refused_by_name(name, part, co
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"weight_block_size": None}, "fp8 with weight_block_size=None is not supported; supported are .*per block"),
+        ({"weight_block_size": None}, "fp8 with weight_block_size=None is not supported; supported: .*per block"),
         ({"weight_block_size": [0, 128]}, r"fp8 with weight_block_size=\(0, 128\)"),
         ({"weight_block_size": [128, 1 << 70]}, "settings of fp8 cannot be used"),
         ({"weight_block_size": [128]}, "settings of fp8 cannot be used"),

@@ -116,7 +116,7 @@ def test_an_unsupported_quantization_is_refused_by_name(name, config, complaint,
     [
         ("gptq", "qweight", lambda _: None, r"no tensor model\.layers\.0\.self_attn\.q_proj\.weight"),
         ("gptq", "qzeros", lambda _: None, r"no tensor .*q_proj\.qzeros"),
-        ("gptq", "qweight", torch.Tensor.float, r"q_proj\.qweight has dtype F32; supported here are I32"),
+        ("gptq", "qweight", torch.Tensor.float, r"q_proj\.qweight has dtype F32; supported: I32"),
         ("gptq", "qzeros", lambda zeros: zeros[:, 1:], r"q_proj\.qzeros has shape \[2, 7\], but .* asks for \[2, 8\]"),
         ("gptq-desc-act", "g_idx", torch.zeros_like, r"g_idx does not divide 64 inputs into 2 equal groups"),
         ("awq", "scales", lambda scales: scales[:1], r"q_proj\.scales has 1 groups for 64 inputs"),
@@ -140,7 +140,7 @@ def test_tensors_that_do_not_fit_the_configuration_are_named(name, ending, chang
 def test_int8_weights_without_a_configuration_are_not_taken_for_floats(source, folder):
     write_quantized(source, folder, "ct-w8a8")
     shutil.copy(source / "config.json", folder)
-    with pytest.raises(ConfigError, match=r"q_proj\.weight has dtype I8; supported here are BF16, F16, F32, F64"):
+    with pytest.raises(ConfigError, match=r"q_proj\.weight has dtype I8; supported: BF16, F16, F32, F64"):
         ours(folder)
 
 

@@ -82,7 +82,7 @@ def test_all_instruction_sets_have_the_same_bits(folder, dtype, isa_pools):
         ({"mlp_multipliers": [1.0, "a"]}, r"\$.part_multipliers.mlp_multipliers"),
         ({"lm_head_multiplier": -1}, r"\$.lm_head_multiplier"),
         ({"mamba_d_ssm": 150}, "8 Mamba 2 heads of 20 elements are not the mamba_d_ssm=150 of a layer"),
-        ({"mamba_d_state": 20}, "no kernel knows a Mamba 2 state size of 20"),
+        ({"mamba_d_state": 20}, "no kernel supports a Mamba 2 state size of 20"),
         ({"attention_bias": True}, "attention_bias=True is not supported for Falcon-H1; only False is"),
         ({"projectors_bias": True}, "projectors_bias=True is not supported for Falcon-H1"),
         ({"mamba_proj_bias": True}, "mamba_proj_bias=True is not supported for Falcon-H1"),

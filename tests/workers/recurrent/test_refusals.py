@@ -1,4 +1,4 @@
-"""Sizes of recurrent layers that no kernel knows are refused by name, before any weight is read."""
+"""Sizes of recurrent layers that no kernel supports are refused by name, before any weight is read."""
 
 import json
 from dataclasses import replace
@@ -25,9 +25,9 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"state_size": 20}, "no kernel knows a Mamba 2 state size of 20; it must be a multiple of 8 up to 512"),
-        ({"state_size": 1024}, "no kernel knows a Mamba 2 state size of 1024"),
-        ({"conv_kernel": 9}, "no kernel knows a convolution of width 9; it must be 2 to 8"),
+        ({"state_size": 20}, "no kernel supports a Mamba 2 state size of 20; it must be a multiple of 8 up to 512"),
+        ({"state_size": 1024}, "no kernel supports a Mamba 2 state size of 1024"),
+        ({"conv_kernel": 9}, "no kernel supports a convolution of width 9; it must be 2 to 8"),
         ({"n_groups": 3}, "8 Mamba 2 heads of 16 elements cannot share 3 groups"),
         ({"head_dim": 24}, r"8 Mamba 2 heads of 24 elements are not the 2 \* hidden_size = 128 elements of a layer"),
         ({"time_step_limit": [1.0, 0.5]}, r"time_step_limit=\[1.0, 0.5\] must be two ascending numbers"),
@@ -123,7 +123,7 @@ def test_infinity_is_understood_as_python_writes_it(folder, tmp_path):
 def test_cuda_refuses_widths_of_convolutions_without_a_kernel(folder):
     _, geometry = read_geometry(folder)
     check_recurrent(geometry)
-    with pytest.raises(ConfigError, match="no CUDA kernel knows a convolution of width 9; it must be 2 to 8"):
+    with pytest.raises(ConfigError, match="no CUDA kernel supports a convolution of width 9; it must be 2 to 8"):
         check_recurrent(replace(geometry, recurrent=(ShortConvolution(64, 9),)))
 
 
@@ -142,16 +142,20 @@ JAMBA = {
 @pytest.mark.parametrize(
     ("fields", "changed", "reason"),
     [
-        (MAMBA, {"state_size": 15}, "no kernel knows a Mamba state size of 15; it must be a multiple of 8 up to 512"),
-        (MAMBA, {"state_size": 1024}, "no kernel knows a Mamba state size of 1024"),
-        (MAMBA, {"conv_kernel": 9}, "no kernel knows a convolution of width 9; it must be 2 to 8"),
+        (
+            MAMBA,
+            {"state_size": 15},
+            "no kernel supports a Mamba state size of 15; it must be a multiple of 8 up to",
+        ),
+        (MAMBA, {"state_size": 1024}, "no kernel supports a Mamba state size of 1024"),
+        (MAMBA, {"conv_kernel": 9}, "no kernel supports a convolution of width 9; it must be 2 to 8"),
         (MAMBA, {"time_step_rank": 0}, "rank of a Mamba layer's time steps, 0, must be from 1 to its 128 channels"),
         (MAMBA, {"time_step_rank": 129}, "time steps, 129, must be"),
         (MAMBA, {"time_step_rank": "all"}, "mamba_dt_rank"),
         (MAMBA, {"intermediate_size": 0}, "intermediate_size=0 must be at least 1"),
         (MAMBA, {"mixer_rms_eps": 1.0}, "mixer_rms_eps=1 must be at least 0 and less than 1"),
         (MAMBA, {"hidden_act": "gelu"}, "hidden_act=gelu is not supported for Mamba; only silu is"),
-        (JAMBA, {"mamba_d_state": 12}, "no kernel knows a Mamba state size of 12"),
+        (JAMBA, {"mamba_d_state": 12}, "no kernel supports a Mamba state size of 12"),
         (JAMBA, {"attn_layer_offset": 8}, "attn_layer_offset=8 must be less than attn_layer_period=8"),
         (JAMBA, {"expert_layer_offset": 2}, "expert_layer_offset=2 must be less than expert_layer_period=2"),
         (JAMBA, {"num_experts_per_tok": 17}, "num_experts_per_tok=17 must be from 1 to the number of experts, 16"),

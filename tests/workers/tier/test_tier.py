@@ -109,10 +109,10 @@ def test_memory_is_used_where_the_folder_on_disk_cannot_be(serve, host, tmp_path
 
 def test_a_host_without_shared_memory_is_refused_by_its_field(serve, monkeypatch, tmp_path):
     monkeypatch.setattr(open_tier, "SHARED_MEMORY", tmp_path / "none")
-    with pytest.raises(ConfigError, match=r"kv_tier.host_bytes=\d+ needs .*/none: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"kv_tier_host_bytes=\d+ needs .*/none: No such file or directory"):
         serve("full", host="run-test")
 
 
 def test_more_memory_than_there_is_is_refused_with_the_numbers(serve):
-    with pytest.raises(ConfigError, match=r"kv_tier.host_bytes=\d+ of 1 ranks do not fit in /dev/shm of \d+ bytes"):
+    with pytest.raises(ConfigError, match=r"kv_tier_host_bytes=\d+ of 1 ranks do not fit in /dev/shm of \d+ bytes"):
         serve("full", host="run-test", max_bytes=1 << 60)

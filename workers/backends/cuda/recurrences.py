@@ -98,7 +98,7 @@ def check_recurrent(geometry: Geometry) -> None:
         assert isinstance(kind, ShortConvolution | Mamba1Layer | Mamba2Layer | GatedDeltaLayer), kind
         if kind.width not in WIDTHS:
             raise ConfigError(
-                f"config.json: no CUDA kernel knows a convolution of width {kind.width}; it must be {WIDTHS[0]} to "
+                f"config.json: no CUDA kernel supports a convolution of width {kind.width}; it must be {WIDTHS[0]} to "
                 f"{WIDTHS[-1]}, or use --device cpu"
             )
 

@@ -77,7 +77,7 @@ class GgufCheckpoint(Checkpoint):
         block = tensor.format.name
         if block not in SUPPORTED_FORMATS or (len(tensor.shape) == 1 and block not in FLOAT_FORMATS):
             raise ConfigError(
-                f"{file.path}: tensor {tensor.name} {list(tensor.shape)} has the format {block}; supported are "
+                f"{file.path}: tensor {tensor.name} {list(tensor.shape)} has the format {block}; supported: "
                 f"{', '.join(SUPPORTED_FORMATS)}, and for vectors {', '.join(FLOAT_FORMATS)}"
             )
         self.entries[name] = TensorEntry(block, list(tensor.shape), (tensor.start, tensor.start + tensor.num_bytes))

@@ -127,7 +127,6 @@ def tensor_layout(architecture: str, source: str) -> TensorLayout:
     """Raises ConfigError for an unknown architecture."""
     if (layout := TENSOR_LAYOUTS.get(architecture)) is None:
         raise ConfigError(
-            f"{source}: the GGUF architecture {architecture!r} is not supported; supported are "
-            f"{', '.join(TENSOR_LAYOUTS)}"
+            f"{source}: the GGUF architecture {architecture!r} is not supported; supported: {', '.join(TENSOR_LAYOUTS)}"
         )
     return layout

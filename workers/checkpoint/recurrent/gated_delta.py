@@ -26,21 +26,21 @@ class GatedDeltaLayer:
     width: int  # tokens that the convolution reads
 
     def check(self) -> None:
-        """Raises ConfigError for sizes that no kernel knows."""
+        """Raises ConfigError for sizes that no kernel supports."""
         if self.key_heads < 1 or self.heads < 1 or self.heads % self.key_heads:
             raise ConfigError(
                 f"config.json: linear_num_value_heads={self.heads} cannot share linear_num_key_heads={self.key_heads}"
             )
         if self.key_dim % KEY_MULTIPLE or not 0 < self.key_dim <= MAX_KEY_DIM:
             raise ConfigError(
-                f"config.json: no kernel knows linear_key_head_dim={self.key_dim}; it must be a multiple of "
+                f"config.json: no kernel supports linear_key_head_dim={self.key_dim}; it must be a multiple of "
                 f"{KEY_MULTIPLE} up to {MAX_KEY_DIM}"
             )
         if self.value_dim < 1:
             raise ConfigError(f"config.json: linear_value_head_dim={self.value_dim} must be at least 1")
         if not 2 <= self.width <= MAX_WIDTH:
             raise ConfigError(
-                f"config.json: no kernel knows linear_conv_kernel_dim={self.width}; it must be 2 to {MAX_WIDTH}"
+                f"config.json: no kernel supports linear_conv_kernel_dim={self.width}; it must be 2 to {MAX_WIDTH}"
             )
 
     @property

@@ -34,12 +34,12 @@ class Mamba1Layer:
     norm_eps: float
 
     def check(self) -> None:
-        """Raises ConfigError for sizes that no kernel knows."""
+        """Raises ConfigError for sizes that no kernel supports."""
         if self.channels < 1:
             raise ConfigError(f"config.json: intermediate_size={self.channels} must be at least 1")
         if self.state_size % STATE_MULTIPLE or not 0 < self.state_size <= MAX_STATE_SIZE:
             raise ConfigError(
-                f"config.json: no kernel knows a Mamba state size of {self.state_size}; it must be a multiple of "
+                f"config.json: no kernel supports a Mamba state size of {self.state_size}; it must be a multiple of "
                 f"{STATE_MULTIPLE} up to {MAX_STATE_SIZE}"
             )
         if not 1 <= self.step_rank <= self.channels:
@@ -49,7 +49,7 @@ class Mamba1Layer:
             )
         if not 2 <= self.width <= MAX_WIDTH:
             raise ConfigError(
-                f"config.json: no kernel knows a convolution of width {self.width}; it must be 2 to {MAX_WIDTH}"
+                f"config.json: no kernel supports a convolution of width {self.width}; it must be 2 to {MAX_WIDTH}"
             )
         if not 0 <= self.norm_eps < 1:
             raise ConfigError(f"config.json: mixer_rms_eps={self.norm_eps:g} must be at least 0 and less than 1")

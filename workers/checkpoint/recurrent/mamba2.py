@@ -34,19 +34,19 @@ class Mamba2Layer:
     gating: Gating = "before_norm"
 
     def check(self) -> None:
-        """Raises ConfigError for sizes that no kernel knows."""
+        """Raises ConfigError for sizes that no kernel supports."""
         if self.heads < 1 or self.head_dim < 1 or self.groups < 1 or self.heads % self.groups:
             raise ConfigError(
                 f"config.json: {self.heads} Mamba 2 heads of {self.head_dim} elements cannot share {self.groups} groups"
             )
         if self.state_size % STATE_MULTIPLE or not 0 < self.state_size <= MAX_STATE_SIZE:
             raise ConfigError(
-                f"config.json: no kernel knows a Mamba 2 state size of {self.state_size}; it must be a multiple of "
+                f"config.json: no kernel supports a Mamba 2 state size of {self.state_size}; it must be a multiple of "
                 f"{STATE_MULTIPLE} up to {MAX_STATE_SIZE}"
             )
         if not 2 <= self.width <= MAX_WIDTH:
             raise ConfigError(
-                f"config.json: no kernel knows a convolution of width {self.width}; it must be 2 to {MAX_WIDTH}"
+                f"config.json: no kernel supports a convolution of width {self.width}; it must be 2 to {MAX_WIDTH}"
             )
         if not 0 <= self.dt_limits[0] <= self.dt_limits[1]:
             raise ConfigError(

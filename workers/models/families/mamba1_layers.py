@@ -5,7 +5,7 @@ from ...checkpoint.recurrent.mamba1 import Mamba1Layer, PartNormKind
 
 
 def mamba1_layer(config: HFConfig, part_norms: PartNormKind, norm_eps: float = 0.0) -> Mamba1Layer:
-    """Raises ConfigError for sizes that no kernel knows."""
+    """Raises ConfigError for sizes that no kernel supports."""
     channels = config.mamba_intermediate_size
     if channels is None:
         channels = config.mamba_expand * config.hidden_size

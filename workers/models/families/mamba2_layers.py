@@ -15,7 +15,7 @@ OLDER = {"mamba": LINEAR, "attention": FULL}
 
 
 def mamba2_layer(config: HFConfig) -> Mamba2Layer:
-    """Raises ConfigError for sizes that no kernel knows."""
+    """Raises ConfigError for sizes that no kernel supports."""
     heads, inner = config.mamba_n_heads, config.mamba_expand * config.hidden_size
     head_dim = inner // heads if config.mamba_d_head == "auto" and heads > 0 else config.mamba_d_head
     if not isinstance(head_dim, int) or heads * head_dim != inner:
@@ -27,7 +27,7 @@ def mamba2_layer(config: HFConfig) -> Mamba2Layer:
 
 
 def layer_of_heads(config: HFConfig, head_dim: int) -> Mamba2Layer:
-    """A layer of mamba_n_heads heads of `head_dim` elements. Raises ConfigError for sizes that no kernel knows."""
+    """A layer of mamba_n_heads heads of `head_dim` elements. Raises ConfigError for sizes that no kernel supports."""
     sizes = config.mamba_n_heads, head_dim, config.mamba_n_groups, config.mamba_d_state, config.mamba_d_conv
     layer = Mamba2Layer(*sizes, config.mamba_proj_bias, config.mamba_conv_bias, config.time_step_limit)
     layer.check()

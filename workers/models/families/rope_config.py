@@ -38,7 +38,7 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
         raise ConfigError(f"config.json: the rope parameters of a kind of layer are {parameters!r}, not an object")
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in ROPE_KINDS:
-        raise ConfigError(f"rope type {kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")
+        raise ConfigError(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}")
     known = {ours: parameters[theirs] for theirs, ours in ROPE_FIELDS.items() if parameters.get(theirs) is not None}
     theta = parameters.get("rope_theta") or config.rope_theta or 10000.0
     if config.original_max_position_embeddings is not None:

@@ -148,7 +148,7 @@ def _head_config(folder: Path) -> HeadConfig:
     architectures = read_architectures(folder)
     if not set(architectures) & {*ARCHITECTURES}:
         named = ", ".join(architectures) or "none in config.json"
-        raise ConfigError(f"architecture {named} is no EAGLE-3 head; supported are {', '.join(ARCHITECTURES)}")
+        raise ConfigError(f"architecture {named} is not an EAGLE-3 head; supported: {', '.join(ARCHITECTURES)}")
     fields: dict[str, Any] = read_json_file(folder / "config.json", dict[str, Any])
     eagle = fields.get("eagle_config") or {}
     if layers := eagle.get("eagle_aux_hidden_state_layer_ids") or fields.get("eagle_aux_hidden_state_layer_ids"):

@@ -91,7 +91,7 @@ def _check(named: str, model: Model, target: Geometry) -> None:
         raise ConfigError(f"{named}: the model generates no tokens, so it cannot draft; give another")
     if geometry.state_bytes(1):
         raise ConfigError(
-            f"{named}: the model has recurrent layers, whose states cannot go back behind a rejected draft; give a "
+            f"{named}: the model has recurrent layers, whose states cannot be undone after a rejected draft; give a "
             "model with attention alone"
         )
     if geometry.vocab_size != target.vocab_size:

@@ -132,7 +132,9 @@ async def _pair_prompts(
 async def _cohere_prompts(service: Service, body: CohereEmbedRequest, raw: bytes, moment: int) -> list[PoolingPrompt]:
     files, longest = service.pooling.files, service.pooling.limit(service.max_model_len, None, None).longest
     if body.truncate_prompt_tokens is not None or body.truncation_side is not None:
-        raise InvalidRequest("this route cuts texts by truncate: NONE, START or END", "truncate")
+        raise InvalidRequest(
+            "this route truncates texts by truncate: NONE, START or END; leave out the other fields for it", "truncate"
+        )
     files.check_dimensions(body.output_dimension, service.engine.limits.embedding_size, "output_dimension")
     kept = None if body.truncate == "NONE" else min(body.max_tokens or longest, longest)
     limit = Limit(longest, kept, "left" if body.truncate == "START" else "right")

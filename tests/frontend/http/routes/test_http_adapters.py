@@ -175,7 +175,7 @@ def test_a_plugin_finds_the_folder_of_an_unknown_name(model, sql, installed_plug
 
 def test_a_rank_beyond_the_limit_is_refused_with_the_remedy(model, tmp_path):
     large = make_adapter_folder(tmp_path / "large", r=128)
-    with pytest.raises(ConfigError, match=r"LoRA adapter 'x': its rank is 128; this server accepts 64. Raise --max"):
+    with pytest.raises(ConfigError, match=r"LoRA adapter 'x': its rank is 128; this server accepts at most 64. Raise"):
         serving(model, f"x={large}")
 
 

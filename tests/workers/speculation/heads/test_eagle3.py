@@ -226,7 +226,7 @@ def test_what_cannot_draft_is_refused_by_name(folders, pool, tmp_path):
 
     refused("speculative='eagle3' and draft_model='' do not fit together", "")
     refused("draft_model=/nowhere: there is no /nowhere/config.json", "/nowhere")
-    refused("architecture LlamaForCausalLM is no EAGLE-3 head; supported are LlamaForCausalLMEagle3", target)
+    refused("architecture LlamaForCausalLM is not an EAGLE-3 head; supported: LlamaForCausalLMEagle3", target)
     refused("hidden_size=128, but the model has 64", changed("size", hidden_size=128))
     refused("vocab_size=280, but the model has 300", changed("vocabulary", vocab_size=280))
     refused("draft_vocab_size=301 is more than vocab_size=300", changed("more", draft_vocab_size=301))

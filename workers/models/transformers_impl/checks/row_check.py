@@ -86,7 +86,7 @@ def check_rows(
             if not torch.equal(one, other):
                 position = int((one != other).any(dim=1).nonzero()[0])
                 raise ConfigError(
-                    f"a row of {LENGTHS[row]} tokens has other bits {way} than alone, from position {position} on"
+                    f"a row of {LENGTHS[row]} tokens has different bits {way} than alone, from position {position} on"
                 )
 
 
