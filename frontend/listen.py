@@ -28,8 +28,8 @@ def open_http_socket(server: ServerConfig) -> socket.socket:
         )
     if len(server.api_key_weights) > len(server.api_keys):
         raise ConfigError(
-            f"there are {len(server.api_key_weights)} API key weights for {len(server.api_keys)} keys; weights "
-            "follow the order of the keys: add --api-key, or leave weights out"
+            f"the options --api-key-weight and --api-key are given {len(server.api_key_weights)} and "
+            f"{len(server.api_keys)} times; weights follow the order of the keys: add --api-key, or leave weights out"
         )
     if server.allow_credentials and "*" in server.allowed_origins:
         raise ConfigError(

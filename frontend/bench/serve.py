@@ -61,7 +61,14 @@ def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
             _option(
                 "Server", "--ignore-eos/--no-ignore-eos", default=True, help="Request full outputs.  [--ignore-eos]"
             ),
-            _option("Server", "--temperature", type=click.FloatRange(0), default=0.0, metavar="T", help="[0]"),
+            _option(
+                "Server",
+                "--temperature",
+                type=click.FloatRange(0),
+                default=0.0,
+                metavar="T",
+                help="Sampling temperature; 0 is greedy.  [0]",
+            ),
             _option(
                 "Server",
                 "--timeout",

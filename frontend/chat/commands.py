@@ -140,10 +140,12 @@ COMMANDS = {
     "/help": Command("", "this list", _help),
     "/clear": Command("", "begin a new conversation", _clear),
     "/retry": Command("", "answer the last question again, with another seed", _retry),
-    "/undo": Command("", "take the last question and its answer back", _undo),
+    "/undo": Command("", "remove the last question and its answer", _undo),
     "/show": Command("", "the conversation so far", _show),
     "/system": Command("[TEXT|off]", "the instructions before the conversation", _system),
-    "/set": Command("[NAME [VALUE]]", "set a field of the request, as temperature 0.7; without a value reset it", _set),
+    "/set": Command(
+        "[NAME [VALUE]]", "set a field of the request, like temperature 0.7; without a value, reset it", _set
+    ),
     "/model": Command("[NAME]", "list the server's models, or switch to one", _model),
     "/tools": Command(
         "[FILE|off]", "functions that the model may call, from a JSON list; you type the results", _tools

@@ -78,7 +78,7 @@ def with_local_model(config: Config) -> tuple[Config, bool]:
 
     template = config.server.chat_template
     if template and not os.path.isfile(template):
-        raise ConfigError(f"there is no chat template {template}")
+        raise ConfigError(f"chat_template={template}: there is no such file (looked at {os.path.abspath(template)})")
     asked = config.model
     folder = find_model_folder(asked.model, has_tokenizer=not asked.tokenizer)
     model = msgspec.structs.replace(

@@ -27,14 +27,12 @@ def terminal_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="URL of a running server, like http://127.0.0.1:8000, with or without /v1.",
         ),
         click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest answer in tokens."),
-        click.option(
-            "--temperature", type=click.FloatRange(0), metavar="T", help="0 always takes the most probable token."
-        ),
+        click.option("--temperature", type=click.FloatRange(0), metavar="T", help="Sampling temperature; 0 is greedy."),
         click.option(
             "--top-p",
             type=click.FloatRange(0, 1),
             metavar="P",
-            help="Sample from the most probable tokens up to a sum of P.",
+            help="Sample from the most probable tokens whose probabilities reach P in sum.",
         ),
         config_options,
     ):

@@ -74,6 +74,6 @@ def last_event_id(headers: Mapping[str, str]) -> EventId | None:
     if text is None:
         return None
     if not _EVENT_ID.fullmatch(text):
-        raise HttpError(400, "Last-Event-ID must be the id of an event of a stream from here.", "Last-Event-ID")
+        raise HttpError(400, "Last-Event-ID must be the id of an event of a stream of this server.", "Last-Event-ID")
     answer_id, _, number = text.rpartition(":")
     return EventId(answer_id, int(number))

@@ -80,7 +80,7 @@ class Siblings:
             while (outcome := await _send(exchange, path, request)) is not Outcome.ANSWERED:
                 times_sent += outcome is Outcome.BROKE_OFF
                 if exchange.started or times_sent == MAX_TIMES_SENT or time.monotonic() > deadline:
-                    raise HttpError(503, "The frontend that keeps this answer has ended.", headers=_RETRY_SOON)
+                    raise HttpError(503, "The frontend that stored this answer has ended.", headers=_RETRY_SOON)
                 await asyncio.sleep(CONNECT_EVERY_S)
 
 

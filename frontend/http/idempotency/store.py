@@ -57,11 +57,11 @@ class AnswerStore:
         """The answer with this id. Raises HttpError 404 if unknown, 410 if it or events after `after` were dropped."""
         answer = self._by_id.get((caller, answer_id))
         if answer is None and (caller, answer_id) in self._gone:
-            raise HttpError(410, f"The stream {answer_id} is no longer kept. {REPEAT}")
+            raise HttpError(410, f"The stream {answer_id} is no longer stored. {REPEAT}")
         if answer is None:
             raise HttpError(404, f"There is no stream {answer_id[:200]} at this frontend. {REPEAT}")
         if after is not None and after < answer.first:
-            raise HttpError(410, f"The events up to {answer.first} are no longer kept. {REPEAT}")
+            raise HttpError(410, f"The events up to {answer.first} are no longer stored. {REPEAT}")
         return answer
 
     def begin(self, request: KeyedRequest, answer_id: str, *, streams: bool, first: int) -> StoredAnswer:
@@ -86,7 +86,7 @@ class AnswerStore:
         if len(self._gone) > MAX_REMEMBERED:
             del self._gone[next(iter(self._gone))]
         self.num_bytes -= answer.size + ENTRY_BYTES
-        answer.give_up(error or HttpError(410, f"The stream {answer.answer_id} is no longer kept. {REPEAT}"))
+        answer.give_up(error or HttpError(410, f"The stream {answer.answer_id} is no longer stored. {REPEAT}"))
 
     def shed(self, num_bytes: int) -> None:
         """Drop answers without a reader, the longest unread first. Implements Pool."""

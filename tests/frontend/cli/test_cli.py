@@ -124,6 +124,7 @@ def test_completion_prints_a_script(shell):
             ["org/nowhere", "--port", "0"],
             "from the Hugging Face hub: it cannot be reached, and org/nowhere is not in the local cache",
         ),
+        (["--port", "0", "--chat-template", "no"], "chat_template=no: there is no such file (looked at /"),
         (["--host", "0.0.0.0"], "host 0.0.0.0 is reachable from other machines"),
         (["--port", "x"], "flag --port=x: is not a whole number"),
         (["complete", "--url", "ftp://x", "-p", "hello"], "ftp://x is not an address"),

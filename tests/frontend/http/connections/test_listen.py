@@ -51,7 +51,7 @@ def test_waiting_peers_are_probed(connection):
 
 
 def test_weights_without_their_keys_are_refused():
-    with pytest.raises(ConfigError, match="2 API key weights for 1 keys"):
+    with pytest.raises(ConfigError, match="--api-key-weight and --api-key are given 2 and 1 times"):
         listen.open_http_socket(ServerConfig(port=0, api_keys=("a",), api_key_weights=(1.0, 2.0)))
 
 

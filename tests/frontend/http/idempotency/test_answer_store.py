@@ -118,7 +118,7 @@ async def test_an_answer_without_a_reader_ends_after_the_grace_period():
             await asyncio.sleep(0.01)
     assert source.closed
     assert len(kept) == kept.num_bytes == 0
-    with pytest.raises(HttpError, match="no longer kept") as gone:
+    with pytest.raises(HttpError, match="no longer stored") as gone:
         kept.of_id(b"", answer.answer_id, 1)
     assert gone.value.status == 410
 
@@ -162,7 +162,7 @@ async def test_a_slow_reader_pauses_the_generation_and_loses_nothing():
         assert answer.size < 1000 + len(event(200)) + EVENT_OVERHEAD_BYTES
         check(kept)
     assert found == events(1, 200)
-    with pytest.raises(HttpError, match="are no longer kept") as gone:
+    with pytest.raises(HttpError, match="are no longer stored") as gone:
         kept.of_id(b"", answer.answer_id, 0)
     assert gone.value.status == 410
     assert kept.of_request(answer.request, None) is None
