@@ -9,9 +9,10 @@ SPECULATION_SETTINGS = (
         _GROUP,
         "speculation.method",
         ("--speculative",),
-        "Source of drafts, with which one step computes several tokens of a row: the same bytes, sooner. auto: suffix "
-        "on the CPU, off elsewhere; draft:FOLDER or eagle3:FOLDER: the model or head in FOLDER; mtp: the checkpoint's "
-        "own layer for multi-token prediction.",
+        "Source of drafts, from which one step computes several tokens of a row: the same bytes, sooner. ngram: the "
+        "row's own text; suffix: earlier answers, too; draft or eagle3: the model or head in FOLDER; mtp: the "
+        "checkpoint's own layer for multi-token prediction; auto: suffix on the CPU, off elsewhere.",
+        "off|ngram|suffix|draft:FOLDER|eagle3:FOLDER|mtp|auto",
         expected="must be one of off, ngram, suffix, draft:FOLDER, eagle3:FOLDER, mtp, auto",
     ),
     Setting(
