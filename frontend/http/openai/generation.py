@@ -79,6 +79,7 @@ class Generation:
         ]
         self._num_unfinished = len(self._choices)
         self._failed = False
+        self._in_turn = in_turn
         self._turns = RoundRobin(len(self._choices)) if in_turn else None
         self._interval = StreamInterval(interval)
         self._cached = [0] * len(prompts)
@@ -89,6 +90,10 @@ class Generation:
     def _tags(self, prompt: Prompt) -> frozenset[int]:
         """The special tokens that the output's parser reads as tags."""
         return frozenset() if prompt.reading is None else prompt.reading.tag_tokens(self._service.tokenizer)
+
+    def separate_tokens(self) -> None:
+        """Make each batch one piece of one token, as with `in_turn`. Call it before the first batch."""
+        self._turns = self._turns or RoundRobin(len(self._choices))
 
     async def submit(self) -> None:
         """Submit all prompts to the engine; other tasks may run between two of them."""
@@ -149,7 +154,7 @@ class Generation:
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
             # Cache hits depend on other requests, and this answer may have to be computed again, byte for byte.
-            prompt_tokens_details=None if self._turns else PromptTokensDetails(cached_tokens=sum(self._cached)),
+            prompt_tokens_details=None if self._in_turn else PromptTokensDetails(cached_tokens=sum(self._cached)),
         )
 
     def timings(self) -> Timings:

@@ -17,6 +17,7 @@ from .answers import (
     ReasoningTextPart,
     Status,
 )
+from .text_logprobs import TextLogprobs
 
 Change = tuple[str, dict[str, Any]]  # the kind of an event, and its fields except the number
 _NAMES = {OutputMessage: "response.output_text", ReasoningOutput: "response.reasoning_text"}
@@ -30,25 +31,30 @@ class Items:
         self.make_id: Callable[[str, int], str]
         self._is_open = False
         self._texts: list[str] = []  # of the last item; joined once, because appending to a str copies it
-        self._logprobs: list[OutputLogprob] = []
+        self._logprobs: list[OutputLogprob] = []  # of the text
+        self._of_text = TextLogprobs()
 
     def push(self, events: Sequence[Event], logprobs: Sequence[OutputLogprob]) -> list[Change]:
-        """`logprobs`: of the tokens of these events; they are sent with the first content event."""
+        """`logprobs`: of the tokens that were read before these events; they are sent with their text."""
         changes: list[Change] = []
+        self._of_text.add(logprobs)
         for event in events:
             match event:
                 case Content(text):
                     changes += self._begun(OutputMessage)
-                    changes.append(self._delta(text, {"logprobs": list(logprobs)}))
-                    self._logprobs += logprobs
-                    logprobs = ()
+                    shown = self._of_text.take(text)
+                    changes.append(self._delta(text, {"logprobs": shown}))
+                    self._logprobs += shown
                 case Reasoning(text):
+                    self._of_text.drop()
                     changes += self._begun(ReasoningOutput)
                     changes.append(self._delta(text, {}))
                 case CallStart():
+                    self._of_text.drop()
                     changes += self.end()
                     changes += self._begin(self._call(event))
                 case Arguments(text=text):
+                    self._of_text.drop()
                     self._texts.append(text)
                     kind = "custom_tool_call_input" if event.is_custom else "function_call_arguments"
                     changes.append((f"response.{kind}.delta", {**self._place(), "delta": text}))

@@ -71,6 +71,8 @@ class ChatSource:
         self._reading = prompt.reading
         self._count = ReasoningCount.of(prompt.reading, service.tokenizer)
         self._num_top = (body.top_logprobs or 0) if body.logprobs else None
+        if self._num_top is not None:
+            generation.separate_tokens()  # which are of the text and which are of calls is then known of each
 
     async def batches(self, answer_id: str) -> AsyncGenerator[list[Output], None]:
         choice = ChatChoice(answer_id, 0, self._reading)
