@@ -23,6 +23,7 @@ from ..engine.endings import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
 from ..requests.stopping import repeats
 from .adapters import may_be_refused
 from .correct_results import extend_hash, masked_ids, pooling_mark, sample, start_hash, vector
+from .fake_workers.failures import is_failure
 from .scenario import EOS, Scenario, capacity_tokens
 
 
@@ -92,6 +93,7 @@ class SimulatedClient:
         self.num_errors = 0
         self.num_poisoned = 0
         self.num_refused = 0
+        self.num_failed = 0
         self.num_vectors = 0
         self._scenario = scenario
 
@@ -190,15 +192,18 @@ class SimulatedClient:
 
     def _expire(self, message: RequestRejected) -> None:
         first = self.streams[message.request_id]
-        if is_refused := may_be_refused(first.request, message.message):
-            self.num_refused += 1
+        is_refused = may_be_refused(first.request, message.message)
+        has_failed = is_failure(self._scenario, message.message)
+        if is_refused or has_failed:
+            self.num_refused += is_refused
+            self.num_failed += has_failed
         else:
             assert message.reason is RejectReason.EXPIRED, f"rejected after acceptance: {message}"
             assert self.deadlines[message.request_id] < math.inf, "no time limit was set"
         for index in range(first.request.sampling_params.n):
             stream = self.streams[message.request_id + index]
             assert not stream.received, "expired after its first token"
-            if not is_refused or stream.finish_reason is None:
+            if not (is_refused or has_failed) or stream.finish_reason is None:
                 stream.finish_reason, stream.has_expired = FinishReason.ABORT, True
 
     def _receive(self, stream: Stream, position: int, tokens: list[int]) -> None:
@@ -227,6 +232,8 @@ class SimulatedClient:
                 self.num_poisoned += 1
             elif may_be_refused(stream.request, output.error):
                 self.num_refused += 1
+            elif is_failure(self._scenario, output.error):
+                self.num_failed += 1
             else:
                 assert output.error == (NOT_FINITE if stream.vector is None else NOT_FINITE_VECTOR)
                 self.num_errors += 1

@@ -40,6 +40,8 @@ class Outcomes:
     loads: int = 0  # of LoRA adapters
     load_crashes: int = 0  # worker deaths caused by an adapter
     refused: int = 0  # requests that ended because their adapter was not loaded
+    failed: int = 0  # requests and streams that ended because no token could be sampled
+    resets: int = 0  # of the prefix cache
     passes: int = 0  # admissions past a sequence that did not fit
     stores: int = 0  # of blocks in the workers' tiers
     tier_loads: int = 0

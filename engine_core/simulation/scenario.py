@@ -57,6 +57,8 @@ class Scenario:
     token_s: float = 0.0  # seconds of a step for each token, besides its constant
     adapters: tuple[Adapter, ...] = ()  # that requests may name
     load_speed: float = 1.0  # chance per tick that a load ends
+    failure: float = 0.0  # per sampled token
+    reset: float = 0.0  # the prefix cache is emptied
 
     def set_up(self, scheduler: Scheduler, epoch: int) -> None:
         """Put the parts of this simulation into the scheduler of a core."""

@@ -23,6 +23,7 @@ from ..engine.debug import check_invariants
 from ..engine.engine import CLIENT_LEASE_S, EngineCore
 from .adapters import DEADLY, with_adapter, with_adapters
 from .client import SimulatedClient
+from .fake_workers.failures import with_failures
 from .links import SimulatedLinks
 from .outcomes import Outcomes
 from .scenario import Scenario, draw_request, draw_scenario, happens
@@ -89,6 +90,7 @@ class Simulation:
         self.outcomes.vectors = sum(client.num_vectors for client in self._clients)
         self.outcomes.errors = sum(client.num_errors for client in self._clients)
         self.outcomes.refused = sum(client.num_refused for client in self._clients)
+        self.outcomes.failed = sum(client.num_failed for client in self._clients)
         self.outcomes.poisoned = sum(client.num_poisoned for client in self._clients)
         assert 2 * self.outcomes.errors <= self.outcomes.nans, "a stream failed without two bad results"
         num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.outcomes.core_deaths)
@@ -199,6 +201,10 @@ class Simulation:
             facts = scenario.facts
             self._core.group.spoil(rng.randrange(facts.num_blocks), rng.randrange(facts.block_size))
             self.outcomes.spoiled += 1
+        if happens(self._rng, scenario.reset):
+            self._engine.kv_cache.pool.drop_all()
+            check_invariants(self._engine)
+            self.outcomes.resets += 1
         if happens(self._rng, scenario.slow_step):
             self._core.stalled_ticks = rng.randint(1, 60)
             self.outcomes.slow_steps += 1
@@ -265,11 +271,12 @@ def _is_deadly(request: EngineCoreRequest) -> bool:
     return request.adapter is not None and request.adapter.name == DEADLY
 
 
-def simulate(seed: int) -> tuple[Outcomes, str]:
-    """Run the scenario of `seed`; returns its outcomes and the hash of its trace."""
-    simulation = Simulation(with_adapters(draw_scenario(seed)))
+def simulate(seed: int, *, fails: bool = False) -> tuple[Outcomes, str]:
+    """Run the scenario of `seed`; returns its outcomes and the hash of its trace. `fails`: see failures.py."""
+    scenario = with_adapters(draw_scenario(seed))
+    simulation = Simulation(with_failures(scenario) if fails else scenario)
     try:
         return simulation.run(), simulation.links.trace_hash
     except BaseException as error:
-        error.add_note(f"simulate({seed}) at {simulation.outcomes}")
+        error.add_note(f"simulate({seed}, {fails=}) at {simulation.outcomes}")
         raise

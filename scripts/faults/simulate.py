@@ -13,6 +13,7 @@ import multiprocessing
 import resource
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -28,25 +29,27 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1_000_000, help="minimum number of steps")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first simulation")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--fails", action="store_true", help="at times, no token can be sampled")
     parser.add_argument("--limit-s", type=float, default=float("inf"))
     return parser.parse_args()
 
 
-def simulate_batch(first_seed: int) -> Outcomes:
+def simulate_batch(first_seed: int, *, fails: bool) -> Outcomes:
     logging.disable(logging.CRITICAL)  # poison requests are expected
     total = Outcomes()
     for seed in range(first_seed, first_seed + BATCH):
-        total.add(simulate(seed)[0])
+        total.add(simulate(seed, fails=fails)[0])
     return total
 
 
 def main() -> int:
     options = parse()
+    run_batch = partial(simulate_batch, fails=options.fails)
     started, total, next_seed = time.monotonic(), Outcomes(), options.seed
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         while total.steps < options.steps and time.monotonic() - started < options.limit_s:
             first_seeds = [next_seed + BATCH * number for number in range(options.processes)]
-            for outcomes in pool.map(simulate_batch, first_seeds, chunksize=1):
+            for outcomes in pool.map(run_batch, first_seeds, chunksize=1):
                 total.add(outcomes)
             next_seed += BATCH * options.processes
         pool.close()

@@ -12,6 +12,7 @@ from ...process.worker_link import Answer
 from ...requests.request import Sequence, SequenceState
 from ..links import SimulatedWorkerLink
 from ..scenario import Scenario
+from .failures import wrong_params
 from .fake_places import FakePlaces
 from .fake_row import FakeDrafter
 from .fake_worker import Background, FakeWorker
@@ -51,6 +52,7 @@ class FakeGroup:
             ),
         )
         self.worker.token_s = scenario.token_s
+        self.worker.wrong_param = wrong_params(scenario, epoch)
         self.places = FakePlaces(scenario, epoch)
         self.worker.digest_at = self.places.digest_at
         self._salts = salts

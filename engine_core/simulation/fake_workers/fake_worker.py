@@ -12,9 +12,17 @@ from dataclasses import dataclass, field
 from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
-from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, RowLogprobs, RowPooled, SchedulerOutput
+from paged_serve.protocol.messages.worker import (
+    Chunk,
+    ModelRunnerOutput,
+    RowFailure,
+    RowLogprobs,
+    RowPooled,
+    SchedulerOutput,
+)
 
 from ..correct_results import extend_hash, start_hash, vector
+from .failures import NO_TOKEN
 from .fake_cache import FakeCache
 from .fake_row import FakeDrafter, FakeRow
 from .worker_died import WorkerDied
@@ -49,6 +57,7 @@ class FakeWorker:
         self.step_s = 0.001
         self.token_s = 0.0  # further seconds of a step for each of its tokens
         self.digest_at: Callable[[int], str] = lambda place: ""  # of the adapter in a place
+        self.wrong_param: Callable[[], str | None] = lambda: None  # of a token that cannot be sampled
         self._is_nan = is_nan
         self._poison = poison
         self._needs_whole_prompt = needs_whole_prompt  # to compute a vector
@@ -134,7 +143,7 @@ class FakeWorker:
         """`drafted`: the number of drafts of each row that may have some."""
         tokens: list[int] = []
         logprobs: list[RowLogprobs] = []
-        prompt_logprobs, nans, pooled, sampled = [], [], [], []
+        prompt_logprobs, nans, failures, pooled, sampled = [], [], list[RowFailure](), [], []
         for index, num_tokens in work:
             row = self._rows[index]
             if (part := row.prompt_logprobs(num_tokens)) is not None:
@@ -159,6 +168,8 @@ class FakeWorker:
                     break
                 position += 1
             row.end_with(position, token)
+            if not is_bad:
+                self._fail(tokens, logprobs, failures)
             if index in drafted:
                 sampled.append(len(tokens) - first)
         return ModelRunnerOutput(
@@ -169,6 +180,7 @@ class FakeWorker:
             tuple(logprobs),
             tuple(prompt_logprobs),
             pack_ids(nans),
+            tuple(failures),
             pooled=tuple(pooled),
             num_drafted=pack_ids(drafted.values()),
             num_sampled=pack_ids(sampled),
@@ -182,6 +194,14 @@ class FakeWorker:
             ids = pack_ids((token,) * (params.logprobs + 1))
             logprobs.append(RowLogprobs(len(tokens), ids, ids, position - row.new_row.prompt_len))
         tokens.append(token)
+
+    def _fail(self, tokens: list[int], logprobs: list[RowLogprobs], failures: list[RowFailure]) -> None:
+        """At times, replace the last of `tokens`, a row's last one, by a failure and a wrong token."""
+        if (param := self.wrong_param()) is not None:
+            failures.append(RowFailure(len(tokens) - 1, NO_TOKEN, param))
+            tokens[-1] = (tokens[-1] + 1) % self.vocab_size
+            if logprobs and logprobs[-1].index == len(tokens) - 1:
+                logprobs.pop()
 
     def _vector(self, row: FakeRow, pooling: PoolingParams) -> Pooled:
         whole = pooling.task == "token_embed" or self._needs_whole_prompt

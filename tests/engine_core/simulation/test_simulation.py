@@ -34,6 +34,23 @@ def test_every_simulation_gives_each_request_its_output_alone():
     assert min(total.stores, total.tier_loads, total.torn_blocks) > 0
 
 
+def test_a_token_that_cannot_be_sampled_ends_its_request_and_nothing_else():
+    total = Outcomes()
+    for seed in (9, 10, 11):
+        total.add(simulate(seed, fails=True)[0])
+    assert min(total.failed, total.resets, total.cached_tokens, total.accepted_tokens, total.worker_deaths) > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_a_million_steps_with_tokens_that_cannot_be_sampled_hold_every_invariant():
+    total, seed = Outcomes(), 5_000_000
+    while total.steps < NIGHTLY_STEPS:
+        total.add(simulate(seed, fails=True)[0])
+        seed += 1
+    print(total)
+
+
 @pytest.mark.parametrize("seed", [3, 14, 15])
 def test_the_same_seed_leaves_the_same_trace(seed):
     assert simulate(seed) == simulate(seed)
