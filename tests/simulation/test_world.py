@@ -4,6 +4,8 @@ from collections import Counter
 
 import pytest
 
+from paged_serve.frontend.client.streams import stream_table
+
 from .world import FAULTS, World
 
 FAST = range(12)
@@ -25,6 +27,11 @@ def test_every_stream_gets_its_output_alone():
         total.update(run(seed).counts)
     assert all(total[fault] for fault in FAULTS)
     assert total["vectors"]
+
+
+def test_streams_too_long_for_a_frame_are_resumed_from_an_earlier_token(monkeypatch):
+    monkeypatch.setattr(stream_table, "MAX_RESUMED_BYTES", 100)
+    assert all(run(seed).counts["core dies"] for seed in (1, 2))
 
 
 @pytest.mark.parametrize("seed", [5, 8])

@@ -18,7 +18,7 @@ from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
     TokenColumns,
 )
-from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
@@ -26,6 +26,7 @@ from ..request_terms import RequestTerms
 from .packed_logprobs import PackedLogprobs, check_shape, num_rows, rows_from
 from .request_streams import TOKEN_BYTES, RequestStreams, Stream, UndeliveredCount
 
+MAX_RESUMED_BYTES = MAX_FRAME_BYTES * 3 // 4  # of prompt and outputs; the parameters need room in the frame, too
 MIN_TTL_S = 0.001  # of one that has expired on its way: the core rejects it, with its own text
 
 
@@ -89,6 +90,9 @@ class StreamTable:
     def message(self, request: RequestStreams, now: float, isolation_tokens: int = 0) -> EngineCoreRequest:
         """The message that starts the request, or continues it after the last token received."""
         received = tuple(pack_ids(stream.received) for stream in request.streams)
+        room = max(0, MAX_RESUMED_BYTES - len(request.prompt_token_ids))
+        if sum(map(len, received)) > room and not isolation_tokens:  # the rest is computed again, to the same tokens
+            received = tuple(ids[: room // len(received) // TOKEN_BYTES * TOKEN_BYTES] for ids in received)
         terms = request.terms
         return EngineCoreRequest(
             request.request_id,

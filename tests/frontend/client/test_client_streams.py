@@ -3,6 +3,7 @@
 import contextlib
 import gc
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from paged_serve.frontend.client.streams.stream_table import StreamTable
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.messages.engine_core import EngineCoreOutputs, Logprobs, TokenColumns
-from paged_serve.protocol.messages.message import pack_ids, pack_int64, unpack_ids
+from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, pack_ids, pack_int64, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..fake_core import columns, output
@@ -237,3 +238,15 @@ def test_output_for_a_reader_that_has_gone_is_freed():
     table.drop_undelivered(request)
     assert table.undelivered.num_bytes == 0
     assert request.take() is None
+
+
+def test_a_request_with_many_long_outputs_is_resumed_in_one_frame():
+    table = StreamTable()
+    request = table.add([1] * 1000, SamplingParams(n=128))
+    for stream in request.streams:
+        stream.received.extend(range(8200))
+    message = table.message(request, now=0.0)
+    assert len(msgspec.msgpack.encode(message)) <= MAX_FRAME_BYTES
+    for ids in message.resume_token_ids:
+        assert len(ids) > 4 * 6000
+        assert unpack_ids(ids).tolist() == list(range(len(ids) // 4))
