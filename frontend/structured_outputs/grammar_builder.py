@@ -11,6 +11,7 @@ from .json_schema.rewriting import Rewriting, Unsupported
 
 MAX_RULES = 2000
 ANY_TEXT = "/(?s:.*)/"
+_ESCAPES_AND_SLASHES = re.compile(r"(?s)\\.|/|\n")
 
 
 class GrammarBuilder:
@@ -82,6 +83,15 @@ class GrammarBuilder:
             return one if least else self.rule(f"{one} | {self.rule(ANY_TEXT)}")
         many = f"{one}+" if least else f"{one}*"
         return self.rule(f"{many} {self.rule(ANY_TEXT)}")
+
+
+def regex_terminal(pattern: str) -> str:
+    """The pattern between slashes, as Lark writes it; a slash within it may be escaped or not."""
+    return f"/{_ESCAPES_AND_SLASHES.sub(_in_terminal, pattern)}/"
+
+
+def _in_terminal(match: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(match[0], match[0])
 
 
 def _quoted(text: str) -> str:

@@ -11,6 +11,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS, StructuredOutputsParams
 
+from .grammar_builder import regex_terminal
 from .helper_messages import AddedTokens
 from .json_schema.patterns import with_fixed_patterns
 from .json_schema.rewriting import Rewriting, Unsupported
@@ -56,7 +57,7 @@ def lowered(params: StructuredOutputsParams, added: AddedTokens | None = None) -
     if params.json is not None or params.json_object is not None:
         return _json(params)
     if params.regex is not None:
-        return _of({"lark_grammar": f"start: {_regex(params.regex)}"})
+        return _of({"lark_grammar": f"start: {regex_terminal(params.regex)}"})
     if params.choice is not None:
         return _of({"lark_grammar": "start: " + " | ".join(map(_literal, params.choice))})
     if params.structural_tag is not None:
@@ -144,11 +145,6 @@ def _closed(schema: Schema) -> Schema:
     if "properties" in found:
         found.setdefault("additionalProperties", False)
     return found
-
-
-def _regex(pattern: str) -> str:
-    """The pattern as a Lark terminal, between slashes."""
-    return "/" + pattern.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n") + "/"
 
 
 def _literal(text: str) -> str:

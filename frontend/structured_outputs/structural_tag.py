@@ -9,7 +9,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .grammar_builder import GrammarBuilder
+from .grammar_builder import GrammarBuilder, regex_terminal
 from .helper_messages import AddedTokens
 from .parameters import Parameters
 
@@ -67,7 +67,7 @@ class _StructuralTag(GrammarBuilder):
             case "parameters":
                 return f"{Parameters(self, node).rule()} {self.literal(until)}"
             case "regex":
-                return f"/{node['pattern'].replace('/', chr(92) + '/')}/ {self.literal(until)}"
+                return f"{regex_terminal(node['pattern'])} {self.literal(until)}"
             case "any_text":
                 return self.text_before(until)
             case "sequence":

@@ -82,6 +82,22 @@ b: %json   {"type": "string", "pattern": "^[^\\\\]$"}"""
     assert json.loads(lowered(StructuredOutputsParams(grammar=plain)).source)["grammars"][0]["lark_grammar"] == plain
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("a/b", "a/b"),
+        (r"https?:\/\/x", "https://x"),
+        (r"[\/]", "/"),
+        (r"a\\/b", r"a\/b"),
+        (r"\\\/", r"\/"),
+        ("a\n", "a\n"),
+    ],
+)
+def test_an_expression_may_escape_its_slashes(pattern, text):
+    for form in ({"regex": pattern}, {"structural_tag": {"format": {"type": "regex", "pattern": pattern}}}):
+        check_text(lowered(StructuredOutputsParams(**form)).source, text, True)
+
+
 def check_text(source: str, text: str, accepted: bool) -> None:
     matcher = LLMatcher(TOKENIZER, source, log_level=0)
     assert not matcher.is_error(), matcher.get_error()[:300]
