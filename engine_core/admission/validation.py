@@ -275,8 +275,10 @@ class Validation:
 
 def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
     """The parameters that are not the usual ones. Clients write the same request in several ways: with a default or
-    without it, with -1 for none or for the whole vocabulary, with biases in any order."""
+    without it, with -1 for none or for the whole vocabulary, with biases in any order. Whether cached blocks are used
+    changes no answer, and the frontends set it themselves where prompt logprobs are requested."""
     given = {name: value for name, usual in _USUAL.items() if (value := getattr(params, name)) != usual}
+    given.pop("skip_reading_prefix_cache", None)
     for name in ("seed", "top_k", "thinking_token_budget"):
         if given.get(name) == -1:
             del given[name]

@@ -214,7 +214,7 @@ def test_the_order_of_biases_does_not_change_the_output(drive):
         ({"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}, {}),
         ({"seed": -1, "top_k": -1, "thinking_token_budget": -1, "logit_bias": {}}, {}),
         ({"logprobs": -1}, {"logprobs": 20}),
-        ({"prompt_logprobs": -1}, {"prompt_logprobs": 20}),
+        ({"prompt_logprobs": -1, "skip_reading_prefix_cache": True}, {"prompt_logprobs": 20}),
     ],
     ids=str,
 )
