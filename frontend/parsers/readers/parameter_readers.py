@@ -29,7 +29,10 @@ def takes_text(schema: Mapping[str, Any] | None) -> bool:
 
 
 def value_json(text: str) -> str:
-    """The text itself if it is JSON; a Python literal converted to JSON; otherwise the text as a JSON string."""
+    """The text itself if it is JSON; a Python literal converted to JSON; otherwise the text as a JSON string.
+
+    Sets, bytes and infinity are not values of JSON. A set has no order either, which would differ between processes.
+    """
     text = text.strip()
     try:
         msgspec.json.decode(text)
@@ -37,7 +40,8 @@ def value_json(text: str) -> str:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         pass
     try:
-        return msgspec.json.encode(ast.literal_eval(text)).decode()
+        found = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return found.encode().decode()  # fails for half a surrogate pair
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError):
         return json.dumps(text, ensure_ascii=False)
 

@@ -183,6 +183,13 @@ def test_values_have_the_types_that_the_tool_declares():
     assert call == ("search", {"query": "12", "filters": {"a": True}, "unknown": [1], "exact": "yes"})
 
 
+@pytest.mark.parametrize("text", ["{'a', 'b', 'c'}", "[{'a', 'b'}]", "b'abc'", "1e999", "-1e999", "'\\ud800'"])
+def test_a_literal_without_a_form_in_json_stays_text(text):
+    """The order of a set differs between processes."""
+    output = f"<tool_call><function=search><parameter=flags>\n{text}\n</parameter></function></tool_call>"
+    assert read(events_of(form_of("qwen3_coder"), [output])).calls == [("search", {"flags": text})]
+
+
 def test_after_many_failed_beginnings_a_text_has_no_calls():
     text = "<tool_call>no " * 64 + '<tool_call>{"name": "f"}</tool_call>'
     for pieces in ([text], list(text)):
