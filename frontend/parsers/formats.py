@@ -215,7 +215,7 @@ DEEPSEEK_V31 = ToolFormat(
     CallForm("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>", "<｜tool▁call▁end｜>", *_DEEPSEEK_CALLS),
 )
 
-_KIMI_NAME = re.compile(r"^\s*(?P<id>(?:functions\.)?(?P<name>[^\s:<>]+?)(?::\d+)?)\s*$")
+_KIMI_NAME = re.compile(r"^\s*(?P<id>(?:functions\.)?(?P<name>[^\s<>]+?)(?::\d+)?)\s*$")
 KIMI_K2 = ToolFormat(
     "kimi_k2",
     {
@@ -252,7 +252,7 @@ GRANITE = _json_list("granite", "<|tool_call|>", "<tool_call>")  # Granite 3
 PHI4_MINI = _json_list("phi4_mini_json", "functools", "<|tool_call|>", end="<|/tool_call|>")
 
 _ENDS = {"<|start|>": "header", "<|channel|>": "header", "<|end|>": "between", "<|return|>": "between"}
-_TO_TOOL = HeaderEnd("<|message|>", re.compile(r"to=functions\.(?P<name>[\w.-]+)"), "arguments")
+_TO_TOOL = HeaderEnd("<|message|>", re.compile(r"to=functions\.(?P<name>[^\s<>]+)"), "arguments")
 _TO_NO_TOOL = (
     HeaderEnd("<|message|>", re.compile(r"analysis|to="), "reasoning"),
     HeaderEnd("<|message|>", re.compile(""), CONTENT),

@@ -3,12 +3,13 @@
 import re
 
 from .collector import Collector
-from .json_readers import behind_space
+from .json_readers import MAX_NAME_CHARS, behind_space
 from .parameter_readers import value_json
 from .states import FAIL, PythonCalls
 
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_KEY = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(rf"[^\s=,()\[\]{{}}<>\"']{{1,{MAX_NAME_CHARS}}}")
+# A schema may give a property any name, such as user-id. A value without quotes is no name: no "=" follows it.
+_KEY = re.compile(rf"[^=,()\[\]{{}}\"']{{1,{MAX_NAME_CHARS}}}")
 _OUTSIDE, _INSIDE = re.compile(r"[\[\](){},\"']"), {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
 
 
@@ -62,11 +63,12 @@ class PythonCallsReader:
             self._collector.end_call()
             return at + 1, None
         key = _KEY.match(text, at)
-        after = behind_space(text, at if key is None else key.end())
+        after = at if key is None else key.end()
         if after == len(text):
             return at, None  # a name, or a value such as None
         named = key is not None and text[after] == "="
-        self._collector.start_parameter(key[0] if named and key is not None else self._collector.next_parameter())
+        name = key[0].rstrip() if named and key is not None else self._collector.next_parameter()
+        self._collector.start_parameter(name)
         self._value = _Literal()
         return (after + 1 if named else at), None
 

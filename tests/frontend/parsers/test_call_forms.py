@@ -93,6 +93,17 @@ def test_forced_calls_are_parsed_as_valid_calls(written, parallel):
 
 
 @pytest.mark.parametrize("written", FORMATS, ids=lambda each: each.name)
+@pytest.mark.parametrize("name", ["user-id", "1st", "files.read", "mcp:files", "files/read", "é", "functions.now"])
+def test_tools_and_their_parameters_may_have_any_name(written, name):
+    schema = {**SCHEMAS["now"], "properties": {f"${name}": {"enum": [1]}}, "required": [f"${name}"]}
+    text = drawn(source(written, "required", [CallableTool(name, schema, True)], parallel=False), random.Random(1), "")
+    for pieces in ([text], text):
+        parser = OutputParser(output_format(written, None), {name: schema})
+        events = [event for piece in pieces for event in parser.push(piece)] + parser.push("", final=True)
+        assert read(events).calls == [(name, {f"${name}": 1})], text
+
+
+@pytest.mark.parametrize("written", FORMATS, ids=lambda each: each.name)
 def test_with_auto_any_text_is_allowed_and_every_call_is_valid(written):
     grammar = source(written, "auto", TOOLS, parallel=True)
     matcher = llguidance.LLMatcher(BYTES, grammar)

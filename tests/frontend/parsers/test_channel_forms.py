@@ -7,6 +7,7 @@ import jsonschema_rs
 import llguidance
 import pytest
 
+from paged_serve.frontend.parsers.call_forms import CallableTool
 from paged_serve.frontend.parsers.channel_forms import channel_calls, final_form
 from paged_serve.frontend.parsers.detection import ModelFormats
 from paged_serve.frontend.parsers.formats import HARMONY
@@ -106,3 +107,11 @@ def test_every_division_of_an_allowed_output_is_parsed_alike():
         parser = OutputParser(form, SCHEMAS)
         events = [*parser.push(text[:at]), *parser.push(text[at:], final=True)]
         assert read(events) == parsed(text)
+
+
+@pytest.mark.parametrize("name", ["mcp:files", "files/read", "é"])
+def test_a_tool_may_have_any_name(name):
+    text = f'<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{{"on": true}}'
+    tool = CallableTool(name, SCHEMA, strict=True)
+    assert accepts(channel_calls([tool], "required"), text)
+    assert parsed(text).calls == [(name, {"on": True})]
