@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from .grammar_builder import GrammarBuilder
+from .json_schema.negation import ANNOTATIONS
+from .json_schema.references import with_named_targets
 from .json_schema.rewriting import Unsupported
+from .json_schema.schema_walk import pointer
+from .json_schema.texts import listed_texts, other_keywords, takes_text
 
-_ROOT = {"type", "properties", "required", "additionalProperties", "title", "description", "$schema"}
+_ROOT = ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
 _DEFINITIONS = ("$defs", "definitions")
-_TEXT = {"type", "title", "description", "default", "examples"}
 
 
 class Parameters:
@@ -20,7 +23,7 @@ class Parameters:
 
     def __init__(self, builder: GrammarBuilder, node: Mapping[str, Any]):
         self._builder, self._node = builder, node
-        self._schema = node["schema"]
+        self._schema = with_named_targets(node["schema"], divides=True)
         self._lenient = node["lenient"] is True
         self._definitions = {name: self._schema[name] for name in _DEFINITIONS if name in self._schema}
 
@@ -30,8 +33,10 @@ class Parameters:
             self._not_enforced(f"/{other[0]}", "this model writes arguments one by one")
         separator = self._builder.literal(self._node["separator"])
         first = more = ""  # the remaining parameters: as the first ones, or after another
-        required = self._schema.get("required", [])
-        for key, schema in reversed(self._schema.get("properties", {}).items()):
+        required, properties = self._schema.get("required", []), self._schema.get("properties", {})
+        if not {*required} <= properties.keys():
+            self._not_enforced("/required", "it names an argument that is not among the properties")
+        for key, schema in reversed(properties.items()):
             part = self._part(key, schema)
             begun = self._builder.rule(f"{part} {more}")
             if key in required:
@@ -44,14 +49,12 @@ class Parameters:
     def _part(self, key: str, schema: Any) -> str:
         builder, end = self._builder, self._node["end"]
         begin = builder.literal(self._node["begin"].replace("{key}", key))
-        if self._node["plain_text"] and isinstance(schema, dict):
-            if (choices := _choices(schema)) is not None:
-                texts = " | ".join(builder.literal(text) for text in choices)
-                return builder.rule(f"{begin} ({texts}) {builder.literal(end)}")
-            if _is_text(schema):
-                if other := sorted(schema.keys() - _TEXT - {"anyOf"}):
-                    self._not_enforced(f"/properties/{key}/{other[0]}", "this model writes texts as they are")
+        if self._node["plain_text"] and takes_text(self._schema, schema):
+            if other := next(other_keywords(self._schema, schema, pointer("/properties", key)), ""):
+                self._not_enforced(other, "this model writes texts as they are")
+            if (texts := listed_texts(self._schema, schema)) is None:
                 return builder.rule(f"{begin} {builder.text_before(end)}")
+            return builder.rule(f"{begin} ({' | '.join(map(builder.literal, texts))}) {builder.literal(end)}")
         if isinstance(schema, dict):
             schema = schema | self._definitions
         value = builder.json_schema(schema, lenient=self._lenient, fallback="{}")
@@ -61,17 +64,3 @@ class Parameters:
         if not self._lenient:
             raise Unsupported(where, f"{why}, so it cannot be enforced; leave it out, or set strict to false")
         self._builder.warnings.append(f"the schema at {where}: {why}, so it is not enforced")
-
-
-def _choices(schema: Mapping[str, Any]) -> list[str] | None:
-    """The texts that a value may have, if they are listed."""
-    values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
-    is_listed = isinstance(values, list) and bool(values) and all(isinstance(value, str) and value for value in values)
-    return values if is_listed else None
-
-
-def _is_text(schema: Mapping[str, Any]) -> bool:
-    variants = schema.get("anyOf")
-    if isinstance(variants, list):
-        return all(isinstance(each, dict) and each.get("type") in ("string", "null") for each in variants)
-    return schema.get("type") in ("string", ["string"], ["string", "null"], ["null", "string"])

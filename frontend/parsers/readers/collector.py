@@ -22,7 +22,7 @@ class Collector:
         self._content_space: list[str] = []  # white space after content; dropped if a call follows
         self._reasoning_space: list[str] = []
         self._reasoning_begun = False
-        self.schema: Mapping[str, Any] | None = None  # of the last parameter, if its tool declares it
+        self.schema: Any = None  # of the last parameter, if its tool declares it
         self._num_parameters = 0  # of the last call
         self._ending = ""  # the text that completes the last call's JSON if no more of it follows
 
@@ -84,8 +84,7 @@ class Collector:
         is_first = self._ending == "{}"
         self.arguments(f"{'{' if is_first else ', '}{json.dumps(name, ensure_ascii=False)}: ")
         self._num_parameters = 1 if is_first else self._num_parameters + 1
-        schema = self._declared().get(name)
-        self.schema = schema if isinstance(schema, Mapping) else None
+        self.schema = self._declared().get(name)
 
     def value(self, text: str) -> None:
         """Add the last piece of a parameter's value."""
@@ -102,8 +101,13 @@ class Collector:
         """The last call has ended."""
         self.arguments(self._ending)
 
+    @property
+    def tool_schema(self) -> Any:
+        """The schema of the last call's parameters; empty if its tool is unknown."""
+        return self.tools.get(self._name, {})
+
     def _declared(self) -> Mapping[str, Any]:
-        properties = self.tools.get(self._name, {}).get("properties")
+        properties = self.tool_schema.get("properties")
         return properties if isinstance(properties, Mapping) else {}
 
 

@@ -2,30 +2,14 @@
 
 import ast
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
+from ...structured_outputs.json_schema.texts import takes_text
 from .collector import Collector
 from .json_readers import MAX_NAME_CHARS
 from .states import FAIL, Key, Value
 from .tags import tags_of
-
-
-def takes_text(schema: Mapping[str, Any] | None) -> bool:
-    """Whether a value is text even if it looks like another type."""
-    if schema is None:
-        return False
-    variants = schema.get("anyOf") or schema.get("oneOf")
-    if isinstance(variants, list):
-        others = [variant for variant in variants if variant != {"type": "null"}]
-        return bool(others) and all(isinstance(variant, dict) and takes_text(variant) for variant in others)
-    if "enum" in schema or "const" in schema:
-        values = schema.get("enum", [schema.get("const")])
-        return isinstance(values, list) and all(isinstance(value, str) for value in values)
-    declared = schema.get("type")
-    return declared in ("string", ["string"], ["string", "null"], ["null", "string"])
 
 
 def value_json(text: str) -> str:
@@ -69,7 +53,7 @@ class ValueReader:
     def __init__(self, state: Value, collector: Collector):
         self._state, self._collector = state, collector
         self._tags = tags_of(state.end)
-        self._is_text = takes_text(collector.schema)
+        self._is_text = takes_text(collector.tool_schema, collector.schema)
         self._begun = False
         self._held = ""  # a line break that may be the last character
         self._pieces: list[str] = []

@@ -6,9 +6,15 @@ from typing import Any
 from .schema_walk import Schema, look_up
 
 
-def with_named_targets(root: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which every local reference points into `$defs` or to the root, because rewriting moves other parts."""
+def with_named_targets(root: dict[str, Any], *, divides: bool = False) -> dict[str, Any]:
+    """A copy in which every local reference points into `$defs` or to the root, because rewriting moves other parts.
+
+    `divides`: only into definitions, because parts of the schema become schemas of their own.
+    """
     targets: dict[str, str] = {}
+
+    def moves(ref: str) -> bool:
+        return _moves(ref) or (divides and ref == "#")
 
     def copied(value: Any) -> Any:
         if isinstance(value, list):
@@ -16,7 +22,7 @@ def with_named_targets(root: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, dict):
             return value
         found = {name: copied(part) for name, part in value.items()}
-        if isinstance(ref := found.get("$ref"), str) and _moves(ref) and look_up(root, ref) is not None:
+        if isinstance(ref := found.get("$ref"), str) and moves(ref) and look_up(root, ref) is not None:
             found["$ref"] = f"#/$defs/{targets.setdefault(ref, f'at{len(targets)}')}"
         return found
 

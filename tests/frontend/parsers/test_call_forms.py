@@ -21,6 +21,7 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 from .test_formats import read
 
 FORMATS = [each for each in ALL_TOOL_FORMATS if each.form is not None]
+ONE_BY_ONE = [each for each in FORMATS if each.form.parameter_begin]  # they write arguments one by one
 SCHEMAS = {
     "get_weather": {
         "type": "object",
@@ -116,6 +117,69 @@ def test_with_auto_any_text_is_allowed_and_every_call_is_valid(written):
     for byte in [*begun, 0]:
         last = allowed.consume_token(byte)
     assert not last, "not every text may follow the beginning of a call"
+
+
+_UNIT = {"$ref": "#/$defs/Unit"}
+_TREE = {"type": "array", "maxItems": 1, "items": {"$ref": "#"}}
+
+
+@pytest.mark.parametrize("written", ONE_BY_ONE, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"enum": ["", "1"]},
+        {"const": ""},
+        {"anyOf": [{"type": "null"}]},
+        {"anyOf": [{"type": "string", "enum": ["1", "a"]}, {"type": "null"}]},
+        {"oneOf": [{"const": "null"}, {"type": "null"}]},
+        {"type": ["string", "null"], "enum": ["1", "true", None]},
+        _UNIT,
+        {"allOf": [_UNIT], "description": "a unit"},
+        {"anyOf": [_UNIT, {"type": "null"}], "default": None},
+        {"$ref": "#/properties/first"},
+        _TREE,
+    ],
+)
+def test_every_value_that_a_forced_call_may_have_is_valid(written, part):
+    schema = {
+        "type": "object",
+        "properties": {"first": {"enum": ["1", "2"]}, "value": part},
+        "required": ["first", "value"],
+        "additionalProperties": False,
+        "$defs": {"Unit": {"type": "string", "enum": ["1", "true", "C"]}},
+    }
+    grammar = source(written, "required", [CallableTool("f", schema, strict=True)], parallel=False)
+    for seed in range(4):
+        text = drawn(grammar, random.Random(seed), "", 400)
+        if not text:
+            continue  # white space without end
+        ((_, arguments),) = read(OutputParser(output_format(written, None), {"f": schema}).push(text, final=True)).calls
+        assert jsonschema_rs.is_valid(schema, arguments), text
+
+
+def test_an_argument_may_be_a_tree_of_the_whole_schema():
+    schema = {**SCHEMAS["now"], "properties": {"children": _TREE}, "required": ["children"]}
+    written = next(each for each in FORMATS if each.name == "pythonic")
+    grammar = source(written, "required", [CallableTool("f", schema, strict=True)], parallel=False)
+    for text, accepted in (('[f(children=[{"children": []}])]', True), ("[f(children=[[]])]", False)):
+        matcher = llguidance.LLMatcher(BYTES, grammar)
+        assert (matcher.try_consume_tokens(list(text.encode())) == len(text)) == accepted
+
+
+@pytest.mark.parametrize(
+    ("part", "where"),
+    [
+        ({"anyOf": [{"type": "string", "pattern": "^a"}, {"type": "null"}]}, "/properties/x/anyOf/0/pattern"),
+        ({"oneOf": [{"type": "string"}, {"const": "a"}]}, "/properties/x/oneOf"),
+        ({"enum": ["a", "bb"], "maxLength": 1}, "/properties/x/maxLength"),
+    ],
+)
+def test_what_a_text_must_have_is_enforced_or_refused_in_alternatives_too(part, where):
+    written = next(each for each in FORMATS if each.name == "qwen3_coder")
+    with pytest.raises(InvalidRequest, match=where):
+        source(written, "required", [CallableTool("f", {"properties": {"x": part}}, strict=True)], parallel=True)
+    with pytest.raises(InvalidRequest, match="/required"):
+        source(written, "required", [CallableTool("f", {"required": ["x"]}, strict=True)], parallel=True)
 
 
 def test_unenforceable_parts_are_refused_for_strict_tools_and_warned_about_for_others():

@@ -183,6 +183,16 @@ def test_values_have_the_types_that_the_tool_declares():
     assert call == ("search", {"query": "12", "filters": {"a": True}, "unknown": [1], "exact": "yes"})
 
 
+@pytest.mark.parametrize(
+    "part", [{"$ref": "#/$defs/Unit"}, {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}], "title": "Unit"}]
+)
+def test_a_value_has_the_type_that_a_reference_leads_to(part):
+    schema = {"properties": {"unit": part}, "$defs": {"Unit": {"type": "string", "enum": ["1", "2"]}}}
+    output = "<tool_call><function=f><parameter=unit>\n1\n</parameter></function></tool_call>"
+    parser = OutputParser(form_of("qwen3_coder"), {"f": schema})
+    assert read(parser.push(output, final=True)).calls == [("f", {"unit": "1"})]
+
+
 @pytest.mark.parametrize("text", ["{'a', 'b', 'c'}", "[{'a', 'b'}]", "b'abc'", "1e999", "-1e999", "'\\ud800'"])
 def test_a_literal_without_a_form_in_json_stays_text(text):
     """The order of a set differs between processes."""
