@@ -1,5 +1,6 @@
 """The parts of a conversation: messages, tool calls, tools, with OpenAI's names. Unknown fields are refused."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -54,6 +55,14 @@ class ChatMessage(WithMessage, frozen=True, kw_only=True, forbid_unknown_fields=
     refusal: str | None = None  # the assistant's refusal, when content is null
     function_call: FunctionCall | None = None  # the predecessor of tool_calls; its results have the role function
     audio: None = None  # clients send back the null that they received
+
+
+def continued_text(messages: Sequence[ChatMessage]) -> str:
+    """The text of the last message, if its answer continues it."""
+    content = messages[-1].content or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content if isinstance(part, TextPart))
 
 
 class Function(WithTool, frozen=True, kw_only=True, forbid_unknown_fields=True):

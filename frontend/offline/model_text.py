@@ -13,6 +13,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..client.request_terms import instance_of
 from ..conversation.conversation import TemplateInput, conversation_of, template_input
+from ..conversation.messages import continued_text
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder, without
 from ..conversation.template_process import Templates
@@ -86,7 +87,9 @@ class ModelText:
         given, mark = self.encoder.prepared(template_input(body, raw, use_tools=choice.mode != "none"))
         rendered = self._render(given, mark, options.chat_template)
         text = without(rendered, mark)
-        chat = ChatReading(output_reading(self._formats, choice.callable, text), choice.form(self._formats.tools))
+        continued = continued_text(body.messages) if body.continue_final_message else ""
+        reading = output_reading(self._formats, choice.callable, text, continued)
+        chat = ChatReading(reading, choice.form(self._formats.tools))
         adds_special_tokens = bool(options.tokenization.add_special_tokens)
         ids = self.encoder.encode_chat(rendered, mark, adds_special_tokens)
         return Prompt(text, ids, chat=chat, tokenization=options.tokenization)

@@ -65,14 +65,21 @@ _IN_HEADERS = {"<|constrain|>", "[CALL_ID]"}
 
 
 def output_reading(
-    formats: ModelFormats, tools: Sequence[tuple[str, Mapping[str, Any] | None]], prompt_end: str
+    formats: ModelFormats,
+    tools: Sequence[tuple[str, Mapping[str, Any] | None]],
+    prompt_end: str,
+    continued: str = "",
 ) -> OutputReading | None:
-    """`tools`: the tools that the output may call, with their parameters' schemas. None if all text is content."""
+    """`tools`: the tools that the output may call, with their parameters' schemas; `continued`: the text of the message
+    that the output continues. None if all text is content."""
     without_tools = HARMONY_WITHOUT_TOOLS if formats.writes_channels else None
     tool_format = formats.tools if tools else without_tools
     reasoning, end = formats.reasoning, prompt_end.rstrip()
-    is_open = reasoning is not None and end.endswith(reasoning.begin)
-    has_ended = reasoning is not None and end.endswith(reasoning.end)
+    is_open = has_ended = False
+    if reasoning is not None:
+        begins = continued.lstrip().startswith(reasoning.begin)
+        has_ended = end.endswith(reasoning.end) or reasoning.end in continued
+        is_open = end.endswith(reasoning.begin) or (begins and not has_ended)
     form = output_format(tool_format, reasoning, is_open=is_open)
     if form is None:
         return None

@@ -36,9 +36,12 @@ def with_thinking(
     if limit >= 0:
         begin, end = _tags(limit, formats, tokenizer)
         begun = _behind_last(prompt, begin)
+        is_found = begun > _behind_last(prompt, end)
         if begins is None:
-            begins = begun > _behind_last(prompt, end)
-        thinking = ThinkingBudget(limit, begin, end, len(prompt) - begun if begins else None)
+            begins = is_found
+        # The tag in a continued message may be text instead of the token: then the budget begins with the output.
+        num_begun = len(prompt) - begun if is_found else 0
+        thinking = ThinkingBudget(limit, begin, end, num_begun if begins else None)
     return msgspec.structs.replace(params, thinking_token_budget=None, thinking=thinking)
 
 

@@ -10,6 +10,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
 from ...client.streams.deltas import TokenLogprobs
+from ...conversation.messages import continued_text
 from ...parsers.events import Content
 from ...parsers.output_reading import output_reading
 from ...parsers.thinking import with_thinking
@@ -18,7 +19,7 @@ from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
 from .chat_choice import ChatChoice, ReasoningCount
-from .chat_messages import MessageBuilder, as_function_call, continued_text, delta_of
+from .chat_messages import MessageBuilder, as_function_call, delta_of
 from .generation import Generation, Prompt
 from .pieces import Piece
 from .request.custom_tools import WithCustomTools
@@ -56,7 +57,8 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     max_tokens = fitting_max_tokens(
         len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
     )
-    reading = output_reading(service.formats, choice.callable, prompt_end)
+    continued = continued_text(body.messages) if body.continue_final_message else ""
+    reading = output_reading(service.formats, choice.callable, prompt_end, continued)
     if reading is not None and isinstance(body, WithCustomTools):
         reading = replace(reading, custom_tools=frozenset(body.custom_tools))
     grammar, warnings = await grammar_of(service, body, choice.form(service.formats.tools), reading)
@@ -69,7 +71,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's tokens
         check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
-    return Prompt(array("i", ids), params, continued_text(body), warnings, reading)
+    return Prompt(array("i", ids), params, continued if body.echo else None, warnings, reading)
 
 
 def _check_support(body: ChatCompletionRequest) -> None:

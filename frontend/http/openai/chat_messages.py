@@ -4,20 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from ...conversation.messages import TextPart
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
 from .answers import ChatAnswerMessage, ChatDelta, CustomCall, FunctionCall, ToolCall
-from .request.schemas import ChatCompletionRequest
-
-
-def continued_text(body: ChatCompletionRequest) -> str | None:
-    """The text of the continued message if `echo` is set."""
-    if not body.echo:
-        return None
-    content = body.messages[-1].content
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(part.text for part in content if isinstance(part, TextPart))
 
 
 def delta_of(events: Sequence[Event]) -> ChatDelta:

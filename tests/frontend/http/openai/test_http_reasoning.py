@@ -78,6 +78,36 @@ def test_the_prompt_determines_where_reasoning_begins(start, fields, output, rea
     assert (message.get("reasoning"), message["content"]) == (reasoning, content)
 
 
+@pytest.mark.parametrize("own_tags", [True, False])
+@pytest.mark.parametrize(
+    ("begun", "output", "reasoning", "content"),
+    [
+        ("<think>\nTwo", " and two.\n</think>\n\n4", "and two.", "4"),
+        ([{"type": "text", "text": "<think>Two"}], "</think>4", None, "4"),
+        ("<think>Two</think>It", " is <think>", None, " is <think>"),
+        ("It is <think>", "</think>4", None, "4"),
+        ("It is", " 4", None, " 4"),
+    ],
+)
+def test_a_continued_message_determines_whether_the_output_is_reasoning(
+    start, own_tags, begun, output, reasoning, content
+):
+    messages = [*ASK["messages"], {"role": "assistant", "content": begun}]
+    server = start(output, own_tags=own_tags)
+    message = server.chat(messages=messages, continue_final_message=True)["choices"][0]["message"]
+    assert (message.get("reasoning"), message["content"]) == (reasoning, content)
+
+
+def test_a_budget_counts_continued_reasoning_and_a_form_waits_for_its_end(start):
+    messages = [*ASK["messages"], {"role": "assistant", "content": "<think>Two"}]
+    server = start("</think>4")
+    server.chat(messages=messages, continue_final_message=True, thinking_token_budget=5, **FORM)
+    params = server.engine.requests[0].params
+    assert params.thinking.num_prompt_tokens == 0, "the tag is text of the request, not the template's token"
+    assert params.grammar.after
+    assert not params.grammar.opens
+
+
 def test_effort_and_verbosity_reach_the_template(start):
     server = start()
     server.chat(content="x", reasoning_effort="high", verbosity="low")
