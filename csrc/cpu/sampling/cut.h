@@ -141,8 +141,9 @@ inline Cut cut_by_halving(Row& row, const Weights& weights, double goal) {
   }
   collect(row, low, high);
   std::sort(row.best.begin(), row.best.end());
+  // The sum of these tokens in tiles reaches the goal; their sum in order may be below it by a rounding, and all of them stay.
   const int count = prefix(row, weights, row.best, above.sum, goal);
-  return count ? cut_at(row, row.best[count - 1]) : Cut{};
+  return cut_at(row, count ? row.best[count - 1] : row.best.back());
 }
 
 inline Cut cut_of(Row& row, const Weights& weights, int64_t top_k, double top_p) {

@@ -186,6 +186,17 @@ def test_top_p_ends_with_the_last_of_many_equal_tokens(cpu_pools):
     assert draw(cpu_pools[0], logits, [SamplingParams(top_p=0.66666)], [1 - 2**-53]).tolist() == [599]
 
 
+def test_top_p_near_the_mass_of_many_equal_tokens_keeps_no_others(cpu_pools):
+    """The sums of tiles are above the mass of the equal tokens by a rounding, and some goals are in between."""
+    logits = np.repeat(np.array([0.0, -1.5, -6.0], np.float32), [1, 700, 2000])
+    weights = np.exp(logits.astype(np.float64))
+    border = weights[:701].sum() / weights.sum()
+    params = [SamplingParams(top_p=border * share) for share in np.linspace(1 - 2e-7, 1 + 2e-7, 41)]
+    for pool in cpu_pools:
+        tokens = draw(pool, np.tile(logits, (41, 1)), params, [1 - 2**-53] * 41)
+        assert set(tokens.tolist()) == {700, 701}
+
+
 def test_a_token_exactly_at_the_limit_of_min_p_is_kept_and_the_next_float_is_not(cpu_pools):
     params = SamplingParams(min_p=0.3)
     limit = np.log(np.float32(params.min_p))
