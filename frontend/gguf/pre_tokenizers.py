@@ -60,5 +60,6 @@ PRE_TOKENIZERS = {  # those of models whose architectures are supported
     "tekken": PreTokenizer(_cased_words("", r"\p{N}"), ignores_merges=True, adds_bos=True),
     "gpt-4o": PreTokenizer(_cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")),
     **dict.fromkeys(("gpt-2", "phi-2"), _GPT2),
+    "olmo": PreTokenizer(composes=True),
     **dict.fromkeys(("refact", "smollm"), _DIGITS),
 }

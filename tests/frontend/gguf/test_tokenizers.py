@@ -90,6 +90,7 @@ def test_a_byte_level_tokenizer_makes_the_same_tokens(pre, tmp_path):
         ("llama-bpe", "I'LL pay 12345 now", ["I", "'LL", " pay", " ", "123", "45", " now"]),
         ("qwen2", "I'LL pay 12345", ["I", "'LL", " pay", " ", "1", "2", "3", "4", "5"]),
         ("gpt-2", "I'll pay 12345", ["I", "'ll", " pay", " 12345"]),
+        ("olmo", "I'll pay 12345", ["I", "'ll", " pay", " 12345"]),
         ("refact", "pay 12", ["pay", " ", "1", "2"]),
         ("tekken", "camelCase 12", ["camel", "Case", " ", "1", "2"]),
         ("gpt-4o", "camelCase's 1234", ["camel", "Case's", " ", "123", "4"]),
