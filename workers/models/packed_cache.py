@@ -266,7 +266,10 @@ def _made_from(known: list[SourceFile], sources: list[Path], pool: Pool) -> bool
 
 
 def _remove_unlocked(path: Path) -> None:
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # another server removed it, or completed it
+        return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)

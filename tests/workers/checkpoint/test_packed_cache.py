@@ -210,6 +210,21 @@ def test_files_of_a_killed_writer_are_removed_and_those_of_a_living_one_are_not(
     os.close(file)
 
 
+def test_files_of_a_killed_writer_may_be_removed_by_several_servers_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "kept"
+    left = tmp_path / "kept-dead.part"
+    left.write_bytes(b"half")
+    real = os.open
+
+    def open_late(name, *rest, **more):
+        left.unlink(missing_ok=True)  # the other server was faster
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", open_late)
+    file, _ = packed_cache.create_file(path)
+    os.close(file)
+
+
 def test_a_folder_that_cannot_be_made_is_refused_with_a_remedy(tmp_path, checkpoint, load):
     (tmp_path / "kept").write_text("a file")
     with pytest.raises(ConfigError, match=r"packed_weights_dir=.*kept cannot be written to: .*; name a folder"):
