@@ -8,8 +8,8 @@ from paged_serve.protocol.errors import ConfigError
 
 from .gguf_files import OTHERS, choose, patterns, split_name, tags
 
-FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer*"]
-NOT_IN_SUBFOLDERS = ["*/*"]  # these hold other formats and older copies
+FILES = ["*.safetensors", "*.json", "*.jinja", "*.py", "tokenizer*"]
+NOT_IN_SUBFOLDERS = ["*/*.safetensors", "*/*.json", "*/*.py", "tokenizer*/*"]  # other formats and older copies
 MODULES = ["[0-9]_*/config.json", "[0-9]_*/*.safetensors"]  # of sentence-transformers
 
 

@@ -110,6 +110,16 @@ def test_the_modules_of_sentence_transformers_are_downloaded_too(hub, tmp_path, 
     assert not (folder / "onnx").exists()
 
 
+def test_further_templates_and_the_code_of_a_model_are_downloaded_too(hub, tmp_path, monkeypatch):
+    needed = {"additional_chat_templates/tool_use.jinja": b"tools", "modeling_tiny.py": b"pass"}
+    others = {"onnx/model.json": b"{}", "examples/train.py": b"pass", "tokenizer/tokenizer.json": b"{}"}
+    monkeypatch.setattr(Hub, "more", needed | others)
+    done = find("org/tiny", hub, tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.strip())
+    assert {name for name in needed | others if (folder / name).exists()} == set(needed)
+
+
 def test_a_name_unknown_to_the_hub_is_refused_in_one_line(hub, tmp_path):
     done = find("org/nowhere", hub, tmp_path)
     assert done.returncode != 0
