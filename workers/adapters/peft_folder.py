@@ -37,7 +37,7 @@ UNSUPPORTED = (  # fields of adapter_config.json, and the values that they must 
     ("target_parameters", None),
     ("alora_invocation_tokens", None),
 )
-CHANGES_BASE = ("pissa", "olora", "corda", "loftq")  # initialisations that change the base model's weights too
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # initialisations that change base weights too
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +94,7 @@ def check_config(path: Path, config: AdapterConfig) -> None:
             f"{path}: modules_to_save={_short(config.modules_to_save)} is not supported: it replaces whole weights; "
             "merge the adapter into its base model"
         )
-    if isinstance(config.init_lora_weights, str) and config.init_lora_weights.startswith(CHANGES_BASE):
+    if isinstance(config.init_lora_weights, str) and config.init_lora_weights.lower().startswith(CHANGES_BASE):
         raise ConfigError(
             f"{path}: init_lora_weights={_short(config.init_lora_weights)} changes the base model's weights too; "
             "convert the adapter to an ordinary LoRA"

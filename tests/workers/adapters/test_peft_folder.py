@@ -73,6 +73,8 @@ def retensor(made, **changed):
         ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters"),
         ({"trainable_token_indices": [1]}, "trainable_token_indices"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights"),
+        ({"init_lora_weights": "OLoRA"}, "init_lora_weights"),
         ({"rank_pattern": {"(a+)+$": 4}}, "regular expression"),
         ({"r": 8}, "has rank 4, but adapter_config.json says r=8"),
         ({"r": 0}, "r`"),
