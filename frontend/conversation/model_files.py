@@ -24,17 +24,23 @@ def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Tem
         more = sorted((path / "additional_chat_templates").glob("*.jinja"))
         source = {"default": _read(file)} | {other.stem: _read(other) for other in more}
     else:
-        source = _declared(read_json(path / "tokenizer_config.json").get("chat_template"))
+        source = _declared(path / "tokenizer_config.json")
     if source is None:
         return None
     return Templates({"default": source} if isinstance(source, str) else dict(source), tokenizer.special_tokens)
 
 
-def _declared(value: object) -> str | dict[str, str] | None:
+def _declared(path: Path) -> str | dict[str, str] | None:
     """`chat_template` of tokenizer_config.json: a template, or a list of named ones."""
-    if isinstance(value, list):
+    value = read_json(path).get("chat_template")
+    if not isinstance(value, list):
+        return value if isinstance(value, str) else None
+    try:
         return {str(entry["name"]): str(entry["template"]) for entry in value}
-    return value if isinstance(value, str) else None
+    except (KeyError, TypeError):
+        raise ConfigError(
+            f"{path}: chat_template must be a text or a list of objects with `name` and `template`"
+        ) from None
 
 
 def _read(path: Path) -> str:
