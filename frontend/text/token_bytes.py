@@ -9,7 +9,6 @@ from paged_serve.protocol.errors import ConfigError
 BytesOf = Callable[[str], bytes]  # vocabulary spelling of a token -> the bytes it adds to the text
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_WORD_START = "▁"
 WORD_PIECE = "WordPiece"  # of encoders
 
 
@@ -20,7 +19,8 @@ def bytes_of_token(decoder: dict[str, Any]) -> BytesOf:
     if types <= {"ByteLevel", "Fuse"} and "ByteLevel" in types:
         return _byte_level()
     if types <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
-        return _word_pieces("ByteFallback" in types, [part for part in parts if part.get("type") == "Replace"])
+        replacing = (part for part in parts if part.get("type") in ("Replace", "Metaspace"))
+        return _word_pieces("ByteFallback" in types, [_replacement(part) for part in replacing])
     if types == {WORD_PIECE}:
         return _words(parts[0].get("prefix", "##"))
     raise ConfigError(
@@ -49,13 +49,23 @@ def _words(prefix: str) -> BytesOf:
     return lambda token: (token.removeprefix(prefix) if token.startswith(prefix) else f" {token}").encode()
 
 
-def _word_pieces(byte_fallback: bool, replacements: list[dict[str, Any]]) -> BytesOf:
-    pairs = [(part["pattern"]["String"], part["content"]) for part in replacements if "String" in part["pattern"]]
+def _replacement(part: dict[str, Any]) -> tuple[str, str]:
+    """What a part of the decoder replaces, and with what. Raises ConfigError for a regular expression."""
+    if part["type"] == "Metaspace":
+        return part["replacement"], " "
+    [(kind, pattern)] = part["pattern"].items()
+    if kind == "Regex" and pattern != re.escape(pattern):
+        raise ConfigError(
+            f"tokenizer.json: the decoder replaces the expression {pattern!r}; paged-serve supports replacing a text"
+        )
+    return pattern, part["content"]
 
+
+def _word_pieces(byte_fallback: bool, replacements: list[tuple[str, str]]) -> BytesOf:
     def bytes_of(token: str) -> bytes:
         if byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
-        for pattern, content in pairs or [(_WORD_START, " ")]:
+        for pattern, content in replacements:
             token = token.replace(pattern, content)
         return token.encode()
 

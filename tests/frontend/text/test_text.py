@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from paged_serve.frontend.text.detokenizer import Detokenizer
 from paged_serve.frontend.text.sequence_text import SequenceText
@@ -82,6 +82,34 @@ def test_word_pieces_keep_the_space_between_prompt_and_output(sentence_piece, wo
     ids = [sentence_piece.token_id(token) for word in words for token in word.split(" ")]
     prompt = [sentence_piece.token_id("▁a"), sentence_piece.token_id("b")]
     assert "ab" + streamed(sentence_piece, prompt, ids) == sentence_piece.decode(prompt + ids)
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.Metaspace(replacement="_"),
+        decoders.Sequence([decoders.Metaspace(replacement="▁"), decoders.Fuse()]),
+        decoders.Sequence([decoders.Replace("_", " "), decoders.Metaspace(replacement="▁"), decoders.Fuse()]),
+        decoders.Sequence([decoders.Replace(Regex("▁"), " "), decoders.Fuse()]),
+        decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()]),
+    ],
+    ids=str,
+)
+def test_word_pieces_are_written_as_their_decoder_writes_them(decoder, tmp_path):
+    words = {"a": 0, "_b": 1, "▁c": 2, "<0x41>": 3}
+    made = tokenizers.Tokenizer(models.WordLevel(words, "a"))
+    made.decoder = decoder
+    made.save(str(tmp_path / "tokenizer.json"))
+    found, ids = Tokenizer(str(tmp_path)), [0, 1, 2, 1, 2, 3]
+    assert b"".join(map(found.token_bytes, ids)).decode() == made.decode(ids)
+
+
+def test_a_decoder_with_an_expression_is_refused(tmp_path):
+    made = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a"))
+    made.decoder = decoders.Sequence([decoders.Replace(Regex("▁+"), " "), decoders.Fuse()])
+    made.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r"the decoder replaces the expression '▁\+'"):
+        Tokenizer(str(tmp_path))
 
 
 @settings(max_examples=200, deadline=None)
