@@ -31,7 +31,7 @@ class CachedModel:
         try:
             config = json.loads((self.folder / "config.json").read_bytes())
             return str(config.get("architectures", ["?"])[0])
-        except (OSError, ValueError, AttributeError, LookupError, RecursionError):
+        except (OSError, ValueError, AttributeError, LookupError, TypeError, RecursionError):
             return "?"
 
 

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 import pytest
 
+from paged_serve.frontend.hub.cache import CachedModel
+
 from ...gguf_files import Type, write_gguf
 from ..serving import ROOT
 
@@ -159,6 +161,13 @@ def test_models_are_pulled_listed_and_removed(hub, tmp_path):
     assert (removed.returncode, removed.stdout[:17]) == (0, "removed org/tiny,")
     assert "org/tiny" not in run(hub, tmp_path, "ls").stdout
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("config", ["{", "[]", "{}", '{"architectures": null}', '{"architectures": []}'])
+def test_a_model_without_an_architecture_is_listed_too(config, tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "config.json").write_text(config)
+    assert CachedModel("org/tiny", tmp_path, 0, 0.0, (COMMIT,)).architecture == "?"
 
 
 def test_a_model_that_cannot_be_pulled_is_refused(hub, tmp_path):
