@@ -10,6 +10,11 @@ from .gguf_files import OTHERS, choose, patterns, split_name, tags
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.py", "tokenizer*"]
 NOT_IN_SUBFOLDERS = ["*/*.safetensors", "*/*.json", "*/*.py", "tokenizer*/*"]  # other formats and older copies
+# What results depend on, of models without code of their own; a repository has some of them.
+NEEDED = [
+    *("config.json", "generation_config.json", "quantize_config.json", "model*.safetensors*"),
+    *("tokenizer.json", "tokenizer_config.json", "*.jinja", "modules.json", "*sentence*.json"),
+]
 MODULES = ["[0-9]_*/config.json", "[0-9]_*/*.safetensors"]  # of sentence-transformers
 
 
@@ -27,12 +32,22 @@ def download(model: str) -> str:
             return str(choose(model, Path(folder), tag, path))
         except ConfigError as error:
             raise ConfigError(f"{error}{_instead(repository)}") from None
-    folder = snapshot_download(model, allow_patterns=FILES, ignore_patterns=NOT_IN_SUBFOLDERS)
+    folder = _whole_model(model)
     if (Path(folder) / "modules.json").is_file():
         return snapshot_download(model, allow_patterns=MODULES)
     if not any(Path(folder).glob("*.safetensors")) and (instead := _instead(repository)):
         raise ConfigError(f"{model} has no *.safetensors{instead}")
     return folder
+
+
+def _whole_model(model: str) -> str:
+    """The folder of the files in FILES, or, if the hub cannot be reached, of all in NEEDED."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return snapshot_download(model, allow_patterns=FILES, ignore_patterns=NOT_IN_SUBFOLDERS)
+    except getattr(errors, "IncompleteSnapshotError", ()):  # older versions of the library do not look
+        return snapshot_download(model, allow_patterns=NEEDED, ignore_patterns=NOT_IN_SUBFOLDERS, local_files_only=True)
 
 
 def _instead(repository: str) -> str:
@@ -57,7 +72,11 @@ def explain(model: str, error: Exception) -> str:
         case "GatedRepoError":
             return f"{model} requires accepting its licence first: https://huggingface.co/{model}"
         case "LocalEntryNotFoundError" | "OfflineModeIsEnabled" | "ConnectError" | "ConnectTimeout" | "ProxyError":
-            return f"it cannot be reached, and {model} is not in the local cache"
+            status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
+            problem = "cannot be reached" if status is None else f"answers {status}"
+            return f"it {problem}, and {model} is not in the local cache"
+        case "IncompleteSnapshotError":
+            return f"it is not available, and the local cache has only a part of {model}"
         case name:
             return f"{name}: {str(error).splitlines()[0] if str(error) else ''}"
 

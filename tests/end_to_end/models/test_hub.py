@@ -27,9 +27,12 @@ class Hub(BaseHTTPRequestHandler):
 
     more: ClassVar[dict[str, bytes]] = {}  # in addition to the demo model's files, by path
     has_demo: ClassVar[bool] = True
+    status: ClassVar[int] = 200
 
     def do_GET(self) -> None:
-        if self.path.split("?")[0] in ("/api/models/org/tiny", "/api/models/org/tiny/revision/main"):
+        if self.status != 200:
+            self._answer(b"", {})
+        elif self.path.split("?")[0] in ("/api/models/org/tiny", "/api/models/org/tiny/revision/main"):
             names = [*(path.name for path in self._demo()), *self.more, "pytorch_model.bin"]
             files = [{"rfilename": name} for name in names]
             self._answer(json.dumps({"id": "org/tiny", "sha": COMMIT, "siblings": files}).encode(), {})
@@ -54,7 +57,7 @@ class Hub(BaseHTTPRequestHandler):
         return list(DEMO.iterdir()) if self.has_demo else []
 
     def _answer(self, data: bytes, headers: dict[str, str]) -> None:
-        self.send_response(200)
+        self.send_response(self.status)
         for name, value in {**headers, "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -99,6 +102,26 @@ def test_a_hub_name_is_downloaded_once_and_only_what_is_needed(hub, tmp_path):
     assert not (folder / "pytorch_model.bin").exists()
     again = find("org/tiny", "http://127.0.0.1:9", tmp_path)  # no server at this address: the cache is used
     assert again.stdout == done.stdout, again.stderr
+
+
+@pytest.mark.parametrize("needed", ["model.safetensors", "generation_config.json"])
+def test_without_the_hub_a_model_is_served_if_all_it_needs_is_in_the_cache(needed, hub, tmp_path, monkeypatch):
+    """Another program, or an earlier version, may have downloaded fewer files of the same kinds."""
+    monkeypatch.setattr(Hub, "more", {"notes.json": b"{}"})
+    folder = Path(find("org/tiny", hub, tmp_path).stdout.strip())
+    (folder / "notes.json").unlink()
+    away = find("org/tiny", "http://127.0.0.1:9", tmp_path)
+    assert away.stdout.strip() == str(folder), away.stderr
+    (folder / needed).unlink()
+    away = find("org/tiny", "http://127.0.0.1:9", tmp_path)
+    assert away.returncode != 0
+    assert "it is not available, and the local cache has only a part of org/tiny" in away.stderr
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_what_the_hub_answers_instead_of_a_model_is_named(status, hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(Hub, "status", status)
+    assert f"it answers {status}" in find("org/tiny", hub, tmp_path).stderr
 
 
 def test_the_modules_of_sentence_transformers_are_downloaded_too(hub, tmp_path, monkeypatch):
