@@ -50,11 +50,14 @@ class Checkpoint:
         self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 
     def _read_headers(self) -> None:
-        for path, expected in _files(self.folder).items():
+        files = _files(self.folder)
+        indexed = {name: path for path, names in files.items() for name in names}
+        for path, expected in files.items():
             entries = read_header(path)
             missing = sorted(expected - entries.keys())
             if missing:
                 raise ConfigError(f"{path} lacks {_listed(missing)}, which it holds according to the index")
+            entries = {name: entry for name, entry in entries.items() if indexed.get(name, path) == path}
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
 

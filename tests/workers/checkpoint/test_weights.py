@@ -184,6 +184,17 @@ def test_an_index_that_names_an_absent_or_foreign_file_is_refused(folder):
         Checkpoint(folder)
 
 
+@pytest.mark.parametrize("names", [("1", "2"), ("2", "1")])
+def test_a_tensor_is_read_from_the_shard_that_the_index_names(names, tmp_path):
+    for number in (1, 2):  # a shard may have tensors left of another division
+        tensors = {name: torch.tensor([float(number)]) for name in "12"}
+        save_file(tensors, tmp_path / f"model-{number}.safetensors")
+    weight_map = {name: f"model-{name}.safetensors" for name in names}
+    (tmp_path / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    checkpoint = Checkpoint(tmp_path)
+    assert [checkpoint.read(name, (1,)).item() for name in "12"] == [1, 2]
+
+
 def test_a_folder_without_weights_is_named(folder):
     (folder / WEIGHTS).unlink()
     with pytest.raises(ConfigError, match=r"neither model\.safetensors nor"):
