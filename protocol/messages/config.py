@@ -11,7 +11,7 @@ from .message import MAX_ROWS
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]  # a name or a path
-ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^[!-~]*$")]  # fits an HTTP header
+ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[!-~]*\Z")]  # fits an HTTP header
 KeyWeight = Annotated[float, Meta(ge=0.001, le=1000)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=256)]
 _ADDRESS_6 = r"[0-9A-Fa-f]*(:[0-9A-Fa-f.]*)+"

@@ -221,6 +221,7 @@ def test_a_value_has_several_spellings(key, spelling, value):
         ({"max_buffered_bytes": "5"}, "flag --max-buffered-bytes=5: must be at least 16M"),
         ({"api_key": ("good", "")}, f"flag --api-key=***: {API_KEY}"),
         ({"api_key": ("two words",)}, f"flag --api-key=***: {API_KEY}"),
+        ({"api_key": ("from-a-file\n",)}, f"flag --api-key=***: {API_KEY}"),
         ({"model_argument": "a", "model": "b"}, "the model is given twice: a and --model b"),
     ],
 )

@@ -69,7 +69,7 @@ Priority = Annotated[
     int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first, with --scheduling-policy priority")
 ]
 CacheSalt = Annotated[str, Meta(max_length=128, description="Prefixes are shared only under an equal salt")]
-RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}(?!\n)$")]  # "$" alone would allow a line feed
 StreamInterval = Annotated[
     int, Meta(ge=1, le=1024, description="Tokens per event of a stream; the first and the last are sent at once")
 ]

@@ -141,6 +141,7 @@ BAD = [
     (C, completion(priority=2**31), "priority", "expected int <= 2147483647"),
     (C, completion(cache_salt="s" * 129), "cache_salt", "length <= 128"),
     (C, completion(request_id="a b"), "request_id", "matching regex"),
+    (C, completion(request_id="a\n"), "request_id", "matching regex"),
     (C, completion(user=5), "user", "expected str"),
     (C, completion(temprature=1), "temprature", "did you mean 'temperature'?"),
     (C, completion(max_token=1), "max_token", "did you mean 'max_tokens'?"),
