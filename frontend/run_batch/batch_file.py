@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -14,6 +14,8 @@ POOLING_URLS = (
 )
 URLS = ("/v1/chat/completions", "/v1/completions", *POOLING_URLS)
 MAX_LINE_BYTES = 8 << 20  # twice the limit of a server
+ID_PREFIX = "batch_req_"
+_LINE_PREFIX = b'{"id":"' + ID_PREFIX.encode()  # of every result
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +62,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Done(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(pattern=f"^{ID_PREFIX}")]  # requests have none
     custom_id: str | None = None
 
 
@@ -70,13 +73,20 @@ _encode = msgspec.json.Encoder().encode
 
 def read_requests(file: BinaryIO) -> Iterator[BatchRequest | BatchResult]:
     """The request of each line, or the refusal of an invalid line; empty lines are skipped."""
-    number = 0
+    number, seen = 0, set[str]()
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
             raise ConfigError(f"line {number} of {file.name} has more than {MAX_LINE_BYTES} bytes")
-        if line.strip():
-            yield _request(line, number)
+        if not line.strip():
+            continue
+        entry = _request(line, number)
+        name = entry.custom_id
+        if name is not None and name in seen:  # the results would be indistinguishable
+            entry = refusal(number, None, f"line {number}: custom_id is {name!r:.80}, as on an earlier line")
+        elif name is not None:
+            seen.add(name)
+        yield entry
 
 
 def _request(line: bytes, number: int) -> BatchRequest | BatchResult:
@@ -89,7 +99,7 @@ def _request(line: bytes, number: int) -> BatchRequest | BatchResult:
 
 
 def refusal(number: int, custom_id: str | None, message: str) -> BatchResult:
-    return BatchResult(id=f"batch_req_{number}", custom_id=custom_id, error=BatchError("invalid_request", message))
+    return BatchResult(id=f"{ID_PREFIX}{number}", custom_id=custom_id, error=BatchError("invalid_request", message))
 
 
 class ResultFile:
@@ -99,24 +109,30 @@ class ResultFile:
     """
 
     def __init__(self, path: str):
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ConfigError(f"{path} is not a regular file; give another -o")
         self.done: set[str] = set()
         self._file = open(path, "a+b")  # noqa: SIM115
         self._file.seek(0)
         whole = 0
         for number, line in enumerate(self._file, 1):
-            if not line.endswith(b"\n"):
-                break
             try:
-                custom_id = _decode_done(line).custom_id
+                self._note(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 self._file.close()
                 raise ConfigError(
                     f"line {number} of {path} is not a result of a batch: {error}; give another -o"
                 ) from None
-            if custom_id is not None:
-                self.done.add(custom_id)
-            whole += len(line)
+            whole += len(line) if line.endswith(b"\n") else 0
         self._file.truncate(whole)
+
+    def _note(self, line: bytes) -> None:
+        """Read a line of an earlier run. Raises DecodeError when it is neither a result nor the beginning of one."""
+        is_begun = line.startswith(_LINE_PREFIX) or _LINE_PREFIX.startswith(line)
+        if not line.endswith(b"\n") and is_begun:
+            return
+        if (custom_id := _decode_done(line).custom_id) is not None:
+            self.done.add(custom_id)
 
     def add(self, result: BatchResult) -> None:
         """Write a line to the kernel at once, so that it survives a kill of this process."""

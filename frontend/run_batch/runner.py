@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from ..cli.http_client import HttpClient
-from .batch_file import BatchRequest, BatchResponse, BatchResult, ResultFile, read_requests
+from .batch_file import ID_PREFIX, BatchRequest, BatchResponse, BatchResult, ResultFile, read_requests
 
 SHOWN_EVERY_S = 0.5
 
@@ -64,8 +64,6 @@ class BatchRun:
                 if entry.custom_id in self._results.done:
                     self.counts.skipped += 1
                     continue
-                if entry.custom_id is not None:
-                    self._results.done.add(entry.custom_id)
                 if isinstance(entry, BatchResult):
                     self._add(entry)
                     continue
@@ -100,5 +98,14 @@ class BatchRun:
 def _answer(post: Callable[[str, dict[str, object]], tuple[int, str, bytes]], request: BatchRequest) -> BatchResult:
     status, request_id, body = post(request.url, request.body)
     name = hashlib.sha256(request.custom_id.encode()).hexdigest()[:24]
-    response = BatchResponse(status, request_id, msgspec.Raw(body))
-    return BatchResult(id=f"batch_req_{name}", custom_id=request.custom_id, response=response)
+    response = BatchResponse(status, request_id, _on_one_line(body))
+    return BatchResult(id=f"{ID_PREFIX}{name}", custom_id=request.custom_id, response=response)
+
+
+def _on_one_line(body: bytes) -> msgspec.Raw:
+    """`body` as JSON without line breaks; a body that is not JSON, such as a proxy's page, as a string."""
+    text = body.decode(errors="replace")
+    try:
+        return msgspec.Raw(msgspec.json.format(text, indent=-1).encode())
+    except msgspec.DecodeError:
+        return msgspec.Raw(msgspec.json.encode(text))

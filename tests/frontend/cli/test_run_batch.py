@@ -21,6 +21,7 @@ class Busy(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.statuses: list[int] = []
+        self.pages: list[bytes] = []  # bodies of the first answers, with 502
         self.prompts: list[str] = []
         self.keys: list[str] = []
         self.num_active = self.most_active = 0
@@ -41,13 +42,17 @@ class Handler(BaseHTTPRequestHandler):
             self.server.prompts.append(body["prompt"])
             self.server.keys.append(self.headers["Idempotency-Key"])
             status = self.server.statuses.pop(0) if self.server.statuses else 200
-        if status:
+        if self.server.pages:
+            self.send(502, self.server.pages.pop(0))
+        elif status:
             self.answer(status, {"text": body["prompt"]})
         with self.server.lock:
             self.server.num_active -= 1
 
     def answer(self, status: int, body: dict) -> None:
-        text = json.dumps(body).encode()
+        self.send(status, json.dumps(body).encode())
+
+    def send(self, status: int, text: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.send_header("X-Request-Id", "r")
@@ -163,6 +168,45 @@ def test_a_file_of_another_kind_is_not_written_to(server, tmp_path):
     (tmp_path / "out.jsonl").write_text("precious\n")
     assert isinstance(run(server, tmp_path).exception, ConfigError)
     assert (tmp_path / "out.jsonl").read_text() == "precious\n"
+
+
+def test_a_file_without_results_keeps_its_only_line(server, tmp_path):
+    write(tmp_path / "in.jsonl", [line(1)])
+    for text in ("precious", "\ufeff", '{"custom_id": "c1"}', json.dumps(line(1)) + "\n"):
+        (tmp_path / "out.jsonl").write_text(text)
+        assert isinstance(run(server, tmp_path).exception, ConfigError)
+        assert (tmp_path / "out.jsonl").read_text() == text
+    assert server.prompts == []
+
+
+def test_an_output_that_is_no_plain_file_is_refused(server, tmp_path):
+    write(tmp_path / "in.jsonl", [line(1)])
+    (tmp_path / "out.jsonl").symlink_to("/dev/null")
+    refused = run(server, tmp_path).exception
+    assert isinstance(refused, ConfigError)
+    assert "not a regular file" in str(refused)
+
+
+def test_an_answer_that_is_not_json_is_kept_as_text_on_one_line(server, tmp_path):
+    pages = [b"<html>\n<h1>502 Bad Gateway</h1>\n</html>\n", b'{\n "text": "x"\n}', b"", b"\xff"]
+    server.pages = list(pages)
+    write(tmp_path / "in.jsonl", map(line, range(4)))
+    assert run(server, tmp_path, "--concurrency", "1").exit_code == 1
+    found = results(tmp_path)
+    assert [found[f"c{number}"]["response"]["body"] for number in range(4)] == [
+        pages[0].decode(),
+        {"text": "x"},
+        "",
+        "\ufffd",
+    ]
+    assert "0 answered, 0 failed, 4 skipped" in run(server, tmp_path).stderr
+
+
+def test_a_custom_id_that_is_taken_is_refused(server, tmp_path):
+    write(tmp_path / "in.jsonl", [line(1), line(2, custom_id="c1")])
+    done = run(server, tmp_path)
+    assert (done.exit_code, server.prompts) == (1, ["p1"])
+    assert "line 2: custom_id is 'c1', as on an earlier line" in results(tmp_path)[None]["error"]["message"]
 
 
 def test_the_built_in_model_answers_a_file(tmp_path):
