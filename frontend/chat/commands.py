@@ -9,7 +9,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .conversation import Chat
+from .conversation import Chat, shown_content
 from .session import OWN_FIELDS, read_tools
 
 
@@ -55,7 +55,7 @@ def _clear(chat: Chat, _: str) -> str:
 def _system(chat: Chat, text: str) -> str:
     if text:
         chat.session.system = "" if text == "off" else text
-    return f"system: {chat.session.system}" if chat.session.system else "no system message"
+    return f"system: {shown_content(chat.session.system)}" if chat.session.system else "no system message"
 
 
 def _set(chat: Chat, argument: str) -> str:
@@ -88,22 +88,24 @@ def _model(chat: Chat, name: str) -> str:
 
 def _tools(chat: Chat, path: str) -> str:
     if path:
-        chat.session.tools = [] if path == "off" else read_tools(Path(path).expanduser())
+        chat.session.tools = [] if path == "off" else read_tools(_path(path))
     named = [(tool.get("function") or tool.get(tool.get("type", "")) or {}) for tool in chat.session.tools]
     return "\n".join(f"{tool.get('name')}: {tool.get('description', '')}" for tool in named) or "no tools"
 
 
 def _retry(chat: Chat, _: str) -> str:
+    before = list(chat.session.messages)
     if (question := chat.session.undo()) is None:
         raise InvalidRequest("there is no question yet")
-    chat.ask(question, is_new=False)
+    if not chat.ask(question, is_new=False):
+        chat.session.messages[:] = before
     return ""
 
 
 def _undo(chat: Chat, _: str) -> str:
     if (question := chat.session.undo()) is None:
         raise InvalidRequest("there is no question yet")
-    return f"taken back: {question}"
+    return f"taken back: {shown_content(question)}"
 
 
 def _show(chat: Chat, _: str) -> str:
@@ -123,7 +125,10 @@ def _load(chat: Chat, path: str) -> str:
 def _path(text: str) -> Path:
     if not text:
         raise InvalidRequest("name a file")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~ of an unknown user
+        raise InvalidRequest(f"{text}: {error}") from None
 
 
 def _switch(name: str) -> Callable[[Chat, str], str]:

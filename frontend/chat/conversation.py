@@ -27,9 +27,10 @@ class Chat:
     shows_figures: bool = False
     has_ended: bool = False
 
-    def ask(self, question: str, *, is_new: bool = True) -> None:
+    def ask(self, question: str | list[dict[str, Any]], *, is_new: bool = True) -> bool:
         """Ask a question and print its answer; after an answer that calls tools, ask again with their results.
 
+        Returns whether the question and its answer are in the conversation now.
         A question that is refused, or stopped before any output, leaves no trace in the conversation.
         """
         messages = self.session.messages
@@ -40,12 +41,13 @@ class Chat:
             messages.append(message)
             results = [self._result(call["function"]) for call in message.get("tool_calls", ())]
             if not results:
-                return
+                return True
             if None in results:
                 break
             for call, result in zip(message["tool_calls"], results, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
         del messages[start:]
+        return False
 
     def _answer(self, extra: dict[str, Any]) -> Message | None:
         answer, is_whole, last = Answer(), False, ""
@@ -86,8 +88,11 @@ class Chat:
         """One message of the conversation, as text for /show."""
         calls = "".join(
             f"\n  {call['function']['name']} {call['function']['arguments']}"
-            for call in message.get("tool_calls", ())
-            if "function" in call
+            for call in message.get("tool_calls") or ()
+            if call.get("function")
         )
-        content = message.get("content") or ""
-        return f"{message['role']}: {content if isinstance(content, str) else json.dumps(content)}{calls}"
+        return f"{message['role']}: {shown_content(message.get('content') or '')}{calls}"
+
+
+def shown_content(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

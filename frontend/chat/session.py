@@ -5,10 +5,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paged_serve.protocol.errors import InvalidRequest
 
 Message = dict[str, Any]
 OWN_FIELDS = ("messages", "model", "tools", "stream", "stream_options", "n")  # not settable by /set
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct):
+    function: _Function | None = None  # None: a call of another type
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Saved(msgspec.Struct):
+    """The fields of a saved conversation that the chat reads; the server checks the others."""
+
+    messages: list[_Message]
+    tools: list[dict[str, Any]] | None = None
+
+
+class _Tool(msgspec.Struct):
+    function: dict[str, Any] | None = None
+    custom: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -16,7 +45,7 @@ class Session:
     """`fields`: the fields of the body other than OWN_FIELDS; `messages`: without the system message."""
 
     model: str
-    system: str = ""
+    system: str | list[dict[str, Any]] = ""
     fields: dict[str, Any] = field(default_factory=dict)
     tools: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -26,30 +55,36 @@ class Session:
         tools = {"tools": self.tools} if self.tools else {}
         return {"model": self.model, **self.fields, **tools, "messages": [*beginning, *self.messages]}
 
-    def undo(self) -> str | None:
-        """Remove the last question and its answers. Returns the question; None if there is none."""
+    def undo(self) -> Any:
+        """Remove the last question and its answers. Returns its content, text or parts; None if there is none."""
         for place in range(len(self.messages) - 1, -1, -1):
             if self.messages[place]["role"] == "user":
-                question = self.messages[place]["content"]
+                question = self.messages[place].get("content") or ""
                 del self.messages[place:]
-                return str(question)
+                return question
         return None
 
     def save(self, path: Path) -> None:
         """Write the conversation as a request body for curl. Raises InvalidRequest when the file is unwritable."""
         try:
-            path.write_text(json.dumps(self.body(), ensure_ascii=False, indent=1) + "\n")
+            path.write_text(json.dumps(self.body(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+        except ValueError as error:  # a null byte in the path
+            raise InvalidRequest(f"{path} cannot be written: {error}") from None
 
     def load(self, path: Path) -> None:
         """Load a file written by `save`; the model stays. Raises InvalidRequest and then changes nothing."""
         body = read_json(path)
-        messages = body.get("messages") if isinstance(body, dict) else None
-        if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
-            raise InvalidRequest(f"{path} holds no conversation; give an object with messages, as /save writes it")
+        try:
+            msgspec.convert(body, _Saved)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(
+                f"{path} holds no conversation; give an object with messages, as /save writes it: {error}"
+            ) from None
+        messages = body["messages"]
         has_system = bool(messages) and messages[0]["role"] == "system"
-        self.system = str(messages[0].get("content") or "") if has_system else ""
+        self.system = (messages[0].get("content") or "") if has_system else ""
         self.messages = messages[1:] if has_system else messages
         self.tools = body.get("tools") or []
         self.fields = {name: value for name, value in body.items() if name not in OWN_FIELDS}
@@ -58,14 +93,16 @@ class Session:
 def read_tools(path: Path) -> list[dict[str, Any]]:
     """Read a JSON list of tools, or of bare functions. Raises InvalidRequest when the file holds none."""
     given = read_json(path)
-    if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
-        raise InvalidRequest(f"{path} holds no list of tools")
+    try:
+        msgspec.convert(given, list[_Tool])
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{path} holds no list of tools: {error}") from None
     return [tool if "type" in tool else {"type": "function", "function": tool} for tool in given]
 
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

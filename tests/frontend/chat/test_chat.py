@@ -126,6 +126,60 @@ def test_a_conversation_is_saved_and_continued(server, tmp_path):
     assert "no messages yet" in refused.stdout
 
 
+def test_a_loaded_conversation_may_have_parts_and_nulls(server, tmp_path):
+    parts = [{"type": "text", "text": "one"}]
+    talk = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "Good day.", "tool_calls": None},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"type": "custom", "custom": {"name": "f", "input": "x"}}],
+        },
+    ]
+    (tmp_path / "talk.json").write_text(json.dumps({"messages": talk, "tools": None}))
+    done = chat(server, "/show", "/retry", "/undo", "/undo", options=("--load", str(tmp_path / "talk.json")))
+    assert 'user: [{"type": "text", "text": "one"}]\nassistant: Good day.\nassistant: ' in done.stdout
+    assert messages(server) == [talk[:2]]
+    assert 'taken back: [{"type": "text", "text": "one"}]' in done.stdout
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [], "tools": {"type": "function"}},
+        {"messages": [], "tools": ["f"]},
+        {"messages": [{"role": "assistant", "content": "", "tool_calls": ["f"]}]},
+        {"messages": [{"role": "assistant", "content": "", "tool_calls": "f"}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f"}}]}]},
+        {"messages": [{"role": "user", "content": 3}]},
+    ],
+)
+def test_a_file_that_is_no_conversation_is_refused_and_changes_nothing(server, tmp_path, body):
+    (tmp_path / "talk.json").write_text(json.dumps(body))
+    done = chat(server, "one", f"/load {tmp_path / 'talk.json'}", "/show", "two")
+    assert "holds no conversation" in done.stderr
+    assert [message["content"] for message in messages(server)[1]] == ["one", "Good day.", "two"]
+
+
+def test_tools_that_are_no_functions_are_refused(server, tmp_path):
+    (tmp_path / "tools.json").write_text('[{"type": "function", "function": "f"}]')
+    assert "holds no list of tools" in chat(server, f"/tools {tmp_path / 'tools.json'}").stderr
+
+
+def test_a_path_that_cannot_be_written_is_refused(server, tmp_path):
+    done = chat(server, "one", "/save ~nobody-of-this-name/x", "/save a\0b", "/load ~nobody-of-this-name/x", "/show")
+    assert done.stderr.count("~nobody-of-this-name") == 2
+    assert "user: one" in done.stdout
+
+
+def test_a_retry_that_fails_leaves_the_conversation(server):
+    server.answers = [[{"content": "first"}], [], [{"content": "last"}]]
+    chat(server, "one", "/retry", "two")
+    assert [message["content"] for message in messages(server)[2]] == ["one", "first", "two"]
+
+
 def test_the_server_is_asked_for_its_models(server):
     done = chat(server, "/model", "/model other", "/model small")
     assert done.stdout.count("* small") == 2
