@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["reasoning", "content", "name", "arguments"]  # name and arguments belong to a tool call
+Kind = Literal["reasoning", "content", "name", "arguments"]  # name and arguments (or input) belong to a tool call
 
 
 class Piece(NamedTuple):
@@ -40,15 +40,21 @@ class Answer:
             self._content += content
             yield Piece("content", content)
         for part in delta.get("tool_calls") or ():
-            call = self._calls.setdefault(part["index"], {"id": "", "type": "function", "function": {}})
-            call["id"] = part.get("id") or call["id"]
-            function, given = call["function"], part.get("function") or {}
-            if name := given.get("name"):
-                function |= {"name": name, "arguments": ""}
-                yield Piece("name", f"{name} ")
-            if arguments := given.get("arguments"):
-                function["arguments"] += arguments
-                yield Piece("arguments", arguments)
+            yield from self._call_pieces(part)
+
+    def _call_pieces(self, part: dict[str, Any]) -> Iterator[Piece]:
+        """The pieces of one part of a tool call; only the first part has the id and the type."""
+        call = self._calls.setdefault(part["index"], {"id": "", "type": part.get("type") or "function"})
+        call["id"] = part.get("id") or call["id"]
+        kind, given = call["type"], part.get(call["type"]) or {}
+        text_field = "input" if kind == "custom" else "arguments"
+        called = call.setdefault(kind, {"name": "", text_field: ""})
+        if name := given.get("name"):
+            called["name"] = name
+            yield Piece("name", f"{name} ")
+        if text := given.get(text_field):
+            called[text_field] += text
+            yield Piece("arguments", text)
 
     def message(self, *, is_whole: bool) -> dict[str, Any] | None:
         """The message; None for an empty answer. The calls of an answer that was stopped are left out."""

@@ -39,7 +39,7 @@ class Chat:
         extra: dict[str, Any] = {} if is_new or "seed" in self.session.fields else {"seed": secrets.randbelow(1 << 31)}
         while (message := self._answer(extra)) is not None:
             messages.append(message)
-            results = [self._result(call["function"]) for call in message.get("tool_calls", ())]
+            results = [self._result(called(call)) for call in message.get("tool_calls", ())]
             if not results:
                 return True
             if None in results:
@@ -76,7 +76,7 @@ class Chat:
         if self.shows_figures:
             click.secho(f"[{answer.figures()}]", dim=True, err=True)
 
-    def _result(self, function: dict[str, Any]) -> str | None:
+    def _result(self, function: Message) -> str | None:
         """The typed result of a tool call; None after ctrl-C or ctrl-D."""
         try:
             return self.reader.read(f"result of {function['name']}> ")
@@ -87,12 +87,17 @@ class Chat:
     def shown(self, message: Message) -> str:
         """One message of the conversation, as text for /show."""
         calls = "".join(
-            f"\n  {call['function']['name']} {call['function']['arguments']}"
-            for call in message.get("tool_calls") or ()
-            if call.get("function")
+            f"\n  {function['name']} {function.get('arguments', function.get('input'))}"
+            for function in map(called, message.get("tool_calls") or ())
+            if function
         )
         return f"{message['role']}: {shown_content(message.get('content') or '')}{calls}"
 
 
 def shown_content(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def called(call: Message) -> Message:
+    """The function or custom tool of a call, with its name and arguments or input; empty for one of another type."""
+    return call.get("function") or call.get("custom") or {}

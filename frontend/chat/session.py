@@ -18,8 +18,14 @@ class _Function(msgspec.Struct):
     arguments: str
 
 
+class _Custom(msgspec.Struct):
+    name: str
+    input: str
+
+
 class _Call(msgspec.Struct):
-    function: _Function | None = None  # None: a call of another type
+    function: _Function | None = None
+    custom: _Custom | None = None
 
 
 class _Message(msgspec.Struct):

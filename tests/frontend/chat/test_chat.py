@@ -59,6 +59,31 @@ def test_a_call_is_shown_and_its_result_is_typed(server, tmp_path):
     assert server.asked[0][2]["tools"] == [{"type": "function", "function": TOOL}]
 
 
+def test_a_call_of_a_custom_tool_is_shown_and_its_result_is_typed(server, tmp_path):
+    tool = {"type": "custom", "custom": {"name": "shell"}}
+    (tmp_path / "tools.json").write_text(json.dumps([tool]))
+    call = {"index": 0, "id": "c1", "type": "custom", "custom": {"name": "shell", "input": ""}}
+    server.answers = [
+        [
+            {"tool_calls": [call]},
+            {"tool_calls": [{"index": 0, "custom": {"input": "ls -"}}]},
+            {"tool_calls": [{"index": 0, "custom": {"input": "l"}}]},
+        ],
+        [{"content": "One file."}],
+    ]
+    done = chat(server, "list", "a.txt", "/show", options=("--tools", str(tmp_path / "tools.json")))
+    assert "shell ls -l\nresult of shell> One file.\n" in done.stdout
+    assert "assistant: \n  shell ls -l\ntool: a.txt\n" in done.stdout
+    assert messages(server)[1][1:] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "custom", "custom": {"name": "shell", "input": "ls -l"}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "a.txt"},
+    ]
+
+
 def test_a_call_without_a_result_leaves_no_trace(server):
     server.answers = [CALL]
     done = CliRunner().invoke(cli, ["chat", "--url", server.url], input="2 + 2?\n")
