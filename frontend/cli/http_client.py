@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
 
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest, PagedServeError
 
@@ -31,6 +33,14 @@ class _BrokenOff(EngineDead):
 
 class _TryLater(InvalidRequest):
     """The server answered 429 or 503."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
 
 
 @dataclass(slots=True)
@@ -75,8 +85,8 @@ class HttpClient:
     """`url` is http://host:port[/root][/v1] or unix:/path."""
 
     def __init__(self, url: str, api_key: str = ""):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https", "unix") or not (parts.netloc or parts.scheme == "unix"):
+        parts = _parts(url)
+        if parts is None:
             raise ConfigError(f"{url} is not an address; give one like http://127.0.0.1:8000")
         self._url = url
         self._parts = parts
@@ -85,9 +95,15 @@ class HttpClient:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def models(self) -> list[str]:
-        """The model names that requests may use."""
+        """The model names that requests may use, at least one. Raises InvalidRequest when it is another server."""
         with self._response("GET", "/v1/models", None) as response:
-            return [model["id"] for model in json.loads(response.read())["data"]]
+            try:
+                names = [model.id for model in msgspec.json.decode(response.read(), type=_Models).data]
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise InvalidRequest(f"{self._url} does not list its models at /v1/models: {error}") from None
+        if not names:
+            raise InvalidRequest(f"{self._url} has no model")
+        return names
 
     def is_up(self, path: str) -> bool:
         """Whether GET `path` is answered with 200 now."""
@@ -191,6 +207,19 @@ class HttpClient:
         if self._parts.scheme == "https":
             return http.client.HTTPSConnection(self._parts.netloc, timeout=timeout_s)
         return http.client.HTTPConnection(self._parts.netloc, timeout=timeout_s)
+
+
+def _parts(url: str) -> SplitResult | None:
+    """The parts of an address; None when it cannot be one. The path of a unix socket may have any character."""
+    if url.startswith("unix:"):
+        return SplitResult("unix", "", url.removeprefix("unix:").removeprefix("//"), "", "")
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        is_one = parts.port != 0 and parts.username is None and all("!" <= char <= "~" for char in parts.path)
+    except ValueError:  # a port that is no number, an IPv6 address without its bracket, an empty label
+        return None
+    return parts if is_one and parts.scheme in ("http", "https") and parts.hostname else None
 
 
 def _message(body: bytes) -> str:

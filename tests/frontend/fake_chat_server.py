@@ -12,6 +12,7 @@ class FakeServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.models = json.dumps({"data": [{"id": "small"}]})
         self.asked: list[tuple[str, str | None, dict]] = []
         self.words = ["Good", " day", "."]
         self.answers: list[list[dict]] = []  # the deltas of the next chats' answers; then `words` again
@@ -38,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
     server: FakeServer
 
     def do_GET(self) -> None:
-        self._send(200, json.dumps({"data": [{"id": "small"}]}))
+        self._send(200, self.server.models)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -1,5 +1,7 @@
 """`chat` and `complete` against a small server that streams, refuses, or breaks off."""
 
+import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -116,3 +118,40 @@ def test_an_unreachable_server_and_an_invalid_address_give_different_errors(serv
     server.server_close()
     assert isinstance(CliRunner().invoke(cli, ["complete", "--url", url, "-p", "a"]).exception, EngineDead)
     assert isinstance(CliRunner().invoke(cli, ["complete", "--url", "host:8000", "-p", "a"]).exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:abc",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        "http://..:80",
+        "http://:80",
+        "http://a:b@c",
+        "http://a/b c",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(url):
+    with pytest.raises(ConfigError, match="is not an address"):
+        HttpClient(url)
+
+
+@pytest.mark.parametrize("answer", ["<html></html>", "[]", '{"object": "list"}', '{"data": [{}]}', '{"data": []}'])
+def test_a_server_of_another_kind_is_refused(server, answer):
+    server.models = answer
+    result = CliRunner().invoke(cli, ["chat", "--url", server.url])
+    assert isinstance(result.exception, InvalidRequest)
+    assert server.url in str(result.exception)
+
+
+def test_the_path_of_a_unix_socket_may_have_any_character(tmp_path):
+    path = str(tmp_path / "a#b?c d")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        thread = threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True)
+        thread.start()
+        assert not HttpClient(f"unix:{path}").is_up("/ready")
+        thread.join(10)
+        assert not thread.is_alive()
