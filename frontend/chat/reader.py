@@ -5,6 +5,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import click
+
+from ..cli.terminal import is_decoded
 from ..config.options import state_folder
 
 QUOTES = '"""'
@@ -25,12 +28,17 @@ class Reader:
     def read(self, prompt: str = "> ") -> str | None:
         """A line, or the lines between triple quotes; None: the input has ended. Raises KeyboardInterrupt."""
         try:
-            line = self._read_line(prompt)
-            if not line.lstrip().startswith(QUOTES):
-                return line.strip()
-            return self._quoted(line.lstrip().removeprefix(QUOTES))
+            while not is_decoded(text := self._read(prompt)):
+                click.echo(f"[not sent: the text is not valid {sys.stdin.encoding}]", err=True)
+            return text
         except EOFError:
             return None
+
+    def _read(self, prompt: str) -> str:
+        line = self._read_line(prompt)
+        if not line.lstrip().startswith(QUOTES):
+            return line.strip()
+        return self._quoted(line.lstrip().removeprefix(QUOTES))
 
     def _quoted(self, line: str) -> str:
         lines = []

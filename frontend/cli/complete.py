@@ -5,8 +5,10 @@ from typing import Any
 
 import click
 
+from paged_serve.protocol.errors import InvalidRequest
+
 from ..config.options import GroupedCommand
-from .terminal import sampling, server, terminal_options
+from .terminal import is_decoded, sampling, server, terminal_options
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -17,6 +19,8 @@ DEFAULT_MAX_TOKENS = 256
 def command(*, prompt: str | None, **flags: Any) -> None:
     """Continue --prompt with MODEL, or with the server at --url."""
     text = sys.stdin.read() if prompt is None else prompt
+    if not is_decoded(text):
+        raise InvalidRequest(f"the prompt is not valid {sys.stdin.encoding}")
     with server(flags) as (client, model):
         body = {"model": model, "prompt": text, "max_tokens": DEFAULT_MAX_TOKENS, **sampling(flags)}
         for event in client.stream("/v1/completions", body):

@@ -1,5 +1,6 @@
 """`paged-serve`: the list of commands, each imported only when it is called."""
 
+import io
 import os
 import sys
 from typing import NoReturn
@@ -81,6 +82,7 @@ def main() -> NoReturn:
 
     from ..end_message import print_end
 
+    _open_streams()
     try:
         status = cli.main(prog_name="paged-serve", standalone_mode=not in_json())
         sys.exit(status if isinstance(status, int) else 0)
@@ -93,3 +95,16 @@ def main() -> NoReturn:
     except click.Abort:
         sys.exit(1)
     raise AssertionError("click has ended the process")
+
+
+def _open_streams() -> None:
+    """A closed stdin becomes an empty one, and text outside the locale's encoding no longer ends a command.
+
+    Bytes that cannot be decoded reach the command, which refuses them; characters that cannot be encoded are escaped.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,8 +1,12 @@
 """`chat` and `complete` against a small server that streams, refuses, or breaks off."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +17,8 @@ from paged_serve.frontend.cli.main import cli
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 
 from ..fake_chat_server import FakeServer, fake_server
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -155,3 +161,34 @@ def test_the_path_of_a_unix_socket_may_have_any_character(tmp_path):
         assert not HttpClient(f"unix:{path}").is_up("/ready")
         thread.join(10)
         assert not thread.is_alive()
+
+
+def piped(*arguments: str, given: bytes, encoding: str = "utf-8") -> subprocess.CompletedProcess[bytes]:
+    """A command with pipes, in a locale of the encoding."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": f"{encoding}:strict"}
+    command = [sys.executable, "-m", "paged_serve", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, env=variables, timeout=60, check=False)
+
+
+def test_text_that_is_not_utf_8_is_refused_and_the_chat_goes_on(server):
+    done = piped("chat", "--url", server.url, given=b"caf\xe9\none\n")
+    assert (done.returncode, done.stdout) == (0, b"> > Good day.\n> \n")
+    assert b"[not sent: the text is not valid utf-8]" in done.stderr
+    assert len(server.asked) == 1
+    done = piped("complete", "--url", server.url, given=b"caf\xe9")
+    assert (done.returncode, done.stderr) == (2, b"paged-serve: the prompt is not valid utf-8\n")
+
+
+def test_characters_outside_the_locale_are_escaped(server):
+    server.words = ["na\u00efve", " \U0001f680"]
+    done = piped("chat", "--url", server.url, given=b"one\n", encoding="latin-1")
+    assert (done.returncode, done.stdout) == (0, b"> na\xefve \\U0001f680\n> \n")
+
+
+def test_a_closed_standard_input_is_an_empty_one(server):
+    for command in ("chat", "complete"):
+        shell = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "paged_serve", command, "--url", server.url]
+        done = subprocess.run(
+            shell, capture_output=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
