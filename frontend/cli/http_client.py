@@ -90,9 +90,18 @@ class HttpClient:
             raise ConfigError(f"{url} is not an address; give one like http://127.0.0.1:8000")
         self._url = url
         self._parts = parts
+        self._connections: set[http.client.HTTPConnection] = set()
+        self._is_closed = False
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
+
+    def close(self) -> None:
+        """End all requests, those of other threads with EngineDead."""
+        self._is_closed = True
+        for connection in list(self._connections):
+            with suppress(OSError, AttributeError):  # it is not connected, or no longer
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def models(self) -> list[str]:
         """The model names that requests may use, at least one. Raises InvalidRequest when it is another server."""
@@ -142,6 +151,8 @@ class HttpClient:
                 error: PagedServeError = _BrokenOff(f"{self._url} is too busy")
             except (_Unreachable, _BrokenOff) as broken:
                 error = _BrokenOff(str(broken))  # a restarting server comes back
+            if self._is_closed:
+                raise error
             progress.pause(error)
 
     def _events(self, path: str, body: dict[str, Any], progress: "_Progress") -> Iterator[dict[str, Any]]:
@@ -189,6 +200,9 @@ class HttpClient:
         connected = False
         try:
             connection.connect()
+            self._connections.add(connection)
+            if self._is_closed:
+                raise EngineDead("the client is closed")
             connected = True
             root = "" if self._parts.scheme == "unix" else self._parts.path.rstrip("/").removesuffix("/v1")
             text = json.dumps(body) if body else None
@@ -199,6 +213,7 @@ class HttpClient:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise (_BrokenOff if connected else _Unreachable)(f"no answer from {self._url}: {reason}") from None
         finally:
+            self._connections.discard(connection)
             connection.close()
 
     def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:

@@ -56,7 +56,10 @@ class BatchRun:
         self._progress = Progress()
 
     def run(self, file: BinaryIO) -> Counts:
-        """Answer every line that the output lacks. Raises PagedServeError when the server is gone for good."""
+        """Answer every line that the output lacks, and close the client.
+
+        Raises PagedServeError when the server is gone for good.
+        """
         on_their_way: set[Future[BatchResult]] = set()
         threads = ThreadPoolExecutor(self._concurrency, "batch")
         try:
@@ -74,6 +77,7 @@ class BatchRun:
                 on_their_way = self._take(on_their_way)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+            self._client.close()  # the threads would delay the end of the process until their requests are answered
             self._progress.end(self.counts)
         return self.counts
 

@@ -194,8 +194,8 @@ def test_tools_that_are_no_functions_are_refused(server, tmp_path):
 
 
 def test_a_path_that_cannot_be_written_is_refused(server, tmp_path):
-    done = chat(server, "one", "/save ~nobody-of-this-name/x", "/save a\0b", "/load ~nobody-of-this-name/x", "/show")
-    assert done.stderr.count("~nobody-of-this-name") == 2
+    done = chat(server, "one", "/save ~unknown-user/x", "/save a\0b", "/load ~unknown-user/x", "/show")
+    assert done.stderr.count("~unknown-user") == 2
     assert "user: one" in done.stdout
 
 

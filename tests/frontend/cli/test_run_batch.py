@@ -1,6 +1,7 @@
 """`run-batch`: OpenAI's batch files, with the built-in model and with a server that fails."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +27,8 @@ class Busy(ThreadingHTTPServer):
         self.keys: list[str] = []
         self.num_active = self.most_active = 0
         self.lock = threading.Lock()
+        self.num_held = 0  # first requests that are answered only when `released`
+        self.holding, self.released = threading.Semaphore(0), threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -42,6 +45,10 @@ class Handler(BaseHTTPRequestHandler):
             self.server.prompts.append(body["prompt"])
             self.server.keys.append(self.headers["Idempotency-Key"])
             status = self.server.statuses.pop(0) if self.server.statuses else 200
+            is_held = len(self.server.prompts) <= self.server.num_held
+        if is_held:
+            self.server.holding.release()
+            self.server.released.wait(60)
         if self.server.pages:
             self.send(502, self.server.pages.pop(0))
         elif status:
@@ -168,6 +175,23 @@ def test_a_file_of_another_kind_is_not_written_to(server, tmp_path):
     (tmp_path / "out.jsonl").write_text("precious\n")
     assert isinstance(run(server, tmp_path).exception, ConfigError)
     assert (tmp_path / "out.jsonl").read_text() == "precious\n"
+
+
+def test_ctrl_c_does_not_wait_for_the_requests_in_flight(server, tmp_path):
+    server.num_held = 2
+    write(tmp_path / "in.jsonl", map(line, range(3)))
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]
+    command = [sys.executable, "-m", "paged_serve", "run-batch", *files, "--url", url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        assert server.holding.acquire(timeout=60)
+        assert server.holding.acquire(timeout=60)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(10) == 1
+        finally:
+            server.released.set()
+        assert b"Traceback" not in process.stderr.read()
 
 
 def test_a_file_without_results_keeps_its_only_line(server, tmp_path):
