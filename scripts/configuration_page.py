@@ -88,7 +88,7 @@ def values(config_type: Any, number: Callable[[Any], str]) -> str:
 
 
 def grouped(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{int(number):,}" if number == int(number) else f"{number:g}"
 
 
 def bounds(low: float | None, above: float | None, high: float | None, number: Callable[[Any], str]) -> str:

@@ -181,7 +181,8 @@ MEANT = {
     "http/openai/request/structured_outputs.py",
     "pooling/io_processors.py",  # a plugin's error about the client's own data
     "http/routes/messages.py",  # a chat's refusal, with its fields' names in the other interface
-    *("offline/prompts.py", "chat/session.py", "adapters/lora_requests.py"),  # of the user's own program
+    *("offline/prompts.py", "adapters/lora_requests.py"),  # of the user's own program
+    *("chat/session.py", "chat/commands.py", "cli/http_client.py"),  # of the user's own terminal
     "http/routes/adapters/routes.py",  # of the folder that the request names
     *("conversation/strict_json.py", "conversation/chat_template.py", "client/request_terms.py", "client/session.py"),
 }
