@@ -36,7 +36,10 @@ def calls_form(
     if form.before:
         calls = {"type": "tag", "begin": form.before, "content": calls, "end": form.after}
         tags = [calls]
-    if mode == "auto":
+    if mode == "auto" and form.is_whole_output:
+        either = {"type": "or", "elements": [calls, {"type": "regex", "pattern": _other_texts(form.trigger)}]}
+        calls = {"type": "sequence", "elements": [{"type": "regex", "pattern": r"\s*"}, either]}
+    elif mode == "auto":
         calls = {
             "type": "triggered_tags",
             "triggers": [form.trigger],
@@ -44,6 +47,14 @@ def calls_form(
             "stop_after_first": not parallel or bool(form.before),
         }
     return {"type": "structural_tag", "format": calls}
+
+
+def _other_texts(begin: str) -> str:
+    """A regular expression for all texts that begin neither with `begin` nor with white space."""
+    chars = [rf"\x{{{ord(char):x}}}" for char in begin]
+    others = [rf"[^{char}]" if i else rf"[^\s{char}]" for i, char in enumerate(chars)]
+    branches = (f"{''.join(chars[:i])}(?:{other}[\\s\\S]*)?" for i, other in enumerate(others))
+    return "|".join(branches)
 
 
 def _tag(form: CallForm, tool: CallableTool) -> Form:

@@ -41,6 +41,7 @@ class CallForm:
     parameter_end: str = ""
     parameter_separator: str = ""
     plain_text: bool = False  # strings are written without quotes and escapes
+    is_whole_output: bool = False  # `trigger` begins calls only at the beginning of an output
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class ReasoningFormat:
 
 
 def _object_in_list(begin: str, end: str = "") -> CallForm:
-    return CallForm('{"name": {json}, "arguments": ', "}", begin, ", ", f"{begin}[", f"]{end}")
+    return CallForm('{"name": {json}, "arguments": ', "}", f"{begin}[", ", ", f"{begin}[", f"]{end}")
 
 
 HERMES = ToolFormat(  # Hermes 2 Pro and 3, Qwen 2.5 and 3
@@ -85,7 +86,7 @@ LLAMA3_JSON = ToolFormat(  # Llama 3.1 to 3.3: calls are the whole output
         "call": JsonCall("end", is_known=True),
         "end": Skip({";": "call"}, CONTENT),
     },
-    CallForm('{"name": {json}, "parameters": ', "}", '{"name": ', "; "),
+    CallForm('{"name": {json}, "parameters": ', "}", '{"name": ', "; ", is_whole_output=True),
     start="start",
 )
 
@@ -118,7 +119,9 @@ PYTHONIC = ToolFormat(  # Llama 3.2 and 4, ToolACE
         "calls": PythonCalls("end", "]"),
         "end": Skip({"<|python_end|>": CONTENT}, CONTENT),
     },
-    CallForm("{name}(", ")", "[", ", ", "[", "]", parameter_begin="{key}=", parameter_separator=", "),
+    CallForm(
+        *("{name}(", ")", "[", ", ", "[", "]"), parameter_begin="{key}=", parameter_separator=", ", is_whole_output=True
+    ),
     start="start",
 )
 

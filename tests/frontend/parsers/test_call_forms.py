@@ -119,6 +119,33 @@ def test_with_auto_any_text_is_allowed_and_every_call_is_valid(written):
     assert not last, "not every text may follow the beginning of a call"
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize(
+    ("name", "text", "accepted"),
+    [
+        ("pythonic", "see [1] and [link](http://x)", True),
+        ("pythonic", " [now()]", True),
+        ("pythonic", "\n[link](http://x)", False),
+        ("pythonic", "[now(x=1)]", False),
+        ("pythonic", "", True),
+        ("llama3_json", '{"a": 1}', True),
+        ("llama3_json", '{"na', True),
+        ("llama3_json", 'Ada is {"name": "Ada"}', True),
+        ("llama3_json", '\n{"name": "now", "parameters": {}}', True),
+        ("llama3_json", '\n{"name": "Ada"}', False),
+        ("phi4_mini_json", "the module functools", True),
+        ("phi4_mini_json", 'functools[{"name": "now", "arguments": {}}]', True),
+        ("phi4_mini_json", "functools[1]", False),
+    ],
+)
+def test_with_auto_only_what_would_be_parsed_as_a_call_is_constrained(name, text, accepted, parallel):
+    written = next(each for each in FORMATS if each.name == name)
+    matcher = llguidance.LLMatcher(BYTES, source(written, "auto", TOOLS, parallel=parallel))
+    if written.form.after:
+        text = text.replace("}]", "}]" + written.form.after[1:])
+    assert (matcher.try_consume_tokens(list(text.encode())) == len(text) and matcher.is_accepting()) == accepted
+
+
 _UNIT = {"$ref": "#/$defs/Unit"}
 _TREE = {"type": "array", "maxItems": 1, "items": {"$ref": "#"}}
 
