@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from paged_serve.protocol.errors import ConfigError
+
 from ..config.options import resolve
 
 MACHINE_WITHIN_S = 60
@@ -19,7 +21,7 @@ MACHINE_WITHIN_S = 60
 @click.option("--stacks", is_flag=True, help="Also show all stacks and log lines.")
 def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
     """Show what happened when REPORT was written; without REPORT, describe the machine and list the reports."""
-    from ..supervision.flight_recorder.bundle import bundles_in, dump_folder, read_bundle
+    from ..supervision.flight_recorder.bundle import dump_folder, read_bundle
     from ..supervision.flight_recorder.diagnosis import diagnosis, everything
 
     if bundle is not None:
@@ -27,12 +29,25 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
         click.echo("\n".join(diagnosis(found) + (everything(found) if stacks else [])))
         return
     show_machine()
-    folder = dump_folder(resolve({"dump_dir": dump_dir}).config.server.dump_dir)
-    paths = [] if folder is None else bundles_in(folder)
+    list_reports(dump_folder(resolve({"dump_dir": dump_dir}).config.server.dump_dir))
+
+
+def list_reports(folder: Path | None) -> None:
+    """Print a line for each report, the unreadable ones included."""
+    from ..supervision.flight_recorder.bundle import bundles_in, read_bundle
+
+    if folder is None:
+        click.echo("reports are turned off by --dump-dir none")
+        return
+    paths = bundles_in(folder)
     if not paths:
         click.echo(f"no reports in {folder}; a server writes one when it loses a process, and on SIGUSR1")
     for path in paths:
-        found = read_bundle(path)
+        try:
+            found = read_bundle(path)
+        except ConfigError as error:  # damaged, or of another version
+            click.echo(str(error))
+            continue
         click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found.written_at))}  {found.reason}")
 
 

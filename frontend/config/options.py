@@ -221,7 +221,7 @@ def _read_file(path: str) -> dict[str, Any]:
         content = decode(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"configuration file {path}: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"configuration file {path} must map options to values")

@@ -11,7 +11,7 @@ from .cache import cached_models, find, remove, size_text
 def command(*, models: tuple[str, ...], yes: bool) -> None:
     """Remove downloaded models, all revisions of each."""
     cached = cached_models()
-    found = [find(cached, name) for name in models]  # find all before removing any
+    found = [find(cached, name) for name in dict.fromkeys(models)]  # find all before removing any
     for model in found:
         size = size_text(model.num_bytes)
         if yes or click.confirm(f"Remove {model.name} ({size})?"):

@@ -39,6 +39,14 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, name, text, message):
     assert str(tmp_path / name) in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["c.toml", "c.yaml", "c.json"])
+@pytest.mark.parametrize("content", [b"\xff\xfep\x00", b'"\xe9"', b"[" * 3000])
+def test_a_file_that_is_no_text_is_refused_by_name(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=name):
+        resolve({"config_file": str(tmp_path / name)}, {})
+
+
 def test_a_missing_file_is_refused():
     with pytest.raises(ConfigError, match=r"cannot read configuration file nowhere\.toml: No such file"):
         resolve({"config_file": "nowhere.toml"}, {})

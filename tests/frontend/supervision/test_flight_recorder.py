@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from paged_serve.frontend.cli.doctor import list_reports
 from paged_serve.frontend.supervision.flight_recorder.bundle import (
     MAX_BUNDLES,
     Bundle,
@@ -157,6 +158,16 @@ class TestCommand:
     def doctor(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "paged_serve", "doctor", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+    def test_an_unreadable_bundle_does_not_hide_the_others(self, tmp_path, capsys):
+        paths = [write_bundle(bundle(report("engine-core")), tmp_path) for _ in range(2)]
+        paths[0].write_text("{}")
+        list_reports(tmp_path)
+        list_reports(None)
+        first, second, third = capsys.readouterr().out.splitlines()
+        assert first.startswith(f"{paths[0]} is not a report")
+        assert second.startswith(f"{paths[1]}  ")
+        assert "turned off" in third
 
     def test_the_command_lists_the_bundles_and_reads_one(self, tmp_path):
         assert "no reports in" in self.doctor("--dump-dir", str(tmp_path)).stdout
