@@ -61,8 +61,8 @@ struct Item {
     return (first_token + (work.first_row + row) / GROUP) * stride + head(row) * HEAD_DIM;
   }
   DEVICE Source source() const {
-    const int64_t block = int64_t(gridDim.y) * BLOCK_SIZE * HEAD_DIM, head = int64_t(kv_head) * BLOCK_SIZE * HEAD_DIM;
+    const int64_t head = int64_t(kv_head) * BLOCK_SIZE * HEAD_DIM;
     return {static_cast<const KV*>(p.keys) + head, static_cast<const KV*>(p.values) + head,
-            p.block_tables + int64_t(work.request) * p.table_stride, block, work.from, work.to};
+            p.block_tables + int64_t(work.request) * p.table_stride, int(gridDim.y) * BLOCK_SIZE, work.from, work.to};
   }
 };

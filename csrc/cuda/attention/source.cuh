@@ -5,6 +5,7 @@
 
 constexpr int ELEMENTS = 16 / sizeof(KV);                         // per chunk of the cache
 constexpr int CHUNKS = HEAD_DIM / ELEMENTS;                       // per row of the cache
+constexpr int UNIT = CHUNKS & -CHUNKS;                            // chunks; 31 bits count units, and addresses need a shift
 constexpr int COPIED_STRIDE = (CHUNKS | 1) * 16;                  // bytes from row to row of a copied half
 constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16;                   // bytes from row to row of SCALAR
 constexpr int SLOT_BYTES = TILE_KEYS * COPIED_STRIDE;
@@ -17,7 +18,7 @@ struct Source {
   const KV* keys;    // of this KV head in block 0
   const KV* values;
   const int* table;  // of this request
-  int64_t block_elements;
+  int block_rows;    // from a block's row to the same row of the next block
   int from, to;  // other keys read as zeros: their blocks may not exist or may hold anything
 };
 
@@ -38,10 +39,10 @@ class Places {
   DEVICE void publish() {
     turn_ ^= TILE_KEYS;
     if (threadIdx.x >= TILE_KEYS) return;
-    const int64_t element = block_ * source_.block_elements + uint32_t(key_) % BLOCK_SIZE * HEAD_DIM;
-    shared_[turn_ + threadIdx.x] = exists() ? uint32_t(element / ELEMENTS) : NOWHERE;
+    const uint32_t row = uint32_t(block_) * source_.block_rows + uint32_t(key_) % BLOCK_SIZE;
+    shared_[turn_ + threadIdx.x] = exists() ? row * (CHUNKS / UNIT) : NOWHERE;
   }
-  // For each row of the current tile the chunks from the first block's row to it, or NOWHERE.
+  // For each row of the current tile the units from the first block's row to it, or NOWHERE.
   DEVICE const uint32_t* current() const { return shared_ + turn_; }
 
  private:
@@ -61,6 +62,7 @@ DEVICE void copy_half(unsigned char* slot, const KV* cache, const uint32_t* plac
     const uint32_t row = KEEPS_CHUNK ? first / CHUNKS + threadIdx.x / CHUNKS : i / CHUNKS;
     if (TILE_KEYS * CHUNKS % THREADS != 0 && i >= TILE_KEYS * CHUNKS) break;
     const uint32_t place = places[row];
-    copy_async16(slot + row * COPIED_STRIDE + chunk * 16, chunks + chunk + (place & ~NOWHERE), place < NOWHERE);
+    const uint4* from = chunks + chunk + int64_t(place & ~NOWHERE) * UNIT;
+    copy_async16(slot + row * COPIED_STRIDE + chunk * 16, from, place < NOWHERE);
   }
 }

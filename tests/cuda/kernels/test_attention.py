@@ -9,6 +9,7 @@ from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape, p
 
 from ..checks.attention_case import ALL_DECODE, PLAIN, Options, assert_right, batch, run
 from ..checks.checks_attention import BFLOAT16, FLOAT16, FP8, USUAL, check_attention
+from ..emulated import EmulatorLauncher
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 575, 577, 1023, 1024, 1025, 1100)
 KINDS = (  # each head dimension, group, block size, dtype and kind of cache at least once
@@ -93,3 +94,23 @@ def test_prefill_uses_the_decode_shape_where_registers_or_shared_memory_are_shor
 def test_less_shared_memory_changes_no_bit(launcher):
     cases, options = batch(KINDS[0], BATCH), Options(max_decode_rows=ALL_DECODE)
     assert torch.equal(run(launcher, cases, options, arch="sm_89"), run(launcher, cases))
+
+
+@pytest.mark.parametrize("heads", KINDS[1:3])
+def test_a_cache_of_a_layer_may_have_most_of_a_device(tmp_path, heads):
+    """In a model with states, the keys of each layer have the addresses of the whole cache (KVCache)."""
+    cases = batch(heads, [(1, 40), (70, 10)])
+    expected, more = run(EmulatorLauncher(), cases), (100 << 30) // cases.keys[0].nbytes
+    cases.tables += more
+    cases.keys = after_unused_blocks(cases.keys, more, tmp_path / "keys")
+    cases.values = after_unused_blocks(cases.values, more, tmp_path / "values")
+    assert torch.equal(run(EmulatorLauncher(), cases), expected)
+
+
+def after_unused_blocks(blocks, more, path):
+    """The blocks after `more` others, which have addresses but no memory: they are holes in a file."""
+    nbytes = (more + len(blocks)) * blocks[0].nbytes
+    memory = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
+    every_block = memory.view(blocks.dtype).view(-1, *blocks.shape[1:])
+    every_block[more:] = blocks
+    return every_block

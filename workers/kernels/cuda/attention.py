@@ -17,7 +17,6 @@ from .kernel import Launcher
 
 SPLIT_KEYS = 512  # attention/work.cuh
 DECODE_ROWS = 64  # of a request; the rows of a larger request are computed in larger tiles whose keys are not split
-MAX_CACHE_BYTES = 16 << 31  # of a layer's keys: 31 bits count chunks of 16 bytes (attention/source.cuh)
 LOG2_E = 1.4426950408889634
 
 
@@ -169,6 +168,12 @@ def attention(
     return out
 
 
+def max_cache_bytes(keys: Tensor) -> int:
+    """Of a layer's keys: 31 bits count the largest power of two of bytes that divides a row (attention/source.cuh)."""
+    row_bytes = keys.shape[-1] * keys.itemsize
+    return (row_bytes & -row_bytes) << 31
+
+
 def _check_lengths(plan: AttentionWork, row_starts: Tensor, kv_lens: Tensor) -> None:
     assert row_starts.dtype == kv_lens.dtype == torch.int32
     assert row_starts.is_contiguous()
@@ -186,7 +191,7 @@ def _check(plan: AttentionWork, query: Tensor, keys: Tensor, values: Tensor, blo
     assert query.stride(0) % 8 == out.stride(0) % 8 == query.data_ptr() % 16 == out.data_ptr() % 16 == 0
     assert keys.shape[1:] == (heads.kv_heads, heads.block_size, heads.head_dim), keys.shape
     assert values.shape == keys.shape
-    assert keys.nbytes <= MAX_CACHE_BYTES, keys.shape
+    assert keys.nbytes <= max_cache_bytes(keys), keys.shape
     assert keys.dtype == values.dtype == heads.cache_dtype
     assert keys.is_contiguous()
     assert values.is_contiguous()

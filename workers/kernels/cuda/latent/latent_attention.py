@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ....checkpoint.attention_options import AttentionOptions, Latent
 from ....kv.cache_view import CacheView
-from ..attention import MAX_CACHE_BYTES, AttentionMergeParams, AttentionPlanParams, PagedAttentionParams
+from ..attention import AttentionMergeParams, AttentionPlanParams, PagedAttentionParams, max_cache_bytes
 from ..attention_kernels import (
     MERGE_THREADS,
     MIN_SHARED_KIB,
@@ -211,7 +211,7 @@ def _check(work: LatentWork, query: Tensor, keys: Tensor, tables: Tensor, out: T
     assert query.stride(0) % 8 == out.stride(0) % 8 == query.data_ptr() % 16 == out.data_ptr() % 16 == 0
     assert keys.shape[1:] == (1, heads.block_size, heads.head_dim), keys.shape
     assert keys.is_contiguous()
-    assert keys.nbytes <= MAX_CACHE_BYTES, keys.shape
+    assert keys.nbytes <= max_cache_bytes(keys), keys.shape
     assert tables.dtype == torch.int32, tables.dtype
     assert tables.stride(1) == 1, tables.stride()
 
