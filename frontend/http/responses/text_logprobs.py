@@ -22,7 +22,9 @@ class TextLogprobs:
     def take(self, text: str) -> list[OutputLogprob]:
         """Those of `text`; tokens before it are of no text."""
         shown, held = text.encode(), b"".join(bytes(entry.bytes) for entry in self._held)
-        start = held.rfind(shown, self._num_shown)
+        start = self._num_shown
+        if not held.startswith(shown, start):  # after a tag
+            start = held.rfind(shown, start)
         if start < 0:  # bytes that are no UTF-8 are shown as U+FFFD
             start, shown = self._num_shown, held[self._num_shown :]
         taken, entries, end, at = list[OutputLogprob](), self._held, start + len(shown), 0

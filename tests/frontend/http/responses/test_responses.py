@@ -165,21 +165,18 @@ def test_logprobs_are_of_the_text(start):
         (OUTPUT, "It is"),
         ("<think>it</think>\n\ni <tool_cal is é🎉 text", "i <tool_cal is é🎉 text"),
         (" <<tool_call>x \n", None),
+        ("a << b <<<tool_call>", "a << b <<<tool_call>"),
     ],
 )
 def test_logprobs_are_of_the_tokens_of_the_text_however_these_come(start, output, text, per_delta, burst):
     asked = {"include": ["message.output_text.logprobs"], "tools": [TOOL]}
-
-    def server() -> Server:
-        server = start(output)
-        server.engine.per_delta, server.engine.burst = per_delta, burst
-        return server
-
-    [message] = [item for item in respond(server(), **asked)["output"] if item["type"] == "message"]
+    server = start(output)
+    server.engine.per_delta, server.engine.burst = per_delta, burst
+    [message] = [item for item in respond(server, **asked)["output"] if item["type"] == "message"]
     [part] = message["content"]
     written = b"".join(bytes(entry["bytes"]) for entry in part["logprobs"]).decode()
     assert (written, part["text"]) == ((text, text) if text else (part["text"], part["text"]))
-    deltas = [event for event in stream(server(), **asked) if event["type"] == "response.output_text.delta"]
+    deltas = [event for event in stream(server, **asked) if event["type"] == "response.output_text.delta"]
     assert [entry for delta in deltas for entry in delta["logprobs"]] == part["logprobs"]
 
 
