@@ -22,7 +22,7 @@ from paged_serve.protocol.plugins import check_plugins
 from .draft_folder import check_draft_folder, with_draft_folder
 from .setting import Setting, as_given
 from .settings import BY_KEY, BY_NAME, SETTINGS
-from .words import SIZE_UNITS, closest, hint, plain, size_text
+from .words import SIZE_UNITS, TOO_MANY, closest, hint, plain, size_text
 
 PREFIX = "PAGED_SERVE_"
 CONFIG_ENVIRONMENT = PREFIX + "CONFIG"
@@ -245,9 +245,9 @@ def reason_of(key: str, error: Exception) -> str:
     """Why msgspec refuses a value of `key`, with the valid ones if they are few."""
     setting = BY_KEY[key]
     choices = [str(choice) for choice in typing.get_args(type_of(key)) if isinstance(choice, (str, int))]
-    if setting.expected or choices:
-        return setting.expected or f"must be one of {', '.join(choice for choice in choices if choice)}"
     reason = plain(str(error))
+    if (setting.expected or choices) and not reason.startswith(TOO_MANY):
+        return setting.expected or f"must be one of {', '.join(choice for choice in choices if choice)}"
     limit = re.fullmatch(r"(must be at (?:least|most) )(\d+)", reason) if setting.metavar == "BYTES" else None
     return limit[1] + size_text(int(limit[2])) if limit else reason
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 _CUTOFF = 0.7  # tolerates a letter or two, or a missing part; refuses another word with some of the letters
 SIZE_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+TOO_MANY = "must have at most"
 _RULES = (  # msgspec's message -> what follows "name=value: "
     (r"Expected `int[^`]*`, got `\w+`", "is not a whole number"),
     (r"Expected `float[^`]*`, got `\w+`", "is not a number"),
@@ -17,7 +18,8 @@ _RULES = (  # msgspec's message -> what follows "name=value: "
     (r"Expected `(?:int|float)[^`]*` > (\S+)", r"must be above \1"),
     (r"Expected `(?:int|float)[^`]*` < (\S+)", r"must be below \1"),
     (r"Expected `str[^`]*` of length >= 1", "must not be empty"),
-    (r"Expected `(?:str|array)[^`]*` of length <= (\d+)", r"must not be longer than \1"),
+    (r"Expected `str[^`]*` of length <= (\d+)", r"must not be longer than \1"),
+    (r"Expected `array[^`]*` of length <= (\d+)", rf"{TOO_MANY} \1 values"),
     (r"Expected `str[^`]*` matching regex '(.*)'", r"must match the pattern \1"),
 )
 

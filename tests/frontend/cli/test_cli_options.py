@@ -222,6 +222,7 @@ def test_a_value_has_several_spellings(key, spelling, value):
         ({"api_key": ("good", "")}, f"flag --api-key=***: {API_KEY}"),
         ({"api_key": ("two words",)}, f"flag --api-key=***: {API_KEY}"),
         ({"api_key": ("from-a-file\n",)}, f"flag --api-key=***: {API_KEY}"),
+        ({"api_key": ("k",) * 257}, "flag --api-key=***: must have at most 256 values"),
         ({"model_argument": "a", "model": "b"}, "the model is given twice: a and --model b"),
     ],
 )
