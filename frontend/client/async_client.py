@@ -203,7 +203,8 @@ class AsyncClient:
         for task in self._tasks:
             task.remove_done_callback(self._ended)
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        unfinished = [task for task in self._tasks if not task.done()]  # none in a loop that is closed
+        await asyncio.gather(*unfinished, return_exceptions=True)
         self._wire.close()
 
     async def __aenter__(self) -> "AsyncClient":

@@ -41,6 +41,7 @@ from .pooling.outputs import PoolingRequestOutput
 from .pooling.prompts import PoolingOptions, one_job
 from .prompts import Prompt, check_keywords, parse_prompts, tokenization
 
+SHUT_DOWN = "this AsyncLLM was shut down; create another"
 Work = TypeVar("Work", Generation, AsyncPoolingJob)
 
 
@@ -67,13 +68,17 @@ class AsyncLLM:
     async def start(self) -> None:
         """Start the engine, unless it is started, and wait until it accepts requests."""
         if self._is_shut_down:
-            raise EngineDead("this AsyncLLM was shut down; create another")
+            raise EngineDead(SHUT_DOWN)
         loop = asyncio.get_running_loop()
         if self._starting is None:
             self._starting = loop.create_task(self._start())
         elif self._starting.get_loop() is not loop:
             raise EngineDead("this AsyncLLM belongs to the event loop that started it; create another in this loop")
-        await asyncio.shield(self._starting)
+        if not self._starting.done():
+            await asyncio.wait([self._starting])  # goes on if this caller is cancelled
+        if self._starting.cancelled():
+            raise EngineDead(SHUT_DOWN)
+        self._starting.result()
 
     def generate(
         self,
@@ -217,8 +222,9 @@ class AsyncLLM:
         self._is_shut_down = True
         if self._starting is None:
             return
-        self._starting.cancel()
-        await asyncio.gather(self._starting, return_exceptions=True)
+        if not self._starting.done():  # it may belong to a loop that is closed
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         if not self._starting.cancelled() and self._starting.exception() is None:
             await self._client.close()
             self._limit.lift()

@@ -219,6 +219,31 @@ def test_an_event_loop_that_did_not_start_it_is_refused(folder, monkeypatch):
     loop.close()
 
 
+def test_a_shutdown_ends_the_requests_that_wait_for_the_start_with_an_error(folder, monkeypatch):
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
+
+    async def main():
+        llm = AsyncLLM(folder)
+        waiting = [asyncio.create_task(last(llm.generate([5], PARAMS))) for _ in range(2)]
+        await asyncio.sleep(0)
+        await llm.shutdown()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    ends = asyncio.run(main())
+    assert [str(end) for end in ends] == ["this AsyncLLM was shut down; create another"] * 2
+    assert all(isinstance(end, EngineDead) for end in ends)
+
+
+def test_a_shutdown_after_the_end_of_its_event_loop_ends_the_engine(folder, monkeypatch):
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
+    llm = AsyncLLM(folder)
+    asyncio.run(last(llm.generate([5], PARAMS)))
+    asyncio.run(llm.shutdown())
+    assert not llm._finalizer.alive
+    with pytest.raises(EngineDead, match="was shut down"):
+        asyncio.run(llm.start())
+
+
 def test_a_request_refused_before_the_engine_names_its_field(run):
     async def body(llm):
         for prompt, options, field in [
