@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.errors import EngineDead, PagedServeError
 from paged_serve.protocol.forks import in_forked_child
 
 from .helper_process import Answer, HelperProcess
@@ -58,7 +58,7 @@ class HelperPool:
     def ask(self, message: msgspec.Struct, answer: type[Answer]) -> Answer:
         """Send `message` to a helper and wait for its answer.
 
-        Raises OutOfTime, and PagedServeError when no helper answers.
+        Raises OutOfTime, EngineDead after `close`, and PagedServeError when no helper answers.
         """
         for _ in range(TRIES):
             if (found := self._try(message, answer)) is not None:
@@ -69,6 +69,8 @@ class HelperPool:
         """The answer; None when the helper ended through no fault of the request."""
         process = self.places.get()
         try:
+            if not self.finalizer.alive:
+                raise EngineDead(f"the process that {self._purpose} is closed")
             process = process or self._start()
             found = process.ask(message, answer)
             process.used_at = time.monotonic()
@@ -110,7 +112,7 @@ class HelperPool:
         self._end_idle_later()
 
     def close(self) -> None:
-        """End all helpers. `ask` must not be called afterwards."""
+        """End all helpers. A later `ask` is refused."""
         self.finalizer()
         with self._timer_lock:
             if self._timer is not None:
@@ -123,6 +125,11 @@ def _end_idle(pool: "weakref.ref[HelperPool]") -> None:
 
 
 def _end_all(places: "queue.LifoQueue[HelperProcess | None]") -> None:
-    while not places.empty():
-        if (process := places.get()) is not None:
+    taken = list[HelperProcess | None]()
+    with contextlib.suppress(queue.Empty):
+        while True:
+            taken.append(places.get_nowait())
+    for process in taken:
+        if process is not None:
             process.close()
+        places.put(None)  # a caller that comes too late would wait for a place forever

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
 )
@@ -70,6 +70,13 @@ def test_a_chat_is_refused_with_the_message_of_http(start, folder, messages, opt
         assert answer.status_code == 400
         assert answer.json()["error"]["message"] == str(refused.value)
         assert answer.json()["error"]["param"] == refused.value.param
+
+
+def test_a_closed_llm_refuses_a_chat(start):
+    llm = start()
+    llm.close()
+    with pytest.raises(EngineDead, match="the process that renders chat templates is closed"):
+        llm.chat([{"role": "user", "content": "5"}], params())
 
 
 def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
