@@ -124,9 +124,9 @@ def test_a_core_that_replaces_another_during_a_drain_awaits_the_requests_of_its_
         harness.send(control.Drain())
         start(harness, ranks, epoch=1)
         harness.wait_for(control.Ready)
-        for _ in range(2):
-            assert isinstance(harness.wait_for(control.Heartbeat | control.Drained), control.Heartbeat)
         with Client.connect(run_dir) as client:
+            for _ in range(2):
+                assert isinstance(harness.wait_for(control.Heartbeat | control.Drained), control.Heartbeat)
             assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
     finally:
         harness.close()
