@@ -1,9 +1,7 @@
 """Validates a request once and completely, so that no later stage can fail because of it."""
 
-import hashlib
 import logging
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -22,13 +20,13 @@ from ..requests.order import queue_order
 from ..requests.request import Request, Sequence
 from ..requests.tenant import Tenant
 from .pooling import PoolingFacts
+from .seeds import seed_of, sequence_seed
 
 log = logging.getLogger(__name__)
 
 MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
 
 _encode = msgspec.msgpack.Encoder().encode
-_USUAL = msgspec.structs.asdict(SamplingParams())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ class Validation:
         request.adapter = message.adapter
         if message.ttl_s:
             request.deadline_s = now + message.ttl_s
-        seed = self._seed(message)
+        seed = seed_of(message, self.seed, self.facts.vocab_size)
         eos_ids = frozenset() if params.ignore_eos else self.facts.eos_token_ids
         stop_ids = eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids
         self._check_a_token_is_left(params, stop_ids)
@@ -141,7 +139,7 @@ class Validation:
         for index, output in enumerate(outputs):
             order = queue_order(message.priority if self.use_priority else 0, arrival, index)
             sequence = Sequence(
-                request, index, _sequence_seed(seed, index), order, output, token_limit, stop_ids, eos_ids, hashes[:]
+                request, index, sequence_seed(seed, index), order, output, token_limit, stop_ids, eos_ids, hashes[:]
             )
             request.sequences.append(sequence)
         return request
@@ -261,41 +259,3 @@ class Validation:
                 )
             self._check_ids(ids, "resume_token_ids")
         return [unpack_ids(ids).tolist() for ids in resumed]
-
-    def _seed(self, message: EngineCoreRequest) -> int:
-        """The given seed, or one derived from the server's seed and the request, so that a repetition is identical."""
-        params = message.sampling_params
-        if params.seed is not None and params.seed >= 0:
-            return params.seed
-        digest = hashlib.sha256(self.seed.to_bytes(8, "little"))
-        digest.update(_encode(_contents(params, self.facts.vocab_size)))
-        digest.update(message.prompt_token_ids)
-        return _positive_int63(digest.digest())
-
-
-def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
-    """The parameters that are not the usual ones. Clients write the same request in several ways: with a default or
-    without it, with -1 for none or for the whole vocabulary, with biases in any order. Whether cached blocks are used
-    changes no answer, and the frontends set it themselves where prompt logprobs are requested."""
-    given = {name: value for name, usual in _USUAL.items() if (value := getattr(params, name)) != usual}
-    given.pop("skip_reading_prefix_cache", None)
-    for name in ("seed", "top_k", "thinking_token_budget"):
-        if given.get(name) == -1:
-            del given[name]
-    for name in ("logprobs", "prompt_logprobs"):
-        if given.get(name) == -1:
-            given[name] = vocab_size
-    if biases := given.pop("logit_bias", None):
-        given["logit_bias"] = sorted(biases.items())
-    return given
-
-
-def _sequence_seed(seed: int, index: int) -> int:
-    """The seed of sequence `index`. The first has the request's seed, so it equals the output with n=1."""
-    if index == 0:
-        return seed
-    return _positive_int63(hashlib.sha256(f"sequence {index} of seed {seed}".encode()).digest())
-
-
-def _positive_int63(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "little") >> 1

@@ -6,13 +6,12 @@ import msgspec
 from msgspec import Meta
 
 from .loading.adapters import MAX_LORA_RANK, MAX_LORAS
-from .message import MAX_ROWS
+from .message import MAX_ROWS, Weight
 
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]  # a name or a path
 ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[!-~]*\Z")]  # fits an HTTP header
-KeyWeight = Annotated[float, Meta(ge=0.001, le=1000)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=256)]
 _ADDRESS_6 = r"[0-9A-Fa-f]*(:[0-9A-Fa-f.]*)+"
 _HOST = rf"(\*|(\*\.)?[A-Za-z0-9._-]+|{_ADDRESS_6}|\[{_ADDRESS_6}\])"
@@ -159,7 +158,7 @@ class ServerConfig(_Layer, frozen=True):
     port: Port = 8000
     uds: Text = ""  # unix socket path instead of host:port
     api_keys: Annotated[tuple[ApiKey, ...], Meta(max_length=256)] = ()
-    api_key_weights: Annotated[tuple[KeyWeight, ...], Meta(max_length=256)] = ()  # in the order of the keys; absent: 1
+    api_key_weights: Annotated[tuple[Weight, ...], Meta(max_length=256)] = ()  # in the order of the keys; absent: 1
     num_frontends: Annotated[int, Meta(ge=1, le=64)] = 1
     client_address: Text = ""  # tcp://ADDRESS:PORT for client libraries on other hosts; "": none
     client_server_key: Text = ""  # the server's *.key_secret file

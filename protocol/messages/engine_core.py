@@ -29,6 +29,7 @@ from .message import (
     Step,
     TokenBytes,
     TokenId,
+    Weight,
     check_int32,
     check_logprobs,
 )
@@ -37,7 +38,6 @@ from .sampling_params import MAX_N, FinishReason, SamplingParams
 from .stats import SchedulerStats
 
 StreamId = Annotated[int, Meta(ge=0, le=2**62)]
-Weight = Annotated[float, Meta(ge=0.001, le=1000.0)]
 IsolationTokens = Annotated[int, Meta(ge=0, le=512)]
 Ttl = Annotated[float, Meta(ge=0.0, le=86400.0)]  # seconds
 MAX_UTILITY_BYTES = 1 << 20

@@ -28,6 +28,7 @@ ShortText = Annotated[str, Meta(max_length=256)]
 MAX_LONG_TEXT = 16384  # characters; a sender truncates foreign text
 LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+Weight = Annotated[float, Meta(ge=0.001, le=1000.0)]  # of a tenant, relative to the others
 TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]  # a few; long lists travel as TokenBytes
 TokenBytes = Annotated[bytes, Meta(max_length=4 * MAX_TOKENS_PER_MESSAGE)]  # little-endian int32
 Bytes = Annotated[bytes, Meta(max_length=MAX_STEP_FRAME_BYTES)]

@@ -1,0 +1,54 @@
+"""The seeds of requests and of their sequences. A request without a seed gets one that is derived from its contents."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+_encode = msgspec.msgpack.Encoder().encode
+_DEFAULTS = msgspec.structs.asdict(SamplingParams())
+
+
+def seed_of(message: EngineCoreRequest, server_seed: int, vocab_size: int) -> int:
+    """The given seed, or one derived from the server's seed and the request, so that a repetition is identical."""
+    params = message.sampling_params
+    if params.seed is not None and params.seed >= 0:
+        return params.seed
+    digest = hashlib.sha256(server_seed.to_bytes(8, "little"))
+    digest.update(_encode(_contents(params, vocab_size)))
+    digest.update(message.prompt_token_ids)
+    return _positive_int63(digest.digest())
+
+
+def sequence_seed(seed: int, index: int) -> int:
+    """The seed of sequence `index`. The first has the request's seed, so it equals the output with n=1."""
+    if index == 0:
+        return seed
+    return _positive_int63(hashlib.sha256(f"sequence {index} of seed {seed}".encode()).digest())
+
+
+def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
+    """The parameters that differ from their defaults.
+
+    Clients write the same request in several ways: with a default or without it, with -1 for none or for the whole
+    vocabulary, with biases in any order. Reading the prefix cache changes no answer, and the frontends turn it off
+    themselves where prompt logprobs are requested.
+    """
+    given = {name: value for name, default in _DEFAULTS.items() if (value := getattr(params, name)) != default}
+    given.pop("skip_reading_prefix_cache", None)
+    for name in ("seed", "top_k", "thinking_token_budget"):
+        if given.get(name) == -1:
+            del given[name]
+    for name in ("logprobs", "prompt_logprobs"):
+        if given.get(name) == -1:
+            given[name] = vocab_size
+    if biases := given.pop("logit_bias", None):
+        given["logit_bias"] = sorted(biases.items())
+    return given
+
+
+def _positive_int63(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little") >> 1
