@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from ..cli.terminal import is_decoded
+from paged_serve.protocol.messages.message import has_half_pair
+
 from ..config.options import state_folder
 
 QUOTES = '"""'
@@ -28,7 +29,7 @@ class Reader:
     def read(self, prompt: str = "> ") -> str | None:
         """A line, or the lines between triple quotes; None: the input has ended. Raises KeyboardInterrupt."""
         try:
-            while not is_decoded(text := self._read(prompt)):
+            while has_half_pair(text := self._read(prompt)):
                 click.echo(f"[not sent: the text is not valid {sys.stdin.encoding}]", err=True)
             return text
         except EOFError:

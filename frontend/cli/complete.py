@@ -6,9 +6,10 @@ from typing import Any
 import click
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.message import has_half_pair
 
 from ..config.options import GroupedCommand
-from .terminal import is_decoded, sampling, server, terminal_options
+from .terminal import sampling, server, terminal_options
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -19,7 +20,7 @@ DEFAULT_MAX_TOKENS = 256
 def command(*, prompt: str | None, **flags: Any) -> None:
     """Continue --prompt with MODEL, or with the server at --url."""
     text = sys.stdin.read() if prompt is None else prompt
-    if not is_decoded(text):
+    if has_half_pair(text):  # of bytes that the locale cannot decode
         raise InvalidRequest(f"the prompt is not valid {sys.stdin.encoding}")
     with server(flags) as (client, model):
         body = {"model": model, "prompt": text, "max_tokens": DEFAULT_MAX_TOKENS, **sampling(flags)}

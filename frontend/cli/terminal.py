@@ -40,11 +40,6 @@ def terminal_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def is_decoded(text: str) -> bool:
-    """Whether text of the terminal, a pipe or an argument was valid in the locale's encoding."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
-
-
 def sampling(flags: dict[str, Any]) -> dict[str, Any]:
     """The request's fields for the sampling options that were given."""
     return {name: flags[name] for name in SAMPLING if flags.get(name) is not None}
