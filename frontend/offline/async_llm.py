@@ -32,7 +32,7 @@ from ..config.llm_options import config_of
 from ..text.off_loop import LONG, off_loop, text_threads
 from ..text.tokenizer import Tokenizer
 from .generation import Generation, MakePrompt, PromptThreads
-from .in_flight import InFlightLimit
+from .in_flight import InFlightLimit, unused_id
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
 from .outputs import NewParts, RequestOutput, check_output_kind, keep_best
@@ -295,12 +295,6 @@ class AsyncLLM:
             del self._generations[generation.request_id]
 
     def _begin(self, kind: type[Work], request_id: str | None) -> Work:
-        free = (number for number in self._request_ids if number not in self._generations)
-        request_id = next(free) if request_id is None else instance_of(str, request_id, "request_id")
-        if request_id in self._generations:
-            raise InvalidRequest(
-                f"request_id {request_id[:200]!r} belongs to a running request; choose another", "request_id"
-            )
-        work = kind(request_id, self._client, self._limit)
-        self._generations[request_id] = work
+        request_id = unused_id(request_id, self._generations, self._request_ids)
+        self._generations[request_id] = work = kind(request_id, self._client, self._limit)
         return work

@@ -1,9 +1,25 @@
-"""Limits the sequences of AsyncLLM that are with the engine at once, and orders the waiting requests."""
+"""The requests of AsyncLLM: their ids, and how many of their sequences are with the engine at once, in which order."""
 
 import asyncio
 import heapq
 import sys
+from collections.abc import Container, Iterator
 from itertools import count
+from typing import Any
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from ..client.request_terms import instance_of
+
+
+def unused_id(request_id: Any, used: Container[str], numbers: Iterator[str]) -> str:
+    """The given id, or else the next unused number. Raises InvalidRequest for an id in use."""
+    if request_id is None:
+        return next(number for number in numbers if number not in used)
+    given = instance_of(str, request_id, "request_id")
+    if given in used:
+        raise InvalidRequest(f"request_id {given[:200]!r} belongs to a running request; choose another", "request_id")
+    return given
 
 
 class InFlightLimit:
