@@ -98,11 +98,10 @@ class Admission:
             self.abandoned.keep(request, now)
 
     def _check_room(self, own: ClientStreams, tenant: Tenant, message: EngineCoreRequest) -> None:
-        """Check the queue's limits. A request resent after a restart was accepted before and passes, if plausible."""
+        """Check the queue's limits. A resumed request was accepted before and passes, if plausible."""
         if any(message.request_id + index in own.streams for index in range(message.sampling_params.n)):
             raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
-        was_accepted = any(message.resume_token_ids) or (message.isolation_tokens and self.core_poison.is_in_progress)
-        if was_accepted and self.resumptions.take():
+        if message.resumed and self.resumptions.take():
             return
         if self.draining:
             raise Overloaded("the server is shutting down", draining=True)

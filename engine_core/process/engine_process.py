@@ -64,7 +64,7 @@ class EngineProcess:
         self._engine: EngineCore | None = None
         self._next_heartbeat = 0.0
         self._draining = False
-        self._clients_are_back_s = math.inf  # from then on a request without tokens is a new one
+        self._clients_are_back_s = math.inf  # with the requests of a former core
         self._drained_reported = False
         self._num_poison_reported = 0
         self._reported_turn = 0  # the isolation turn last reported to the supervisor
@@ -139,10 +139,10 @@ class EngineProcess:
 
     def _drain(self, engine: EngineCore, now: float) -> None:
         """Refuse new requests, and report the end of the accepted ones. Those of a former core must be here by then."""
-        if now < self._clients_are_back_s or not engine.admission.core_poison.is_over:
+        if not engine.admission.core_poison.is_over:
             return
         engine.admission.draining = True
-        if engine.is_drained and not self._drained_reported:
+        if now >= self._clients_are_back_s and engine.is_drained and not self._drained_reported:
             self._drained_reported = self._child.control.send(control.Drained())
 
     def _advance_isolation(self, now: float) -> None:

@@ -151,6 +151,7 @@ class SimulatedClient:
                     self._ttl_left(request_id, siblings, now),
                     pooling_params=old.pooling_params,
                     adapter=old.adapter,
+                    resumed=True,
                 )
             )
         return again
@@ -162,7 +163,7 @@ class SimulatedClient:
             params = request.sampling_params
             if rng.random() < 0.3 and request.pooling_params is None:
                 params = msgspec.structs.replace(params, seed=rng.randrange(12))
-            again.append(msgspec.structs.replace(request, sampling_params=params, resume_token_ids=()))
+            again.append(msgspec.structs.replace(request, sampling_params=params, resume_token_ids=(), resumed=False))
         return again
 
     def take(self) -> int:

@@ -2,7 +2,7 @@
 
 Each sequence of an accepted request ends with exactly one EngineCoreOutput that carries a finish_reason; a refused
 request gets one RequestRejected. After the core has died, a client reconnects with Hello, sees a new epoch in Welcome,
-and sends its unfinished requests again, with the tokens it already received in `resume_token_ids`.
+and sends its unfinished requests again as `resumed`, with the tokens it already received in `resume_token_ids`.
 
 Requests that may have killed a core are candidates. Their clients withhold them, report their number with
 CandidatesWithheld, and send one at each IsolationTurn. The core computes that request alone until its client sends
@@ -85,6 +85,7 @@ class EngineCoreRequest(Message, frozen=True):
         None  # asks for a vector instead of tokens; `sampling_params` are the defaults then
     )
     adapter: Adapter | None = None  # None: the base model
+    resumed: bool = False  # it was sent before, to a core that is gone or dropped it: passes a full queue and a drain
 
     def __post_init__(self) -> None:
         check_int32(self.prompt_token_ids, *self.resume_token_ids)

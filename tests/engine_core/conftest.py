@@ -119,6 +119,7 @@ class Driver:
         isolation_tokens=0,
         pooling=None,
         adapter=None,
+        resumed=None,
         **params,
     ):
         """Returns the request's id; `prompt` is a list of token ids or a length."""
@@ -141,6 +142,7 @@ class Driver:
             isolation_tokens,
             pooling,
             adapter,
+            any(resume) if resumed is None else resumed,
         )
         self.take(self.engine.add_request(client, request, self.now))
         check_invariants(self.engine)

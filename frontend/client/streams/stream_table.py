@@ -108,6 +108,7 @@ class StreamTable:
             isolation_tokens,
             request.pooling_params,
             terms.adapter,
+            request.resumed,
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:

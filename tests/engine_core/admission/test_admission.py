@@ -135,17 +135,18 @@ def test_a_request_larger_than_the_queue_is_accepted_when_the_queue_is_empty(dri
     assert all(len(driver.tokens[stream + index]) == 2 for index in range(6))
 
 
-def test_a_request_accepted_before_a_restart_is_never_refused_as_overload(drive):
+@pytest.mark.parametrize("output", [[9], []])
+def test_a_request_accepted_before_a_restart_is_never_refused_as_overload(drive, output):
     driver = drive(max_num_seqs=1, max_num_queued_requests=1, epoch=1)
     driver.engine.admission.draining = True
-    begun = [driver.add([index], max_tokens=3, resume=([9],)) for index in range(4)]
+    begun = [driver.add([index], max_tokens=3, resume=(output,), resumed=True) for index in range(4)]
     assert not driver.rejections
-    driver.tokens.update({stream: [9] for stream in begun})
+    driver.tokens.update({stream: list(output) for stream in begun})
     driver.run()
     assert all(driver.ends[stream].finish_reason is FinishReason.LENGTH for stream in begun)
 
 
-@pytest.mark.parametrize("claim", [{"resume": ([],)}, {"resume": ([9],)}, {"isolation_tokens": 8}])
+@pytest.mark.parametrize("claim", [{"resumed": True}, {"resume": ([9],)}, {"isolation_tokens": 8}])
 @pytest.mark.parametrize("limit", ["draining", "full"])
 def test_in_a_first_core_a_claim_of_acceptance_does_not_bypass_drain_or_limits(drive, claim, limit):
     driver = drive(max_num_seqs=1, max_num_queued_requests=2)

@@ -117,19 +117,27 @@ def test_draining_finishes_accepted_requests_and_refuses_new_ones(harness, ranks
         harness.wait_for(control.Drained)
 
 
-def test_a_core_that_replaces_another_during_a_drain_awaits_the_requests_of_its_clients(run_dir, ranks):
-    """They may have no token yet, and so look like new ones."""
-    harness = EngineHarness(run_dir, config(), epoch=1)
-    try:
-        harness.send(control.Drain())
-        start(harness, ranks, epoch=1)
-        harness.wait_for(control.Ready)
-        with Client.connect(run_dir) as client:
+def test_a_core_that_replaces_another_during_a_drain_takes_the_requests_of_its_clients_and_no_others(run_dir, ranks):
+    former = EngineHarness(run_dir, config())
+    start(former, ranks)
+    with Client.connect(run_dir) as client:
+        ranks[0].kill()
+        accepted = client.submit(PROMPT, PARAMS)  # and has no token yet
+        client.utility(Utility.STATS)
+        former.close()
+        harness = EngineHarness(run_dir, config(), epoch=1)
+        try:
+            harness.send(control.Drain())
+            start(harness, ranks, epoch=1)
+            harness.wait_for(control.Ready)
             for _ in range(2):
                 assert isinstance(harness.wait_for(control.Heartbeat | control.Drained), control.Heartbeat)
-            assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
-    finally:
-        harness.close()
+            with Client.connect(run_dir) as other, pytest.raises(Overloaded, match="shutting down"):
+                tokens_of(other.submit(PROMPT, PARAMS))
+            assert tokens_of(accepted) == expected()
+            harness.wait_for(control.Drained)
+        finally:
+            harness.close()
 
 
 def test_stop_ends_the_process_cleanly_and_notifies_the_clients(harness, ranks):

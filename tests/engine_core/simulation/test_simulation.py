@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.loading.startup import KVGroup
 FAST = range(120)
 # A new core too full for all resumed requests; output of a lost client reused; a NaN behind a window;
 # a chunk withdrawn from its plan before its sequence leaves a tail; a victim that shares its prompt with the sequence.
-RARE = (591, 504, 287, 510, 709098)
+RARE = (1085, 504, 287, 510, 709098)
 NIGHTLY_STEPS = 1_000_000
 
 

@@ -136,6 +136,7 @@ def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
     again, abort = link.new()
     assert again.request_id == requests[0].request_id
     assert [list(unpack_ids(ids)) for ids in again.resume_token_ids] == [[5, 6], [7]]
+    assert again.resumed
     assert abort == AbortRequests((2,))  # sequence 1 has ended; only the other is aborted
 
 
@@ -145,7 +146,9 @@ def test_requests_submitted_while_the_core_is_away_are_sent_to_the_next():
     link.session.submit([1], PARAMS)
     assert link.kinds() == [Hello]
     link.receive(Welcome(2, **LIMITS))
-    assert link.kinds() == [EngineCoreRequest]
+    [request] = link.new()
+    assert isinstance(request, EngineCoreRequest)
+    assert not request.resumed
 
 
 def test_an_abort_that_no_core_can_confirm_ends_the_stream_here():
