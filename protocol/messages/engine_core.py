@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from .loading.adapters import Adapter
 from .message import (
+    MAX_TOKENS_PER_MESSAGE,
     Bytes,
     Count,
     Epoch,
@@ -38,7 +39,7 @@ from .sampling_params import MAX_N, FinishReason, SamplingParams
 from .stats import SchedulerStats
 
 StreamId = Annotated[int, Meta(ge=0, le=2**62)]
-IsolationTokens = Annotated[int, Meta(ge=0, le=512)]
+IsolationTokens = Annotated[int, Meta(ge=0, le=512 + MAX_TOKENS_PER_MESSAGE)]
 Ttl = Annotated[float, Meta(ge=0.0, le=86400.0)]  # seconds
 MAX_UTILITY_BYTES = 1 << 20
 MAX_CORE_FAILURES = 16

@@ -88,11 +88,16 @@ class StreamTable:
         return tuple(request.request_id + s.index for s in request.streams if s.last is not None)
 
     def message(self, request: RequestStreams, now: float, isolation_tokens: int = 0) -> EngineCoreRequest:
-        """The message that starts the request, or continues it after the last token received."""
+        """The message that starts the request, or continues it after the last token received.
+
+        If the outputs exceed a frame, their ends are left out and computed again, to the same tokens.
+        """
         received = tuple(pack_ids(stream.received) for stream in request.streams)
         room = max(0, MAX_RESUMED_BYTES - len(request.prompt_token_ids))
-        if sum(map(len, received)) > room and not isolation_tokens:  # the rest is computed again, to the same tokens
-            received = tuple(ids[: room // len(received) // TOKEN_BYTES * TOKEN_BYTES] for ids in received)
+        if sum(map(len, received)) > room:
+            kept = room // len(received) // TOKEN_BYTES
+            isolation_tokens += max(len(ids) // TOKEN_BYTES - kept for ids in received) if isolation_tokens else 0
+            received = tuple(ids[: kept * TOKEN_BYTES] for ids in received)
         terms = request.terms
         return EngineCoreRequest(
             request.request_id,

@@ -240,13 +240,15 @@ def test_output_for_a_reader_that_has_gone_is_freed():
     assert request.take() is None
 
 
-def test_a_request_with_many_long_outputs_is_resumed_in_one_frame():
+@pytest.mark.parametrize("isolation_tokens", [0, 8])
+def test_a_request_with_many_long_outputs_is_resumed_in_one_frame(isolation_tokens):
     table = StreamTable()
     request = table.add([1] * 1000, SamplingParams(n=128))
     for stream in request.streams:
         stream.received.extend(range(8200))
-    message = table.message(request, now=0.0)
+    message = table.message(request, 0.0, isolation_tokens)
     assert len(msgspec.msgpack.encode(message)) <= MAX_FRAME_BYTES
     for ids in message.resume_token_ids:
         assert len(ids) > 4 * 6000
         assert unpack_ids(ids).tolist() == list(range(len(ids) // 4))
+        assert message.isolation_tokens == (8200 - len(ids) // 4 + 8 if isolation_tokens else 0)
