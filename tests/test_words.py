@@ -69,7 +69,7 @@ def test_no_person_stands_for_a_thing():
     """The subject of a sentence is the process, the request, the block. docs/log.md is history."""
     files = [path for folder in (*ROOMS, "tests", "scripts") for path in sources(folder) if path != Path(__file__)]
     files += [path for ending in ("h", "cpp", "cu", "cuh") for path in (ROOT / "csrc").rglob(f"*.{ending}")]
-    files += [path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md"] + [ROOT / "README.md"]
+    files += [path for path in (ROOT / "docs").rglob("*.md") if path.name != "log.md"] + [ROOT / "README.md"]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in files

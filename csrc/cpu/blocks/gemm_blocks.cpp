@@ -10,7 +10,7 @@
 // Shapes     x [rows, inputs] bfloat16, float16 or float;  weight: panels as in formats.h
 // Tile       MOST_ROWS rows x 64 outputs, a group of inputs; the sums of BLOCK_SLAB rows stay in a near cache
 // Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs operations of int8
-// Achieved   docs/benchmarks.md
+// Achieved   docs/benchmarks/kernels.md
 #include "blocks/formats.h"
 #include "blocks/rows.h"
 #include "gemm/segments.h"

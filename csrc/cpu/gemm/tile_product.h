@@ -13,7 +13,7 @@
 // All panels are multiplied by as many rows as stay in the second-level cache, before other rows are read.
 //
 // The sizes follow from the sizes of a Sapphire Rapids' caches. On an Emerald Rapids products of many rows reach 0.3 of the
-// tiles' rate, a third of what a model of the caches says; docs/benchmarks.md has both.
+// tiles' rate, a third of what a model of the caches says; docs/benchmarks/kernels.md has both.
 #pragma once
 #include "gemm/segments.h"
 #include "tiles/tiles.h"
