@@ -1,7 +1,5 @@
 """Run all checks that a commit must pass: lint, format, types, generated docs, tests.
 
-    .venv/bin/python scripts/check.py [--isas] [pytest options]
-
 All tests run with the best CPU kernels that this machine supports; tests of single kernels, and a few of whole models,
 compare the bits of all instruction sets. With `--isas`, only the tests of whole models run, on each instruction set
 except the best one. Types are checked beside the tests, as tests of servers often wait. Tests marked `alone` run last,
@@ -10,20 +8,19 @@ in one process.
 Stops at the first failure, or when a step takes longer than LIMIT_S. The interpreter needs the `dev` extra.
 """
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 LIMIT_S = 3600
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
-ISAS = "--isas"
-OPTIONS = [option for option in sys.argv[1:] if option != ISAS]
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal"]
 FIRST = [
     [PYTHON, "-m", "ruff", "check", "."],
@@ -31,18 +28,18 @@ FIRST = [
     [PYTHON, "scripts/make_docs.py", "--check"],
 ]
 TYPES = [PYTHON, "-m", "mypy", "-p", "paged_serve"]
-TESTS = [*PYTEST, "-m", "not nightly and not alone", *OPTIONS]
+TESTS = [*PYTEST, "-m", "not nightly and not alone"]
 # With this variable, each of the many processes that tests start would compile all of its modules again.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ALONE = [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"]
 
 
-def isas() -> list[list[str]]:
+def isas(options: Sequence[str]) -> list[list[str]]:
     """Tests of whole models on every instruction set except the best."""
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
     others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]
-    return [[*PYTEST, *OPTIONS, *others, isa] for isa in runnable_isas()[1:]]
+    return [[*PYTEST, *options, *others, isa] for isa in runnable_isas()[1:]]
 
 
 def run(command: list[str]) -> None:
@@ -81,14 +78,17 @@ def text_of(command: list[str]) -> str:
 
 
 def main() -> None:
-    if ISAS in sys.argv:
-        for command in isas():
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Further options are passed to pytest.")
+    parser.add_argument("--isas", action="store_true", help="test whole models on the other instruction sets")
+    arguments, options = parser.parse_known_args()
+    if arguments.isas:
+        for command in isas(options):
             run(command)
         return
     for command in FIRST:
         run(command)
     with beside(TYPES):
-        run(TESTS)
+        run([*TESTS, *options])
     run(ALONE)
 
 

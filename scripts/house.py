@@ -1,14 +1,12 @@
 """The layout of the packages: the number of files, the longest import chain and the import cycles of each folder.
 
-    python scripts/house.py [protocol|engine_core|workers|frontend|scripts] …
-
 A folder's entries are its files and its subfolders; imports of files in a subfolder count for the subfolder. A floor is
 one entry of the longest chain of imports among the entries. A circle is a set of entries that import each other.
 Imports for types count, too. tests/test_architecture.py checks the figures.
 """
 
+import argparse
 import ast
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -144,7 +142,9 @@ def read_folder(path: str) -> Folder:
 
 
 def main() -> None:
-    for room in sys.argv[1:] or (*ROOMS, SCRIPTS):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join((*ROOMS, SCRIPTS))}; default: all")
+    for room in parser.parse_args().rooms or (*ROOMS, SCRIPTS):
         whole = {path: set(others) for path, others in file_imports(room).items()}
         print(f"\n{room}: {len(whole)} files, longest chain of files {len(longest_chain(whole))}, ", end="")
         print(f"circles of files {len(circles(whole))}")

@@ -1,8 +1,6 @@
-"""Generate the pages of docs/ that can be derived from the code, so that they are always up to date.
+"""Generate the pages of docs/ that can be derived from the code, so that they are always up to date."""
 
-`python scripts/make_docs.py` writes them; with `--check` it writes nothing and exits with 1 if a page is stale.
-"""
-
+import argparse
 import ast
 import enum
 import functools
@@ -225,15 +223,18 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if a page is stale")
+    checks = parser.parse_args(arguments).check
     stale = []
     for name, make in PAGES.items():
         page, path = make(), ROOT / name
         if not path.exists() or path.read_text() != page:
             stale.append(name)
-            if "--check" not in arguments:
+            if not checks:
                 path.write_text(page)
                 print(f"wrote {name}")
-    if stale and "--check" in arguments:
+    if stale and checks:
         print(f"stale: {', '.join(stale)}; run `python scripts/make_docs.py` and commit the result", file=sys.stderr)
         return 1
     return 0

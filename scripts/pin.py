@@ -3,6 +3,7 @@
 torch is not pinned, because the right build (CPU, CUDA version) depends on the machine.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def resolved() -> dict[str, str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     pins = resolved()
     (ROOT / "constraints.txt").write_text(HEAD + "".join(f"{name}=={pins[name]}\n" for name in sorted(pins)))
     print(f"pinned {len(pins)} packages")

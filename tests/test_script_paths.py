@@ -24,6 +24,13 @@ def test_every_script_that_is_named_by_its_path_exists():
     assert {where for where, _ in named} >= {"README.md", "justfile", "docs/benchmarks.md", ".ci/run"}
 
 
+def test_every_program_explains_itself_with_help():
+    """One that reads its arguments itself takes --help for a folder, or ignores it and runs."""
+    programs = {path: path.read_text() for path in (ROOT / SCRIPTS).rglob("*.py")}
+    silent = [str(path) for path, text in programs.items() if "__main__" in text and "ArgumentParser(" not in text]
+    assert silent == []
+
+
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".md")])
 def test_every_benchmark_that_a_page_names_without_its_folder_exists(name):
     assert set(re.findall(r"\bbench_\w+\.py", TEXTS[name])) <= PROGRAMS

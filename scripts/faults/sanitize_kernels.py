@@ -3,14 +3,16 @@
 Builds the libraries of csrc/cpu that run on this machine into a separate folder: all with AddressSanitizer and
 UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. With both, runs test_cpu_*.py of
 tests/workers/kernels and the tests of recurrent kernels. Packed weights are placed in plain heap memory, so that reads
-past their end are detected. Arguments are passed to pytest. Takes half an hour on two cores; the nightly tests run it.
+past their end are detected. Takes half an hour on two cores; the nightly tests run it.
 """
 
+import argparse
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def runtime(name: str) -> str:
     return found.stdout.strip()
 
 
-def run_tests(isas: list[str], sanitizer: list[str], runtimes: list[str]) -> int:
+def run_tests(isas: list[str], sanitizer: list[str], runtimes: list[str], pytest_options: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         with ThreadPoolExecutor(max_workers=2) as builders:
             list(builders.map(lambda isa: build(isa, Path(name), sanitizer), isas))
@@ -58,15 +60,18 @@ def run_tests(isas: list[str], sanitizer: list[str], runtimes: list[str]) -> int
             "PYTHONPATH": str(ROOT),
         }
         options = ["-q", "-s", "-n", "2", "-p", "no:cacheprovider", "--products", "whole"]
-        command = [sys.executable, "-m", "pytest", *options, *TESTS, *sys.argv[1:]]
+        command = [sys.executable, "-m", "pytest", *options, *TESTS, *pytest_options]
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Further options are passed to pytest.")
+    _, pytest_options = parser.parse_known_args()
     print("memory and undefined behaviour:", flush=True)
-    failed = run_tests(list(filter(SETUP["runs_here"], SETUP["FLAGS_BY_ISA"])), MEMORY, ["libasan.so", "libubsan.so"])
+    isas = list(filter(SETUP["runs_here"], SETUP["FLAGS_BY_ISA"]))
+    failed = run_tests(isas, MEMORY, ["libasan.so", "libubsan.so"], pytest_options)
     print("threads:", flush=True)
-    return run_tests(["portable"], THREADS, ["libtsan.so"]) or failed
+    return run_tests(["portable"], THREADS, ["libtsan.so"], pytest_options) or failed
 
 
 if __name__ == "__main__":

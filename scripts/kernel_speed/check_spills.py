@@ -8,6 +8,7 @@ from the stack keeps its sums in registers. The exit status is 1 if a loop spill
 has no dot instruction to look for.
 """
 
+import argparse
 import platform
 import re
 import subprocess
@@ -81,8 +82,10 @@ def excessive(found: dict[str, tuple[int, int, int]]) -> list[str]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("libraries", nargs="*", type=Path, help="default: those that were built in csrc")
     failed = False
-    for library in [Path(name) for name in sys.argv[1:]] or sorted(CSRC.glob("_cpu_*.so")):
+    for library in parser.parse_args().libraries or sorted(CSRC.glob("_cpu_*.so")):
         found = spills(library)
         failed |= bool(excessive(found))
         print(f"{library.name}: {len(found)} functions spill")

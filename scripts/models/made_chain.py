@@ -1,7 +1,5 @@
 """A made Qwen3 whose greedy text is known: each token has one successor, and all tokens are one cycle.
 
-    python scripts/models/made_chain.py FOLDER [layers=28] [mtp_percent=0]
-
 The layers' outputs are zero, so a hidden state is the embedding of its token, and the head finds the successor by it.
 Kernels do not look for zeros: a step takes the time of any model of this shape: Qwen3-0.6B's with fewer tokens.
 
@@ -9,8 +7,8 @@ With mtp_percent it is a GLM-4.5 of the same shape, without experts, and has a l
 drafts the right successor of so many percent of the tokens, chosen at random.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,5 +117,13 @@ def write_made_chain(folder: Path, shape: Shape) -> None:
     save_file(tensors_of(shape), folder / "model.safetensors")
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="written to")
+    parser.add_argument("shape", nargs="*", metavar="NAME=NUMBER", help="such as layers=28 or mtp_percent=70")
+    arguments = parser.parse_args()
+    write_made_chain(arguments.folder, shape_of(arguments.shape))
+
+
 if __name__ == "__main__":
-    write_made_chain(Path(sys.argv[1]), shape_of(sys.argv[2:]))
+    main()

@@ -1,12 +1,12 @@
 """One round of vLLM on CPU, in its own environment: prints a line of JSON with tokens per second.
 
-    python peer_vllm.py MODEL_FOLDER BATCHES      (BATCHES: 1,16; see bench_experts_peers.py for the environment)
+bench_experts_peers.py says how to make the environment.
 
 The same requests as in bench_model.py: a prompt of 512 tokens, and the time of 33 tokens minus that of one.
 """
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 
@@ -14,12 +14,16 @@ PREFILL, CONTEXT, DECODED = 512, 128, 32
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", help="of the model")
+    parser.add_argument("batches", help="such as 1,16")
+    arguments = parser.parse_args()
     from vllm import LLM, SamplingParams  # type: ignore[import-not-found]  # only in its own environment
 
-    folder, batches = sys.argv[1], [int(batch) for batch in sys.argv[2].split(",")]
+    batches = [int(batch) for batch in arguments.batches.split(",")]
     limits = {"max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 64}
     llm = LLM(
-        model=folder,
+        model=arguments.folder,
         dtype="bfloat16",
         enforce_eager=True,
         skip_tokenizer_init=True,
