@@ -77,7 +77,7 @@ class ModelRunner:
         self._max_model_len = max_model_len
         # Shared by decode steps of every size: graphs of all sizes write to the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
-        self._prompt_logprobs = PromptLogprobs(self._row_logits, sampling, self._rows)
+        self._prompt_logprobs = PromptLogprobs(sampling, self._rows)
         self._pooling = PoolingRows(model.pooling)
         speculation = drafter, grammars, model.device, max_model_len
         self._verification = Verification(self._rows, group, sampling, *speculation)
@@ -190,7 +190,8 @@ class ModelRunner:
         with self._decode_step.queue():
             hidden = self._hidden(batch)
         # First, because logits are valid only until the model's next call.
-        found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
+        places = arrays.num_decode_rows, arrays.row_starts
+        found = self._prompt_logprobs.find(chunks, *places, hidden, self._row_logits)
         pooling = self._pool(chunks, arrays, hidden) if self._group.rank == 0 else None
         self._use(logits=batch.logit_adapters)
         ends = hidden[step.logit_tokens]

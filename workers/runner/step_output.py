@@ -14,6 +14,7 @@ from ..sampling.logprobs import TokenLogprobs
 from ..sampling.sampler import SampledTokens
 
 PROMPT_LOGITS_AT_ONCE = 64  # positions: bounds the logits of a chunk with prompt_logprobs to 64 x vocabulary floats
+RowLogits = Callable[[Tensor, int], Tensor]  # of hidden states [n, hidden] of a row
 
 
 class PromptSampler(Protocol):
@@ -23,15 +24,22 @@ class PromptSampler(Protocol):
 
 
 class PromptLogprobs:
-    """Computes prompt log-probabilities for rows that request them, for each prompt token that the step predicts."""
+    """Computes prompt log-probabilities for rows that request them, for each prompt token that the step predicts.
 
-    def __init__(self, logits: Callable[[Tensor, int], Tensor], sampler: PromptSampler, rows: RequestRows):
-        self._logits = logits  # of hidden states of a row
+    It does not keep the runner's function for logits: without a cycle of references, a runner ends with its last user.
+    """
+
+    def __init__(self, sampler: PromptSampler, rows: RequestRows):
         self._sampler = sampler
         self._rows = rows
 
     def find(
-        self, chunks: Sequence[Chunk], first_index: int, row_starts: NDArray[np.integer[Any]], hidden: Tensor
+        self,
+        chunks: Sequence[Chunk],
+        first_index: int,
+        row_starts: NDArray[np.integer[Any]],
+        hidden: Tensor,
+        logits: RowLogits,
     ) -> tuple[RowPromptLogprobs, ...]:
         """Prompt log-probabilities of `chunks`.
 
@@ -46,16 +54,18 @@ class PromptLogprobs:
                 if predicted > 0:
                     start = int(row_starts[index])
                     targets = self._rows.token_ids[chunk.row, first + 1 : first + 1 + predicted].astype(np.int64)
-                    logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count, chunk.row)
+                    logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count, chunk.row, logits)
                     found.append(_prompt_logprobs(chunk.row, first + 1, logprobs))
         return tuple(found)
 
-    def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int, row: int) -> list[TokenLogprobs]:
+    def _logprobs_of(
+        self, hidden: Tensor, targets: NDArray[np.int64], count: int, row: int, logits: RowLogits
+    ) -> list[TokenLogprobs]:
         """Log-probabilities in consecutive parts. `hidden` [n, hidden]; `targets` [n] are the tokens that follow."""
         parts = []
         for start in range(0, len(targets), PROMPT_LOGITS_AT_ONCE):
             part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
-            parts.append(self._sampler.prompt_logprobs(self._logits(hidden[part], row), targets[part], count))
+            parts.append(self._sampler.prompt_logprobs(logits(hidden[part], row), targets[part], count))
         return parts
 
 
