@@ -1,5 +1,7 @@
 """The memory of a CUDA device that is left for the KV cache: measured, because libraries take an unknown share."""
 
+from itertools import accumulate
+
 import torch
 
 from paged_serve.protocol.errors import ConfigError
@@ -64,29 +66,44 @@ def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, 
 
 @torch.inference_mode()
 def _largest_step(model: Model, config: Config) -> None:
-    """Run one chunk of max_num_batched_tokens tokens, with logits for max_num_seqs rows; the results are discarded."""
-    tokens = min(config.scheduler.max_num_batched_tokens, model.geometry.max_position_embeddings)
-    layout = layout_of(config, model.geometry, model.tp_size, cache_dtype(config, model))
-    blocks = -(-tokens // layout.block_size)
-    cache = _cache(model, config, blocks)
-    num_groups = len(cache.groups.windows)
-    each = torch.arange(tokens, device=model.device)
-    batch = InputBatch(
-        token_ids=torch.zeros_like(each),
-        positions=each,
-        row_starts=torch.tensor([0, tokens], dtype=torch.int32, device=model.device),
-        kv_lens=torch.tensor([tokens], dtype=torch.int32, device=model.device),
-        longest=tokens,
-        block_tables=[torch.arange(blocks, dtype=torch.int32, device=model.device).unsqueeze(0)] * num_groups,
-        slots=[each] * num_groups,
-        logit_tokens=each[-1:],
-        num_decode_rows=0,
-    )
+    """Run a step of max_num_batched_tokens tokens, with as many logits as it may have; the results are discarded."""
+    cache, batch = _largest_batch(model, config)
     hidden = model.forward(batch, cache)
     if model.geometry.head != "tokens":
         return
-    logits = model.logits(hidden[-config.scheduler.max_num_seqs :])
+    logits = model.logits(hidden[-_most_logits(config, model.device) :])
     logits.clone()  # the sampler keeps a copy before penalties, for log-probabilities
+
+
+def _largest_batch(model: Model, config: Config) -> tuple[KVCache, InputBatch]:
+    """Prompts of the longest sequence, and a part of one; all write to the same blocks."""
+    tokens, longest = config.scheduler.max_num_batched_tokens, max_model_len(config, model.geometry)
+    lengths = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
+    layout = layout_of(config, model.geometry, model.tp_size, cache_dtype(config, model))
+    blocks = -(-lengths[0] // layout.block_size)
+    cache = _cache(model, config, blocks)
+    num_groups = len(cache.groups.windows)
+    positions = torch.arange(tokens, device=model.device) % longest
+    table = torch.arange(blocks, dtype=torch.int32, device=model.device)
+    batch = InputBatch(
+        token_ids=torch.zeros_like(positions),
+        positions=positions,
+        row_starts=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=model.device),
+        kv_lens=torch.tensor(lengths, dtype=torch.int32, device=model.device),
+        longest=lengths[0],
+        block_tables=[table.repeat(len(lengths), 1)] * num_groups,
+        slots=[positions] * num_groups,
+        logit_tokens=torch.arange(tokens, device=model.device)[-1:],
+        num_decode_rows=0,
+    )
+    return cache, batch
+
+
+def _most_logits(config: Config, device: str) -> int:
+    """The rows of logits of the largest step: every row's, and in a step that verifies also those of its drafts."""
+    scheduler, speculation = config.scheduler, config.speculation
+    num_drafts = speculation.num_drafts if speculation.is_on(device) else 0
+    return min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * (1 + num_drafts))
 
 
 def _cache(model: Model, config: Config, num_blocks: int) -> KVCache:
