@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from paged_serve.workers.backends.cuda.attention import CudaPagedAttention
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape, paged_kernel, prefill_shape
 
-from ..checks.attention_case import ALL_DECODE, PLAIN, Options, assert_right, batch, run
+from ...workers.cache_views import reading_view
+from ..checks.attention_case import ALL_DECODE, PLAIN, Options, assert_right, batch, options_of, run
 from ..checks.checks_attention import BFLOAT16, FLOAT16, FP8, USUAL, check_attention
 from ..emulated import EmulatorLauncher
+from ..executors import arch_of, device_of
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 575, 577, 1023, 1024, 1025, 1100)
 KINDS = (  # each head dimension, group, block size, dtype and kind of cache at least once
@@ -94,6 +97,19 @@ def test_prefill_uses_the_decode_shape_where_registers_or_shared_memory_are_shor
 def test_less_shared_memory_changes_no_bit(launcher):
     cases, options = batch(KINDS[0], BATCH), Options(max_decode_rows=ALL_DECODE)
     assert torch.equal(run(launcher, cases, options, arch="sm_89"), run(launcher, cases))
+
+
+@pytest.mark.parametrize("num_heads", [64, 71])
+def test_a_decode_step_has_any_number_of_heads_per_kv_head(launcher, num_heads):
+    """Falcon 7B has 71 query heads and one KV head."""
+    heads = AttentionShape(BFLOAT16, BFLOAT16, num_heads, 1, 64, 16)
+    cases, device = batch(heads, [(1, 40), (1, 530)]), device_of(launcher)
+    tensors = (cases.keys, cases.values, cases.tables, cases.row_starts, cases.kv_lens)
+    view = replace(reading_view(*(tensor.to(device) for tensor in tensors)), num_decode_rows=len(cases.requests))
+    backend = CudaPagedAttention(launcher, arch_of(launcher), multiprocessors=2)
+    [plan] = backend.plan([view], num_heads)
+    found = backend.attend(plan, 0, cases.query.to(device), options_of(heads, PLAIN, device))
+    assert_right(found.cpu(), cases)
 
 
 @pytest.mark.parametrize("heads", KINDS[1:3])

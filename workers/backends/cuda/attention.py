@@ -78,7 +78,8 @@ class CudaPagedAttention:
                 heads, self._arch, blocks, requests, tokens, MAX_SLOTS, query.device, options.window, parts
             )
         listed = self._plans[key]
-        kernels.plan(self._launcher, listed, view)
+        # The rows of one token at least: a decode step computes only what is split.
+        kernels.plan(self._launcher, listed, view, max(kernels.DECODE_ROWS, heads.group))
         return listed
 
 
