@@ -120,6 +120,22 @@ def test_a_kernel_that_does_not_compile_ends_the_loading(launcher):
         launcher.load_all([rms_norm_kernel(torch.bfloat16, 64), rms_norm_kernel(torch.bfloat16, 63)])
 
 
+def test_containers_whose_processes_have_the_same_id_may_compile_the_same_kernel(tmp_path, monkeypatch):
+    from paged_serve.workers.kernels.cuda.nvrtc import CubinCache
+
+    kernel, replace = rms_norm_kernel(torch.bfloat16, 1024), Path.replace
+
+    def replace_after_another_container(source, target):
+        monkeypatch.setattr(Path, "replace", replace)
+        CubinCache(tmp_path).path(kernel, "sm_90a")
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", replace_after_another_container)
+    path = CubinCache(tmp_path).path(kernel, "sm_90a")
+    assert list(tmp_path.iterdir()) == [path]
+    assert "rms_norm" in read_cubin(path.read_bytes())
+
+
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 65536, 1), (2**31, 1, 1), (1, 1, -1)])
 def test_a_grid_beyond_the_limits_of_devices_is_refused(launcher, grid):
     with pytest.raises(AssertionError):

@@ -4,7 +4,8 @@ CuPy's RawModule(code=...) is not used: its cache ignores headers, it needs a de
 """
 
 import hashlib
-import os
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from cupy.cuda import nvrtc
@@ -49,12 +50,15 @@ class CubinCache:
         return path
 
     def _create(self, path: Path, cubin: bytes) -> None:
-        temporary = path.with_suffix(f".{os.getpid()}")
+        # Random: the process ids of two containers that share the folder may be the same.
+        temporary = path.with_suffix(f".{secrets.token_hex(8)}")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(cubin)
             temporary.replace(path)
         except OSError as error:
+            with suppress(OSError):  # a part of the file, if the disk is full
+                temporary.unlink()
             raise ConfigError(
                 f"no cubin can be written to {self._folder}: {error.strerror}; free space there or make it writable"
             ) from error
