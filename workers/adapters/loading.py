@@ -12,6 +12,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT
 
+from ..distributed.device_thread import device_thread
 from ..layers.adapters.sites import Adapters
 from .placing import PlacedAdapter, place_adapter
 
@@ -41,7 +42,7 @@ class AdapterLoading:
             return
         self._clear(order.place)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._load_each, name="adapters", daemon=True)
+            self._thread = device_thread(self._load_each, "adapters")
             self._thread.start()
         self._orders.put(order)
 

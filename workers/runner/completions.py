@@ -6,6 +6,8 @@ import threading
 from collections import deque
 from typing import Protocol
 
+from ..distributed.device_thread import device_thread
+
 
 class DeviceEvent(Protocol):
     """A point on a device's stream, such as torch.cuda.Event."""
@@ -48,7 +50,7 @@ class Completions:
             self._report(None)
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._wait_for_each, name="completions", daemon=True)
+            self._thread = device_thread(self._wait_for_each, "completions")
             self._thread.start()
         self._events.put(event)
 

@@ -7,9 +7,9 @@ steps that the worker received before it are done.
 import logging
 import os
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 
+from ..distributed.device_thread import device_thread
 from .block_files import BlockFiles
 from .block_memory import BlockMemory
 from .checksum import Checksum
@@ -84,7 +85,7 @@ class Tier:
         self._stores: queue.SimpleQueue[tuple[ToWorkerTier, Event] | None] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[tuple[ToWorkerTier, Event] | None] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._serve, args=(messages,), name=name, daemon=True)
+            device_thread(partial(self._serve, messages), name)
             for name, messages in (("tier-store", self._stores), ("tier-load", self._loads))
         ]
         for thread in self._threads:

@@ -1,0 +1,22 @@
+"""Threads beside a rank's steps that use its device."""
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+
+def device_thread(work: Callable[[], None], name: str) -> threading.Thread:
+    """A daemon thread with the CUDA device of the thread that makes it; a new thread has device 0.
+
+    There a tensor on "cuda" would be in the memory of another rank's device, and waiting for an event would create a
+    context on it, which takes several hundred megabytes.
+    """
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def run() -> None:
+        if device is not None:
+            torch.cuda.set_device(device)
+        work()
+
+    return threading.Thread(target=run, name=name, daemon=True)
