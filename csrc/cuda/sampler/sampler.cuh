@@ -17,7 +17,7 @@
 #include "device.cuh"
 
 constexpr int WARPS = THREADS / 32, TILE = 256, TILE_PARTS = TILE / 32;
-constexpr float WEIGHT_OF_BEST = 0x1p44f;  // at most 2^18 of them are added
+constexpr float WEIGHT_OF_BEST = 0x1p44f;  // at most 2^19 of them are added
 constexpr uint32_t KEY_OF_MASKED = 0x007fffffu;  // -infinity
 constexpr uint64_t NOT_FINITE = ~0ull;
 constexpr uint32_t GREEDY = 1, MAY_BE_MASKED = 2;

@@ -7,7 +7,7 @@ import torch
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.batch.request_rows import RequestRows
-from paged_serve.workers.kernels.cuda.sampling import Blocks
+from paged_serve.workers.kernels.cuda.sampling import MAX_VOCAB, Blocks
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 
@@ -154,3 +154,17 @@ def test_only_bad_words_of_several_tokens_need_tokens_on_the_host(emulator):
     ]
     state, sampler = rows_of(requests, 64), DeviceSampler(emulator, 64, "cpu")
     assert [sampler.needs_tokens(np.array([row]), state) for row in range(3)] == [False, False, True]
+
+
+def test_equal_logits_of_the_largest_vocabulary_are_drawn_and_counted(emulator):
+    """Gemma 3 4B has 262,208 tokens. No sum of weights is larger than that of equal logits."""
+    uniform = SamplingParams(logprobs=2)
+    nucleus, best = SamplingParams(top_p=0.5, logprobs=0), SamplingParams(top_k=MAX_VOCAB - 1)
+    state, rows = rows_of([uniform, nucleus, best], MAX_VOCAB, prompt=[0], output=[]), np.arange(3)
+    logits = torch.zeros(3, MAX_VOCAB)
+    expected = Sampler(NumpyPasses(MAX_VOCAB)).sample(logits.clone(), rows, state)
+    found = DeviceSampler(emulator, MAX_VOCAB, "cpu").sample(logits, rows, state)
+    assert MAX_VOCAB >= 262_208
+    assert found.token_ids.tolist() == expected.token_ids.tolist()
+    for index, logprobs in found.logprobs.items():
+        check_logprobs(logprobs, np.zeros(MAX_VOCAB, np.float32), int(found.token_ids[index]), 2 - 2 * index)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .kernel import Kernel, Launcher
 
-MAX_VOCAB = 1 << 18  # the total mass of this many tokens fits 64 bits
+MAX_VOCAB = 1 << 19  # the total mass of this many tokens fits 64 bits
 WEIGHT_OF_BEST = 1 << 44
 GREEDY, MAY_BE_MASKED = 1, 2
 TILE, BINS, LEVELS = 256, 2048, 3
