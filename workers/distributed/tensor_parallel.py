@@ -29,8 +29,9 @@ class TensorParallelGroup:
     ) -> "TensorParallelGroup":
         """Meet the other ranks at the path `rendezvous`, which must be new for each incarnation of the group.
 
-        Ranks communicate over unix sockets on the CPU, over nccl on CUDA. If a peer dies or is silent for `timeout_s`,
-        the operation in progress raises RuntimeError.
+        Ranks communicate over unix sockets on the CPU: if a peer dies or is silent for `timeout_s`, the operation in
+        progress raises RuntimeError. On CUDA they use nccl, whose operations only wait on the device: this process
+        then makes no progress until the supervisor, which sees the death or the core's step time limit, kills it.
         """
         if size == 1:
             return cls()
