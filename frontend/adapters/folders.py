@@ -9,6 +9,7 @@ from paged_serve.protocol.adapter_folder import CONFIG_FILE, WEIGHTS_FILE, adapt
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, LoraConfig
 from paged_serve.protocol.messages.loading.adapters import Adapter
+from paged_serve.protocol.messages.message import has_half_pair
 from paged_serve.protocol.plugins import PluginKind, plugin_names
 
 DEFAULT_MAX_LORAS = 8  # if the configuration names adapters, or a way to get some
@@ -17,9 +18,7 @@ MAX_NAME_CHARS = 256
 
 def read_adapter(name: str, path: str, max_rank: int) -> Adapter:
     """Read the folder, about 1 s per GB. Raises ConfigError, naming the adapter and its file at fault."""
-    if not name or len(name) > MAX_NAME_CHARS:
-        raise ConfigError(f"a LoRA adapter's name has 1 to {MAX_NAME_CHARS} characters; {name[:40]!r} has {len(name)}")
-    folder = Path(os.path.realpath(os.path.expanduser(path)))
+    folder = Path(_absolute(name, path))
     try:
         config = read_adapter_config(folder)
         if config.r > max_rank:
@@ -38,7 +37,7 @@ class AdapterFolders:
 
     def read(self, name: str, path: str) -> Adapter:
         """Raises ConfigError as `read_adapter` does."""
-        folder = os.path.realpath(os.path.expanduser(path))
+        folder = _absolute(name, path)
         key = folder, _version_of(folder)
         if (digest := self._digests.get(key)) is None:
             adapter = read_adapter(name, folder, self._max_rank)
@@ -65,9 +64,22 @@ def with_adapters(config: Config) -> Config:
             raise ConfigError(f"--lora {name}: the base model has this name; choose another, or --served-model-name")
     resolves = bool(plugin_names(PluginKind.LORA_RESOLVER, config.model.plugins))
     wants_places = bool(paths) or lora.enabled or lora.allow_loading or resolves
-    absolute = tuple(f"{name}={os.path.realpath(os.path.expanduser(path))}" for name, path in paths.items())
+    absolute = tuple(f"{name}={_absolute(name, path)}" for name, path in paths.items())
     max_loras = lora.max_loras or (DEFAULT_MAX_LORAS if wants_places else 0)
     return msgspec.structs.replace(config, lora=msgspec.structs.replace(lora, adapters=absolute, max_loras=max_loras))
+
+
+def _absolute(name: str, path: str) -> str:
+    """The folder at `path`, without links. Raises ConfigError if a message cannot carry the name or the folder."""
+    if not name or len(name) > MAX_NAME_CHARS:
+        raise ConfigError(f"a LoRA adapter's name has 1 to {MAX_NAME_CHARS} characters; {name[:40]!r} has {len(name)}")
+    is_path = "\0" not in path
+    folder = os.path.realpath(os.path.expanduser(path)) if is_path else path
+    if not is_path or has_half_pair(name) or has_half_pair(folder):
+        raise ConfigError(
+            f"LoRA adapter {name!a}: its name and path are UTF-8 without NUL; this path is {folder!a:.200}"
+        )
+    return folder
 
 
 def _named_path(entry: str) -> tuple[str, str]:

@@ -151,3 +151,13 @@ def test_an_adapter_needs_places(start, tmp_path):
 def pack(request):
     """The first token of a request's prompt."""
     return unpack_ids(request.prompt_token_ids)[0]
+
+
+@pytest.mark.parametrize(("name", "path"), [("x" * 257, ""), ("", ""), ("\udcff", ""), ("x", "\0"), ("x", "/\udcff")])
+def test_an_adapter_that_no_message_can_carry_is_refused_before_it_is_sent(start, tmp_path, name, path):
+    llm = start(enable_lora=True)
+    folder = make_adapter_folder(tmp_path / "sql")
+    llm.generate([[5]], params(), lora_request=LoRARequest("sql", 1, folder))
+    with pytest.raises(InvalidRequest, match="LoRA adapter"):
+        llm.generate([[6]], params(), lora_request=LoRARequest(name, 1, folder + path))
+    assert [pack(request) for request in core_of(llm).all(EngineCoreRequest)] == [5]

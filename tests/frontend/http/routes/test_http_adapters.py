@@ -124,6 +124,7 @@ def test_clients_load_and_unload_adapters(model, sql):
         ("load", {"lora_name": "x", "lora_path": "/"}, 400, "LoRA adapter 'x': /adapter_config.json"),
         ("load", {"lora_name": "model", "lora_path": "/none"}, 400, "The base model has the name 'model'"),
         ("load", {"lora_name": "sql", "lora_path": "/none"}, 400, "The lora adapter 'sql' has already been loaded."),
+        ("load", {"lora_name": "x", "lora_path": "/\0"}, 404, "LoRA adapter 'x': its name and path are UTF-8 "),
         ("unload", {}, 400, "'lora_name' needs to be provided to unload a LoRA adapter."),
         ("unload", {"lora_name": "y"}, 404, "The lora adapter 'y' cannot be found."),
     ],
@@ -133,6 +134,14 @@ def test_wrong_loads_and_unloads_are_refused_by_name(model, sql, path, body, sta
     answer = server.ask("POST", f"/v1/{path}_lora_adapter", body)
     assert answer.status_code == status
     assert answer.json()["error"]["message"].startswith(message)
+
+
+def test_a_name_that_is_too_long_is_refused_also_for_a_folder_that_is_known(model, tmp_path, sql):
+    server = Server(model, run_dir=str(tmp_path), lora=LoraConfig(adapters=(f"sql={sql}",), allow_loading=True))
+    answer = server.ask("POST", "/v1/load_lora_adapter", {"lora_name": "x" * 257, "lora_path": sql})
+    assert answer.status_code == 400
+    assert "has 1 to 256 characters" in answer.json()["error"]["message"]
+    assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": "model"}).status_code == 200
 
 
 def test_loading_needs_the_operators_permission(model, sql):
@@ -191,6 +200,21 @@ def test_a_changed_folder_is_another_adapter(tmp_path, sql):
 def test_a_wrong_entry_is_refused_with_the_form(entry):
     with pytest.raises(ConfigError, match="--lora"):
         named_paths(LoraConfig(adapters=(entry,)))
+
+
+@pytest.mark.parametrize(("name", "folder"), [("x", "\0"), ("x", "\udcff"), ("\udcff", "link")])
+def test_a_name_and_a_folder_that_no_message_can_carry_are_refused_at_the_start(tmp_path, name, folder):
+    with pytest.raises(ConfigError, match=r"LoRA adapter .*: its name and path are UTF-8 without NUL"):
+        with_adapters(Config(lora=LoraConfig(adapters=(f"{name}={tmp_path}/{folder}",))))
+
+
+def test_a_link_to_a_folder_whose_name_is_not_utf_8_leaves_the_other_adapters(model, tmp_path, sql):
+    make_adapter_folder(tmp_path / "\udcff")
+    (tmp_path / "link").symlink_to(tmp_path / "\udcff")
+    server = Server(model, run_dir=str(tmp_path), lora=LoraConfig(allow_loading=True))
+    for path, status in ((f"{tmp_path}/link", 400), (sql, 200)):
+        load = {"lora_name": "sql", "lora_path": path}
+        assert server.ask("POST", "/v1/load_lora_adapter", load).status_code == status
 
 
 def test_one_name_cannot_mean_two_models(tmp_path):
