@@ -64,7 +64,7 @@ def with_adapters(config: Config) -> Config:
             raise ConfigError(f"--lora {name}: the base model has this name; choose another, or --served-model-name")
     resolves = bool(plugin_names(PluginKind.LORA_RESOLVER, config.model.plugins))
     wants_places = bool(paths) or lora.enabled or lora.allow_loading or resolves
-    absolute = tuple(f"{name}={_absolute(name, path)}" for name, path in paths.items())
+    absolute = tuple(_entry(name, _absolute(name, path)) for name, path in paths.items())
     max_loras = lora.max_loras or (DEFAULT_MAX_LORAS if wants_places else 0)
     return msgspec.structs.replace(config, lora=msgspec.structs.replace(lora, adapters=absolute, max_loras=max_loras))
 
@@ -80,6 +80,12 @@ def _absolute(name: str, path: str) -> str:
             f"LoRA adapter {name!a}: its name and path are UTF-8 without NUL; this path is {folder!a:.200}"
         )
     return folder
+
+
+def _entry(name: str, path: str) -> str:
+    """The option for an adapter; in JSON if NAME=PATH would be read as another name."""
+    is_plain = "=" not in name and not name.startswith("{")
+    return f"{name}={path}" if is_plain else msgspec.json.encode({"name": name, "path": path}).decode()
 
 
 def _named_path(entry: str) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """LoRA adapters over HTTP: as names of models, loaded and unloaded by clients, found by a plugin."""
 
+import json
 import sys
 
 import pytest
@@ -200,6 +201,13 @@ def test_a_changed_folder_is_another_adapter(tmp_path, sql):
 def test_a_wrong_entry_is_refused_with_the_form(entry):
     with pytest.raises(ConfigError, match="--lora"):
         named_paths(LoraConfig(adapters=(entry,)))
+
+
+@pytest.mark.parametrize("name", ["a=b", "{a}", "="])
+def test_a_name_in_json_may_have_the_characters_of_the_other_form(model, sql, name):
+    entry = json.dumps({"name": name, "path": sql})
+    server = serving(model, *with_adapters(Config(lora=LoraConfig(adapters=(entry,)))).lora.adapters)
+    assert [each["id"] for each in server.ask("GET", "/v1/models").json()["data"]] == ["model", name]
 
 
 @pytest.mark.parametrize(("name", "folder"), [("x", "\0"), ("x", "\udcff"), ("\udcff", "link")])
