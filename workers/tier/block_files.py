@@ -67,11 +67,15 @@ class BlockFiles:
         found, now = list[tuple[float, bytes]](), time.time()
         with os.scandir(self.folder) as entries:
             for entry in entries:
+                try:
+                    modified = entry.stat(follow_symlinks=False).st_mtime
+                except FileNotFoundError:  # another server has just renamed or removed it
+                    continue
                 if entry.name.startswith(TEMPORARY):
-                    if now - entry.stat(follow_symlinks=False).st_mtime > ABANDONED_S:
+                    if now - modified > ABANDONED_S:
                         self._unlink(self.folder / entry.name)
                 elif len(entry.name) == 2 * KEY_BYTES:
-                    found.append((entry.stat(follow_symlinks=False).st_mtime, _key_of(entry.name)))
+                    found.append((modified, _key_of(entry.name)))
         found.sort()
         with self._lock:
             self._known = OrderedDict((key, None) for _, key in found if key)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,8 +60,8 @@ def _program() -> str:
 
 
 def _weights(root: Path, path: Path, checksum: Checksum) -> str:
-    stat = path.stat()
-    stamp = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, checksum.name)
+    found = path.stat()
+    stamp = (str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, checksum.name)
     known = root / (STAMPS + hashlib.sha256(msgspec.json.encode(stamp)).hexdigest()[:32])
     if len(text := _text(known)) == 32:
         return text
@@ -83,6 +84,14 @@ def _text(path: Path) -> str:
 def _remove_unused(root: Path, own: Path) -> None:
     oldest = time.time() - UNUSED_S
     for path in root.iterdir():
-        if path != own and len(path.name) == 32 and path.is_dir() and path.stat().st_mtime < oldest:
+        if path != own and len(path.name) == 32 and _is_unused(path, oldest):
             log.info("removing %s, which was not used for %d days", path, UNUSED_S / 86400)
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_unused(path: Path, oldest: float) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:  # another rank has just removed it
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_mtime < oldest

@@ -1,9 +1,12 @@
 """Files of a KV tier: whatever happens to them, a block is restored to its bytes or not at all."""
 
+import itertools
 import os
 import random
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from paged_serve.workers.kernels.cpu.library import best_library
 from paged_serve.workers.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_BYTES, TEMPORARY, BlockFiles
 from paged_serve.workers.tier.block_memory import HostBlocks, Parts
 from paged_serve.workers.tier.checksum import checksum
+from paged_serve.workers.tier.identity import _remove_unused
 from paged_serve.workers.tier.tier import Mover
 from paged_serve.workers.tier.tier_levels import TierLevels
 
@@ -182,6 +186,38 @@ def test_a_process_that_is_killed_while_it_stores_leaves_only_whole_blocks(tmp_p
     for key in known:
         assert files.read(key, Parts.of(block), checksum(None))
         assert bool((block == 5).all())
+
+
+def test_a_folder_is_opened_while_another_server_stores_and_evicts(tmp_path):
+    cache, (files, _) = Cache(None), opened(tmp_path, max_blocks=200)
+    evicts, ends = threading.Event(), threading.Event()
+
+    def store():
+        for number in itertools.takewhile(lambda _: not ends.is_set(), itertools.count()):
+            if files.make_room(1):
+                evicts.set()
+            assert cache.mover.store(files, 0, number.to_bytes(KEY_BYTES, "big"))
+
+    with ThreadPoolExecutor(1) as other:
+        storing = other.submit(store)
+        try:
+            assert evicts.wait(60)
+            for _ in range(100):
+                open_files(tmp_path)
+        finally:
+            ends.set()
+        storing.result()
+
+
+def test_ranks_that_start_together_remove_the_folders_of_former_models(tmp_path):
+    old = [tmp_path / f"{number:032x}" for number in range(30)]
+    with ThreadPoolExecutor(2) as ranks:
+        for _ in range(6):
+            for folder in old:
+                folder.mkdir()
+                os.utime(folder, (0, 0))
+            assert [*ranks.map(_remove_unused, [tmp_path] * 2, [tmp_path / "own"] * 2)] == [None] * 2
+            assert not [*tmp_path.iterdir()]
 
 
 def test_levels_evict_by_their_own_budgets_and_report_what_none_has(tmp_path):
