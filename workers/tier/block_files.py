@@ -184,7 +184,7 @@ def _key_of(name: str) -> bytes:
 
 
 def _write(path: Path, rest: list[memoryview]) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    file = _create(path)
     try:
         start = 0  # of what is not written yet
         while start < len(rest):
@@ -196,3 +196,13 @@ def _write(path: Path, rest: list[memoryview]) -> None:
                 rest[start] = rest[start][written:]
     finally:
         os.close(file)
+
+
+def _create(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:  # the tier was deleted, or this rank's folder in it
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return os.open(path, flags, 0o600)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -154,6 +155,22 @@ def test_a_folder_that_cannot_be_written_stops_storing_and_keeps_loading(tmp_pat
     assert cache.mover.load(files, 1, key)
     assert cache.holds(1, key)
     assert [path.name for path in tmp_path.iterdir()] == [key.hex()], "a temporary file was left"
+
+
+def test_a_folder_that_is_deleted_while_a_server_runs_is_made_again(tmp_path, caplog):
+    folder = tmp_path / "tier" / "rank"
+    cache, (files, _) = Cache(None), opened(folder)
+    key, other = b"k" * KEY_BYTES, b"o" * KEY_BYTES
+    cache.fill(0, key)
+    assert cache.mover.store(files, 0, key)
+    shutil.rmtree(folder.parent)
+    assert not cache.mover.load(files, 1, key)
+    cache.fill(0, other)
+    assert cache.mover.store(files, 0, other)
+    assert cache.mover.load(files, 1, other)
+    assert cache.holds(1, other)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert not caplog.records
 
 
 KILLED = """
