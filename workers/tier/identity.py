@@ -8,6 +8,7 @@ Folders that were not used for UNUSED_S are removed.
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import time
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 UNUSED_S = 30 * 86400.0
 SETTINGS = ("config.json", "quantize_config.json", "hf_quant_config.json")
 WORKERS = Path(__file__).parents[1]
+CHECKSUM = re.compile("[0-9a-f]{32}")
 STAMPS = "weights-"  # files with the checksum of a weight file, named after its path and stamp
 
 
@@ -63,7 +65,7 @@ def _weights(root: Path, path: Path, checksum: Checksum) -> str:
     found = path.stat()
     stamp = (str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, checksum.name)
     known = root / (STAMPS + hashlib.sha256(msgspec.json.encode(stamp)).hexdigest()[:32])
-    if len(text := _text(known)) == 32:
+    if CHECKSUM.fullmatch(text := _text(known)):  # a power failure may have left anything, most likely zeros
         return text
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

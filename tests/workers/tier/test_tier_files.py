@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from paged_serve.protocol.messages.config import Config
 from paged_serve.workers.kernels.cpu.library import best_library
 from paged_serve.workers.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_BYTES, TEMPORARY, BlockFiles
 from paged_serve.workers.tier.block_memory import HostBlocks, Parts
 from paged_serve.workers.tier.checksum import checksum
-from paged_serve.workers.tier.identity import _remove_unused
+from paged_serve.workers.tier.identity import STAMPS, _remove_unused, folder_of
 from paged_serve.workers.tier.tier import Mover
 from paged_serve.workers.tier.tier_levels import TierLevels
 
@@ -235,6 +236,23 @@ def test_ranks_that_start_together_remove_the_folders_of_former_models(tmp_path)
                 os.utime(folder, (0, 0))
             assert [*ranks.map(_remove_unused, [tmp_path] * 2, [tmp_path / "own"] * 2)] == [None] * 2
             assert not [*tmp_path.iterdir()]
+
+
+def test_stamps_that_a_power_failure_has_zeroed_are_made_again(tmp_path):
+    """Else the weights of two models with one configuration would be the same."""
+    models, root = [tmp_path / name for name in ("one", "other")], tmp_path / "tier"
+
+    def folders():
+        return [folder_of(root, Config(), each, [each / "weights"], (), checksum(None)) for each in models]
+
+    for model in models:
+        model.mkdir()
+        (model / "weights").write_text(model.name)
+    before = folders()
+    for stamp in root.glob(f"{STAMPS}*"):
+        stamp.write_bytes(bytes(stamp.stat().st_size))
+    assert folders() == before
+    assert before[0] != before[1]
 
 
 def test_levels_evict_by_their_own_budgets_and_report_what_none_has(tmp_path):
