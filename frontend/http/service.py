@@ -197,8 +197,11 @@ class Service:
         return adapter
 
     def fingerprint_of(self, model: str) -> str:
-        """The system_fingerprint of answers of this model: different for each adapter's weights."""
-        adapter = None if model in self.model_names else self.adapters.get(model)
+        """The system_fingerprint of requests for this model from now on."""
+        return self.fingerprint_with(None if model in self.model_names else self.adapters.get(model))
+
+    def fingerprint_with(self, adapter: Adapter | None) -> str:
+        """The system_fingerprint of answers: different for each adapter's weights."""
         return self.fingerprint if adapter is None else with_adapter(self.fingerprint, adapter)
 
     async def fingerprint_for(self, body: bytes) -> str:

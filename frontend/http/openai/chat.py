@@ -159,7 +159,7 @@ class ChatWriter:
             model=head.model,
             choices=whole,
             usage=self._usage(),
-            system_fingerprint=self._service.fingerprint_of(head.model),
+            system_fingerprint=self._generation.fingerprint,
             prompt_token_ids=self._prompts[0].token_ids.tolist() if self._body.return_token_ids else UNSET,
             prompt_logprobs=await self._prompt_logprobs(),
             service_tier="default" if self._body.service_tier else UNSET,
@@ -197,8 +197,7 @@ class ChatWriter:
             if events:
                 yield events
         if options is not None and options.include_usage:
-            fingerprint = self._service.fingerprint_of(head.model)
-            yield [frames.without_choice(usage=self._usage(), system_fingerprint=fingerprint)]
+            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._generation.fingerprint)]
         yield [DONE]
 
     def _chunks(self, choice: ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:

@@ -112,7 +112,7 @@ class CompletionWriter:
             model=head.model,
             choices=choices,
             usage=self._usage(),
-            system_fingerprint=self._service.fingerprint_of(head.model),
+            system_fingerprint=self._generation.fingerprint,
             timings=self._generation.timings() if self._body.timings_per_token else UNSET,
             warnings=head.warnings or UNSET,
         )
@@ -137,8 +137,7 @@ class CompletionWriter:
             if events:
                 yield events
         if options is not None and options.include_usage:
-            fingerprint = self._service.fingerprint_of(head.model)
-            yield [frames.without_choice(usage=self._usage(), system_fingerprint=fingerprint)]
+            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._generation.fingerprint)]
         yield [DONE]
 
     def _usage(self) -> Usage:

@@ -145,6 +145,11 @@ class Generation:
             self._failed = True
             raise
 
+    @property
+    def fingerprint(self) -> str:
+        """The system_fingerprint; another adapter may have been given the model's name meanwhile."""
+        return self._service.fingerprint_with(self._terms.adapter)
+
     def usage(self) -> Usage:
         """The usage so far."""
         prompt_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)

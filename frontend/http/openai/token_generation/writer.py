@@ -61,7 +61,7 @@ class TokensWriter:
             choices=choices,
             usage=self._generation.usage(),
             prompt_logprobs=await self._prompt_logprobs(),
-            system_fingerprint=self._service.fingerprint_of(head.model),
+            system_fingerprint=self._generation.fingerprint,
             warnings=head.warnings or UNSET,
         )
 

@@ -1,6 +1,7 @@
 """LoRA adapters over HTTP: as names of models, loaded and unloaded by clients, found by a plugin."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -39,6 +40,7 @@ REQUESTS = [
     ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 2}}),
     ("/v1/chat/completions/batch", {"messages": [CHAT["messages"]]}),
 ]
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS)
@@ -88,6 +90,30 @@ def test_each_adapter_has_its_own_fingerprint(model, tmp_path, sql):
     }
     assert found["sql"] == found["same"]
     assert len(set(found.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [*(REQUESTS[number] for number in (0, 1, 4)), *((path, {**body, **STREAMED}) for path, body in REQUESTS[:2])],
+)
+def test_an_answer_has_the_fingerprint_of_the_adapter_that_it_began_with(model, tmp_path, sql, path, body):
+    """Another frontend replaces the adapter, then unloads it, each time while a request runs."""
+    new = make_adapter_folder(tmp_path / "new", b"new weights")
+    server = Server(model, run_dir=str(tmp_path), lora=LoraConfig(allow_loading=True))
+    other, submit = KnownAdapters(Config(lora=LoraConfig(max_loras=1)), str(tmp_path)), server.engine.submit
+    found = []
+    for change in (lambda: None, lambda: other.load("sql", new, in_place=True), lambda: other.unload("sql")):
+        other.load("sql", sql, in_place=True)
+
+        def submit_and_change(*prompt, change=change, **terms):
+            change()
+            return submit(*prompt, **terms)
+
+        server.engine.submit = submit_and_change
+        answer = server.ask("POST", path, {**body, "model": "sql"})
+        assert answer.status_code == 200, answer.text
+        found.append(re.findall(r'"system_fingerprint":"([^"]+)"', answer.text))
+    assert found[0] == found[1] == found[2] != []
 
 
 def test_a_key_is_not_answered_with_the_former_adapter_of_the_same_name(model, tmp_path, sql):
