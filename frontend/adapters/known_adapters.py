@@ -93,8 +93,7 @@ class KnownAdapters:
                 raise InvalidRequest(
                     f"clients have loaded {MAX_LOADED} LoRA adapters, the limit; unload one first", "lora_name"
                 )
-            self._changes.adapters[name] = adapter
-            self._write()
+            self._write({**self._changes.adapters, name: adapter})
         return adapter
 
     def unload(self, name: str) -> bool:
@@ -102,12 +101,9 @@ class KnownAdapters:
         with self._locked():
             if self.get(name) is None:
                 return False
+            changed = {other: adapter for other, adapter in self._changes.adapters.items() if other != name}
+            self._write({**changed, name: None} if name in self._configured else changed)
             self._resolved.pop(name, None)
-            if name in self._configured:
-                self._changes.adapters[name] = None
-            else:
-                self._changes.adapters.pop(name, None)
-            self._write()
         return True
 
     def _check_free(self, name: str) -> None:
@@ -144,9 +140,11 @@ class KnownAdapters:
                 raise ConfigError(f"{self._file} cannot be read: {error}") from error
             self._version = version
 
-    def _write(self) -> None:
-        if self._file is None:
-            return
-        new = self._file.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(self._changes))
-        new.replace(self._file)
+    def _write(self, adapters: dict[str, Adapter | None]) -> None:
+        """Nothing changes if the file cannot be written: all frontends know the same."""
+        changes = _Changes(adapters)
+        if self._file is not None:
+            new = self._file.with_suffix(".new")
+            new.write_bytes(msgspec.json.encode(changes))
+            new.replace(self._file)
+        self._changes = changes

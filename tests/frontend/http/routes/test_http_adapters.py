@@ -12,6 +12,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, LoraConfig, ModelConfig
 
 from ....plugins.test_loading import PACKAGE
+from ....workers.tier.accidents import full_disk
 from ...adapter_folders import make_adapter_folder
 from ...http_server import Server, make_model_folder
 
@@ -186,6 +187,19 @@ def test_all_frontends_know_what_one_has_loaded_and_unloaded(model, tmp_path, sq
         assert [each["id"] for each in server.ask("GET", "/v1/models").json()["data"]] == ["model", "sql"]
     assert one.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "sql"}).status_code == 200
     assert len(other.ask("GET", "/v1/models").json()["data"]) == 1
+
+
+def test_what_a_full_disk_refuses_is_not_half_known(tmp_path, sql):
+    known = KnownAdapters(Config(lora=LoraConfig(adapters=(f"first={sql}",), max_loras=1)), str(tmp_path))
+    known.read_configured()
+    with full_disk(10):
+        for change in (lambda: known.load("sql", sql), lambda: known.unload("first")):
+            with pytest.raises(OSError, match="File too large"):
+                change()
+    assert known.all().keys() == {"first"}
+    known.load("sql", sql)
+    assert known.unload("first")
+    assert known.all().keys() == {"sql"}
 
 
 @pytest.fixture
