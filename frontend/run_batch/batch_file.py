@@ -77,7 +77,9 @@ def read_requests(file: BinaryIO) -> Iterator[BatchRequest | BatchResult]:
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
-            raise ConfigError(f"line {number} of {file.name} has more than {MAX_LINE_BYTES} bytes")
+            _skip_rest(line, file)
+            yield refusal(number, None, f"line {number} has more than {MAX_LINE_BYTES} bytes")
+            continue
         if not line.strip():
             continue
         entry = _request(line, number)
@@ -87,6 +89,12 @@ def read_requests(file: BinaryIO) -> Iterator[BatchRequest | BatchResult]:
         elif name is not None:
             seen.add(name)
         yield entry
+
+
+def _skip_rest(line: bytes, file: BinaryIO) -> None:
+    """Read to the end of the line that begins with `line`, and keep none of it."""
+    while line and not line.endswith(b"\n"):
+        line = file.readline(MAX_LINE_BYTES)
 
 
 def _request(line: bytes, number: int) -> BatchRequest | BatchResult:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from paged_serve.frontend.cli import http_client
 from paged_serve.frontend.cli.main import cli
+from paged_serve.frontend.run_batch import batch_file
 from paged_serve.protocol.errors import ConfigError, EngineDead
 
 
@@ -146,6 +147,18 @@ def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
     assert "stream is true" in reasons["c3"]
     assert "line 4 is not a request" in reasons[None]
     assert (reasons["c4"], server.prompts) == (None, ["p4"])
+
+
+def test_a_line_that_is_too_long_is_refused_and_the_lines_after_it_are_answered(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_file, "MAX_LINE_BYTES", 200)
+    endings = [f"{'x' * size}\n" for size in (200, 201, 402, 1000)]  # the first ends where the limit is
+    lines = [text for number, ending in enumerate(endings) for text in (line(number), ending)]
+    write(tmp_path / "in.jsonl", [*lines, line(4), "x" * 500])
+    assert run(server, tmp_path, "--concurrency", "1").exit_code == 1
+    assert server.prompts == ["p0", "p1", "p2", "p3", "p4"]
+    found = [json.loads(text) for text in (tmp_path / "out.jsonl").read_text().splitlines()]
+    refusals = [entry["error"]["message"] for entry in found if entry["error"]]
+    assert refusals == [f"line {number} has more than 200 bytes" for number in (2, 4, 6, 8, 10)]
 
 
 def test_a_refusal_is_an_answer_and_the_run_fails(server, tmp_path):
