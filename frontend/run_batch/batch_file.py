@@ -1,5 +1,6 @@
 """OpenAI's batch files: one request per line in, one answer per line out, matched by custom_id."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from typing import Annotated, Any, BinaryIO
@@ -113,7 +114,8 @@ def refusal(number: int, custom_id: str | None, message: str) -> BatchResult:
 class ResultFile:
     """The output file, which a later run continues: `done` holds the custom_ids already answered.
 
-    An incomplete last line of a killed run is removed. Raises ConfigError for a file of another kind.
+    An incomplete last line of a killed run is removed. Raises ConfigError for a file of another kind, and for one that
+    another run is writing.
     """
 
     def __init__(self, path: str):
@@ -121,6 +123,7 @@ class ResultFile:
             raise ConfigError(f"{path} is not a regular file; give another -o")
         self.done: set[str] = set()
         self._file = open(path, "a+b")  # noqa: SIM115
+        self._lock(path)
         self._file.seek(0)
         whole = 0
         for number, line in enumerate(self._file, 1):
@@ -133,6 +136,17 @@ class ResultFile:
                 ) from None
             whole += len(line) if line.endswith(b"\n") else 0
         self._file.truncate(whole)
+
+    def _lock(self, path: str) -> None:
+        """Keep other runs out until the file is closed: two would send every request twice, and cut off each other's
+        last line."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigError(f"another run is writing {path}; wait for its end, or give another -o") from None
+        except OSError:
+            pass  # this file system has no locks
 
     def _note(self, line: bytes) -> None:
         """Read a line of an earlier run. Raises DecodeError when it is neither a result nor the beginning of one."""

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from paged_serve.frontend.cli import http_client
 from paged_serve.frontend.cli.main import cli
 from paged_serve.frontend.run_batch import batch_file
+from paged_serve.frontend.run_batch.batch_file import ResultFile
 from paged_serve.protocol.errors import ConfigError, EngineDead
 
 
@@ -188,6 +189,19 @@ def test_a_file_of_another_kind_is_not_written_to(server, tmp_path):
     (tmp_path / "out.jsonl").write_text("precious\n")
     assert isinstance(run(server, tmp_path).exception, ConfigError)
     assert (tmp_path / "out.jsonl").read_text() == "precious\n"
+
+
+def test_an_output_that_another_run_writes_is_refused_and_left_alone(server, tmp_path):
+    write(tmp_path / "in.jsonl", [line(1)])
+    other = ResultFile(str(tmp_path / "out.jsonl"))
+    begun = b'{"id":"batch_req_'  # the other run is in the middle of a line
+    (tmp_path / "out.jsonl").write_bytes(begun)
+    refused = run(server, tmp_path).exception
+    assert isinstance(refused, ConfigError)
+    assert "another run is writing" in str(refused)
+    assert ((tmp_path / "out.jsonl").read_bytes(), server.prompts) == (begun, [])
+    other.close()
+    assert run(server, tmp_path).exit_code == 0
 
 
 def test_ctrl_c_does_not_wait_for_the_requests_in_flight(server, tmp_path):
