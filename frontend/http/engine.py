@@ -7,7 +7,6 @@ from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.messages.stats import SchedulerStats
 
 from ..client.pooling import PoolingAnswer
 from ..client.streams.deltas import SequenceDelta
@@ -37,8 +36,6 @@ class Engine(Protocol):
     def ready(self) -> bool: ...
     @property
     def limits(self) -> Welcome: ...
-    @property
-    def stats(self) -> SchedulerStats | None: ...
     def submit(
         self,
         prompt_token_ids: Sequence[int],

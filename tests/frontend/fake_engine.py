@@ -144,8 +144,9 @@ class FakeEngine:
     burst: int = 1
     pause_s: float = 0.0  # before each delta
     ready: bool = True
+    answers: bool = True  # calls of utilities
     limits: Welcome = LIMITS
-    stats: SchedulerStats | None = STATS
+    stats: SchedulerStats = STATS
     requests: list[FakeRequest] = field(default_factory=list)
     adapters: list[Adapter | None] = field(default_factory=list)  # of the requests
     pooled: list[FakePooling] = field(default_factory=list)
@@ -191,4 +192,6 @@ class FakeEngine:
 
     async def utility(self, utility: Utility) -> bytes:
         assert utility is Utility.STATS
+        if not self.answers:
+            await asyncio.Future()
         return msgspec.json.encode(msgspec.structs.asdict(self.stats))

@@ -70,7 +70,7 @@ class Metrics:
         )
 
     def exposition(self, stats: SchedulerStats | None) -> bytes:
-        """The text that Prometheus scrapes. `stats`: the engine's figures; None when it is not connected."""
+        """The text that Prometheus scrapes. `stats`: the engine's figures; None when it does not answer."""
         self._engine_stats.stats = stats
         text = prometheus_client.generate_latest(self._registry)
         if not self._compat:

@@ -36,8 +36,8 @@ async def own_metrics(service: Service, exchange: Exchange) -> None:
 
 
 async def _engine_stats(service: Service) -> SchedulerStats | None:
-    """The engine's current figures; an idle engine reports them only twice a second. If it does not answer, the last
-    figures that it reported."""
+    """The engine's current figures; None when it does not answer. Those that it has last reported may be older than the
+    ones of the last scrape: a counter would go back."""
     if service.engine.ready:
         with contextlib.suppress(PagedServeError, TimeoutError):
             async with asyncio.timeout(ENGINE_WITHIN_S):
@@ -46,7 +46,7 @@ async def _engine_stats(service: Service) -> SchedulerStats | None:
             tier = msgspec.convert(figures.pop("kv_tier"), KVTierStats | None)
             own = {name: value for name, value in figures.items() if name != "tenants"}
             return SchedulerStats(**own, adapters=adapters, kv_tier=tier)
-    return service.engine.stats
+    return None
 
 
 async def requests(service: Service, exchange: Exchange) -> None:

@@ -86,8 +86,6 @@ def test_a_scrape_reports_the_current_values(folder):
     server.engine.utility = utility
     assert stats.num_running == 1
     assert re.search(r"^paged:num_requests_running\{.*\} 0\.0$", server.metrics(), re.MULTILINE)
-    server.engine.ready = False
-    assert re.search(r"^paged:num_requests_running\{.*\} 1\.0$", server.metrics(), re.MULTILINE)
 
 
 def test_a_stats_line_is_logged_every_ten_seconds_while_there_is_work(caplog):

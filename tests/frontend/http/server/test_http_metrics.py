@@ -3,8 +3,10 @@
 import re
 
 import msgspec
+import pytest
 
 from paged_serve.frontend.http.exchange.metrics import Metrics
+from paged_serve.frontend.http.routes import admin
 from paged_serve.protocol.messages.stats import KVTierStats
 
 from ...fake_engine import STATS
@@ -59,6 +61,21 @@ def test_metrics_of_a_tier_appear_with_the_tier_and_have_no_vllm_name():
     assert 'paged:kv_tier_loaded_blocks_total{engine="0",model_name="tiny"} 5.0' in text
     assert 'paged:kv_tier_load_seconds_total{engine="0",model_name="tiny"} 0.25' in text
     assert "vllm:kv_tier" not in text
+
+
+@pytest.mark.parametrize("state", [{"ready": False}, {"answers": False}])
+def test_an_engine_that_does_not_answer_has_no_figures(folder, monkeypatch, state):
+    """Its last report would hide from an alert that it is away, and its counters may be lower than at the last scrape,
+    which Prometheus takes for a restart."""
+    monkeypatch.setattr(admin, "ENGINE_WITHIN_S", 0.01)
+    server = Server(folder)
+    server.complete()
+    for name, value in state.items():
+        setattr(server.engine, name, value)
+    text = server.metrics()
+    assert "paged:num_requests_running" not in text
+    assert "paged:generation_tokens_total" not in text
+    assert 'paged:request_success_total{engine="0",finished_reason="stop",frontend="0",model_name="tiny"} 1.0' in text
 
 
 def test_each_frontend_labels_its_own_counters(folder):
