@@ -29,6 +29,8 @@ _OURS_ALONE = (
     b"paged:kv_tier_",
 )  # other servers have no name for these
 
+_REFUSALS = {400: "invalid", 429: "overloaded", 503: "unavailable", 504: "expired"}  # by status
+
 # name -> (help, buckets)
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "time_to_first_token_seconds": ("From the request's arrival to its first token", _FIRST_TOKEN),
@@ -62,12 +64,17 @@ class Metrics:
         for name, (text, buckets) in _HISTOGRAMS.items():
             histogram = Histogram(f"paged:{name}", text, _OWN_LABELS, buckets=buckets, registry=self._registry)
             self._observe[name] = histogram.labels(*self._labels).observe
-        self._success = Counter(
-            "paged:request_success", "Ended sequences", (*_OWN_LABELS, "finished_reason"), registry=self._registry
+        self._success = self._counter(
+            "request_success", "Ended sequences", "finished_reason", [reason.api_name for reason in FinishReason]
         )
-        self._rejections = Counter(
-            "paged:admission_rejections", "Refused requests", (*_OWN_LABELS, "reason"), registry=self._registry
-        )
+        self._rejections = self._counter("admission_rejections", "Refused requests", "reason", _REFUSALS.values())
+
+    def _counter(self, name: str, text: str, label: str, values: Iterable[str]) -> Counter:
+        """A counter that has each value from the start: Prometheus sees no increase in a series that begins with 1."""
+        counter = Counter(f"paged:{name}", text, (*_OWN_LABELS, label), registry=self._registry)
+        for value in values:
+            counter.labels(*self._labels, value)
+        return counter
 
     def exposition(self, stats: SchedulerStats | None) -> bytes:
         """The text that Prometheus scrapes. `stats`: the engine's figures; None when it does not answer."""
@@ -86,8 +93,8 @@ class Metrics:
             self._observe["request_params_max_tokens"](max_tokens)
 
     def rejected(self, status: int) -> None:
-        reason = {400: "invalid", 429: "overloaded", 504: "expired"}.get(status, "unavailable")
-        self._rejections.labels(*self._labels, reason).inc()
+        """Count a refused request by the status of its answer."""
+        self._rejections.labels(*self._labels, _REFUSALS[status]).inc()
 
     def first_token(self, seconds: float) -> None:
         self._observe["time_to_first_token_seconds"](seconds)

@@ -69,7 +69,7 @@ def test_a_client_that_leaves_is_counted_and_logged(folder, lines, stream):
 
     asyncio.run(talk())
     assert 'finished_reason="abort",frontend="0",model_name="tiny"} 4.0' in server.metrics()
-    assert 'finished_reason="stop"' not in server.metrics()
+    assert 'finished_reason="stop",frontend="0",model_name="tiny"} 0.0' in server.metrics()
     (line,) = lines()
     assert "status=499" in line or stream == b"true"
 

@@ -7,6 +7,7 @@ import pytest
 
 from paged_serve.frontend.http.exchange.metrics import Metrics
 from paged_serve.frontend.http.routes import admin
+from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.stats import KVTierStats
 
 from ...fake_engine import STATS
@@ -76,6 +77,17 @@ def test_an_engine_that_does_not_answer_has_no_figures(folder, monkeypatch, stat
     assert "paged:num_requests_running" not in text
     assert "paged:generation_tokens_total" not in text
     assert 'paged:request_success_total{engine="0",finished_reason="stop",frontend="0",model_name="tiny"} 1.0' in text
+
+
+def test_a_counter_exists_before_its_first_event():
+    """Prometheus sees no increase in a series that begins with 1, so an alert would miss the first error."""
+    text = Metrics("tiny").exposition(STATS).decode()
+    for reason in FinishReason:
+        series = f'engine="0",finished_reason="{reason.api_name}",frontend="0",model_name="tiny"'
+        assert f"paged:request_success_total{{{series}}} 0.0" in text
+    for name in ("invalid", "overloaded", "expired", "unavailable"):
+        series = f'engine="0",frontend="0",model_name="tiny",reason="{name}"'
+        assert f"paged:admission_rejections_total{{{series}}} 0.0" in text
 
 
 def test_each_frontend_labels_its_own_counters(folder):
