@@ -142,7 +142,7 @@ class Application:
         if answer.status == 500:
             unexpected = None if isinstance(error, PagedServeError) else error
             log.error("failed request=%s: %s", exchange.request_id, error, exc_info=unexpected)
-        if self.router is not None and answer.status in (400, 429, 503, 504):
+        if self.router is not None and answer.status in (400, 429, 503, 504) and exchange.path not in PROBES:
             self.router.count_refusal(answer.status)
         if not exchange.started:  # otherwise the connection breaks
             await exchange.send_error(answer)

@@ -90,6 +90,13 @@ def test_a_counter_exists_before_its_first_event():
         assert f"paged:admission_rejections_total{{{series}}} 0.0" in text
 
 
+def test_a_probe_is_not_counted_as_a_refused_request(folder):
+    server = Server(folder)
+    server.engine.ready = False
+    assert server.ask("GET", "/ready").status_code == 503
+    assert 'reason="unavailable"} 0.0' in server.metrics()
+
+
 def test_each_frontend_labels_its_own_counters(folder):
     text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
     assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
