@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, RequestFailed
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, RequestFailed
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ....client.streams.deltas import SequenceDelta, TokenLogprobs
@@ -79,17 +79,21 @@ class BeamGeneration(Generation):
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All choices, in one batch."""
-        self._failed = True  # until all ends well: an error reaches the client, and `close` counts no choice
-        for step in range(max(self._max_tokens)):
-            running = [number for number, search in enumerate(self._searches) if self._goes_on(number, step)]
-            if not running:
-                break
-            await self._grow(running, is_first=not step)
+        try:
+            for step in range(max(self._max_tokens)):
+                running = [number for number, search in enumerate(self._searches) if self._goes_on(number, step)]
+                if not running:
+                    break
+                await self._grow(running, is_first=not step)
+        except PagedServeError as error:
+            self._failed = True
+            if isinstance(error, RequestFailed):
+                self._service.metrics.ended(FinishReason.ERROR)
+            raise
         pieces = [
             piece for number, search in enumerate(self._searches) for piece in self._pieces(number, search.best())
         ]
         self._memory.taken(sum(len(piece.token_ids) for piece in pieces))
-        self._failed = False
         yield pieces
 
     def _goes_on(self, number: int, step: int) -> bool:
@@ -101,7 +105,6 @@ class BeamGeneration(Generation):
         timeout_s = self._time_left() if is_first else 0.0  # a time limit is for the first token
         self._requests = [self._submitted(tokens, self._steps[number], timeout_s) for number, tokens in asked]
         deltas = [await _only_delta(request) for request in self._requests]
-        self._requests = []
         if is_first:
             self._cached = [delta.num_cached_tokens for delta in deltas]
         found = iter(deltas)

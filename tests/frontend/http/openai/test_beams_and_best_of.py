@@ -1,5 +1,7 @@
 """use_beam_search and best_of over HTTP: the choices are the best sequences, the best first."""
 
+import asyncio
+import json
 import math
 import random
 
@@ -12,6 +14,7 @@ from paged_serve.protocol.errors import EngineDead
 
 from ...fake_engine import FakeRequest
 from ...http_server import Server, make_model_folder
+from ..connections.test_http_memory import Sender
 
 C, H = "/v1/completions", "/v1/chat/completions"
 LETTERS = range(64, 72)
@@ -99,6 +102,31 @@ def test_a_beam_search_that_fails_is_aborted_and_reported(beams):
     beams.engine.refusal = EngineDead("the engine is gone")
     response = beams.ask("POST", C, {"prompt": "abc", "use_beam_search": True, "n": 2, "max_tokens": 2})
     assert response.status_code >= 500
+
+
+@pytest.mark.parametrize("pause_s", [0.01, 0.0])  # the client leaves during a step, or between two
+def test_the_beams_of_a_client_that_leaves_are_counted(beams, pause_s):
+    beams.engine.pause_s = pause_s
+    body = {"prompt": "ab", "n": 3, "use_beam_search": True, "max_tokens": 60, "ignore_eos": True}
+
+    async def talk() -> None:
+        sender = Sender(beams, C, json.dumps(body).encode())
+        sender.body_comes.set()
+        while len(beams.engine.requests) < 6:
+            assert not sender.task.done(), sender.sent
+            await asyncio.sleep(0)
+        sender.leaves.set()
+        await sender.task
+
+    asyncio.run(talk())
+    assert 'finished_reason="abort",frontend="0",model_name="model0"} 3.0' in beams.metrics()
+
+
+def test_a_beam_that_ends_with_an_error_is_counted(beams):
+    beams.engine.fails_after = 1
+    assert beams.ask("POST", C, {"prompt": "ab", "n": 3, "use_beam_search": True}).status_code == 500
+    assert 'finished_reason="error",frontend="0",model_name="model0"} 1.0' in beams.metrics()
+    assert 'finished_reason="abort",frontend="0",model_name="model0"} 0.0' in beams.metrics()
 
 
 def test_the_best_of_several_outputs_are_returned_and_all_are_counted(folder):
