@@ -123,6 +123,7 @@ class BeamGeneration(Generation):
             tenant=terms.tenant,
             weight=terms.weight,
             timeout_s=timeout_s,
+            adapter=terms.adapter,
         )
 
     def _pieces(self, number: int, beams: Sequence[BeamSearchSequence[_Candidate]]) -> list[Piece]:

@@ -35,6 +35,7 @@ def serving(model, *entries, **options):
 
 REQUESTS = [
     ("/v1/completions", {"prompt": "a", "max_tokens": 2}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 2, "n": 2, "use_beam_search": True}),
     ("/v1/chat/completions", CHAT),
     ("/v1/responses", {"input": "hi"}),
     ("/v1/messages", {"max_tokens": 4, **CHAT}),
