@@ -19,9 +19,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 
+import msgspec
+
 from paged_serve.protocol.errors import ConfigError, EngineDead
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.control import Promote
+from paged_serve.protocol.messages.message import has_half_pair
 from paged_serve.protocol.process.flight_record import CopyLog
 from paged_serve.protocol.transport.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
 
@@ -71,6 +74,7 @@ class Supervisor:
     def start(self) -> None:
         """Make the run directory, start every process, bind the control socket; returns before they are ready."""
         with self._resources.pop_all() as resources:  # released unless the whole start succeeds
+            _check_texts(self.config)
             self.run_dir = make_run_dir()
             resources.callback(remove_run_dir, self.run_dir)
             http_fd = -1 if self._http_socket is None else self._http_socket.fileno()
@@ -251,6 +255,15 @@ class Supervisor:
         """Kill the processes that are left: after a failed start, or a bug in the supervisor."""
         for child in self._processes.unfinished():
             self._processes.abandon(child)
+
+
+def _check_texts(config: Config) -> None:
+    """Raise ConfigError for a text that no message can carry, such as a path whose bytes are not UTF-8."""
+    for layer in msgspec.structs.asdict(config).values():
+        for name, value in msgspec.structs.asdict(layer).items():
+            texts = value if isinstance(value, tuple) else (value,)
+            if any(isinstance(text, str) and has_half_pair(text) for text in texts):
+                raise ConfigError(f"{name}={value!a}: is not UTF-8; give another name")
 
 
 def _environment() -> dict[str, str]:

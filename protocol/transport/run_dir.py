@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..messages.message import has_half_pair
 
 CONTROL_SOCKET = "control.sock"
 ENGINE_SOCKET = "engine.sock"
@@ -59,6 +60,8 @@ def make_run_dir() -> str:
 
 
 def _make_run_dir(parent: Path) -> str:
+    if has_half_pair(str(parent)):
+        raise ConfigError(f"{str(parent)!a} is not UTF-8. Set TMPDIR to another place")
     _check_room(parent)
     path = tempfile.mkdtemp(prefix="run-", dir=parent)
     longest = len(os.fsencode(f"{path}/{CONTROL_SOCKET}"))

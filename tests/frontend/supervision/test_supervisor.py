@@ -187,6 +187,22 @@ def test_a_start_that_fails_early_releases_its_socket(monkeypatch, tmp_path):
     assert http_socket.fileno() == -1
 
 
+@pytest.mark.parametrize(
+    ("layer", "fields", "named"),
+    [
+        ("model", {"model": "/models/caf\udce9"}, r"model=.*caf.*not UTF-8"),
+        ("model", {"served_model_names": ("demo", "caf\udce9")}, "served_model_names=.*not UTF-8"),
+        ("server", {"dump_dir": "/caf\udce9"}, "dump_dir=.*not UTF-8"),
+    ],
+)
+def test_a_text_that_no_message_can_carry_is_refused_by_name(layer, fields, named):
+    changed = msgspec.structs.replace(getattr(CONFIG, layer), **fields)
+    http_socket = open_http_socket(CONFIG.server)
+    with pytest.raises(ConfigError, match=named):
+        Supervisor(msgspec.structs.replace(CONFIG, **{layer: changed}), http_socket, modules=MODULES).start()
+    assert http_socket.fileno() == -1
+
+
 def test_a_drain_ends_when_the_frontends_report_its_end(start):
     running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0, drain_timeout_s=30.0)))
     assert running.ready.wait(60)

@@ -77,6 +77,14 @@ def test_a_temporary_directory_too_deep_for_sockets_is_refused(temporary, monkey
     assert not list(deep.glob("*/run-*"))
 
 
+def test_a_temporary_directory_whose_name_no_message_can_carry_is_refused(temporary, monkeypatch):
+    (temporary / "caf\udce9").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "caf\udce9"))
+    with pytest.raises(ConfigError, match=r"not UTF-8.*TMPDIR"):
+        run_dir.make_run_dir()
+    assert not list((temporary / "caf\udce9").glob("*/run-*"))
+
+
 def test_living_servers_are_found_newest_first(temporary):
     assert run_dir.find_run_dirs() == []
     first, second, silent = (run_dir.make_run_dir() for _ in range(3))
