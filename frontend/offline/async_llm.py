@@ -154,6 +154,7 @@ class AsyncLLM:
         *,
         pooling_task: PoolingTask | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
@@ -162,11 +163,11 @@ class AsyncLLM:
         """Yield one output, with the vector of the prompt, like `LLM.encode`. Raises RequestFailed when aborted."""
         await self.start()
         check_keywords(vllm_keywords, AsyncLLM.encode.__annotations__)
-        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name, lora_request)
         work = self._begin(AsyncPoolingJob, request_id)
         try:
             texts, limits = self._text.pooling, self._client.limits
-            make = partial(one_job, texts, limits, prompt, pooling_params, pooling_task, options)
+            make = partial(one_job, texts, self._lora, limits, prompt, pooling_params, pooling_task, options)
             yield await work.output(make, self._threads, priority)
         except EngineDead as error:
             raise EngineDead(self._engine.why(error)) from None
@@ -259,8 +260,7 @@ class AsyncLLM:
             await asyncio.gather(starting, return_exceptions=True)
             await asyncio.to_thread(engine.end)
             raise
-        self.config, self._engine = config, engine
-        self._lora = LoraRequests(config.lora)
+        self.config, self._engine, self._lora = config, engine, LoraRequests(config.lora)
         self._limit = InFlightLimit(max_in_flight(config))
         self._finalizer = weakref.finalize(self, engine.end)
         in_forked_child(self, lambda llm: llm._finalizer.detach())

@@ -49,7 +49,7 @@ class AsyncPoolingJob:
     async def _vector(self, job: PoolingJob, priority: int) -> Answered:
         while True:
             request = self._request = self._client.pool(
-                job.token_ids, job.params, priority=priority, cache_salt=job.cache_salt
+                job.token_ids, job.params, priority=priority, cache_salt=job.cache_salt, adapter=job.adapter
             )
             if self._aborted.is_set():
                 request.abort()

@@ -58,4 +58,4 @@ class PoolingBatch:
             self._running.append(_Running(job, self._submit(job)))
 
     def _submit(self, job: PoolingJob) -> PoolingRequest:
-        return self._client.pool(job.token_ids, job.params, cache_salt=job.cache_salt)
+        return self._client.pool(job.token_ids, job.params, cache_salt=job.cache_salt, adapter=job.adapter)

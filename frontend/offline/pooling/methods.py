@@ -7,8 +7,10 @@ import msgspec
 
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 
+from ...adapters.lora_requests import LoRARequest, LoraRequests
 from ...client.sync_client import Client
 from ...pooling.similarity import cosine, max_sim, numbers, score_type
 from ..local_engine import LocalEngine, max_in_flight
@@ -30,6 +32,7 @@ from .outputs import (
 from .prompts import PoolingJob, PoolingOptions, check_task, jobs_of, pairs_of, params_for
 
 Params = PoolingParams | Sequence[PoolingParams] | None
+LoraRequest = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 class PoolingMethods:
@@ -38,11 +41,13 @@ class PoolingMethods:
 
     `truncate_prompt_tokens`: the number of tokens that a longer prompt is cut to; -1 is the model's maximum.
     `prompt_name`: a prompt of the model's config_sentence_transformers.json; it is put before each text.
+    `lora_request`: one adapter for all prompts, or a list with one or None for each; None is the base model.
     """
 
     config: Config
     _text: ModelText
     _client: Client
+    _lora: LoraRequests
     _engine: LocalEngine
 
     def encode(
@@ -52,6 +57,7 @@ class PoolingMethods:
         *,
         pooling_task: PoolingTask | None = None,
         use_tqdm: bool | MakeBar = True,
+        lora_request: LoraRequest = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
@@ -60,7 +66,7 @@ class PoolingMethods:
         """The vectors of `pooling_task`. If it is None, `pooling_params` name the task; if these are None as well, it
         is the task of the model that returns the most numbers."""
         check_keywords(vllm_keywords, PoolingMethods.encode.__annotations__)
-        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name, lora_request)
         answered = self._pooled(prompts, pooling_params, pooling_task, options, use_tqdm)
         return [pooling_output(each, number) for number, each in enumerate(answered)]
 
@@ -70,6 +76,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool | MakeBar = True,
         pooling_params: Params = None,
+        lora_request: LoraRequest = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
@@ -77,7 +84,7 @@ class PoolingMethods:
     ) -> list[EmbeddingRequestOutput]:
         """One embedding per prompt."""
         check_keywords(vllm_keywords, PoolingMethods.embed.__annotations__)
-        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name, lora_request)
         return [
             EmbeddingRequestOutput(outputs=EmbeddingOutput.of(each.pooled), **each.facts(number))
             for number, each in enumerate(self._pooled(prompts, pooling_params, "embed", options, use_tqdm))
@@ -89,6 +96,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool | MakeBar = True,
         pooling_params: Params = None,
+        lora_request: LoraRequest = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
@@ -96,7 +104,7 @@ class PoolingMethods:
     ) -> list[ClassificationRequestOutput]:
         """The probability of each class, for each prompt."""
         check_keywords(vllm_keywords, PoolingMethods.classify.__annotations__)
-        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name, lora_request)
         return [
             ClassificationRequestOutput(outputs=ClassificationOutput.of(each.pooled), **each.facts(number))
             for number, each in enumerate(self._pooled(prompts, pooling_params, "classify", options, use_tqdm))
@@ -108,6 +116,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool | MakeBar = True,
         pooling_params: Params = None,
+        lora_request: LoraRequest = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         **vllm_keywords: Any,
@@ -119,6 +128,7 @@ class PoolingMethods:
             pooling_params,
             pooling_task="token_classify",
             use_tqdm=use_tqdm,
+            lora_request=lora_request,
             truncate_prompt_tokens=truncate_prompt_tokens,
             tokenization_kwargs=tokenization_kwargs,
         )
@@ -131,6 +141,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool | MakeBar = True,
         pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequest | None = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         **vllm_keywords: Any,
@@ -138,10 +149,12 @@ class PoolingMethods:
         """How well each text of `data_2` matches the corresponding text of `data_1`, or its only text.
 
         With an embedding model the score is the cosine of two embeddings, with a late-interaction model the sum of
-        each token's best match (MaxSim); a cross-encoder reads both texts at once.
+        each token's best match (MaxSim); a cross-encoder reads both texts at once. One adapter computes all texts.
         """
         check_keywords(vllm_keywords, PoolingMethods.score.__annotations__)
-        limits, options = self._client.limits, PoolingOptions(truncate_prompt_tokens, tokenization_kwargs)
+        adapter = self._lora.adapter(lora_request)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, lora_request=lora_request)
+        limits = self._client.limits
         first, second = pairs_of(data_1, data_2)
         if (kind := score_type(limits)) in ("bi-encoder", "late-interaction"):
             params = msgspec.structs.replace(pooling_params or PoolingParams(), use_activation=True)
@@ -159,7 +172,7 @@ class PoolingMethods:
                 "data_1",
             )
         [params] = params_for(pooling_params, 1, "classify")
-        jobs = self._pair_jobs(first, second, params, options)
+        jobs = self._pair_jobs(first, second, params, options, adapter)
         answers = self._run_pooling(len(second), jobs, use_tqdm)
         return [
             ScoringRequestOutput(outputs=ScoringOutput(numbers(each.pooled.values)[0]), **each.facts(number))
@@ -167,7 +180,12 @@ class PoolingMethods:
         ]
 
     def _pair_jobs(
-        self, first: list[str], second: list[str], params: PoolingParams, options: PoolingOptions
+        self,
+        first: list[str],
+        second: list[str],
+        params: PoolingParams,
+        options: PoolingOptions,
+        adapter: Adapter | None,
     ) -> Iterator[PoolingJob]:
         texts = self._text.pooling
         limit = options.limit(texts, self._client.limits)
@@ -175,12 +193,12 @@ class PoolingMethods:
         for number, text in enumerate(second):
             part = texts.part(text, limit, "data_2")
             ids, begins = texts.pair(begun[number if len(begun) > 1 else 0], part, limit, "data_2")
-            yield PoolingJob(ids, msgspec.structs.replace(params, second_text=begins))
+            yield PoolingJob(ids, msgspec.structs.replace(params, second_text=begins), adapter=adapter)
 
     def _pooled(
         self, prompts: Any, params: Params, task: PoolingTask | None, options: PoolingOptions, use_tqdm: bool | MakeBar
     ) -> list[Answered]:
-        count, jobs = jobs_of(self._text.pooling, self._client.limits, prompts, params, task, options)
+        count, jobs = jobs_of(self._text.pooling, self._lora, self._client.limits, prompts, params, task, options)
         return self._run_pooling(count, jobs, use_tqdm)
 
     def _run_pooling(self, count: int, jobs: Iterator[PoolingJob], use_tqdm: bool | MakeBar) -> list[Answered]:

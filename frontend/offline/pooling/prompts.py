@@ -8,8 +8,10 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import Welcome
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 
+from ...adapters.lora_requests import LoRARequest, LoraRequests
 from ...pooling.texts import Limit, PoolingTexts
 from ..prompts import Tokenization, checked_text, one_each, parse_prompts, tokenization
 
@@ -23,15 +25,17 @@ class PoolingJob:
     token_ids: list[int]
     params: PoolingParams
     cache_salt: str = ""
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingOptions:
-    """How texts become tokens; the names are those of the methods' parameters."""
+    """How texts become tokens, and the adapters that compute them; the names are those of the methods' parameters."""
 
     truncate_prompt_tokens: int | None = None  # -1: the model's maximum
     tokenization_kwargs: Mapping[str, Any] | None = None
     prompt_name: str | None = None
+    lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None
 
     def limit(self, texts: PoolingTexts, limits: Welcome) -> Limit:
         """Raises InvalidRequest."""
@@ -42,6 +46,10 @@ class PoolingOptions:
     def tokenization(self) -> Tokenization:
         """Raises InvalidRequest."""
         return tokenization(self.tokenization_kwargs)
+
+    def adapters(self, lora: LoraRequests, count: int) -> list[Adapter | None]:
+        """The adapter of each of `count` prompts. Raises InvalidRequest."""
+        return [*map(lora.adapter, one_each(self.lora_request, count, "lora_request"))]
 
 
 def default_task(limits: Welcome) -> PoolingTask:
@@ -74,6 +82,7 @@ def params_for(pooling_params: Any, count: int, task: PoolingTask | None) -> lis
 
 def jobs_of(
     texts: PoolingTexts,
+    lora: LoraRequests,
     limits: Welcome,
     prompts: Any,
     pooling_params: Any,
@@ -88,22 +97,24 @@ def jobs_of(
     for params in all_params:
         check_task(params.task, limits)
         texts.files.check_dimensions(params.dimensions, limits.embedding_size)
+    adapters = options.adapters(lora, len(parsed))
     limit, prefix = options.limit(texts, limits), texts.files.prompt(options.prompt_name)
 
     def jobs() -> Iterator[PoolingJob]:
-        for number, (prompt, params) in enumerate(zip(parsed, all_params, strict=True)):
+        for number, (prompt, params, adapter) in enumerate(zip(parsed, all_params, adapters, strict=True)):
             field, special = f"prompts[{number}]", prompt.tokenization.add_special_tokens is not False
             if prompt.token_ids is not None:
                 ids = texts.tokens(prompt.token_ids, limit, limits.vocab_size, field)
             else:
                 ids = texts.prompt(prefix + (prompt.text or ""), limit, field, special)
-            yield PoolingJob(ids, params, prompt.cache_salt)
+            yield PoolingJob(ids, params, prompt.cache_salt, adapter)
 
     return len(parsed), jobs()
 
 
 def one_job(
     texts: PoolingTexts,
+    lora: LoraRequests,
     limits: Welcome,
     prompt: Any,
     pooling_params: PoolingParams | None,
@@ -111,7 +122,7 @@ def one_job(
     options: PoolingOptions,
 ) -> PoolingJob:
     """The job of a single prompt. Raises InvalidRequest."""
-    count, jobs = jobs_of(texts, limits, prompt, pooling_params, task, options)
+    count, jobs = jobs_of(texts, lora, limits, prompt, pooling_params, task, options)
     if count != 1:
         raise InvalidRequest(f"prompt is a list of {count} prompts; call encode once for each prompt", "prompt")
     return next(jobs)

@@ -1,5 +1,6 @@
 """LoRA adapters in real processes: bytes alone and mixed, kills, tensor parallelism, loading while the server runs."""
 
+import asyncio
 import json
 import threading
 import urllib.request
@@ -7,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paged_serve import LLM, InvalidRequest, LoRARequest, SamplingParams
+from paged_serve import LLM, AsyncLLM, InvalidRequest, LoRARequest, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ...workers.tiny_models.made_adapters import make_adapter
@@ -114,6 +115,29 @@ def test_a_program_chooses_an_adapter_for_each_prompt(adapters, alone):
         assert llm.generate(PROMPT[:8], params, lora_request=requests[2])[0].outputs[0].text == texts[2]
         with pytest.raises(InvalidRequest, match=r"LoRA adapter 'x': /none/adapter_config\.json"):
             llm.generate(PROMPT, params, lora_request=LoRARequest("x", 9, "/none"))
+
+
+def test_the_vectors_of_adapters_have_the_same_bits_on_every_surface(adapters):
+    lora = [None, *(LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters.items(), 1))]
+
+    async def encode(llm, adapter):
+        return [each async for each in llm.encode(PROMPT, pooling_task="embed", lora_request=adapter)]
+
+    async def encode_all():
+        async with AsyncLLM(enable_lora=True, standby_workers=False) as llm:
+            return [one.outputs.data.tolist() for [one] in await asyncio.gather(*(encode(llm, each) for each in lora))]
+
+    with serving(*options(adapters)) as server:
+        found = [server.post("/v1/embeddings", {"model": name, "input": PROMPT})[1] for name in NAMES]
+        vectors = [answer["data"][0]["embedding"] for answer in found]
+        status, scored = server.post("/score", {"model": "first", "text_1": PROMPT, "text_2": "The sea"})
+        assert status == 200, scored
+    with LLM(enable_lora=True, max_loras=2, standby_workers=False) as llm:
+        assert [each.outputs.embedding for each in llm.embed([PROMPT] * 4, lora_request=lora)] == vectors
+        [score] = llm.score(PROMPT, "The sea", lora_request=lora[1])
+        assert score.outputs.score == scored["data"][0]["score"] != llm.score(PROMPT, "The sea")[0].outputs.score
+    assert asyncio.run(encode_all()) == vectors
+    assert len(set(map(tuple, vectors))) == 4
 
 
 def text_of(server, path, request):

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve import PoolingParams
+from paged_serve import LoRARequest, PoolingParams
 from paged_serve.frontend.offline.llm import LLM
 from paged_serve.frontend.offline.pooling import outputs
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, RejectReason, RequestRejected
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from ..adapter_folders import make_adapter_folder
 from ..fake_core import POOLING, pool
 from .pooling_llm import EMBEDS, PROMPTS, flat, ids, numbers, pooling_models, scripted_supervisors, sent
 from .running_llm import core_of
@@ -29,9 +30,9 @@ supervisor = pytest.fixture(scripted_supervisors)
 def start(model, supervisor):
     started = []
 
-    def start(script=pool, tasks=POOLING["tasks"], num_labels=3):
+    def start(script=pool, tasks=POOLING["tasks"], num_labels=3, **options):
         supervisor(script, tasks=tasks, num_labels=num_labels)
-        started.append(LLM(model=model))
+        started.append(LLM(model=model, **options))
         return started[-1]
 
     yield start
@@ -136,6 +137,27 @@ def test_a_cross_encoder_reads_pairs(start):
     assert sent(llm)[-1] == [998, 1, 2, 999, 5, 6, 999]
 
 
+@pytest.mark.parametrize("tasks", [POOLING["tasks"], EMBEDS, ("token_embed",), ("classify", "token_classify")])
+def test_every_method_computes_with_the_adapter_of_the_request(start, tmp_path, tasks):
+    llm = start(tasks=tasks, num_labels=1, enable_lora=True)
+    folder = make_adapter_folder(tmp_path / "sql")
+    sql = LoRARequest("sql", 1, folder)
+    methods = {"embed": llm.embed, "classify": llm.classify, "token_classify": llm.reward}
+    methods |= {"token_embed": lambda prompts, **options: llm.encode(prompts, pooling_task="token_embed", **options)}
+    for task in tasks:
+        methods[task](["1", "2"], lora_request=[sql, None])
+        methods[task]("3", lora_request=sql)
+        assert adapters_sent(llm)[-3:] == [folder, None, folder]
+    num_sent = len(sent(llm))
+    llm.score("1", ["2", "3"], lora_request=sql)
+    assert set(adapters_sent(llm)[num_sent:]) == {folder}
+
+
+def adapters_sent(llm):
+    adapters = [request.adapter for request in core_of(llm).all(EngineCoreRequest)]
+    return [adapter and adapter.path for adapter in adapters]
+
+
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
@@ -149,7 +171,10 @@ def test_a_cross_encoder_reads_pairs(start):
         (lambda llm: llm.embed("1", pooling_params=[]), "pooling_params has 0 entries for 1"),
         (lambda llm: llm.embed("1", prompt_name="other"), "prompt_name is 'other'; this model has query"),
         (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is not a keyword of this method"),
-        (lambda llm: llm.embed("1", lora_request=1), "this method uses the base model only"),
+        (lambda llm: llm.embed("1", lora_request=1), "lora_request is 1; pass LoRARequest(name, number, path)"),
+        (lambda llm: llm.embed("1", lora_request=[]), "lora_request has 0 entries for 1"),
+        (lambda llm: llm.embed("1", lora_request=LoRARequest("a", 1, "/a")), "LLM(enable_lora=True, max_loras=N)"),
+        (lambda llm: llm.score("1", "2", lora_request=[None]), "lora_request is [None]; pass LoRARequest"),
         (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model serves"),
         (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model serves embed, token_embed"),
         (lambda llm: llm.score(["1", "2"], "3"), "data_1 has 2 texts and data_2 1"),
