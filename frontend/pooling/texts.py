@@ -50,6 +50,10 @@ class Limit:
         """The most tokens that a text may have before it is cut."""
         return self.longest if self.kept is None else max(MAX_CUT_TOKENS, self.longest)
 
+    def shortened(self, kept: int | None) -> "Limit":
+        """The limit of texts that are cut to `kept` tokens before anything else happens to them; None: not cut."""
+        return self if kept is None else Limit(self.longest, min(kept, self.kept or self.longest), self.side)
+
     def cut(self, ids: list[int], room: int | None = None) -> list[int]:
         """Cut to `room` tokens, by default to `kept`."""
         room = self.kept if room is None else room
@@ -67,6 +71,11 @@ class Limit:
         at_least = -(-len(text) // longest_token_chars)
         if at_least > self.most:
             raise too_long(f"at least {at_least}", field, self.longest)
+
+
+def entry_names(field: str, count: int) -> list[str]:
+    """How messages name each of the `count` texts of a field."""
+    return [field] if count == 1 else [f"{field}[{number}]" for number in range(count)]
 
 
 def too_long(count: str, field: str, longest: int) -> InvalidRequest:
@@ -169,7 +178,9 @@ class PoolingTexts:
         ids = [*form.before, *first, *form.between, *second, *form.after]
         limit.check(len(ids), field)
         if not ids:
-            raise InvalidRequest(f"{field} and its query are empty; at least one token is needed", field)
+            raise InvalidRequest(
+                f"{field} and its query are empty; at least one token is needed", field.partition("[")[0]
+            )
         if form.num_first is None:
             return ids, None
         return ids, len(form.before) + len(first) + form.num_first

@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingT
 
 from ....admission import MAX_TOKENS_PER_REQUEST
 from ....conversation.messages import Conversation
-from ....pooling.texts import Limit, too_long
+from ....pooling.texts import Limit, entry_names, too_long
 from ....text.off_loop import LONG
 from ...service import Service
 from ..request.prompts import chat_tokens
@@ -82,9 +82,7 @@ async def text_prompts(
     kept: int | None = None,
 ) -> list[PoolingPrompt]:
     """Each input as a prompt. `prefix` is put before texts; `kept`: the tokens that a longer one is cut to."""
-    if kept is not None:
-        limit = Limit(limit.longest, min(kept, limit.kept or limit.longest), limit.side)
-    names = _names(field, len(inputs))
+    limit, names = limit.shortened(kept), entry_names(field, len(inputs))
     for name, each in zip(names, inputs, strict=True):
         if isinstance(each, str):
             limit.check_text(prefix + each, service.longest_token_chars, name)
@@ -147,7 +145,3 @@ async def _chat_prompt(
     if not ids:
         raise InvalidRequest("the chat template writes no token for these messages; at least one is needed", "messages")
     return PoolingPrompt(array("i", ids), params)
-
-
-def _names(field: str, count: int) -> list[str]:
-    return [field] if count == 1 else [f"{field}[{number}]" for number in range(count)]

@@ -9,7 +9,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 
 from ....pooling.similarity import ScoreType, cosine, max_sim, numbers, score_type
-from ....pooling.texts import Limit
+from ....pooling.texts import Limit, entry_names
 from ....text.off_loop import LONG
 from ...exchange.errors import HttpError
 from ...service import Service
@@ -65,16 +65,18 @@ class Pairs:
 
     async def _pair_prompts(self, service: Service, body: PoolingFields, limit: Limit) -> list[PoolingPrompt]:
         params, texts = params_of(body, "classify"), service.pooling
-        for field, given in ((self.first_field, self.first), (self.second_field, self.second)):
-            for text in given:
-                limit.check_text(text, service.longest_token_chars, field)
+        first_names = entry_names(self.first_field, len(self.first))
+        second_names = entry_names(self.second_field, len(self.second))
+        of_second = limit.shortened(self.kept)
+        for names, given, most in ((first_names, self.first, limit), (second_names, self.second, of_second)):
+            for name, text in zip(names, given, strict=True):
+                most.check_text(text, service.longest_token_chars, name)
 
         def encode() -> Iterator[tuple[list[int], PoolingParams]]:
-            first = [texts.part(text, limit, self.first_field) for text in self.first]
-            for number, text in enumerate(self.second):
-                second = texts.part(text, limit, self.second_field)[: self.kept]
-                pair = first[number if len(first) > 1 else 0], second
-                ids, begins = texts.pair(*pair, limit, self.second_field)
+            first = [texts.part(text, limit, name) for name, text in zip(first_names, self.first, strict=True)]
+            for number, (name, text) in enumerate(zip(second_names, self.second, strict=True)):
+                second = of_second.cut(texts.part(text, of_second, name))
+                ids, begins = texts.pair(first[number if len(first) > 1 else 0], second, limit, name)
                 yield ids, msgspec.structs.replace(params, second_text=begins)
 
         given = [*self.first, *self.second]

@@ -140,7 +140,10 @@ def test_only_the_longer_text_of_a_pair_is_cut_if_that_is_enough(cross_encoder):
     ]
     error = cross_encoder.ask("POST", S, {"text_1": "qqq", "text_2": ["a", "d" * 60]}).json()["error"]
     assert (error["code"], error["param"]) == (400, "text_2")
-    assert "This model accepts at most 64 tokens; text_2 has 66." in error["message"]
+    assert "This model accepts at most 64 tokens; text_2[1] has 66." in error["message"]
+    error = cross_encoder.ask("POST", S, {"text_1": ["a", "q" * 40_000], "text_2": ["a", "d"]}).json()["error"]
+    assert (error["code"], error["param"]) == (400, "text_1")
+    assert "text_1[1] has at least" in error["message"]
 
 
 @pytest.mark.parametrize("path", [R, "/v1/rerank", "/v2/rerank"])
@@ -190,6 +193,21 @@ def test_bodies_of_jina_and_cohere_are_accepted(cross_encoder, path, body):
     assert [each.prompt_token_ids for each in cross_encoder.engine.pooled] == [
         pair(cross_encoder, body["query"], text)[0] for text in documents
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "read"),
+    [
+        ({}, "q", "d" * 8 + "e"),
+        ({"truncate_prompt_tokens": -1, "truncation_side": "left"}, "q", "e" + "d" * 8),
+        ({"truncate_prompt_tokens": 8}, "qq", "ddd"),
+    ],
+)
+def test_a_document_longer_than_the_context_is_cut_before_it_is_paired(cross_encoder, fields, query, read):
+    long = "d" * 8 + "e" + "d" * 40_000 + "e" + "d" * 8
+    body = {"query": "q" * len(query), "documents": ["a", long], "max_tokens_per_doc": 9}
+    cross_encoder.good(R, body | fields)
+    assert cross_encoder.engine.pooled[1].prompt_token_ids == pair(cross_encoder, query, read)[0]
 
 
 def test_signs_are_packed_from_the_highest_bit(folder):
