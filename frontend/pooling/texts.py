@@ -4,6 +4,7 @@ A prompt that is too long is refused, or cut if the request asks for it. The spe
 because pooling may use them.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Limit:
     longest: int
     kept: int | None = None
     side: Side = "right"  # the side that tokens are removed from
+    remedy: str = "truncate_prompt_tokens: -1"  # what a request adds to have a longer prompt cut
 
     @classmethod
     def of(cls, longest: int, truncate: int | None, side: Side | None) -> "Limit":
@@ -52,7 +54,9 @@ class Limit:
 
     def shortened(self, kept: int | None) -> "Limit":
         """The limit of texts that are cut to `kept` tokens before anything else happens to them; None: not cut."""
-        return self if kept is None else Limit(self.longest, min(kept, self.kept or self.longest), self.side)
+        if kept is None:
+            return self
+        return dataclasses.replace(self, kept=min(kept, self.kept or self.longest))
 
     def cut(self, ids: list[int], room: int | None = None) -> list[int]:
         """Cut to `room` tokens, by default to `kept`."""
@@ -61,29 +65,33 @@ class Limit:
             return ids
         return ids[len(ids) - room :] if self.side == "left" else ids[:room]
 
-    def check(self, num_tokens: int, field: str) -> None:
-        """Check the length of a prompt as the engine will get it. Raises InvalidRequest."""
+    def check(self, num_tokens: int, field: str, besides: str = "") -> None:
+        """Check the length of a prompt as the engine will get it. Raises InvalidRequest.
+
+        `besides`: what the prompt has in addition to the field's text.
+        """
         if num_tokens > self.longest:
-            raise too_long(f"{num_tokens}", field, self.longest)
+            raise self.too_long(f"{num_tokens}", field, besides)
 
     def check_text(self, text: str, longest_token_chars: int, field: str) -> None:
         """Raises InvalidRequest for a text that is too long however it is tokenized."""
         at_least = -(-len(text) // longest_token_chars)
         if at_least > self.most:
-            raise too_long(f"at least {at_least}", field, self.longest)
+            raise self.too_long(f"at least {at_least}", field)
+
+    def too_long(self, count: str, field: str, besides: str = "") -> InvalidRequest:
+        says = (
+            f"This model accepts at most {self.longest} tokens; {field}{besides} has {count}. Shorten it, or send "
+            f"{self.remedy} to use only its first {self.longest} tokens"
+            if self.kept is None
+            else f"{field}{besides} has {count} tokens; truncation accepts at most {self.most}"
+        )
+        return InvalidRequest(says, field.partition("[")[0])
 
 
 def entry_names(field: str, count: int) -> list[str]:
     """How messages name each of the `count` texts of a field."""
     return [field] if count == 1 else [f"{field}[{number}]" for number in range(count)]
-
-
-def too_long(count: str, field: str, longest: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"This model accepts at most {longest} tokens; {field} has {count}. Shorten it, or send "
-        f"truncate_prompt_tokens: -1 to use only its first {longest} tokens",
-        field.partition("[")[0],
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,7 @@ class PoolingTexts:
         if not ids:
             raise InvalidRequest(f"{field} is empty; at least one token is needed", name)
         if len(ids) > limit.most:
-            raise too_long(f"{len(ids)}", field, limit.longest)
+            raise limit.too_long(f"{len(ids)}", field)
         if not 0 <= min(ids) <= max(ids) < vocab_size:
             wrong = next(token for token in ids if not 0 <= token < vocab_size)
             raise InvalidRequest(f"{field} has token {wrong}; the vocabulary is 0..{vocab_size - 1}", name)
@@ -161,9 +169,12 @@ class PoolingTexts:
         return cut
 
     def part(self, text: str, limit: Limit, field: str) -> list[int]:
-        """The tokens of one text of a pair, without special tokens. Raises InvalidRequest if it is far too long."""
+        """The tokens of one text of a pair, without special tokens. Raises InvalidRequest if it fits into no pair."""
         self._check_number_of_tokens(text, limit, field)
-        return self._encoder.encode_prompt(text, add_special_tokens=False)
+        ids = self._encoder.encode_prompt(text, add_special_tokens=False)
+        if limit.kept is None:
+            limit.check(len(ids), field)
+        return ids
 
     def pair(self, first: list[int], second: list[int], limit: Limit, field: str) -> tuple[list[int], int | None]:
         """The prompt, and the index where the second text begins if the model has token types, else None.
@@ -176,7 +187,7 @@ class PoolingTexts:
             room = max(0, limit.kept - form.num_added)
             first, second = _cut_longer(first, second, room, limit)
         ids = [*form.before, *first, *form.between, *second, *form.after]
-        limit.check(len(ids), field)
+        limit.check(len(ids), field, " with its query")
         if not ids:
             raise InvalidRequest(
                 f"{field} and its query are empty; at least one token is needed", field.partition("[")[0]
@@ -188,7 +199,7 @@ class PoolingTexts:
     def _check_number_of_tokens(self, text: str, limit: Limit, field: str) -> None:
         """Called before memory is spent on the tokens. Raises InvalidRequest."""
         if at_least := self._tokenizer.tokens_beyond(text, limit.most):
-            raise too_long(f"at least {at_least}", field, limit.longest)
+            raise limit.too_long(f"at least {at_least}", field)
 
 
 def _cut_longer(first: list[int], second: list[int], room: int, limit: Limit) -> tuple[list[int], list[int]]:

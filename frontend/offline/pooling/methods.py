@@ -13,6 +13,7 @@ from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingT
 from ...adapters.lora_requests import LoRARequest, LoraRequests
 from ...client.sync_client import Client
 from ...pooling.similarity import cosine, max_sim, numbers, score_type
+from ...pooling.texts import entry_names
 from ..local_engine import LocalEngine, max_in_flight
 from ..model_text import ModelText
 from ..progress import MakeBar, ProgressBar
@@ -159,7 +160,8 @@ class PoolingMethods:
         if (kind := score_type(limits)) in ("bi-encoder", "late-interaction"):
             params = msgspec.structs.replace(pooling_params or PoolingParams(), use_activation=True)
             task: PoolingTask = "embed" if kind == "bi-encoder" else "token_embed"
-            vectors = self._pooled([*first, *second], params, task, options, use_tqdm)
+            names = entry_names("data_1", len(first)) + entry_names("data_2", len(second))
+            vectors = self._pooled([*first, *second], params, task, options, use_tqdm, names)
             return [
                 _similarity(number, vectors[number if len(first) > 1 else 0], vectors[len(first) + number])
                 for number in range(len(second))
@@ -189,16 +191,24 @@ class PoolingMethods:
     ) -> Iterator[PoolingJob]:
         texts = self._text.pooling
         limit = options.limit(texts, self._client.limits)
-        begun = [texts.part(text, limit, "data_1") for text in first]
-        for number, text in enumerate(second):
-            part = texts.part(text, limit, "data_2")
-            ids, begins = texts.pair(begun[number if len(begun) > 1 else 0], part, limit, "data_2")
+        names = entry_names("data_1", len(first))
+        begun = [texts.part(text, limit, name) for name, text in zip(names, first, strict=True)]
+        for number, (name, text) in enumerate(zip(entry_names("data_2", len(second)), second, strict=True)):
+            part = texts.part(text, limit, name)
+            ids, begins = texts.pair(begun[number if len(begun) > 1 else 0], part, limit, name)
             yield PoolingJob(ids, msgspec.structs.replace(params, second_text=begins), adapter=adapter)
 
     def _pooled(
-        self, prompts: Any, params: Params, task: PoolingTask | None, options: PoolingOptions, use_tqdm: bool | MakeBar
+        self,
+        prompts: Any,
+        params: Params,
+        task: PoolingTask | None,
+        options: PoolingOptions,
+        use_tqdm: bool | MakeBar,
+        names: Sequence[str] = (),
     ) -> list[Answered]:
-        count, jobs = jobs_of(self._text.pooling, self._lora, self._client.limits, prompts, params, task, options)
+        texts, limits = self._text.pooling, self._client.limits
+        count, jobs = jobs_of(texts, self._lora, limits, prompts, params, task, options, names)
         return self._run_pooling(count, jobs, use_tqdm)
 
     def _run_pooling(self, count: int, jobs: Iterator[PoolingJob], use_tqdm: bool | MakeBar) -> list[Answered]:

@@ -88,8 +88,12 @@ def jobs_of(
     pooling_params: Any,
     task: PoolingTask | None,
     options: PoolingOptions,
+    names: Sequence[str] = (),
 ) -> tuple[int, Iterator[PoolingJob]]:
-    """The number of jobs and an iterator that makes each job when it is needed. Raises InvalidRequest."""
+    """The number of jobs and an iterator that makes each job when it is needed. Raises InvalidRequest.
+
+    `names`: how messages name each prompt; () if the caller passed them as `prompts`.
+    """
     parsed = parse_prompts(prompts, options.tokenization())
     if task is None and pooling_params is None:
         task = default_task(limits)
@@ -102,7 +106,8 @@ def jobs_of(
 
     def jobs() -> Iterator[PoolingJob]:
         for number, (prompt, params, adapter) in enumerate(zip(parsed, all_params, adapters, strict=True)):
-            field, special = f"prompts[{number}]", prompt.tokenization.add_special_tokens is not False
+            field = names[number] if names else f"prompts[{number}]"
+            special = prompt.tokenization.add_special_tokens is not False
             if prompt.token_ids is not None:
                 ids = texts.tokens(prompt.token_ids, limit, limits.vocab_size, field)
             else:

@@ -191,6 +191,16 @@ def test_invalid_pooling_requests_are_refused_and_leave_no_request_running(start
     assert len(llm.embed("5")) == 1
 
 
+@pytest.mark.parametrize("tasks", [EMBEDS, ("token_embed",), ("classify",)])
+def test_a_score_is_refused_with_the_text_at_fault(start, tasks):
+    llm, long = start(tasks=tasks, num_labels=1), "5 " * 4200
+    for first, second, name in (("1", ["2", long], "data_2[1]"), (["1", long], ["2", "3"], "data_1[1]")):
+        with pytest.raises(InvalidRequest) as refused:
+            llm.score(first, second)
+        assert name in str(refused.value)
+        assert refused.value.param == name.partition("[")[0]
+
+
 def test_a_generating_model_cannot_pool(start):
     llm = start(tasks=("generate",))
     with pytest.raises(InvalidRequest, match="pooling needs a model that serves one of token_embed"):

@@ -137,7 +137,7 @@ async def _cohere_prompts(service: Service, body: CohereEmbedRequest, raw: bytes
         )
     files.check_dimensions(body.output_dimension, service.engine.limits.embedding_size, "output_dimension")
     kept = None if body.truncate == "NONE" else min(body.max_tokens or longest, longest)
-    limit = Limit(longest, kept, "left" if body.truncate == "START" else "right")
+    limit = Limit(longest, kept, "left" if body.truncate == "START" else "right", remedy="truncate: END")
     params = params_of(body, "embed", body.output_dimension)
     return await text_prompts(service, body.texts, limit, params, "texts", files.prompt_for(body.input_type))
 

@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingT
 
 from ....admission import MAX_TOKENS_PER_REQUEST
 from ....conversation.messages import Conversation
-from ....pooling.texts import Limit, entry_names, too_long
+from ....pooling.texts import Limit, entry_names
 from ....text.off_loop import LONG
 from ...service import Service
 from ..request.prompts import chat_tokens
@@ -61,7 +61,7 @@ def split_input(given: Input, limit: Limit) -> list[str | list[int]]:
         return [given]
     if isinstance(given[0], int):  # a list of millions is refused by its length, before its entries are read
         if len(given) > limit.most:
-            raise too_long(f"{len(given)}", "input", limit.longest)
+            raise limit.too_long(f"{len(given)}", "input")
     elif len(given) > MAX_INPUTS:
         raise InvalidRequest(f"input has {len(given)} entries; a request may have at most {MAX_INPUTS}", "input")
     kinds = set(map(type, given))

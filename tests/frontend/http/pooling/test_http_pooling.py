@@ -205,7 +205,7 @@ def test_a_classification_names_the_most_likely_class(folder, tmp_path):
         (E, {"input": "a", "normalize": True}, "normalize", "use use_activation"),
         (E, {"input": "a", "n": 2}, "n", "not a known field"),
         (E, {"input": "a", "max_tokens": 2}, "max_tokens", "not a known field"),
-        (E, {"input": "a" * 600_000, "truncate_prompt_tokens": 5}, "input", "at least"),
+        (E, {"input": "a" * 600_000, "truncate_prompt_tokens": 5}, "input", "truncation accepts at most 262144"),
         (P, {"input": "a", "task": "classify"}, "task", "task is classify; tiny serves embed, token_embed"),
         (P, {"input": "a", "task": "rank"}, "task", "expected one of"),
     ],

@@ -140,7 +140,7 @@ def test_only_the_longer_text_of_a_pair_is_cut_if_that_is_enough(cross_encoder):
     ]
     error = cross_encoder.ask("POST", S, {"text_1": "qqq", "text_2": ["a", "d" * 60]}).json()["error"]
     assert (error["code"], error["param"]) == (400, "text_2")
-    assert "This model accepts at most 64 tokens; text_2[1] has 66." in error["message"]
+    assert "This model accepts at most 64 tokens; text_2[1] with its query has 66." in error["message"]
     error = cross_encoder.ask("POST", S, {"text_1": ["a", "q" * 40_000], "text_2": ["a", "d"]}).json()["error"]
     assert (error["code"], error["param"]) == (400, "text_1")
     assert "text_1[1] has at least" in error["message"]
@@ -273,7 +273,7 @@ def test_embeddings_for_cohere_have_its_form(folder, tmp_path):
             "/v2/embed",
             {"texts": ["a" * 65], "truncate": "NONE"},
             "texts",
-            "This model accepts at most 64 tokens; texts has 65",
+            "This model accepts at most 64 tokens; texts has 65. Shorten it, or send truncate: END to use only its",
         ),
         ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension", "output_dimension is 9"),
         ("/v2/embed", {"texts": ["a"], "truncate_prompt_tokens": 3}, "truncate", "by truncate"),
