@@ -132,8 +132,9 @@ def _token_ids(values: Any) -> list[int]:
 
 def tokenization(kwargs: Mapping[str, Any] | None) -> Tokenization:
     """Raises InvalidRequest."""
+    given = instance_of(Mapping, {} if kwargs is None else kwargs, "tokenization_kwargs")  # type: ignore[type-abstract]
     try:
-        return msgspec.convert(dict(kwargs or {}), Tokenization)
+        return msgspec.convert(dict(given), Tokenization)
     except msgspec.ValidationError as error:
         known = ", ".join(Tokenization.__struct_fields__)
         raise InvalidRequest(f"tokenization_kwargs: {error}; it may have {known}", "tokenization_kwargs") from None

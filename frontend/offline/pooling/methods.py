@@ -158,14 +158,8 @@ class PoolingMethods:
         limits = self._client.limits
         first, second = pairs_of(data_1, data_2)
         if (kind := score_type(limits)) in ("bi-encoder", "late-interaction"):
-            params = msgspec.structs.replace(pooling_params or PoolingParams(), use_activation=True)
-            task: PoolingTask = "embed" if kind == "bi-encoder" else "token_embed"
-            names = entry_names("data_1", len(first)) + entry_names("data_2", len(second))
-            vectors = self._pooled([*first, *second], params, task, options, use_tqdm, names)
-            return [
-                _similarity(number, vectors[number if len(first) > 1 else 0], vectors[len(first) + number])
-                for number in range(len(second))
-            ]
+            [params] = params_for(pooling_params, 1, "embed" if kind == "bi-encoder" else "token_embed")
+            return self._similarities(first, second, params, options, use_tqdm)
         check_task("classify", limits)
         if limits.num_labels != 1:
             raise InvalidRequest(
@@ -181,6 +175,22 @@ class PoolingMethods:
             for number, each in enumerate(answers)
         ]
 
+    def _similarities(
+        self,
+        first: list[str],
+        second: list[str],
+        params: PoolingParams,
+        options: PoolingOptions,
+        use_tqdm: bool | MakeBar,
+    ) -> list[ScoringRequestOutput]:
+        params = msgspec.structs.replace(params, use_activation=True)  # a cosine ignores their lengths
+        names = entry_names("data_1", len(first)) + entry_names("data_2", len(second))
+        vectors = self._pooled([*first, *second], params, params.task, options, use_tqdm, names)
+        return [
+            _similarity(number, vectors[number if len(first) > 1 else 0], vectors[len(first) + number])
+            for number in range(len(second))
+        ]
+
     def _pair_jobs(
         self,
         first: list[str],
@@ -191,6 +201,10 @@ class PoolingMethods:
     ) -> Iterator[PoolingJob]:
         texts = self._text.pooling
         limit = options.limit(texts, self._client.limits)
+        if options.tokenization().add_special_tokens is False:
+            raise InvalidRequest(
+                "add_special_tokens is false; a pair of texts always has its special tokens", "tokenization_kwargs"
+            )
         names = entry_names("data_1", len(first))
         begun = [texts.part(text, limit, name) for name, text in zip(names, first, strict=True)]
         for number, (name, text) in enumerate(zip(entry_names("data_2", len(second)), second, strict=True)):

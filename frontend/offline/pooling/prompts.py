@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 
 from ...adapters.lora_requests import LoRARequest, LoraRequests
+from ...client.request_terms import instance_of
 from ...pooling.texts import Limit, PoolingTexts
 from ..prompts import Tokenization, checked_text, one_each, parse_prompts, tokenization
 
@@ -39,13 +40,22 @@ class PoolingOptions:
 
     def limit(self, texts: PoolingTexts, limits: Welcome) -> Limit:
         """Raises InvalidRequest."""
-        how = self.tokenization()
-        truncate = how.truncate_prompt_tokens if self.truncate_prompt_tokens is None else self.truncate_prompt_tokens
+        how, truncate = self.tokenization(), self.truncate_prompt_tokens
+        if truncate is None:
+            truncate = how.truncate_prompt_tokens
+        else:
+            instance_of(int, truncate, "truncate_prompt_tokens")
         return texts.limit(limits.max_model_len, truncate, how.truncation_side)
 
     def tokenization(self) -> Tokenization:
         """Raises InvalidRequest."""
         return tokenization(self.tokenization_kwargs)
+
+    def prefix(self, texts: PoolingTexts) -> str:
+        """The model's prompt that is put before texts. Raises InvalidRequest."""
+        if self.prompt_name is not None:
+            instance_of(str, self.prompt_name, "prompt_name")
+        return texts.files.prompt(self.prompt_name)
 
     def adapters(self, lora: LoraRequests, count: int) -> list[Adapter | None]:
         """The adapter of each of `count` prompts. Raises InvalidRequest."""
@@ -100,9 +110,11 @@ def jobs_of(
     all_params = params_for(pooling_params, len(parsed), task)
     for params in all_params:
         check_task(params.task, limits)
+        if params.dimensions is not None:
+            instance_of(int, params.dimensions, "dimensions")
         texts.files.check_dimensions(params.dimensions, limits.embedding_size)
     adapters = options.adapters(lora, len(parsed))
-    limit, prefix = options.limit(texts, limits), texts.files.prompt(options.prompt_name)
+    limit, prefix = options.limit(texts, limits), options.prefix(texts)
 
     def jobs() -> Iterator[PoolingJob]:
         for number, (prompt, params, adapter) in enumerate(zip(parsed, all_params, adapters, strict=True)):

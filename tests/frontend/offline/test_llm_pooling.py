@@ -135,6 +135,8 @@ def test_a_cross_encoder_reads_pairs(start):
     ]
     llm.score("1 2 3 4", "5 6 7 8 9", truncate_prompt_tokens=7)
     assert sent(llm)[-1] == [998, 1, 2, 999, 5, 6, 999]
+    with pytest.raises(InvalidRequest, match="a pair of texts always has its special tokens"):
+        llm.score("1", "2", tokenization_kwargs={"add_special_tokens": False})
 
 
 @pytest.mark.parametrize("tasks", [POOLING["tasks"], EMBEDS, ("token_embed",), ("classify", "token_classify")])
@@ -175,6 +177,11 @@ def adapters_sent(llm):
         (lambda llm: llm.embed("1", lora_request=[]), "lora_request has 0 entries for 1"),
         (lambda llm: llm.embed("1", lora_request=LoRARequest("a", 1, "/a")), "LLM(enable_lora=True, max_loras=N)"),
         (lambda llm: llm.score("1", "2", lora_request=[None]), "lora_request is [None]; pass LoRARequest"),
+        (lambda llm: llm.embed("1", prompt_name=5), "prompt_name is 5; it must be of the class str"),
+        (lambda llm: llm.embed("1", truncate_prompt_tokens="5"), "truncate_prompt_tokens is '5'; it must be of the"),
+        (lambda llm: llm.embed("1", tokenization_kwargs=5), "tokenization_kwargs is 5; it must be of the class"),
+        (lambda llm: llm.embed("1", pooling_params=PoolingParams(dimensions="4")), "dimensions is '4'; it must be"),
+        (lambda llm: llm.score("1", "2", pooling_params=5), "pooling_params is a int; pass PoolingParams"),
         (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model serves"),
         (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model serves embed, token_embed"),
         (lambda llm: llm.score(["1", "2"], "3"), "data_1 has 2 texts and data_2 1"),
