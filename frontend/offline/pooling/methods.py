@@ -120,6 +120,7 @@ class PoolingMethods:
         lora_request: LoraRequest = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        prompt_name: str | None = None,
         **vllm_keywords: Any,
     ) -> list[PoolingRequestOutput]:
         """A reward model's scores for each token."""
@@ -132,6 +133,7 @@ class PoolingMethods:
             lora_request=lora_request,
             truncate_prompt_tokens=truncate_prompt_tokens,
             tokenization_kwargs=tokenization_kwargs,
+            prompt_name=prompt_name,
         )
 
     def score(

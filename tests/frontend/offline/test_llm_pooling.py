@@ -95,6 +95,9 @@ def test_prompts_are_cut_or_extended_on_request(start):
     llm.embed({"prompt": long, "cache_salt": "s"}, truncate_prompt_tokens=-1, prompt_name="query")
     assert sent(llm) == [[998, 1, 2, 999], [998, 5, 6, 999], [1, 2, 3, 4, 5, 6], [1, 2], ids(f"77 {long}")]
     assert core_of(llm).all(EngineCoreRequest)[-1].cache_salt == "s"
+    for method in (llm.embed, llm.classify, llm.reward, llm.encode):
+        method("1", prompt_name="query")
+        assert sent(llm)[-1] == ids("77 1")
 
 
 def test_scores_of_embeddings_are_cosines(start):
