@@ -1,5 +1,6 @@
 """OpenAI's batch files: one request per line in, one answer per line out, matched by custom_id."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -145,8 +146,9 @@ class ResultFile:
         except BlockingIOError:
             self._file.close()
             raise ConfigError(f"another run is writing {path}; wait for its end, or give another -o") from None
-        except OSError:
-            pass  # this file system has no locks
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):  # this file system has no locks
+                raise
 
     def _note(self, line: bytes) -> None:
         """Read a line of an earlier run. Raises DecodeError when it is neither a result nor the beginning of one."""
