@@ -10,7 +10,8 @@ from ..text.beam_search import BeamSearch, BeamSearchParams
 from ..text.tokenizer import Tokenizer
 from .outputs import Logprob, RequestOutput
 
-OneStep = Callable[[list[list[int]], SamplingParams], list[RequestOutput]]
+# Generates one token for each beam, given the beams' tokens and the numbers of their prompts.
+OneStep = Callable[[list[list[int]], list[int], SamplingParams], list[RequestOutput]]
 BeamSearchSequence = search.BeamSearchSequence[Logprob]
 
 
@@ -24,14 +25,14 @@ class BeamSearchOutput:
 def beam_search(
     one_step: OneStep, prompts: Sequence[list[int]], params: BeamSearchParams, tokenizer: Tokenizer
 ) -> list[BeamSearchOutput]:
-    """`one_step` generates one token for each beam, given the beams' tokens. Raises InvalidRequest."""
+    """Search all prompts together. Raises InvalidRequest."""
     step = params.step_params()
     searches = [BeamSearch[Logprob](prompt, params, tokenizer.eos_token_ids) for prompt in prompts]
     for _ in range(params.max_tokens):
-        asked = [beam.tokens for each in searches for beam in each.beams]
+        asked = [(beam.tokens, number) for number, each in enumerate(searches) for beam in each.beams]
         if not asked:
             break
-        outputs = iter(one_step(asked, step))
+        outputs = iter(one_step([tokens for tokens, _ in asked], [number for _, number in asked], step))
         for each in searches:
             each.grow([(next(outputs).outputs[0].logprobs or [{}])[0] for _ in each.beams])
     return [BeamSearchOutput([_with_text(beam, params, tokenizer) for beam in each.best()]) for each in searches]

@@ -165,7 +165,12 @@ class LLM(PoolingMethods):
         return self._run(self._jobs(prompts, sampling_params, priority, lora_request), use_tqdm)
 
     def beam_search(
-        self, prompts: Any, params: BeamSearchParams, *, use_tqdm: bool = False, **vllm_keywords: Any
+        self,
+        prompts: Any,
+        params: BeamSearchParams,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        use_tqdm: bool = False,
+        **vllm_keywords: Any,
     ) -> list[BeamSearchOutput]:
         """The most likely continuations of each prompt that a beam search of this width finds.
 
@@ -174,10 +179,13 @@ class LLM(PoolingMethods):
         check_keywords(vllm_keywords, LLM.beam_search.__annotations__)
         check_beam_width(params.beam_width, self.config.server.max_logprobs, "beam_width")
 
-        def one_step(beams: list[list[int]], step: SamplingParams) -> list[RequestOutput]:
-            return self._run(self._jobs([Prompt(None, beam) for beam in beams], step, None), False)
-
         begun = [self._text.token_ids(prompt) for prompt in parse_prompts(prompts)]
+        adapters = one_each(lora_request, len(begun), "lora_request")
+
+        def one_step(beams: list[list[int]], numbers: list[int], step: SamplingParams) -> list[RequestOutput]:
+            own = [adapters[number] for number in numbers]
+            return self._run(self._jobs([Prompt(None, beam) for beam in beams], step, None, own), False)
+
         return beam_search(one_step, begun, params, self._text.tokenizer)
 
     @property

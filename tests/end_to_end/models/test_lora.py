@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paged_serve import LLM, AsyncLLM, InvalidRequest, LoRARequest, SamplingParams
+from paged_serve import LLM, AsyncLLM, BeamSearchParams, InvalidRequest, LoRARequest, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ...workers.tiny_models.made_adapters import make_adapter
@@ -113,6 +113,10 @@ def test_a_program_chooses_an_adapter_for_each_prompt(adapters, alone):
         assert texts[0] == alone[0][0]["text"]
         assert len(set(texts)) == 4
         assert llm.generate(PROMPT[:8], params, lora_request=requests[2])[0].outputs[0].text == texts[2]
+        narrow = BeamSearchParams(beam_width=1, max_tokens=8, ignore_eos=True)  # that is greedy
+        beams = llm.beam_search([PROMPT[:8]] * 4, narrow, lora_request=requests)
+        found = [each.sequences[0].tokens[-8:] for each in beams]
+        assert found == [output.outputs[0].token_ids[:8] for output in outputs]
         with pytest.raises(InvalidRequest, match=r"LoRA adapter 'x': /none/adapter_config\.json"):
             llm.generate(PROMPT, params, lora_request=LoRARequest("x", 9, "/none"))
 

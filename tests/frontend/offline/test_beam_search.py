@@ -30,7 +30,7 @@ def one_step(seed: int, width: int):
             found = {token: Logprob(logprob(tuple(tokens), token, seed)) for token in range(VOCABULARY)}
             yield RequestOutput("", None, tokens, outputs=[CompletionOutput(0, "", [1], 0.0, [found])])
 
-    return lambda beams, params: list(step(beams, params))
+    return lambda beams, numbers, params: list(step(beams, params))
 
 
 def all_sequences(seed: int, penalty: float) -> list[tuple[float, tuple[int, ...]]]:
