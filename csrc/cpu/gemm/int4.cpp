@@ -23,8 +23,8 @@ namespace {
 constexpr int FEW_ROWS = REGISTERS == 16 ? 2 : MOST_ROWS<Bf16>;  // up to this many, codes are expanded in registers
 constexpr int SLAB_BLOCKS = 20;  // of rows that are multiplied by an expanded group: at most 30 KB of sums
 
-// Narrower than a strip of tile.h, because the packed codes need registers too.
-template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && REGISTERS == 32) ? 4 : 2;
+// Narrower than a strip of tile.h for several rows, because the packed codes need registers too.
+template <int ROWS> constexpr int INT4_STRIP = ROWS > 2 || (ROWS == 2 && REGISTERS == 16) ? 2 : REGISTERS == 16 ? 8 : 4;
 
 // Expand eight inputs of 32 bits for products with words of bfloat16, and with float16 widened to float.
 template <class Codes> struct Bf16Rows {
@@ -34,12 +34,8 @@ template <class Codes> struct Bf16Rows {
 };
 struct Fp16Rows {
   using F = Fp16;
-  I32 zero;
-  explicit Fp16Rows(int zero_code) : zero(splat(zero_code)) {}
-  I32 word(I32 packed, int j, int part) const {
-    const I32 code = (packed >> (part == 0 ? 16 + 4 * j : 4 * j)) & 15;  // the odd input first
-    return (I32)to_float(code - zero);
-  }
+  WidenedCodes codes;
+  I32 word(I32 packed, int j, int part) const { return codes.half(part == 0 ? packed >> 16 : packed, j); }  // the odd input first
 };
 
 // One strip of one group: out[ROWS][strip] += scale * (x * codes - zero * sums). `sums` is null without zero points.
@@ -51,11 +47,11 @@ template <class Codes, int ROWS, bool AHEAD>
   constexpr int N = INT4_STRIP<ROWS>;
   F32 part[ROWS][N] = {};
   const char* lanes = group + layout.codes_at + strip * N * sizeof(I32);
-  const Codes table = codes;
   for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * Words::X_BYTES) {
     if constexpr (AHEAD) EACH(line, 4) prefetch<1>(lanes + NEAR_BYTES + line * 64);
     EACH(j, OCTET_WORDS) EACH(half, Words::PARTS) {
-      const auto word = [&](int v) { return table.word(load_words(lanes + v * sizeof(I32)), j, half); };
+      if constexpr (REGISTERS == 16) asm volatile("" ::: "memory");  // constants that gcc 12 would keep in registers displace sums
+      const auto word = [&](int v) { return codes.word(load_words(lanes + v * sizeof(I32)), j, half); };
       step<F, ROWS, N>(part, x + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
     }
   }
@@ -165,7 +161,7 @@ void int4_bf16(Pool* pool, const Int4Product& product, const GemmParams& p, cons
 }
 
 void int4_fp16(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows) {
-  const Fp16Rows codes(product.zero);
+  const Fp16Rows codes{WidenedCodes(product.zero)};
   for_widened<Float16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int first) {
     for_panels<WideBf16>(pool, wide, slab, [&](const PanelRows& of) {
       if (of.rows <= FEW_ROWS) multiply_few<float>(product, wide, of, first, codes);

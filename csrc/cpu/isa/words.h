@@ -39,12 +39,16 @@ struct SplitBf16 {  // two bfloat16, widened by a shift; the odd product is adde
   }
 };
 
-// Nibbles widened to floats.
+// Nibbles widened to floats. A nibble is put into the mantissa of a power of two in which its bits count 1, 2, 4 and 8.
 struct WidenedCodes {
-  I32 zero;  // the code that stands for 0
-  explicit WidenedCodes(int zero_code) : zero(splat(zero_code)) {}
-  Halves word(I32 packed, int j) const {
-    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
-    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
+  I32 nibble[4], power[4];
+  F32 zero[4];
+  explicit WidenedCodes(int zero_code) {  // the code that stands for 0
+    EACH(j, 4) {
+      nibble[j] = splat(15 << 4 * j), power[j] = splat((127 + 23 - 4 * j) << 23);
+      zero[j] = (F32)power[j] + splat((float)zero_code);
+    }
   }
+  I32 half(I32 packed, int j) const { return (I32)((F32)((packed & nibble[j]) | power[j]) - zero[j]); }
+  Halves word(I32 packed, int j) const { return {half(packed, j), half(packed >> 16, j)}; }
 };
