@@ -12,7 +12,8 @@ def device_thread(work: Callable[[], None], name: str) -> threading.Thread:
     There a tensor on "cuda" would be in the memory of another rank's device, and waiting for an event would create a
     context on it, which takes several hundred megabytes.
     """
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    device = torch.cuda.current_device() if is_used else None
 
     def run() -> None:
         if device is not None:
