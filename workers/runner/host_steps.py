@@ -13,6 +13,7 @@ from ..sampling.logits_processors import Classes
 from ..sampling.sampler import Sampler
 from ..speculation.drafter import Drafter
 from .completions import PassedEvent
+from .cuda_device import CudaDevice
 from .model_runner import ModelRunner
 from .steps import Steps
 
@@ -30,8 +31,12 @@ def host_steps(
     processors: Classes | None = None,
     drafter: Drafter | None = None,
 ) -> Steps:
-    """Steps that are complete once launched: their tokens are sampled on the host, which waits for the logits."""
-    return Steps(host_runner(model, cache, group, scheduler, max_model_len, grammars, processors, drafter), PassedEvent)
+    """Steps whose tokens are known once they are launched: the host samples them, and waits for the logits.
+
+    On the CPU such a step is complete. A device may still compute a chunk whose logits are not read.
+    """
+    runner = host_runner(model, cache, group, scheduler, max_model_len, grammars, processors, drafter)
+    return Steps(runner, CudaDevice().mark if model.device == "cuda" else PassedEvent)
 
 
 def host_runner(

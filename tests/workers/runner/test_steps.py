@@ -1,12 +1,15 @@
 """Steps start at once and are reported in order when the device has completed them; on the CPU, immediately."""
 
 import select
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 from paged_serve.workers.layers.decode_step import EagerDecodeStep
+from paged_serve.workers.runner import host_steps
 from paged_serve.workers.runner.completions import PassedEvent
 from paged_serve.workers.runner.steps import Steps
 
@@ -69,3 +72,24 @@ def test_a_device_that_fails_ends_the_wait_for_its_step_at_once(steps, events):
     assert select.select([steps.fd], [], [], 60)[0]
     with pytest.raises(RuntimeError, match="illegal memory access"):
         steps.take()
+
+
+def test_a_cuda_device_without_our_kernels_has_passed_a_step_before_it_is_reported(runner, monkeypatch):  # noqa: F811
+    """A step of a chunk alone waits for no logits, and the KV tier reads its blocks once its event has passed."""
+    recorded = []
+
+    class CudaEvent(Event):
+        def __init__(self, blocking):
+            super().__init__()
+
+        def record(self):
+            recorded.append(self)
+
+    monkeypatch.setattr(torch.cuda, "Event", CudaEvent)
+    monkeypatch.setattr(host_steps, "host_runner", lambda *_: runner)
+    steps = host_steps.host_steps(SimpleNamespace(device="cuda"), *[None] * 4)
+    steps.launch(PLANS[0])
+    assert steps.take() is None
+    recorded[0].passed.set()
+    assert select.select([steps.fd], [], [], 60)[0]
+    assert steps.take() is not None
