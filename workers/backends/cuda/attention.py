@@ -40,6 +40,7 @@ class CudaPagedAttention:
         self._arch = arch
         self._multiprocessors = multiprocessors
         self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
+        self._listed_for: dict[kernels.AttentionWork, object] = {}  # the `by_mask` that listed last
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> list[AttentionMetadata]:
         by_mask: dict[AttentionMask, kernels.AttentionWork] = {}
@@ -47,8 +48,10 @@ class CudaPagedAttention:
 
     def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         view, mask = plan.view, options.mask
-        if mask not in plan.by_mask:
+        # The parts of an encoder's step may use the same memory in turn.
+        if mask not in plan.by_mask or self._listed_for[plan.by_mask[mask]] is not plan.by_mask:
             plan.by_mask[mask] = self._listed(view, query, options)
+            self._listed_for[plan.by_mask[mask]] = plan.by_mask
         tokens, heads, head_dim = query.shape
         return kernels.attention(
             self._launcher,
