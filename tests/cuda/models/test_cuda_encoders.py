@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
+from paged_serve.workers.backends.cuda.kernel_list import kernels_for
 
 from ...workers.paged_loop import PagedLoop
 from ...workers.pooling.references import hidden_states, write_reference
@@ -36,3 +37,13 @@ def test_texts_of_any_length_are_close_to_float32_alone_and_together(encoder):
         expected = torch.from_numpy(hidden_states(exact, text))
         assert float((found.float() - expected).norm(dim=1).max() / expected.norm(dim=1).max()) < 0.05
         assert torch.equal(PagedLoop(model).hidden([(loop.row(text), len(text))]), found)
+
+
+def test_the_kernel_list_is_what_a_step_launches(encoder):
+    _, model, launcher = encoder
+    loop, (text, *_) = PagedLoop(model), (tokens(60)[: 3 * REACH],)
+    launcher.launched.clear()
+    loop.hidden([(loop.row(text), len(text))])
+    loop.hidden([(loop.row(text[:REACH]), REACH)])
+    listed = {kernel for kernel in kernels_for(model, torch.bfloat16, 16) if "sampler" not in kernel.function}
+    assert set(launcher.launched) == listed

@@ -65,9 +65,11 @@ def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kerne
         query_norm = [rms_norm_kernel(dtype, latent.query_rank)] if latent.query_rank else []
         return [*query_norm, *latent_kernels(geometry, latent, heads, block_size, backend.arch)]
     sizes = heads, kv_heads, geometry.head_dim, block_size
+    kinds = [(geometry.is_bidirectional, chunk) for chunk in dict.fromkeys(geometry.attention_chunks or (0,))]
+    kinds += [(False, 0)] * any(geometry.reaches)  # the windows of an encoder's local layers
     shapes = [
-        attention_kernels.AttentionShape(dtype, cached, *sizes, bool(geometry.slopes), attention_chunk=chunk)
-        for chunk in dict.fromkeys(geometry.attention_chunks or (0,))
+        attention_kernels.AttentionShape(dtype, cached, *sizes, bool(geometry.slopes), *kind)
+        for kind in dict.fromkeys(kinds)
     ]
     kind = geometry.qk_norm_kind or geometry.norm
     is_centred = geometry.qk_norm and kind not in ("rms", "rms_less_1", "plain_rms")
