@@ -75,9 +75,9 @@ class KVCache:
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
             each = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
             needed = num_blocks * max(each, _states_end(groups, sizes))
+            sized_by = "kv_cache_memory_bytes" if device == "cpu" else "gpu_memory_utilization or kv_cache_memory_bytes"
             raise ConfigError(
-                f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
-                "lower kv_cache_memory_bytes"
+                f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; lower {sized_by}"
             ) from error
         areas = [*keys, *values] if memory is None else [memory]
         areas += [*of_scales[0], *of_scales[1]] if of_scales[2] is None else [of_scales[2]]

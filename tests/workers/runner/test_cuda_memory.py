@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.kv import kv_cache
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.runner.cuda_device import CudaDevice, GraphPool
 from paged_serve.workers.runner.cuda_memory import kv_budget
+
+from ..checkpoint.small_configs import geometry
 
 GIB = 1 << 30
 
@@ -26,6 +30,17 @@ def test_a_share_that_is_too_small_is_refused_with_a_sufficient_one():
 def test_a_full_device_is_refused_with_the_alternatives():
     with pytest.raises(ConfigError, match="use tensor_parallel_size, a smaller model"):
         kv_budget(0.9, 80 * GIB, 80 * GIB)
+
+
+def test_a_cache_that_a_device_cannot_hold_is_refused_with_the_option_that_sized_it(tmp_path, monkeypatch):
+    """Another process may take memory of the device after it was measured."""
+
+    def empty(shape, dtype, device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(kv_cache, "_empty", empty)
+    with pytest.raises(ConfigError, match="lower gpu_memory_utilization or kv_cache_memory_bytes"):
+        KVCache.allocate(geometry(tmp_path), 1000, 16, device="cuda")
 
 
 @pytest.fixture
