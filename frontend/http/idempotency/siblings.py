@@ -23,7 +23,13 @@ from ..exchange.exchange import Exchange, Receive, Scope, Send
 from .keys import owner_of_key
 
 PASSED_ON = "paged_serve.passed_on"  # in a scope: passed on to this frontend, the owner of the key
-KEYED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses")
+KEYED_PATHS = frozenset(  # of the routes that take a key; their table is loaded long after the first connection
+    (
+        *("/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/messages", "/v1/responses"),
+        *("/inference/v1/generate", "/invocations", "/v1/embeddings", "/v2/embed", "/pooling", "/classify"),
+        *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
+    )
+)
 STREAMS = "/v1/streams/"
 STORED_RESPONSE = re.compile("/v1/responses/([^/]+)(/[a-z_]+)?")
 REPLACED_WITHIN_S = 30.0  # how long a request waits for a new owner

@@ -10,6 +10,7 @@ from paged_serve.frontend.http.exchange.exchange import Exchange
 from paged_serve.frontend.http.idempotency import siblings as siblings_module
 from paged_serve.frontend.http.idempotency.keys import KeyedRequest, owner_of_key, request_digest
 from paged_serve.frontend.http.idempotency.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
+from paged_serve.frontend.http.routes.table import ROUTES
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 BODY = b'{"prompt": "x"}'
@@ -84,6 +85,13 @@ def test_a_request_without_a_key_or_already_passed_on_is_answered_here(asked):
 
 def test_only_the_owner_answers_a_key():
     assert [Siblings("/nowhere", index, 2).owner_of(exchange()[0]) for index in (0, 1)] == [1, None]
+
+
+@pytest.mark.parametrize("spec", [spec for spec in ROUTES if spec.method == "POST"], ids=lambda spec: spec.path)
+def test_every_route_that_takes_a_key_is_answered_by_its_owner(spec):
+    path = spec.path.replace("{id}", "unknown")
+    owner = 1 if "Idempotency-Key" in spec.headers else None
+    assert Siblings("/nowhere", 0, 2).owner_of(exchange(path=path)[0]) == owner
 
 
 def test_a_passed_on_request_and_its_answer_arrive_unchanged(run_dir):
