@@ -6,7 +6,7 @@ A prefix names the interface; 8 hexadecimal digits of the time, 4 of the owner, 
 import re
 import secrets
 
-ANSWER_ID = "((chat)?cmpl-|msg_|resp_)[0-9a-f]{32}"
+ANSWER_ID = "((chat)?cmpl-|msg_|resp_|generate-|embd-|pool-|classify-|score-|rerank-)[0-9a-f]{32}"
 _ANSWER_ID = re.compile(ANSWER_ID)
 _CREATED_DIGITS = 8
 OWNER_DIGITS = 4

@@ -14,6 +14,7 @@ from ...http_server import Server
 
 COMPLETION = {"prompt": ["abc", "de"], "max_tokens": 30, "n": 2, "temperature": 1, "logprobs": 1, "stream": True}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+TOKENS = {"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 30, "temperature": 1, "n": 2}, "stream": True}
 TEXT = "Grüße <tool_call>{…"
 
 
@@ -36,7 +37,10 @@ def after(stream: str, number: int) -> str:
     return "".join(f"{event}\n\n" for event in stream.split("\n\n")[:-1][number:])
 
 
-@pytest.mark.parametrize(("path", "body"), [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT), ("/inference/v1/generate", TOKENS)],
+)
 @pytest.mark.parametrize(("per_delta", "burst"), [(1, 1), (2, 3), (7, 1), (100, 5)])
 def test_another_frontend_continues_an_answer_for_any_portions_of_the_engine(folder, path, body, per_delta, burst):
     body = {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}

@@ -10,6 +10,19 @@ from paged_serve.frontend.http.exchange.exchange import Exchange
 from paged_serve.frontend.http.idempotency import siblings as siblings_module
 from paged_serve.frontend.http.idempotency.keys import KeyedRequest, owner_of_key, request_digest
 from paged_serve.frontend.http.idempotency.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
+from paged_serve.frontend.http.openai.endpoints import CHAT_COMPLETION, COMPLETION
+from paged_serve.frontend.http.openai.pooling.endpoints import (
+    CLASSIFICATION,
+    COHERE_EMBED,
+    EMBEDDINGS,
+    POOLING,
+    RERANK,
+    SCORE,
+)
+from paged_serve.frontend.http.openai.token_generation.endpoint import TOKENS
+from paged_serve.frontend.http.routes.chat_batch import CHAT_BATCH
+from paged_serve.frontend.http.routes.messages import MESSAGES
+from paged_serve.frontend.http.routes.responses import RESPONSES
 from paged_serve.frontend.http.routes.table import ROUTES
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
@@ -57,13 +70,17 @@ class Owner:
         writer.close()
 
 
-PREFIXES = ("cmpl-", "chatcmpl-", "msg_", "resp_")
+ENDPOINTS = (
+    *(COMPLETION, CHAT_COMPLETION, CHAT_BATCH, MESSAGES, RESPONSES, TOKENS),
+    *(EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFICATION, SCORE, RERANK),
+)
 
 
-def test_a_key_and_the_ids_of_its_answers_have_one_owner():
+@pytest.mark.parametrize("prefix", sorted({endpoint.prefix for endpoint in ENDPOINTS}))
+def test_a_key_and_the_ids_of_its_answers_have_one_owner(prefix):
     for number in range(200):
         request = KeyedRequest(b"", f"key-{number}", request_digest("m", "/v1/completions", f"key-{number}", BODY))
-        answer_id = request.answer_id(PREFIXES[number % 4], 1_800_000_000)
+        answer_id = request.answer_id(prefix, 1_800_000_000)
         for count in (1, 2, 3, 64):
             assert owner_of_key(request.key, count) == owner_of_answer(answer_id, count) < count
     assert {owner_of_key(f"key-{number}", 2) for number in range(200)} == {0, 1}
