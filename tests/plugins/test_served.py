@@ -122,12 +122,15 @@ def test_a_processor_that_is_not_loaded_is_refused_by_name(server):
     assert answer["error"]["message"].endswith("which is not loaded; this server has: acme, acme-faulty")
 
 
+PAIRS = {"pairs": [["sea", "sea"], ["sea", "cat"]]}
+
+
 def test_an_io_processor_makes_prompts_of_data_and_an_answer_of_vectors(server):
     def pool(**body):
         with server.ask("POST", "/pooling", body) as response:
             return response.status, json.loads(response.read())
 
-    status, answer = pool(io_processor="acme", data={"pairs": [["sea", "sea"], ["sea", "cat"]]})
+    status, answer = pool(io_processor="acme", data=PAIRS, encoding_format="float", use_activation=True)
     assert status == 200, answer
     assert answer["data"]["model"].endswith("acme")
     same, other = answer["data"]["distances"]
@@ -138,6 +141,12 @@ def test_an_io_processor_makes_prompts_of_data_and_an_answer_of_vectors(server):
         ({"io_processor": "acme-faulty", "data": {}}, "io_processor"),
         ({"input": "a", "data": {}}, "data"),
         ({"io_processor": "acme", "input": "a", "data": {}}, "input"),
+        ({"io_processor": "acme", "data": PAIRS, "dimensions": 4}, "dimensions"),
+        ({"io_processor": "acme", "data": PAIRS, "prompt_name": ""}, "prompt_name"),
+        ({"io_processor": "acme", "data": PAIRS, "add_special_tokens": False}, "add_special_tokens"),
+        ({"io_processor": "acme", "data": PAIRS, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"io_processor": "acme", "data": PAIRS, "returned_token_ids": [0]}, "returned_token_ids"),
+        ({"io_processor": "acme", "data": PAIRS, "encoding_format": "base64"}, "encoding_format"),
     ):
         status, answer = pool(**wrong)
         assert (status, answer["error"]["param"]) == (400, param), answer

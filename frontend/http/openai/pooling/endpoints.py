@@ -38,6 +38,10 @@ BASE64_BYTES = 2 * 6
 SIGN_BYTES = 2  # eight make a number of up to four characters
 _TYPE_BYTES: dict[Any, int] = {"base64": BASE64_BYTES, "binary": SIGN_BYTES, "ubinary": SIGN_BYTES}
 _BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
+_NOT_OF_DATA = (  # fields of /pooling that have no effect on what an IO processor makes
+    *("add_special_tokens", "prompt_name", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
+    *("dimensions", "encoding_format", "step_tag_id", "returned_token_ids"),
+)
 
 
 def _answer_bytes(body: Any) -> int:
@@ -94,6 +98,9 @@ async def _processed_prompts(service: Service, body: PoolingRequest, processor: 
     for name in ("input", "messages", "task"):
         if getattr(body, name) is not None:
             raise InvalidRequest(f"{name} is produced by the IO processor from data; leave it out", name)
+    for name in _NOT_OF_DATA:
+        if getattr(body, name) not in (None, "float"):
+            raise InvalidRequest(f"{name} does not apply to the prompts of an IO processor; leave it out", name)
     prompts = await service.off_loop(LONG, prompts_of, processor, body.data)
     return await text_prompts(service, prompts, limit_of(service, body), params_of(body, processor.task), "data")
 
