@@ -37,8 +37,7 @@ class RequestTerms:
             raise InvalidRequest(
                 f"cache_salt must be a string of at most {MAX_CACHE_SALT_CHARS} characters", "cache_salt"
             )
-        if not isinstance(self.priority, int) or not -(2**31) <= self.priority < 2**31:
-            raise InvalidRequest(f"priority is {self.priority!r}; it must be an integer of 32 bits", "priority")
+        check_priority(self.priority)
         if not isinstance(self.tenant, str) or len(self.tenant) > MAX_TENANT_CHARS:
             raise InvalidRequest(f"tenant must be a string of at most {MAX_TENANT_CHARS} characters", "tenant")
         for name, low, high in (("weight", MIN_WEIGHT, MAX_WEIGHT), ("timeout_s", 0.0, MAX_TIMEOUT_S)):
@@ -52,6 +51,12 @@ class RequestTerms:
 _encode = msgspec.msgpack.Encoder().encode
 _decode_params = msgspec.msgpack.Decoder(SamplingParams).decode
 _decode_pooling = msgspec.msgpack.Decoder(PoolingParams).decode
+
+
+def check_priority(priority: Any) -> None:
+    """Raises InvalidRequest."""
+    if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+        raise InvalidRequest(f"priority is {priority!r:.100}; it must be an integer of 32 bits", "priority")
 
 
 def instance_of(kind: type[T], value: Any, name: str) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from ..client.request_terms import instance_of
+from ..client.request_terms import check_priority, instance_of
 
 
 def unused_id(request_id: Any, used: Container[str], numbers: Iterator[str]) -> str:
@@ -34,8 +34,10 @@ class InFlightLimit:
     def entry(self, num_sequences: int, priority: int) -> "asyncio.Future[bool]":
         """A future that becomes True once the request may enter; the request must then `leave`.
 
-        A caller that stops waiting cancels it or sets it to False.
+        A caller that stops waiting cancels it or sets it to False. Raises InvalidRequest for a priority that cannot be
+        compared with those of other requests.
         """
+        check_priority(priority)
         entry: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (priority, next(self._arrivals), num_sequences, entry))
         self._fill()

@@ -186,6 +186,20 @@ def test_a_cancelled_entry_frees_its_room_for_the_next(gives_up):
     assert asyncio.run(main()) == 1
 
 
+def test_a_priority_that_is_no_integer_is_refused_and_does_not_wait_among_others():
+    async def main():
+        limit = InFlightLimit(1)
+        held = limit.entry(1, 0)
+        for wrong in ("0", None, 2**40):
+            with pytest.raises(InvalidRequest, match=r"priority is .*; it must be an integer of 32 bits"):
+                limit.entry(1, wrong)
+        waiting = [limit.entry(1, priority) for priority in (1, 0)]
+        limit.leave(1)
+        return held.done(), [entry.done() for entry in waiting]
+
+    assert asyncio.run(main()) == (True, [False, True])
+
+
 def test_the_engines_end_raises_its_reason_in_running_and_waiting_requests(run):
     def script(core, peer, message):
         pass
