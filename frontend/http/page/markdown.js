@@ -12,7 +12,9 @@ const TABLE_RULE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?$/;
 const SPACE = /[\s\u3000-\u9fff\uac00-\ud7af]/;
 const MAX_DEPTH = 10;       // of nested quotes and lists
 const MAX_OPEN_CHARS = 600;   // of a paragraph that are rendered again for a piece
-const SURE_CHARS = 160;     // of a line's beginning, after which its kind is certain
+const SURE_CHARS = 160;     // of a line's beginning, after which its kind is certain, except for these lines:
+// of marks only (a rule, or the rule of a table), a heading, and the beginning of fenced code.
+const NEVER_SURE = /^(?:[\s>*_|:+-]|\d{1,9}[.)])*(?:$|#{1,6}\s|`{3}|~{3})/;
 
 /** The text of a paragraph, heading or cell. Its end is open; the part before it is fixed at a space now and then. */
 class TextLeaf {
@@ -82,7 +84,7 @@ export class Markdown {
   preview() {
     if (!this.line) return;
     const inCode = this.leaf?.kind === "code" && this.walk(this.line)[0] === this.stack.length;
-    const isLong = this.line.length > SURE_CHARS && this.leaf?.kind !== "table" && !HEADING.test(this.line);
+    const isLong = this.line.length > SURE_CHARS && this.leaf?.kind !== "table" && !NEVER_SURE.test(this.line);
     const sure = inCode ? /[^\s`~>]/.test(this.line) : isLong;
     if (inCode && !sure) return;  // it may end the fenced code
     if (!sure) {

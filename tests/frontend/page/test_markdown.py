@@ -75,6 +75,24 @@ def test_pieces_render_like_the_whole(page):
         assert shown(page, *(whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True))) == wanted
 
 
+LONG_LINES = {
+    f"| a | b |\n|{'-' * 90}|{'-' * 90}|\n| c | d |\n\nend": (
+        '<div class="table"><table><thead><tr><th class="">a</th><th class="">b</th></tr></thead>'
+        '<tbody><tr><td class="">c</td><td class="">d</td></tr></tbody></table></div><p>end</p>'
+    ),
+    "a\n\n" + "-" * 400 + "\n\nb": "<p>a</p><hr><p>b</p>",
+    "```py " + "x " * 100 + "\ncode\n```\nend": CODE.format("py", "code\n") + "<p>end</p>",
+    "> # " + "x " * 100 + "y\nend": f"<blockquote><h1>{'x ' * 100}y</h1></blockquote><p>end</p>",
+    "- " * 100 + "x": "<ul><li>" * 10 + f"<p>{'- ' * 90}x</p>" + "</li></ul>" * 10,
+}
+
+
+def test_long_lines_that_arrive_in_pieces_keep_their_kind(page):
+    for text, wanted in LONG_LINES.items():
+        assert shown(page, text) == wanted, text
+        assert shown(page, *text) == wanted, text
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_marks_make_only_known_elements(page, seed):
     rng = random.Random(seed)
