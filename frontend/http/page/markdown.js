@@ -3,8 +3,8 @@
 import { button, copy, element } from "./dom.js";
 import { appendInline } from "./inline.js";
 
-const FENCE = /^( {0,3})(`{3,}|~{3,})([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:\s(.*))?$/;
+const FENCE = /^( {0,3})(`{3,}(?=[^`]*$)|~{3,})(.*)$/s;  // s: lines may end in \r\n
+const HEADING = /^ {0,3}(#{1,6})(?:\s(.*))?$/s;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
 const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(\s+|$)/;
 const QUOTE = /^ {0,3}> ?/;
@@ -88,7 +88,7 @@ export class Markdown {
     const sure = inCode ? /[^\s`~>]/.test(this.line) : isLong;
     if (inCode && !sure) return;  // it may end the fenced code
     if (!sure) {
-      if (!/^[\s>]*(?:[-*+_#|`~]{0,3}|\d{1,9}[.)]?)\s*$/.test(this.line)) this.read(this.line, true);
+      if (!/^[\s>]*(?:[-*+_#|`~]{0,3}|\d{1,9}[.)]?)$/.test(this.line.trimEnd())) this.read(this.line, true);
       return;
     }
     this.read(this.line, false, false);
@@ -202,7 +202,7 @@ export class Markdown {
     }
     const leaf = this.leaf, before = leaf.text;
     if (this.tentative) this.undo.push(() => leaf.set(before));
-    leaf.set(`${before.replace(/(?: {2,}|\\)$/, "")}\n${text}`);
+    leaf.set(`${before.endsWith("\\") ? before.slice(0, -1) : before.trimEnd()}\n${text}`);
     if (!this.tentative) leaf.fix();
   }
 

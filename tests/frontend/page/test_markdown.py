@@ -46,6 +46,7 @@ CASES = {
     "<img src=x onerror=alert(1)> <script>x</script>": (
         "<p>&lt;img src=x onerror=alert(1)&gt; &lt;script&gt;x&lt;/script&gt;</p>"
     ),
+    "# A\r\n~~~js `x`\r\ny\r\n~~~\r\nz": "<h1>A</h1>" + CODE.format("js", "y\r\n") + "<p>z</p>",
     r"\*not\* \# 1\. a": "<p>*not* # 1. a</p>",
 }
 
@@ -122,6 +123,20 @@ def test_random_marks_make_only_known_elements(page, seed):
         streamed, whole = shown(page, *pieces), shown(page, "".join(pieces))
         assert streamed == whole, pieces
         assert "<b>" not in streamed
+
+
+RUNS = """(async () => {
+  const { renderMarkdown } = await import("/page/markdown.js");
+  const spaces = " ".repeat(40000), begun = performance.now();
+  for (const text of [`x${spaces}y\\nz`, `| a |\\n|---|\\n${spaces}y`, `${"~".repeat(40000)}\\``]) {
+    renderMarkdown(document.createElement("div"), text);
+  }
+  return performance.now() - begun;
+})()"""
+
+
+def test_a_long_run_of_one_character_takes_linear_time(page):
+    assert page.evaluate(RUNS) < 1000
 
 
 LINEAR = """(async () => {
