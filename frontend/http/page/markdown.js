@@ -224,16 +224,19 @@ export class Markdown {
   }
 
   isTableHead(rest) {
-    return rest.includes("-") && TABLE_RULE.test(rest.trim()) && !this.leaf.text.includes("\n") && this.leaf.text.includes("|")
-      && cells(rest).length === cells(this.leaf.text).length;
+    const head = this.leaf.text.split("\n").at(-1);
+    return rest.includes("-") && TABLE_RULE.test(rest.trim()) && head.includes("|") && cells(rest).length === cells(head).length;
   }
 
+  /** Makes the last line of the paragraph the head of a table; the lines before it stay a paragraph. */
   openTable(rest) {
-    const head = this.leaf.parent, sides = cells(rest).map(side), body = element("tbody");
-    const row = tableRow("th", cells(this.leaf.text), sides);
+    const leaf = this.leaf, { parent, text } = leaf, sides = cells(rest).map(side), body = element("tbody");
+    const before = text.split("\n"), row = tableRow("th", cells(before.pop()), sides);
     const table = element("div", { className: "table" }, element("table", {}, element("thead", {}, row), body));
-    head.replaceWith(table);
-    if (this.tentative) this.undo.push(() => table.replaceWith(head));
+    parent.after(table);
+    leaf.set(before.join("\n"));
+    if (!parent.hasChildNodes()) parent.remove();
+    if (this.tentative) this.undo.push(() => { table.replaceWith(parent); leaf.set(text); });
     this.leaf = { kind: "table", body, sides };
   }
 

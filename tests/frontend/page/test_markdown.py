@@ -36,6 +36,10 @@ CASES = {
         '<div class="table"><table><thead><tr><th class="">a</th><th class="right">b</th></tr></thead>'
         '<tbody><tr><td class="">1</td><td class="right"><code>2</code></td></tr></tbody></table></div><p>end</p>'
     ),
+    "See:\nx | y\na|b\n-|-\n1|2": (
+        '<p>See:<br>x | y</p><div class="table"><table><thead><tr><th class="">a</th><th class="">b</th></tr></thead>'
+        '<tbody><tr><td class="">1</td><td class="">2</td></tr></tbody></table></div>'
+    ),
     "[docs](https://example.org/a_(b)) https://example.org/x.": "<p>"
     + LINK.format("https://example.org/a_(b)", "docs")
     + " "
