@@ -1,7 +1,7 @@
 // The page: the list of conversations, the open conversation, and the answer that is being generated.
 
 import { ServerError, listModels, streamAnswer } from "./client.js";
-import { addDelta, history, newAnswer, newConversation } from "./conversation.js";
+import { addDelta, callPieces, history, newAnswer, newConversation } from "./conversation.js";
 import { button, byId, element } from "./dom.js";
 import { Follower } from "./scroll.js";
 import { askForKey, coloursTokens, hasSeed, prepareSettings, requestFields, systemPrompt } from "./settings.js";
@@ -164,7 +164,8 @@ async function write(body, answer, view, signal) {
       answer.warnings.push(...(chunk.warnings ?? []));
       if (!choice) continue;
       answer.reason = choice.finish_reason ?? answer.reason;
-      if (choice.delta.content || choice.delta.reasoning || choice.delta.reasoning_content || choice.delta.tool_calls) {
+      const { content, reasoning, reasoning_content } = choice.delta;
+      if (content || reasoning || reasoning_content || callPieces(choice.delta).length) {
         answer.firstMs ??= now;
         answer.lastMs = now;
       }

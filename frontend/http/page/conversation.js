@@ -13,12 +13,21 @@ export function newConversation() {
 export function addDelta(answer, delta) {
   answer.content += delta.content ?? "";
   answer.reasoning += delta.reasoning ?? delta.reasoning_content ?? "";
-  for (const piece of delta.tool_calls ?? []) {
+  for (const piece of callPieces(delta)) {
     const call = (answer.calls[piece.index ?? answer.calls.length] ??= { id: "", name: "", arguments: "", result: "" });
     call.id = piece.id ?? call.id;
-    call.name += piece.function?.name ?? "";
-    call.arguments += piece.function?.arguments ?? "";
+    call.name += piece.name;
+    call.arguments += piece.text;
+    if (piece.isCustom) call.isCustom = true;
   }
+}
+
+/** The pieces of calls in a delta. The text of a call is its arguments in JSON, or the input of a custom tool. */
+export function callPieces(delta) {
+  const pieces = delta.tool_calls ?? (delta.function_call ? [{ index: 0, function: delta.function_call }] : []);
+  return pieces.map(({ index, id, function: called, custom }) => ({
+    index, id, isCustom: Boolean(custom), name: (called ?? custom)?.name ?? "", text: called?.arguments ?? custom?.input ?? "",
+  }));
 }
 
 const hasOutput = answer => Boolean(answer.content || answer.reasoning || answer.calls.length);
@@ -47,11 +56,13 @@ function asSent(answer) {
   if (answer.reasoning) sent.reasoning = answer.reasoning;
   const calls = answer.calls.filter(call => call?.name);
   if (!calls.length) return [sent];
-  sent.tool_calls = calls.map((call, index) => ({
-    id: call.id || `call-${index}`, type: "function", function: { name: call.name, arguments: call.arguments },
-  }));
+  sent.tool_calls = calls.map((call, index) => ({ id: call.id || `call-${index}`, ...called(call) }));
   const results = calls.map((call, index) => ({ role: "tool", tool_call_id: call.id || `call-${index}`, content: call.result }));
   return [sent, ...results.filter(result => result.content)];
+}
+
+function called({ name, arguments: text, isCustom }) {
+  return isCustom ? { type: "custom", custom: { name, input: text } } : { type: "function", function: { name, arguments: text } };
 }
 
 /** Throws if the value is not a conversation. */

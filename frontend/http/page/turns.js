@@ -1,5 +1,6 @@
 // The view of one message. An answer is rendered as it arrives; finished parts are not rendered again.
 
+import { callPieces } from "./conversation.js";
 import { button, copy, element } from "./dom.js";
 import { Markdown, renderMarkdown } from "./markdown.js";
 
@@ -50,7 +51,7 @@ export class AnswerView {
   showWhole() {
     const { answer } = this;
     if (answer.reasoning) this.addReasoning(answer.reasoning);
-    answer.calls.forEach((call, index) => this.addCall({ index, function: { name: call.name, arguments: call.arguments } }));
+    answer.calls.forEach((call, index) => this.addCall({ index, name: call.name, text: call.arguments }));
     if (answer.tokens) this.addTokens(answer.tokens);
     else renderMarkdown(this.text, answer.content);
     this.end();
@@ -60,7 +61,7 @@ export class AnswerView {
   add(delta, logprobs) {
     const reasoning = delta.reasoning ?? delta.reasoning_content;
     if (reasoning) this.addReasoning(reasoning);
-    for (const piece of delta.tool_calls ?? []) this.addCall(piece);
+    for (const piece of callPieces(delta)) this.addCall(piece);
     if (logprobs?.content) this.addTokens(logprobs.content);
     else if (delta.content && !this.tokens) this.writer.push(delta.content);
   }
@@ -77,8 +78,8 @@ export class AnswerView {
   addCall(piece) {
     const index = piece.index ?? this.calls.length;
     const view = (this.calls[index] ??= this.newCall(index));
-    if (piece.function?.name) view.name.appendData(piece.function.name);
-    if (piece.function?.arguments) view.arguments.appendData(piece.function.arguments);
+    view.name.appendData(piece.name);
+    view.arguments.appendData(piece.text);
   }
 
   newCall(index) {

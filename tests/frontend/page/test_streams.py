@@ -75,6 +75,35 @@ def test_reasoning_and_calls_are_folded_and_their_results_sent(page, scripted):
     assert page.evaluate(NO_OVERLAP) == []
 
 
+def test_calls_of_custom_tools_and_of_functions_are_shown_and_their_results_sent(page, scripted):
+    first = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "search", "input": ""}}
+    custom = [[first], [{"index": 0, "custom": {"input": "capital "}}], [{"index": 0, "custom": {"input": "of Peru"}}]]
+    function = [{"name": "now", "arguments": ""}, {"arguments": "{}"}]
+    end = [delta("stop"), usage(2), DONE]
+    scripted.answers = [
+        [*(delta(tool_calls=pieces) for pieces in custom), *end],
+        [*(delta(function_call=piece) for piece in function), *end],
+        [content("Noon."), *end],
+    ]
+    say(page, "Which capital?")
+    for number, result in enumerate(("Lima", "12:00"), 1):
+        page.until(ENDED.format(number))
+        page.evaluate("document.querySelectorAll('.call').forEach(each => { each.open = true; })")
+        page.fill(f".assistant:nth-child({number + 1}) .call textarea", result)
+        page.click("Continue with the results", f".assistant:nth-child({number + 1})")
+    page.until(ENDED.format(3))
+    calls = "[...document.querySelectorAll('.call')].map(each => each.querySelector('summary, pre').textContent)"
+    texts = "[...document.querySelectorAll('.call pre')].map(each => each.textContent)"
+    assert (page.evaluate(calls), page.evaluate(texts)) == (["Call to search", "Call to now"], ["capital of Peru", "{}"])
+    sent = scripted.bodies[2]["messages"]
+    assert sent[1]["tool_calls"] == [
+        {"id": "a", "type": "custom", "custom": {"name": "search", "input": "capital of Peru"}}
+    ]
+    assert sent[2] == {"role": "tool", "tool_call_id": "a", "content": "Lima"}
+    assert sent[3]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+    assert sent[4]["content"] == "12:00"
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
