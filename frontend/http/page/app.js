@@ -11,7 +11,7 @@ import { AnswerView, questionView } from "./turns.js";
 const MAX_TITLE_CHARS = 60;
 const MAX_SEED = 2 ** 31;
 let conversation = newConversation();
-let running = null;  // {abort: AbortController, conversation} of the answer that is being generated
+let running = null;  // {abort: AbortController, answer, conversation, isRemoved} of the answer that is being generated
 const follower = new Follower(byId("log"), byId("latest"));
 const actions = { edit: editMessage, regenerate, giveResults };
 
@@ -42,7 +42,10 @@ function showList() {
 
 function remove(which) {
   if (!confirm(`Delete “${which.title}” from this browser?`)) return;
-  if (running?.conversation.id === which.id) stop();
+  if (running?.conversation.id === which.id) {
+    running.isRemoved = true;
+    stop();
+  }
   store.removeConversation(which.id);
   if (which.id === conversation.id) show(newConversation());
   else showList();
@@ -119,8 +122,8 @@ function requestBody(which, more) {
 async function generate(more = {}) {
   stop();
   notice("");
-  const mine = { abort: new AbortController(), conversation };
   const body = requestBody(conversation, more), answer = newAnswer(), view = new AnswerView(answer, actions);
+  const mine = { abort: new AbortController(), answer, conversation, isRemoved: false };
   mine.conversation.messages.push(answer);
   mine.conversation.changed = Date.now();
   mine.conversation.model = byId("model").value;
@@ -141,7 +144,7 @@ async function generate(more = {}) {
   follower.grown();
   if (running === mine) running = null;
   showRunning();
-  save(mine.conversation);
+  if (!mine.isRemoved) save(mine.conversation);
   if (answer.state === "failed" && answer.needsKey) await enterKeyAndRetry(answer);
 }
 
@@ -202,7 +205,10 @@ async function enterKeyAndRetry(answer) {
 }
 
 function stop() {
-  running?.abort.abort();
+  if (running) {
+    running.answer.state = "stopped";  // at once, because the history of a next request may begin with it
+    running.abort.abort();
+  }
   running = null;
   showRunning();
 }

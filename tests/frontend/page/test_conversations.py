@@ -1,0 +1,55 @@
+"""What a user does while an answer is generated, and what then is sent, shown and stored."""
+
+import threading
+
+import pytest
+
+from .scripted_server import DONE, content, delta, usage
+from .test_streams import ENDED, call, say
+
+FIRST_TEXT = "document.querySelector('.assistant .text').innerText"
+GOOD = [content("Good."), delta("stop"), usage(1), DONE]
+
+
+@pytest.fixture
+def page(new_page, scripted):
+    page = new_page()
+    page.open(scripted.url)
+    page.until("document.getElementById('model').value !== ''")
+    return page
+
+
+@pytest.fixture
+def held(scripted):
+    """held(*chunks): an answer that does not end after them until the test does."""
+    more = threading.Event()
+
+    def answer(*chunks):
+        yield from chunks
+        more.wait(30)
+
+    yield answer
+    more.set()
+
+
+def test_a_conversation_deleted_during_its_answer_stays_deleted(page, scripted, held):
+    scripted.answers = [held(content("begun")), GOOD]
+    say(page, "One")
+    page.until(f"{FIRST_TEXT} === 'begun'")
+    page.evaluate("window.confirm = () => true")
+    page.click("✕", "#conversations")
+    page.until("document.querySelectorAll('.turn').length === 0")
+    say(page, "Two")
+    page.until(ENDED.format(1))
+    assert page.evaluate("[...document.querySelectorAll('#conversations .name')].map(each => each.title)") == ["Two"]
+
+
+def test_a_result_given_before_the_answer_has_ended_is_sent_with_its_call(page, scripted, held):
+    scripted.answers = [held(call(0, "{}", id="a", name="now")), GOOD]
+    say(page, "What time is it?")
+    page.until("document.querySelector('.call')")
+    page.evaluate("document.querySelector('.call').open = true")
+    page.fill(".call textarea", "Noon")
+    page.click("Continue with the results", ".call")
+    page.until(ENDED.format(2))
+    assert [each["role"] for each in scripted.bodies[1]["messages"]] == ["user", "assistant", "tool"]
