@@ -162,7 +162,8 @@ async function write(body, answer, view, signal) {
   };
   try {
     for await (const chunk of streamAnswer(body, store.loadKey(), signal)) {
-      const [choice] = chunk.choices, now = performance.now() - begun;
+      // Only the first of several choices (`n`) is shown.
+      const choice = chunk.choices.find(each => each.index === 0), now = performance.now() - begun;
       answer.usage = chunk.usage ?? answer.usage;
       answer.warnings.push(...(chunk.warnings ?? []));
       if (!choice) continue;

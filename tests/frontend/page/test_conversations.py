@@ -13,7 +13,10 @@ GOOD = [content("Good."), delta("stop"), usage(1), DONE]
 
 @pytest.fixture
 def page(new_page, scripted):
-    page = new_page()
+    return opened(new_page(), scripted)
+
+
+def opened(page, scripted):
     page.open(scripted.url)
     page.until("document.getElementById('model').value !== ''")
     return page
@@ -53,3 +56,13 @@ def test_a_result_given_before_the_answer_has_ended_is_sent_with_its_call(page, 
     page.click("Continue with the results", ".call")
     page.until(ENDED.format(2))
     assert [each["role"] for each in scripted.bodies[1]["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_only_the_first_of_several_choices_is_shown(page, scripted):
+    pieces = [content("Li"), content("No"), content("ma"), content("thing")]
+    for number, piece in enumerate(pieces):
+        piece["choices"][0]["index"] = number % 2
+    scripted.answers = [[*pieces, delta("stop"), usage(4), DONE]]
+    say(page, "Which capital?")
+    page.until(ENDED.format(1))
+    assert page.evaluate(FIRST_TEXT) == "Lima"
