@@ -150,7 +150,7 @@ async function generate(more = {}) {
 
 /** Reads the stream into the answer. All deltas that arrive between two screen frames are shown together. */
 async function write(body, answer, view, signal) {
-  const begun = performance.now();
+  const begun = performance.now(), colours = coloursTokens();  // the setting may change during the answer
   let waiting = [], frame = 0;
   const flush = () => {
     frame = 0;
@@ -174,8 +174,8 @@ async function write(body, answer, view, signal) {
         answer.lastMs = now;
       }
       addDelta(answer, choice.delta);
-      if (coloursTokens() && choice.logprobs?.content) (answer.tokens ??= []).push(...choice.logprobs.content);
-      waiting.push([choice.delta, coloursTokens() ? choice.logprobs : null]);
+      if (colours && choice.logprobs?.content) (answer.tokens ??= []).push(...choice.logprobs.content);
+      waiting.push([choice.delta, colours ? choice.logprobs : null]);
       if (!frame) frame = document.hidden ? setTimeout(flush, 200) : requestAnimationFrame(flush);
     }
   } catch (error) {

@@ -66,3 +66,26 @@ def test_only_the_first_of_several_choices_is_shown(page, scripted):
     say(page, "Which capital?")
     page.until(ENDED.format(1))
     assert page.evaluate(FIRST_TEXT) == "Lima"
+
+
+def test_colours_turned_off_during_an_answer_keep_its_rest_visible(page, scripted):
+    more = threading.Event()
+
+    def coloured(text):
+        piece = content(text)
+        piece["choices"][0]["logprobs"] = {"content": [{"token": text, "logprob": -0.1, "bytes": [*text.encode()]}]}
+        return piece
+
+    def answer():
+        yield coloured("begin ")
+        assert more.wait(30)
+        yield from (coloured("end"), delta("stop"), usage(2), DONE)
+
+    page.evaluate("document.querySelector('[name=logprobs]').click()")
+    scripted.answers = [answer()]
+    say(page, "One")
+    page.until(f"{FIRST_TEXT}.startsWith('begin')")
+    page.evaluate("document.querySelector('[name=logprobs]').click()")
+    more.set()
+    page.until(ENDED.format(1))
+    assert page.evaluate(FIRST_TEXT) == "begin end"
