@@ -18,7 +18,7 @@ export function button(text, action, properties = {}) {
 
 /** Copies the text, and shows on the button whether that succeeded. */
 export async function copy(text, from) {
-  const before = from.textContent;
+  from.dataset.label ??= from.textContent;  // a second click finds another text
   try {
     await writeClipboard(text);
     from.textContent = "Copied";
@@ -26,7 +26,7 @@ export async function copy(text, from) {
     from.textContent = "Not copied";
     from.title = error.message;
   }
-  setTimeout(() => { from.textContent = before; }, 1200);
+  setTimeout(() => { from.textContent = from.dataset.label; }, 1200);
 }
 
 // A page served over plain HTTP from a host other than localhost has no navigator.clipboard.

@@ -89,3 +89,16 @@ def test_colours_turned_off_during_an_answer_keep_its_rest_visible(page, scripte
     more.set()
     page.until(ENDED.format(1))
     assert page.evaluate(FIRST_TEXT) == "begin end"
+
+
+def test_a_button_clicked_twice_shows_its_own_text_again(page):
+    clicked = """(async () => {
+      const { button, copy } = await import("/page/dom.js");
+      const copies = button("Copy", () => {}), waited = [];
+      window.setTimeout = action => waited.push(action);
+      await copy("a", copies);
+      await copy("a", copies);
+      waited.forEach(action => action());
+      return copies.textContent;
+    })()"""
+    assert page.evaluate(clicked) == "Copy"

@@ -94,7 +94,10 @@ def test_calls_of_custom_tools_and_of_functions_are_shown_and_their_results_sent
     page.until(ENDED.format(3))
     calls = "[...document.querySelectorAll('.call')].map(each => each.querySelector('summary, pre').textContent)"
     texts = "[...document.querySelectorAll('.call pre')].map(each => each.textContent)"
-    assert (page.evaluate(calls), page.evaluate(texts)) == (["Call to search", "Call to now"], ["capital of Peru", "{}"])
+    assert (page.evaluate(calls), page.evaluate(texts)) == (
+        ["Call to search", "Call to now"],
+        ["capital of Peru", "{}"],
+    )
     sent = scripted.bodies[2]["messages"]
     assert sent[1]["tool_calls"] == [
         {"id": "a", "type": "custom", "custom": {"name": "search", "input": "capital of Peru"}}
