@@ -1,7 +1,7 @@
 // The page: the list of conversations, the open conversation, and the answer that is being generated.
 
 import { ServerError, listModels, streamAnswer } from "./client.js";
-import { addDelta, callPieces, history, newAnswer, newConversation } from "./conversation.js";
+import { addDelta, callPieces, history, joined, newAnswer, newConversation } from "./conversation.js";
 import { button, byId, element } from "./dom.js";
 import { Follower } from "./scroll.js";
 import { askForKey, coloursTokens, hasSeed, prepareSettings, requestFields, systemPrompt } from "./settings.js";
@@ -59,7 +59,7 @@ function open(id) {
 
 function show(which) {
   conversation = which;
-  if (which.model && [...byId("model").options].some(option => option.value === which.model)) byId("model").value = which.model;
+  chooseModel(which.model);
   byId("turns").replaceChildren(...which.messages.map(viewOf));
   document.body.classList.remove("drawer");
   notice("");
@@ -186,17 +186,6 @@ async function write(body, answer, view, signal) {
   }
 }
 
-/** Joins consecutive deltas that have only content. */
-function joined(parts) {
-  const all = [];
-  for (const [delta, logprobs] of parts) {
-    const last = all.at(-1), isPlain = Object.keys(delta).every(name => name === "content") && !logprobs;
-    if (isPlain && last?.isPlain) last[0] = { content: (last[0].content ?? "") + (delta.content ?? "") };
-    else all.push(Object.assign([delta, logprobs], { isPlain }));
-  }
-  return all;
-}
-
 async function enterKeyAndRetry(answer) {
   const place = conversation;
   if (await askForKey(answer.error) && conversation === place && place.messages.at(-1) === answer) {
@@ -218,11 +207,16 @@ function showRunning() {
   byId("send").textContent = running ? "Stop" : "Send";
 }
 
+function chooseModel(name) {
+  if ([...byId("model").options].some(option => option.value === name)) byId("model").value = name;
+}
+
 async function loadModels() {
   try {
-    const models = await listModels(store.loadKey());
+    const models = await listModels(store.loadKey()), chosen = byId("model").value || conversation.model;
     byId("model").replaceChildren(...models.map(each => element("option", { value: each.id, title: each.max_model_len
       ? `${each.max_model_len} tokens of context` : "" }, each.id)));
+    chooseModel(chosen);
     notice("");
   } catch (error) {
     if (error.status === 401) {
@@ -291,6 +285,6 @@ byId("theme").onclick = () => {
 };
 addEventListener("pagehide", () => { if (running) save(running.conversation); });
 showTheme(store.loadTheme());
-prepareSettings();
+prepareSettings(loadModels);
 show(newConversation());
 loadModels();

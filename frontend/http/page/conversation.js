@@ -30,6 +30,17 @@ export function callPieces(delta) {
   }));
 }
 
+/** Joins consecutive deltas that have only content; `parts`: pairs of a delta and its logprobs or null. */
+export function joined(parts) {
+  const all = [];
+  for (const [delta, logprobs] of parts) {
+    const last = all.at(-1), isPlain = Object.keys(delta).every(name => name === "content") && !logprobs;
+    if (isPlain && last?.isPlain) last[0] = { content: (last[0].content ?? "") + (delta.content ?? "") };
+    else all.push(Object.assign([delta, logprobs], { isPlain }));
+  }
+  return all;
+}
+
 const hasOutput = answer => Boolean(answer.content || answer.reasoning || answer.calls.length);
 
 /** Whether an answer belongs to the conversation: not if it failed or was stopped before its first token. */

@@ -32,11 +32,12 @@ function further(text) {
   return given;
 }
 
-export function prepareSettings() {
+/** `keyEntered` is called after a key was entered in place of another. */
+export function prepareSettings(keyEntered) {
   const form = byId("settings-form"), dialog = byId("settings");
   byId("open-settings").onclick = () => { show(form); dialog.showModal(); };
   byId("reset-settings").onclick = () => { form.reset(); form.oninput(); };
-  byId("enter-key").onclick = () => { dialog.close(); askForKey(""); };
+  byId("enter-key").onclick = async () => { dialog.close(); if (await askForKey("")) keyEntered(); };
   form.oninput = () => { if (check(form)) { settings = taken(form); saveSettings(settings); } };
   form.onsubmit = event => { if (!check(form)) event.preventDefault(); };
 }

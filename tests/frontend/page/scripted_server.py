@@ -25,11 +25,12 @@ def usage(completion_tokens: int) -> dict[str, Any]:
 
 
 class ScriptedServer:
-    """`answers` are sent one after another; `bodies`: the received requests."""
+    """`answers` are sent one after another; `bodies`: the received requests; `models`: the names of the models."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.bodies: list[dict[str, Any]] = []
+        self.models = ["scripted"]
         script = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,7 +41,8 @@ class ScriptedServer:
 
             def do_GET(self) -> None:
                 if self.path == "/v1/models":
-                    return self.whole(200, json.dumps({"data": [{"id": "scripted"}]}).encode(), b"application/json")
+                    models = {"data": [{"id": each} for each in script.models]}
+                    return self.whole(200, json.dumps(models).encode(), b"application/json")
                 name = page_files.FILES_BY_PATH[self.path]
                 path = page_files._FOLDER / name
                 return self.whole(200, path.read_bytes(), page_files._TYPES[path.suffix], page_files._HEADERS)

@@ -91,6 +91,28 @@ def test_colours_turned_off_during_an_answer_keep_its_rest_visible(page, scripte
     assert page.evaluate(FIRST_TEXT) == "begin end"
 
 
+def test_a_new_key_leaves_the_chosen_model(new_page, scripted):
+    scripted.models = ["scripted", "adapter"]
+    page = opened(new_page(), scripted)
+    page.evaluate("document.getElementById('model').value = 'adapter'")
+    scripted.answers = [(401, "A valid API key is required."), GOOD]
+    say(page, "One")
+    page.until("document.getElementById('key-dialog').open")
+    page.fill("#key", "new")
+    page.click("Use this key")
+    page.until(f"{ENDED.format(1)} && {FIRST_TEXT} === 'Good.'")
+    assert [body["model"] for body in scripted.bodies] == ["adapter", "adapter"]
+
+
+def test_a_key_entered_in_the_settings_lists_its_models(page, scripted):
+    scripted.models = ["scripted", "adapter"]
+    page.click("Settings")
+    page.click("API key …")
+    page.fill("#key", "other")
+    page.click("Use this key")
+    page.until("document.getElementById('model').options.length === 2")
+
+
 def test_a_button_clicked_twice_shows_its_own_text_again(page):
     clicked = """(async () => {
       const { button, copy } = await import("/page/dom.js");
