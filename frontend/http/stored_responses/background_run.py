@@ -73,9 +73,9 @@ class BackgroundRun:
         return self._task
 
     async def cancel(self) -> None:
-        """End the response with its output so far; returns once it is stored."""
+        """End the response with its output so far, unless the output is whole; returns once it is stored."""
         assert self._task is not None
-        if not self._is_cancelled:
+        if not self._is_cancelled and self._work.ended is None:
             self._is_cancelled = True
             self._task.cancel()
         await asyncio.wait({self._task})

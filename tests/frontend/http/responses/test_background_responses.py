@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import threading
 
 import pytest
 from openai.types.responses import Response
@@ -150,6 +151,29 @@ def test_a_response_that_cannot_be_resumed_has_failed(start):
     answer = asyncio.run(outcome(other, one))
     assert (answer["status"], answer["error"]["code"]) == ("failed", "server_error")
     assert "another model or other settings" in answer["error"]["message"]
+
+
+def test_a_response_cancelled_while_its_end_is_stored_is_completed(start):
+    async def run():
+        server = start()
+        async with client_of(server) as client:
+            store, is_free = server.app.router._service.stored, threading.Event()
+            reading = asyncio.create_task(client.post(PATH, json={"input": "hi", "stream": True, **BEHIND}))
+            while not store.runs:
+                await asyncio.sleep(0)
+            (background,) = store.runs.values()
+            store._thread.submit(is_free.wait)  # as when another frontend writes to the file
+            while b"response.completed" not in b"".join(background._waiting[-1:]):
+                await asyncio.sleep(0)
+            cancelling = asyncio.create_task(background.cancel())
+            await asyncio.sleep(0)
+            is_free.set()
+            await cancelling
+            last = events_of((await reading).text)[-1]
+            answer = (await client.get(f"{PATH}/{background.row.id}")).json()
+            assert (last["type"], answer) == ("response.completed", last["response"])
+
+    asyncio.run(run())
 
 
 def test_a_cancelled_background_response_keeps_its_output(start):
