@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from paged_serve.protocol.messages.config import ServerConfig
 
@@ -28,6 +29,7 @@ class StoredResponses:
         self._index, self._num_frontends = index, num_frontends
         self._thread = ThreadPoolExecutor(1, "responses")
         self.runs: dict[tuple[bytes, str], BackgroundRun] = {}  # by caller and id
+        self._accepting: WeakValueDictionary[tuple[bytes, str], asyncio.Lock] = WeakValueDictionary()
         self.resumed = asyncio.Event()  # set when `runs` has the unfinished responses of an earlier process
 
     @classmethod
@@ -46,6 +48,10 @@ class StoredResponses:
     def new_id(self, created: int) -> str:
         """The id of a new response that this frontend owns, by `owner_of_answer`."""
         return new_answer_id("resp_", created, self._index, self._num_frontends)
+
+    def accepting(self, caller: bytes, key: str) -> asyncio.Lock:
+        """Held from the look for a key's response until it is stored, so that a repeated request finds it."""
+        return self._accepting.setdefault((caller, key), asyncio.Lock())
 
     def begin(self, run: BackgroundRun) -> None:
         """Start a run; `find` returns it until it ends."""

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 import msgspec
@@ -80,11 +80,12 @@ async def _answer_in_background(
     await store.resumed.wait()
     body, raw, model, warnings = await decode(service, endpoint, raw)
     assert isinstance(body, TranslatedResponsesRequest)
-    row = None if request is None else await _of_key(store, caller, request)
-    if row is None:
-        job = Job(raw.decode(), model, warnings, service.fingerprint_of(model))
-        check_time_limit(service, exchange, body)
-        row = await _accept(service, exchange, store, body, job, request)
+    async with nullcontext() if request is None else store.accepting(caller, request.key):
+        row = None if request is None else await _of_key(store, caller, request)
+        if row is None:
+            job = Job(raw.decode(), model, warnings, service.fingerprint_of(model))
+            check_time_limit(service, exchange, body)
+            row = await _accept(service, exchange, store, body, job, request)
     if body.stream:
         await send_stream(service, exchange, row, 0)
     else:

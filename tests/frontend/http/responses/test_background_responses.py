@@ -239,3 +239,16 @@ def test_one_key_has_one_background_response(start):
             assert (await client.get(f"{PATH}/{keyed['id']}")).json() == keyed
 
     asyncio.run(run())
+
+
+def test_a_key_repeated_at_once_has_one_background_response(start):
+    async def run():
+        server = start()
+        async with client_of(server) as client:
+            client.headers["idempotency-key"] = "k"
+            first, second = await asyncio.gather(*(created(client, **BEHIND) for _ in range(2)))
+            assert second["id"] == first["id"]
+            await ended(client, first["id"])
+            assert len(server.engine.requests) == 1
+
+    asyncio.run(run())
