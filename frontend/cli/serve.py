@@ -74,7 +74,7 @@ def with_local_model(config: Config) -> tuple[Config, bool]:
     """`config` with folders in place of names, and whether the model is the built-in one. Raises ConfigError."""
     from ..adapters.folders import with_adapters
     from ..config.draft_folder import with_draft_model
-    from ..config.model_folder import DEMO_MODEL_NAME, demo_model_folder, find_model_folder
+    from ..config.model_folder import DEMO_MODEL_NAME, demo_model_folder, find_model_folder, with_home_folders
 
     template = config.server.chat_template
     if template and not os.path.isfile(template):
@@ -87,7 +87,7 @@ def with_local_model(config: Config) -> tuple[Config, bool]:
         tokenizer=find_tokenizer_folder(asked.tokenizer) if asked.tokenizer else folder,
         served_model_names=asked.served_model_names or (asked.model or DEMO_MODEL_NAME,),
     )
-    config = with_draft_model(with_adapters(msgspec.structs.replace(config, model=model)))
+    config = with_draft_model(with_adapters(with_home_folders(msgspec.structs.replace(config, model=model))))
     return config, folder == str(demo_model_folder().resolve())
 
 

@@ -12,7 +12,7 @@ from paged_serve.protocol.plugins import check_plugins
 
 from ..adapters.folders import with_adapters
 from .draft_folder import check_draft_folder, with_draft_folder, with_draft_model
-from .model_folder import find_model_folder
+from .model_folder import find_model_folder, with_home_folders
 from .settings import BY_NAME
 from .words import hint
 
@@ -72,7 +72,7 @@ def config_of(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Conf
     folder = find_model_folder(model, has_tokenizer=not layers.get("model", {}).get("tokenizer"))
     names = (model,) if model else ("demo",)
     layers["model"] = {"served_model_names": names, "tokenizer": folder, **layers.get("model", {}), "model": folder}
-    config = with_draft_model(with_adapters(msgspec.convert(layers, Config)))
+    config = with_draft_model(with_adapters(with_home_folders(msgspec.convert(layers, Config))))
     check_plugins(config.model)
     return config
 

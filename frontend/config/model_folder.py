@@ -1,19 +1,24 @@
 """Finds the local folder of a model: by path, by name on the Hugging Face hub, or made of a GGUF file.
 
-Cheap checks find out whether it can be served.
+Cheap checks find out whether it can be served. The folders that a server writes to are found here, too.
 """
 
 import importlib.resources
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 DEMO_MODEL_NAME = "demo"
 GGUF = ".gguf"
+WRITTEN = (("kv_tier", "dir"), ("model", "packed_weights_dir"), ("server", "store_responses"))
 _PART = r"[A-Za-z0-9][\w.-]*"
 _HUB_NAME = re.compile(rf"(?!.*\.gguf$){_PART}(/{_PART}(:{_PART})?)?|{_PART}/{_PART}(/{_PART})+\.gguf")
 
@@ -97,3 +102,12 @@ def _answer(module: str, *arguments: str) -> tuple[str, str]:
     if done.returncode == 0 and answer:
         return answer[-1], ""
     return "", answer[-1] if answer else f"{module} ended with exit code {done.returncode}"
+
+
+def with_home_folders(config: Config) -> Config:
+    """`config` with the user's home folder in place of a "~", in the names of folders that are written."""
+    for layer, field in WRITTEN:
+        settings = getattr(config, layer)
+        folder = os.path.expanduser(getattr(settings, field))
+        config = msgspec.structs.replace(config, **{layer: msgspec.structs.replace(settings, **{field: folder})})
+    return config

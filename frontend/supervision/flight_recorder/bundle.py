@@ -57,7 +57,7 @@ def dump_folder(configured: str) -> Path | None:
     """The folder of bundles; None when none are written."""
     if configured == NO_FOLDER:
         return None
-    return Path(configured or os.path.expanduser("~/.local/state")) / "paged-serve" / "dumps"
+    return Path(os.path.expanduser(configured or "~/.local/state")) / "paged-serve" / "dumps"
 
 
 def bundles_in(folder: Path) -> list[Path]:

@@ -1,0 +1,33 @@
+"""Folders that a server writes to may begin with a "~": a shell replaces it only at the beginning of a word."""
+
+from pathlib import Path
+
+import pytest
+
+from paged_serve.frontend.cli.serve import with_local_model
+from paged_serve.frontend.config.llm_options import config_of
+from paged_serve.frontend.config.model_folder import demo_model_folder
+from paged_serve.frontend.config.options import resolve
+from paged_serve.frontend.supervision.flight_recorder.bundle import dump_folder
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+
+@pytest.mark.parametrize(
+    ("option", "layer", "field"),
+    [
+        ("kv_tier_dir", "kv_tier", "dir"),
+        ("packed_weights_dir", "model", "packed_weights_dir"),
+        ("store_responses", "server", "store_responses"),
+    ],
+)
+def test_the_home_folder_is_put_in_place_of_a_tilde(monkeypatch, option, layer, field):
+    monkeypatch.setenv("HOME", "/home/me")
+    for given, expected in (("~/kept", "/home/me/kept"), ("kept", "kept"), ("", "")):
+        for config in (with_local_model(resolve({option: given}, {}).config)[0], config_of("", {option: given})):
+            assert getattr(getattr(config, layer), field) == expected
+
+
+def test_reports_are_below_the_home_folder_too(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert dump_folder("~/mine") == Path("/home/me/mine/paged-serve/dumps")
