@@ -43,7 +43,7 @@ class BlockFiles:
         self._folder_digest = hashlib.blake2b(folder.name.encode(), digest_size=FOLDER_BYTES).digest()
         self._block_bytes = block_bytes
         self._file_bytes = HEADER_BYTES + block_bytes
-        self._most = max_bytes // self._file_bytes  # files
+        self.max_blocks = max_bytes // self._file_bytes
         self._known: OrderedDict[bytes, None] = OrderedDict()  # keys, least recently used first
         self._lock = threading.Lock()
         self._num_written = 0
@@ -84,7 +84,7 @@ class BlockFiles:
     def make_room(self, count: int) -> list[bytes]:
         """Remove files until `count` more may be written; returns their keys."""
         removed = []
-        while len(self._known) + count > self._most and self._known:
+        while len(self._known) + count > self.max_blocks and self._known:
             with self._lock:
                 key, _ = self._known.popitem(last=False)
             self._unlink(self._path(key))
@@ -100,7 +100,7 @@ class BlockFiles:
 
     def write(self, key: bytes, block: Parts, checksum: Checksum) -> bool:
         """Store `block`, for which there is room. Returns False, and stops storing, if it cannot be written."""
-        if self.is_full or not self._most:
+        if self.is_full or not self.max_blocks:
             return False
         fields = self._fields(key)
         header = (fields + _sealed(fields, checksum.of(block))).ljust(HEADER_BYTES, b"\0")

@@ -150,6 +150,9 @@ class Tier:
         levels, size = list[BlockFiles](), mover.memory.bytes_per_block
         for folder, max_bytes in self._find_folders(mover.checksum):
             level = BlockFiles(folder, size, max_bytes)
+            if not level.max_blocks:
+                log.error("%s has no room for a block of %d bytes; it may have %d, raise them", folder, size, max_bytes)
+                continue
             try:
                 level.open()
             except OSError as error:

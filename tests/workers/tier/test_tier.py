@@ -107,6 +107,16 @@ def test_memory_is_used_where_the_folder_on_disk_cannot_be(serve, host, tmp_path
     assert serve("full", host=host).complete(prompt) == (expected, 6)
 
 
+def test_a_tier_without_room_for_a_block_says_so_and_keeps_what_others_have_stored(serve, caplog, tmp_path):
+    prompt = random_prompt(60, 9)
+    expected, _ = serve("full").complete(prompt)
+    stored = {path for path in tmp_path.glob("tier/*/*") if len(path.name) == 68}
+    assert stored
+    assert serve("full", max_bytes=100).complete(prompt) == (expected, len(prompt))
+    assert "has no room for a block of " in caplog.text
+    assert stored == {path for path in tmp_path.glob("tier/*/*") if len(path.name) == 68}
+
+
 def test_a_host_without_shared_memory_is_refused_by_its_field(serve, monkeypatch, tmp_path):
     monkeypatch.setattr(open_tier, "SHARED_MEMORY", tmp_path / "none")
     with pytest.raises(ConfigError, match=r"kv_tier_host_bytes=\d+ needs .*/none: No such file or directory"):
