@@ -73,6 +73,7 @@ def _absolute(name: str, path: str) -> str:
     """The folder at `path`, without links. Raises ConfigError if a message cannot carry the name or the folder."""
     if not name or len(name) > MAX_NAME_CHARS:
         raise ConfigError(f"a LoRA adapter's name has 1 to {MAX_NAME_CHARS} characters; {name[:40]!r} has {len(name)}")
+    path = os.fspath(path)  # plugins and clients may give a pathlib.Path
     is_path = "\0" not in path
     folder = os.path.realpath(os.path.expanduser(path)) if is_path else path
     if not is_path or has_half_pair(name) or has_half_pair(folder):

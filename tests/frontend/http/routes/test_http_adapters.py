@@ -3,10 +3,11 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.adapters.folders import named_paths, with_adapters
+from paged_serve.frontend.adapters.folders import named_paths, read_adapter, with_adapters
 from paged_serve.frontend.adapters.known_adapters import KnownAdapters
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, LoraConfig, ModelConfig
@@ -237,6 +238,10 @@ def test_a_changed_folder_is_another_adapter(tmp_path, sql):
     assert known.load("sql", sql, in_place=True) == first
     make_adapter_folder(tmp_path / "sql", b"new weights")
     assert known.load("sql", sql, in_place=True).digest != first.digest
+
+
+def test_a_folder_may_be_a_path_object(sql):
+    assert read_adapter("sql", Path(sql), 64) == read_adapter("sql", sql, 64)
 
 
 @pytest.mark.parametrize("entry", ["sql", "=path", "sql=", "{", '{"name": "sql"}'])
