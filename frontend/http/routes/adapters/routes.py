@@ -47,7 +47,7 @@ async def load_adapter(service: Service, exchange: Exchange) -> None:
     try:
         adapter = await service.off_loop(LONG, _load, service, body)
     except ConfigError as error:
-        status = 400 if await service.off_loop(LONG, os.path.isdir, body.lora_path) else 404
+        status = 400 if await service.off_loop(LONG, _is_folder, body.lora_path) else 404
         raise HttpError(status, f"{error}.", "lora_path") from error
     log.info("adapter added name=%r path=%s digest=%.12s", adapter.name, adapter.path, adapter.digest)
     await exchange.send(200, f"Success: LoRA adapter '{body.lora_name}' added successfully.".encode(), _TEXT)
@@ -67,6 +67,10 @@ async def unload_adapter(service: Service, exchange: Exchange) -> None:
 
 def _load(service: Service, body: LoadAdapterRequest) -> Adapter:
     return service.adapters.load(body.lora_name, body.lora_path, in_place=body.load_inplace)
+
+
+def _is_folder(path: str) -> bool:
+    return "\0" not in path and os.path.isdir(os.path.expanduser(path))
 
 
 def _check_allowed(service: Service) -> None:

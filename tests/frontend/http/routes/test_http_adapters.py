@@ -155,7 +155,7 @@ def test_clients_load_and_unload_adapters(model, sql):
         ("load", {"lora_name": "x", "lora_path": "/"}, 400, "LoRA adapter 'x': /adapter_config.json"),
         ("load", {"lora_name": "model", "lora_path": "/none"}, 400, "The base model has the name 'model'"),
         ("load", {"lora_name": "sql", "lora_path": "/none"}, 400, "The lora adapter 'sql' has already been loaded."),
-        ("load", {"lora_name": "x", "lora_path": "/\0"}, 404, "LoRA adapter 'x': its name and path are UTF-8 "),
+        ("load", {"lora_name": "x", "lora_path": "~\0"}, 404, "LoRA adapter 'x': its name and path are UTF-8 "),
         ("unload", {}, 400, "'lora_name' needs to be provided to unload a LoRA adapter."),
         ("unload", {"lora_name": "y"}, 404, "The lora adapter 'y' cannot be found."),
     ],
@@ -173,6 +173,15 @@ def test_a_name_that_is_too_long_is_refused_also_for_a_folder_that_is_known(mode
     assert answer.status_code == 400
     assert "has 1 to 256 characters" in answer.json()["error"]["message"]
     assert server.ask("POST", "/v1/completions", {"prompt": "a", "model": "model"}).status_code == 200
+
+
+def test_a_folder_below_the_home_folder_is_found_before_it_is_refused(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    server = serving(model, allow_loading=True)
+    for path, status in (("~", 400), ("~/none", 404)):
+        answer = server.ask("POST", "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": path})
+        assert answer.status_code == status
+        assert f"{tmp_path}/" in answer.json()["error"]["message"]
 
 
 def test_loading_needs_the_operators_permission(model, sql):
