@@ -5,8 +5,10 @@ A stream whose connection breaks resumes over a new one, after the last event re
 
 import http.client
 import json
+import re
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +22,7 @@ from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest,
 
 MAX_TRIES = 10  # in a row without an event
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # before a try; each pause doubles the last
+LONGEST_BUSY_PAUSE_S = 60.0  # of those that a busy server asks for
 GOODBYE_WITHIN_S = 2.0
 
 
@@ -91,14 +94,14 @@ class HttpClient:
         self._url = url
         self._parts = parts
         self._connections: set[http.client.HTTPConnection] = set()
-        self._is_closed = False
+        self._closed = threading.Event()
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def close(self) -> None:
         """End all requests, those of other threads with EngineDead."""
-        self._is_closed = True
+        self._closed.set()
         for connection in list(self._connections):
             with suppress(OSError, AttributeError):  # it is not connected, or no longer
                 connection.sock.shutdown(socket.SHUT_RDWR)
@@ -138,20 +141,27 @@ class HttpClient:
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
         """(status, request id, body) of an answer that is not a stream, whatever its status.
 
-        The request is repeated when the server is too busy or the connection breaks; its idempotency key makes the
-        repeats one request.
+        The request is repeated when the connection breaks or the server is too busy, as often as the server says when
+        to come back; its idempotency key makes the repeats one request.
         """
         progress = _Progress()
         while True:
             try:
                 with self._any_response("POST", path, body, progress.headers()) as response:
                     answer = response.status, response.headers.get("X-Request-Id", ""), response.read()
-                if answer[0] not in (429, 503) or progress.tries == MAX_TRIES:
+                    retry_after_s = _retry_after_s(response)
+                if answer[0] not in (429, 503):
+                    return answer
+                if retry_after_s is not None:
+                    progress.tries = 0
+                    self._closed.wait(retry_after_s)
+                    continue
+                if progress.tries == MAX_TRIES:
                     return answer
                 error: PagedServeError = _BrokenOff(f"{self._url} is too busy")
             except (_Unreachable, _BrokenOff) as broken:
                 error = _BrokenOff(str(broken))  # a restarting server comes back
-            if self._is_closed:
+            if self._closed.is_set():
                 raise error
             progress.pause(error)
 
@@ -201,7 +211,7 @@ class HttpClient:
         try:
             connection.connect()
             self._connections.add(connection)
-            if self._is_closed:
+            if self._closed.is_set():
                 raise EngineDead("the client is closed")
             connected = True
             root = "" if self._parts.scheme == "unix" else self._parts.path.rstrip("/").removesuffix("/v1")
@@ -235,6 +245,15 @@ def _parts(url: str) -> SplitResult | None:
     except ValueError:  # a port that is no number, an IPv6 address without its bracket, an empty label
         return None
     return parts if is_one and parts.scheme in ("http", "https") and parts.hostname else None
+
+
+def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
+    """The pause that the answer asks for; None when it names none, or a date."""
+    for name, seconds in (("Retry-After-Ms", 0.001), ("Retry-After", 1.0)):
+        value = response.headers.get(name, "")
+        if re.fullmatch(r"\d{1,9}(\.\d+)?", value):
+            return min(max(float(value) * seconds, FIRST_PAUSE_S), LONGEST_BUSY_PAUSE_S)
+    return None
 
 
 def _message(body: bytes) -> str:

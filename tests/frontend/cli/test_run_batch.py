@@ -29,8 +29,9 @@ class Busy(ThreadingHTTPServer):
         self.keys: list[str] = []
         self.num_active = self.most_active = 0
         self.lock = threading.Lock()
+        self.headers: dict[str, str] = {}  # of answers that are not 200
         self.num_held = 0  # first requests that are answered only when `released`
-        self.holding, self.released = threading.Semaphore(0), threading.Event()
+        self.holding, self.released, self.answered = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -55,6 +56,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send(502, self.server.pages.pop(0))
         elif status:
             self.answer(status, {"text": body["prompt"]})
+        self.server.answered.release()
         with self.server.lock:
             self.server.num_active -= 1
 
@@ -65,6 +67,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.send_header("X-Request-Id", "r")
+        for name, value in self.server.headers.items() if status != 200 else ():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(text)
 
@@ -177,6 +181,26 @@ def test_requests_to_a_busy_server_or_over_a_broken_connection_are_repeated_with
     assert len(set(server.keys)) == 1
 
 
+@pytest.mark.parametrize("name", ["Retry-After", "Retry-After-Ms"])
+def test_a_server_that_says_when_it_is_free_is_asked_until_it_is(server, tmp_path, name):
+    server.headers = {name: "0"}
+    server.statuses = [429, 503] * http_client.MAX_TRIES
+    write(tmp_path / "in.jsonl", [line(1)])
+    assert run(server, tmp_path).exit_code == 0
+    assert len(server.keys) == 2 * http_client.MAX_TRIES + 1
+    assert results(tmp_path)["c1"]["response"]["status_code"] == 200
+
+
+@pytest.mark.parametrize("value", [None, "Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan"])
+def test_a_server_that_stays_busy_and_does_not_say_for_how_long_has_refused(server, tmp_path, value):
+    server.headers = {} if value is None else {"Retry-After": value}
+    server.statuses = [429] * 2 * http_client.MAX_TRIES
+    write(tmp_path / "in.jsonl", [line(1)])
+    assert run(server, tmp_path).exit_code == 1
+    assert results(tmp_path)["c1"]["response"]["status_code"] == 429
+    assert len(server.keys) == http_client.MAX_TRIES + 1
+
+
 def test_a_server_that_is_gone_ends_the_run_without_a_result(server, tmp_path):
     server.statuses = [200, *[0] * 20]
     write(tmp_path / "in.jsonl", map(line, range(2)))
@@ -204,8 +228,12 @@ def test_an_output_that_another_run_writes_is_refused_and_left_alone(server, tmp
     assert run(server, tmp_path).exit_code == 0
 
 
-def test_ctrl_c_does_not_wait_for_the_requests_in_flight(server, tmp_path):
+@pytest.mark.parametrize("status", [200, 429])
+def test_ctrl_c_does_not_wait_for_the_requests_in_flight(server, tmp_path, status):
+    """They are being answered, or wait for as long as a busy server has asked."""
     server.num_held = 2
+    server.statuses = [status] * 2
+    server.headers = {"Retry-After": "50"}
     write(tmp_path / "in.jsonl", map(line, range(3)))
     url = f"http://127.0.0.1:{server.server_address[1]}"
     files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]
@@ -213,6 +241,10 @@ def test_ctrl_c_does_not_wait_for_the_requests_in_flight(server, tmp_path):
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         assert server.holding.acquire(timeout=60)
         assert server.holding.acquire(timeout=60)
+        if status == 429:
+            server.released.set()
+            assert server.answered.acquire(timeout=60)
+            assert server.answered.acquire(timeout=60)
         process.send_signal(signal.SIGINT)
         try:
             assert process.wait(10) == 1
