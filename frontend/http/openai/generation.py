@@ -153,7 +153,7 @@ class Generation:
     def usage(self) -> Usage:
         """The usage so far."""
         prompt_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)
-        completion_tokens = sum(choice.num_tokens for choice in self._choices)
+        completion_tokens = self._num_output_tokens()
         return Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
@@ -172,7 +172,7 @@ class Generation:
         return Timings.of(cached, num_computed, first - self._arrival, num_generated, last - first)
 
     def progress(self) -> RequestInProgress:
-        num_tokens = sum(choice.num_tokens for choice in self._choices)
+        num_tokens = self._num_output_tokens()
         return RequestInProgress(
             id=self._request_id,
             status="running" if num_tokens else "waiting",
@@ -185,6 +185,9 @@ class Generation:
             num_choices=len(self._choices),
             num_unfinished=self._num_unfinished,
         )
+
+    def _num_output_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self._choices)
 
     def close(self) -> None:
         """Abort the sequences that are still running, if any."""

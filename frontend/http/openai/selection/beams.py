@@ -96,6 +96,14 @@ class BeamGeneration(Generation):
         self._memory.taken(sum(len(piece.token_ids) for piece in pieces))
         yield pieces
 
+    def _num_output_tokens(self) -> int:
+        """Of the best beams so far; the choices get their tokens at the end."""
+        return super()._num_output_tokens() or sum(
+            len(beam.tokens) - len(prompt.token_ids)
+            for prompt, search in zip(self._prompts, self._searches, strict=True)
+            for beam in search.best()
+        )
+
     def _goes_on(self, number: int, step: int) -> bool:
         return step < self._max_tokens[number] and bool(self._searches[number].beams)
 

@@ -122,6 +122,27 @@ def test_the_beams_of_a_client_that_leaves_are_counted(beams, pause_s):
     assert 'finished_reason="abort",frontend="0",model_name="model0"} 3.0' in beams.metrics()
 
 
+def test_a_beam_search_in_progress_shows_the_tokens_of_its_beams(beams):
+    beams.engine.pause_s = 0.01
+    body = {"prompt": "ab", "n": 3, "use_beam_search": True, "max_tokens": 60, "ignore_eos": True}
+
+    async def talk() -> dict:
+        sender = Sender(beams, C, json.dumps(body).encode())
+        sender.body_comes.set()
+        while len(beams.engine.requests) < 7:  # one for the first tokens, three for the second ones, three more
+            assert not sender.task.done(), sender.sent
+            await asyncio.sleep(0)
+        [found] = json.loads(await asyncio.to_thread(beams.operators, "GET", "/v1/requests"))["data"]
+        sender.leaves.set()
+        await sender.task
+        return found
+
+    found = asyncio.run(talk())
+    assert found["status"] == "running"
+    assert found["output_tokens"] in range(3 * 2, 3 * 60, 3)
+    assert (found["num_choices"], found["num_unfinished"]) == (3, 3)
+
+
 def test_a_beam_that_ends_with_an_error_is_counted(beams):
     beams.engine.fails_after = 1
     assert beams.ask("POST", C, {"prompt": "ab", "n": 3, "use_beam_search": True}).status_code == 500
