@@ -42,7 +42,7 @@ API void gemm_fp16(Pool*, const GemmParams*);  // x and weight float16
 // Rows of activations to int8, one scale per row: x = codes * scale, codes in -127..127. gemm/int8.cpp.
 struct QuantizeParams {
   int8_t* codes;   // [rows, codes_stride], zeros from `inputs` to the next multiple of 16
-  float* scales;   // [rows]; NaN for a row that contains a NaN
+  float* scales;   // [rows]; NaN for a row that contains a NaN or an infinity
   int32_t* sums;   // [rows], of the codes
   const void* x;   // [rows, inputs] of x_dtype
   int64_t x_stride, codes_stride;

@@ -1,7 +1,8 @@
 // Activations in int8, in groups of 32 inputs with a scale each: x = codes * scale, codes in -127..127.
 //
 // The scale is the group's highest magnitude / 127, so a row's error is at most that of ggml's Q8_0, and below that of its
-// Q8_K, which has a scale for 256 inputs. The scale of a group that contains a NaN or an infinity is NaN.
+// Q8_K, which has a scale for 256 inputs. The scale of a group that contains a NaN or an infinity is NaN. Then, and with a
+// scale of 0, below the normal numbers, all codes are 0.
 #pragma once
 #include <cstring>
 
@@ -37,16 +38,16 @@ template <class Format, class Element> inline void quantize_group(const Element*
   EACH(lane, LANES) bits = top[lane] > bits ? top[lane] : bits;
   float peak;
   std::memcpy(&peak, &bits, sizeof peak);
-  const F32 inverse = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
+  group.scale = peak < __builtin_inff() ? peak / 127.0f : __builtin_nanf("");
+  const bool has_codes = group.scale > 0.0f;  // without them all are 0
+  const F32 inverse = splat(127.0f / peak);
   I32 sums[2] = {splat(0), splat(0)};
   EACH(v, VECTORS) {
-    const I32 code = to_int(value[v] * inverse);
+    const I32 code = has_codes ? to_int(value[v] * inverse) : splat(0);
     sums[v / HALF] += code;
     store_s8(codes + v * LANES, code);
   }
-  const bool is_finite = peak < __builtin_inff();
-  group.scale = is_finite ? peak / 127.0f : __builtin_nanf("");  // codes of infinities differ among instruction sets
-  const int32_t first = is_finite ? sum(sums[0]) : 0, second = is_finite ? sum(sums[1]) : 0;
+  const int32_t first = sum(sums[0]), second = sum(sums[1]);
   group.of_least = -group.scale * (float)(first + second);
   const bool are_halves = Format::GROUP < ROW_GROUP;
   group.start[0] = -Format::CENTRE * (are_halves ? first : first + second);

@@ -129,6 +129,13 @@ def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(cpu_pools, name):
 
 
 @pytest.mark.parametrize("name", PRODUCT_FORMATS)
+def test_a_row_whose_scale_is_below_the_normal_numbers_is_zero(cpu_pools, name):
+    """The inverse of its peak would be infinite, and codes no integers, which the sanitizers find."""
+    weight, x = packed_blocks(cpu_pools[0], weight_of(name, 70, 256)), torch.randn(1, 256, generator=random(7)) * 1e-37
+    assert torch.equal(gemm(cpu_pools[0], x, weight), torch.zeros(1, 70))
+
+
+@pytest.mark.parametrize("name", PRODUCT_FORMATS)
 def test_a_scale_that_is_not_finite_is_refused(cpu_pools, name):
     for at in SCALES_AT[name]:
         weight = weight_of(name, 3, 256)

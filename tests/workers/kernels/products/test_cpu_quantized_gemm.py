@@ -87,6 +87,25 @@ def test_an_int8_row_with_a_nan_is_nan_and_its_neighbours_are_not(cpu_pools):
     assert y[[0, 1, 3, 4]].isfinite().all()
 
 
+def test_an_int8_row_with_an_infinity_is_nan_which_no_relu_hides(cpu_pools):
+    x, codes, scales = int8_operands(4, 70, 64)
+    x[1, 17], x[2, 3] = float("inf"), float("-inf")
+    y = gemm(cpu_pools[0], x, pack_int8(codes, scales))
+    assert y[[1, 2]].isnan().all()
+    assert y[[0, 3]].isfinite().all()
+
+
+def test_rows_whose_scale_is_below_the_normal_numbers_have_codes_of_zero(cpu_pools):
+    x, codes, scales = int8_operands(3, 70, 64, torch.float32)
+    x *= torch.tensor([[1e-37], [3e-38], [1e-35]])
+    rows = quantize_rows(cpu_pools[0], x)
+    assert not rows.codes[:2].any()
+    assert not rows.sums[:2].any()
+    assert rows.codes[2].abs().max() == 127
+    y = gemm(cpu_pools[0], rows, pack_int8(codes, scales))
+    assert torch.equal(y[:2].view(torch.int32), torch.zeros(2, 70, dtype=torch.int32))
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("with_zeros", [False, True])
 @pytest.mark.parametrize("shape", INT4_SHAPES)
