@@ -94,6 +94,11 @@ def _in_terminal(match: re.Match[str]) -> str:
     return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(match[0], match[0])
 
 
+def lark_string(text: str) -> str:
+    """The text as a Lark string. llguidance takes no control character in one, U+007F included."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
+
+
 def _quoted(text: str) -> str:
-    """The text as a Lark string. An empty text is not a valid terminal."""
-    return json.dumps(text, ensure_ascii=False) if text else ""
+    """The text as part of a rule. An empty text is not a valid terminal."""
+    return lark_string(text) if text else ""

@@ -11,7 +11,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS, StructuredOutputsParams
 
-from .grammar_builder import regex_terminal
+from .grammar_builder import lark_string, regex_terminal
 from .helper_messages import AddedTokens
 from .json_schema.patterns import with_fixed_patterns
 from .json_schema.rewriting import Rewriting, Unsupported
@@ -59,7 +59,7 @@ def lowered(params: StructuredOutputsParams, added: AddedTokens | None = None) -
     if params.regex is not None:
         return _of({"lark_grammar": f"start: {regex_terminal(params.regex)}"})
     if params.choice is not None:
-        return _of({"lark_grammar": "start: " + " | ".join(map(_literal, params.choice))})
+        return _of({"lark_grammar": "start: " + " | ".join(map(lark_string, params.choice))})
     if params.structural_tag is not None:
         grammar, warnings = structural_tag_grammar(params.structural_tag, added or AddedTokens())
         return Lowered(_source({"lark_grammar": grammar}), warnings)
@@ -145,10 +145,6 @@ def _closed(schema: Schema) -> Schema:
     if "properties" in found:
         found.setdefault("additionalProperties", False)
     return found
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _lark(grammar: str) -> str:

@@ -9,6 +9,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from llguidance import LLMatcher
 
 from paged_serve.frontend.structured_outputs.compiler import MAX_KEPT, GrammarCompiler
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
@@ -64,6 +65,18 @@ def test_a_form_that_cannot_be_enforced_is_refused_with_the_reason(compiler, for
         compiler.compile_now(StructuredOutputsParams(**form))
     assert "\n" not in str(refused.value)
     assert source(compiler, regex="ok")
+
+
+@pytest.mark.parametrize("char", [*map(chr, range(33)), '"', "\\", "\x7f", "\x80", "\u2028"], ids=ascii)
+def test_a_choice_and_a_structural_tag_may_have_any_character(char):
+    added = AddedTokens()
+    tokenizer, text = bytes_tokenizer(added), f"a{char}b"
+    node = {"type": "const_string", "value": text}
+    tag = json.dumps({"type": "structural_tag", "format": node})
+    for form in StructuredOutputsParams(choice=(text,)), StructuredOutputsParams(structural_tag=tag):
+        matcher = LLMatcher(tokenizer, lowered(form, added).source, log_level=0)
+        assert matcher.consume_tokens(list(text.encode()))
+        assert matcher.is_accepting()
 
 
 def test_added_tokens_replace_the_text_of_tags(compiler):
