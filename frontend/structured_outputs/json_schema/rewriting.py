@@ -14,6 +14,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from .disjoint import comparable, disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
+from .numbers import inexact_number, round_bounds, unreachable_bound
 from .patterns import fix_patterns, name_pattern
 from .references import leads_back, with_named_targets
 from .schema_walk import Schema, children, pointer, put, resolved
@@ -72,9 +73,19 @@ class Rewriting:
         if more:
             found["allOf"] = [*found.get("allOf", ()), *more]
         fix_patterns(found)
+        self._fix_numbers(found, where)
         for keys, part in children(found):
             put(found, keys, self._rewrite(part, pointer(where, *keys), depth + 1))
         return found
+
+    def _fix_numbers(self, found: dict[str, Any], where: str) -> None:
+        for name in ("const", "enum"):
+            if (number := inexact_number(found.get(name))) is not None:
+                why = f"{number!s:.60} is not exact in 64-bit floating point, as which numbers are enforced"
+                raise Unsupported(pointer(where, name), why)
+        if {"number", "integer"} & {*_types(found)} and (name := unreachable_bound(found)):
+            raise Unsupported(pointer(where, name), f"{name} is {found[name]!s:.60}, which no 64-bit integer satisfies")
+        round_bounds(found)
 
     # Each method removes its keywords from `found` and returns schemas that must hold as well.
 

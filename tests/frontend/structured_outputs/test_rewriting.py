@@ -117,12 +117,34 @@ def test_keywords_that_llguidance_lacks_are_rewritten(schema, instances):
         ({"$ref": "#"}, "/$ref", "leads back"),
         ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "", "leads back"),
         ({"allOf": [{"required": ["a"]}], "unevaluatedProperties": False}, "/unevaluatedProperties", "without allOf"),
+        ({"properties": {"id": {"const": 2**53 + 1}}}, "/properties/id/const", "9007199254740993 is not exact"),
+        ({"enum": ["a", {"b": [1, 10**20 + 1]}]}, "/enum", "100000000000000000001 is not exact"),
+        ({"const": 10**400}, "/const", "is not exact"),
+        ({"enum": [float("inf")]}, "/enum", "inf is not exact"),
+        ({"type": "integer", "minimum": 10**20}, "/minimum", "no 64-bit integer satisfies"),
+        ({"items": {"exclusiveMaximum": -1e400}}, "/items/exclusiveMaximum", "no 64-bit integer satisfies"),
     ],
 )  # fmt: skip
 def test_inexpressible_schemas_are_refused_by_pointer_and_keyword(schema, where, keyword):
     with pytest.raises(Unsupported, match=keyword) as refused:
         Rewriting(schema).schema()
     assert refused.value.pointer.startswith(where)
+
+
+@pytest.mark.parametrize("bound", [2**53 + 1, -(2**53) - 1, 2**60 + 1, 2**60 - 1, 2**62 + 3, 3 - 2**62])
+@pytest.mark.parametrize("keyword", ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"])
+def test_a_large_bound_accepts_no_integer_beyond_it(keyword, bound):
+    sign = 1 if keyword in ("minimum", "exclusiveMinimum") else -1
+    opposite = {"maximum": 2**62 + 2**20} if sign > 0 else {"minimum": -(2**62) - 2**20}
+    matcher = matcher_of({"type": "integer", keyword: bound, **opposite})
+    for distance in range(1, 200):
+        assert not accepts(matcher, bound - sign * distance), distance
+    assert accepts(matcher, bound + sign * 2**10)
+
+
+def test_large_numbers_that_are_exact_are_enforced():
+    check({"enum": [2**53, -(2**53), 2**60]}, [2**53, 2**53 + 1, -(2**53), 2**60, 2**60 + 1])
+    check({"type": "string", "minimum": 1e20}, ["a", 1])
 
 
 def test_formats_without_a_grammar_are_annotations_with_a_warning():
