@@ -48,6 +48,11 @@ class Parameters:
 
     def _part(self, key: str, schema: Any) -> str:
         builder, end = self._builder, self._node["end"]
+        behind = self._node["begin"].partition("{key}")[2].partition("\n")[0]
+        if behind and behind in key:  # a reader would take it for the name's end, and the rest for the value
+            raise Unsupported(
+                pointer("/properties", key), f"this model ends an argument's name with {behind!r}; rename it"
+            )
         begin = builder.literal(self._node["begin"].replace("{key}", key))
         if self._node["plain_text"] and takes_text(self._schema, schema):
             if other := next(other_keywords(self._schema, schema, pointer("/properties", key)), ""):

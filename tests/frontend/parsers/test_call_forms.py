@@ -222,3 +222,14 @@ def test_unenforceable_parts_are_refused_for_strict_tools_and_warned_about_for_o
         "the schema at /minProperties",
         "the schema at /properties/city/pattern",
     ]
+
+
+@pytest.mark.parametrize("written", ONE_BY_ONE, ids=lambda each: each.name)
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_argument_whose_name_contains_the_text_that_ends_names_is_refused(written, strict):
+    assert written.form is not None
+    behind = written.form.parameter_begin.partition("{key}")[2].split("\n")[0]
+    schema = {"type": "object", "properties": {f"a{behind}b": {"type": "string"}}}
+    with pytest.raises(InvalidRequest, match=r"ends an argument's name with") as refused:
+        source(written, "required", [CallableTool("get", schema, strict)], parallel=True)
+    assert "/properties/a" in str(refused.value)
