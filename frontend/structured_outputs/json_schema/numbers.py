@@ -6,6 +6,7 @@ from typing import Any
 LEAST = ("minimum", "exclusiveMinimum")
 MOST = ("maximum", "exclusiveMaximum")
 INT64_MAX = 2**63 - 1  # llguidance limits the bounds of integers to 64 bits
+LEAST_INTEGER = -(2**63 - 2**10)  # the least that llguidance takes as a bound of integers
 
 
 def round_bounds(schema: dict[str, Any]) -> None:
@@ -17,6 +18,10 @@ def round_bounds(schema: dict[str, Any]) -> None:
                 rounded = float(bound)
                 if rounded < bound if name in LEAST else rounded > bound:
                     schema[name] = int(math.nextafter(rounded, narrower))
+    for name in LEAST:
+        bound = schema.get(name)
+        if schema.get("type") == "integer" and isinstance(bound, int | float) and bound < LEAST_INTEGER:
+            schema[name] = LEAST_INTEGER
 
 
 def unreachable_bound(schema: dict[str, Any]) -> str:

@@ -142,6 +142,12 @@ def test_a_large_bound_accepts_no_integer_beyond_it(keyword, bound):
     assert accepts(matcher, bound + sign * 2**10)
 
 
+def test_the_bounds_of_64_bit_integers_are_accepted():
+    for least in ({"minimum": -(2**63)}, {"exclusiveMinimum": -(2**63) - 1}, {"minimum": -1e20}):
+        matcher = matcher_of({"type": "integer", **least, "maximum": 2**63 - 1})
+        assert all(accepts(matcher, value) for value in (0, -(2**62), 2**62))
+
+
 def test_large_numbers_that_are_exact_are_enforced():
     check({"enum": [2**53, -(2**53), 2**60]}, [2**53, 2**53 + 1, -(2**53), 2**60, 2**60 + 1])
     check({"type": "string", "minimum": 1e20}, ["a", 1])
