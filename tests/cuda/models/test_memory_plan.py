@@ -36,7 +36,7 @@ def budget(config, model, device):
     return cuda_memory.cuda_budget(config, model, GROUP, CountedDevice(device.stream))
 
 
-def test_the_trial_of_graphs_leaves_nothing_in_memory(model, device, monkeypatch):
+def test_trying_graphs_leaves_nothing_in_memory(model, device, monkeypatch):
     """A worker collects no garbage while it starts, and what exists once it is ready is never collected."""
     made = []
 
