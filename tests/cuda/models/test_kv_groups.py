@@ -86,7 +86,7 @@ def test_rows_that_take_each_others_freed_blocks_get_the_same_bytes(model, devic
 
 def test_groups_of_one_window_list_their_work_once_per_step(model, device, monkeypatch):
     together, lists = grouped(model, device), []
-    monkeypatch.setattr(kernels, "plan", lambda launcher, work, view: lists.append(work.window))
+    monkeypatch.setattr(kernels, "plan", lambda launcher, work, *rest: lists.append(work.window))
     monkeypatch.setattr(kernels, "attention", lambda *args, out, **options: out.zero_())
     together.play([Request((5, 6, 7), SamplingParams(temperature=0.0), 1, 1)], UNDISTURBED)
     assert sorted(lists) == [0, 24]
