@@ -50,7 +50,7 @@ template <class Codes, int ROWS, bool AHEAD>
   for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * Words::X_BYTES) {
     if constexpr (AHEAD) EACH(line, 4) prefetch<1>(lanes + NEAR_BYTES + line * 64);
     EACH(j, OCTET_WORDS) EACH(half, Words::PARTS) {
-      if constexpr (REGISTERS == 16) asm volatile("" ::: "memory");  // constants that gcc 12 would keep in registers displace sums
+      if constexpr (LANES < 16) asm volatile("" ::: "memory");  // constants that gcc 12 would keep in registers displace sums
       const auto word = [&](int v) { return codes.word(load_words(lanes + v * sizeof(I32)), j, half); };
       step<F, ROWS, N>(part, x + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
     }
@@ -109,7 +109,8 @@ template <class F, int ROWS, bool ZEROS>
   constexpr int N = STRIP<ROWS>;
   F32 product[ROWS][N] = {};
   tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
-  EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
+  // Otherwise gcc 12 reserves registers for the code below and spills above. On NEON it spills if they are opaque.
+  if constexpr (REGISTERS == 16 || LANES == 16) EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);
   add_scaled(sums, product, group, strip * N * LANES, layout, ZEROS ? of_x : nullptr);
 }
 
