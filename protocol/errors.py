@@ -1,5 +1,8 @@
 """One exception class per reaction: what the user or the catching code does next."""
 
+# Why a request failed, in words that also a client without access to the log may read.
+NO_TOKEN = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
+
 
 class PagedServeError(Exception):
     """Base of every error that paged-serve raises on purpose."""

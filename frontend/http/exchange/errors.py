@@ -4,7 +4,14 @@ import math
 
 import msgspec
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired, RequestFailed
+from paged_serve.protocol.errors import (
+    NO_TOKEN,
+    EngineDead,
+    InvalidRequest,
+    Overloaded,
+    RequestExpired,
+    RequestFailed,
+)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -66,7 +73,8 @@ def http_error(error: Exception, request_id: str) -> HttpError:
         case RequestExpired(message=message, param=param):
             return HttpError(504, message, param, headers=DO_NOT_RETRY)
         case RequestFailed():
-            message = f"The engine cannot compute request {request_id}; sending it again will not help."
+            why = f": {error}" if str(error) == NO_TOKEN else ""  # other reasons may name files
+            message = f"The engine cannot compute request {request_id}{why}; sending it again will not help."
             return HttpError(500, message, headers=DO_NOT_RETRY)
         case EngineDead():
             return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")

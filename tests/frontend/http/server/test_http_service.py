@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from paged_serve.frontend.http.exchange.errors import http_error
 from paged_serve.frontend.http.page import page_files
 from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
+from paged_serve.protocol.errors import NO_TOKEN, EngineDead, InvalidRequest, Overloaded, RequestExpired, RequestFailed
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ...http_server import Server, joined
@@ -86,6 +87,14 @@ def test_an_engine_error_in_a_stream_is_its_last_event(folder):
     assert response.status_code == 500
     assert response.headers["x-should-retry"] == "false", "a retry would fail again"
     assert "/dev" not in response.text
+
+
+def test_a_request_whose_rules_forbid_every_token_is_told_so():
+    error = http_error(RequestFailed(NO_TOKEN), "one")
+    assert (error.status, error.message) == (
+        500,
+        f"The engine cannot compute request one: {NO_TOKEN}; sending it again will not help.",
+    )
 
 
 def test_draining_refuses_new_requests_and_signals_when_none_is_left(folder):
