@@ -11,21 +11,24 @@ LEAST_INTEGER = -(2**63 - 2**10)  # the least that llguidance takes as a bound o
 
 def round_bounds(schema: dict[str, Any]) -> None:
     """Change bounds in place that would be rounded to a wider range. The next narrower bound is exact."""
-    for names, narrower in ((LEAST, math.inf), (MOST, -math.inf)):
-        for name in names:
-            bound = schema.get(name)
-            if type(bound) is int and abs(bound) < INT64_MAX:
-                rounded = float(bound)
-                if rounded < bound if name in LEAST else rounded > bound:
-                    schema[name] = int(math.nextafter(rounded, narrower))
+    for name in (*LEAST, *MOST):
+        bound = schema.get(name)
+        if type(bound) is int and abs(bound) < INT64_MAX:
+            schema[name] = _rounded_inwards(bound, is_least=name in LEAST)
     for name in LEAST:
         bound = schema.get(name)
         if schema.get("type") == "integer" and isinstance(bound, int | float) and bound < LEAST_INTEGER:
             schema[name] = LEAST_INTEGER
 
 
+def _rounded_inwards(bound: int, *, is_least: bool) -> int:
+    rounded = float(bound)
+    is_wider = rounded < bound if is_least else rounded > bound
+    return int(math.nextafter(rounded, math.inf if is_least else -math.inf)) if is_wider else bound
+
+
 def unreachable_bound(schema: dict[str, Any]) -> str:
-    """The keyword of a bound that no 64-bit integer satisfies, "" if there is none."""
+    """The keyword of a bound beyond the 64-bit integers, which llguidance takes of no number; "" if there is none."""
     for name in (*LEAST, *MOST):
         bound = schema.get(name)
         if isinstance(bound, int | float) and (bound >= INT64_MAX if name in LEAST else bound <= -INT64_MAX - 1):

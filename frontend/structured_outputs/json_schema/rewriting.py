@@ -84,7 +84,7 @@ class Rewriting:
                 why = f"{number!s:.60} is not exact in 64-bit floating point, as which numbers are enforced"
                 raise Unsupported(pointer(where, name), why)
         if {"number", "integer"} & {*_types(found)} and (name := unreachable_bound(found)):
-            raise Unsupported(pointer(where, name), f"{name} is {found[name]!s:.60}, which no 64-bit integer satisfies")
+            raise Unsupported(pointer(where, name), f"{name} is {found[name]!s:.60}, beyond the 64-bit integers")
         round_bounds(found)
 
     # Each method removes its keywords from `found` and returns schemas that must hold as well.
