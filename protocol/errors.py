@@ -1,7 +1,8 @@
 """One exception class per reaction: what the user or the catching code does next."""
 
-# Why a request failed, in words that also a client without access to the log may read.
+# Why a request failed, in words that a client without access to the log may read, too.
 NO_TOKEN = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
+NO_VECTOR = "the model's output was not finite, so there is no vector"
 
 
 class PagedServeError(Exception):

@@ -2,7 +2,7 @@
 
 import math
 
-from paged_serve.protocol.errors import NO_TOKEN
+from paged_serve.protocol.errors import NO_TOKEN, NO_VECTOR
 from paged_serve.protocol.messages.engine_core import RejectReason, RequestRejected
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -16,7 +16,6 @@ from .outputs import Outgoing, StreamOutput, add_ending, ending
 from .results import StepResults
 
 MAX_NANS = 1  # recomputations that a sequence is granted after a result that was not finite
-NOT_FINITE_VECTOR = "the model's output was not finite, so there is no vector"
 DEADLY_ADAPTER = "the workers died whenever they loaded it"
 DEADLY = "the workers died whenever they computed this sequence"
 
@@ -60,7 +59,7 @@ class Endings:
         if sequence.num_nans <= MAX_NANS:
             self._scheduler.preempt(sequence)
             return
-        self._fail(sequence, NO_TOKEN if sequence.request.pooling is None else NOT_FINITE_VECTOR, outputs, now)
+        self._fail(sequence, NO_TOKEN if sequence.request.pooling is None else NO_VECTOR, outputs, now)
 
     def failed(self, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float) -> Outgoing:
         """End the sequences that cannot be sampled. A request with a wrong parameter and no token yet is rejected."""

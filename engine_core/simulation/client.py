@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
-from paged_serve.protocol.errors import NO_TOKEN
+from paged_serve.protocol.errors import NO_TOKEN, NO_VECTOR
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -20,7 +20,7 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_i
 from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..engine.endings import DEADLY, NOT_FINITE_VECTOR
+from ..engine.endings import DEADLY
 from ..requests.stopping import repeats
 from .adapters import may_be_refused
 from .correct_results import extend_hash, masked_ids, pooling_mark, sample, start_hash, vector
@@ -237,7 +237,7 @@ class SimulatedClient:
             elif is_failure(self._scenario, output.error):
                 self.num_failed += 1
             else:
-                assert output.error == (NO_TOKEN if stream.vector is None else NOT_FINITE_VECTOR)
+                assert output.error == (NO_TOKEN if stream.vector is None else NO_VECTOR)
                 self.num_errors += 1
         elif stream.vector is not None:
             is_answer = output.pooled == stream.vector and reason is FinishReason.STOP

@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paged_serve.engine_core.engine.endings import DEADLY, NOT_FINITE_VECTOR
+from paged_serve.engine_core.engine.endings import DEADLY
 from paged_serve.engine_core.simulation.client import output_alone, pooling_stream
 from paged_serve.engine_core.simulation.scenario import Scenario, capacity_tokens, draw_params, draw_prompt, for_pooling
 from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client.request_terms import RequestTerms
 from paged_serve.frontend.client.session import ClientSession
 from paged_serve.frontend.client.streams.request_streams import RequestStreams
-from paged_serve.protocol.errors import NO_TOKEN, InvalidRequest, Overloaded, RequestExpired
+from paged_serve.protocol.errors import NO_TOKEN, NO_VECTOR, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
@@ -154,5 +154,5 @@ class Reader:
             deadly = [core_dies_of(self._core_poison, seed, seed % 4) for seed in reading.seeds]
             assert any(deadly), "a request that is not the poison failed as poison"
         else:
-            why = NO_TOKEN if reading.vector is None else NOT_FINITE_VECTOR
+            why = NO_TOKEN if reading.vector is None else NO_VECTOR
             assert reading.given_up[index] == why, reading.given_up[index]

@@ -6,6 +6,7 @@ import msgspec
 
 from paged_serve.protocol.errors import (
     NO_TOKEN,
+    NO_VECTOR,
     EngineDead,
     InvalidRequest,
     Overloaded,
@@ -73,7 +74,7 @@ def http_error(error: Exception, request_id: str) -> HttpError:
         case RequestExpired(message=message, param=param):
             return HttpError(504, message, param, headers=DO_NOT_RETRY)
         case RequestFailed():
-            why = f": {error}" if str(error) == NO_TOKEN else ""  # other reasons may name files
+            why = f": {error}" if str(error) in (NO_TOKEN, NO_VECTOR) else ""  # other reasons may name files
             message = f"The engine cannot compute request {request_id}{why}; sending it again will not help."
             return HttpError(500, message, headers=DO_NOT_RETRY)
         case EngineDead():

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from paged_serve.engine_core.admission.pooling import MAX_VECTORS_BYTES, PoolingFacts
-from paged_serve.engine_core.engine.endings import DEADLY, NOT_FINITE_VECTOR
+from paged_serve.engine_core.engine.endings import DEADLY
 from paged_serve.engine_core.simulation.correct_results import VECTOR_SIZE, extend_hash, vector
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
-from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.errors import NO_VECTOR, ProtocolError
 from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
@@ -159,7 +159,7 @@ def test_a_result_that_is_not_finite_is_computed_again_once(drive):
         stream = driver.add(30, pooling=EMBED)
         driver.run()
         assert driver.ends[stream].finish_reason is ends
-        assert driver.ends[stream].error == ("" if count == 1 else NOT_FINITE_VECTOR)
+        assert driver.ends[stream].error == ("" if count == 1 else NO_VECTOR)
 
 
 def test_vectors_survive_worker_deaths_and_only_the_poison_request_ends(drive):

@@ -12,7 +12,15 @@ import pytest
 from paged_serve.frontend.http.exchange.errors import http_error
 from paged_serve.frontend.http.page import page_files
 from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
-from paged_serve.protocol.errors import NO_TOKEN, EngineDead, InvalidRequest, Overloaded, RequestExpired, RequestFailed
+from paged_serve.protocol.errors import (
+    NO_TOKEN,
+    NO_VECTOR,
+    EngineDead,
+    InvalidRequest,
+    Overloaded,
+    RequestExpired,
+    RequestFailed,
+)
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ...http_server import Server, joined
@@ -89,11 +97,12 @@ def test_an_engine_error_in_a_stream_is_its_last_event(folder):
     assert "/dev" not in response.text
 
 
-def test_a_request_whose_rules_forbid_every_token_is_told_so():
-    error = http_error(RequestFailed(NO_TOKEN), "one")
+@pytest.mark.parametrize("why", [NO_TOKEN, NO_VECTOR])
+def test_a_request_without_a_result_is_told_why(why):
+    error = http_error(RequestFailed(why), "one")
     assert (error.status, error.message) == (
         500,
-        f"The engine cannot compute request one: {NO_TOKEN}; sending it again will not help.",
+        f"The engine cannot compute request one: {why}; sending it again will not help.",
     )
 
 
