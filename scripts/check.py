@@ -78,7 +78,9 @@ def text_of(command: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Further options are passed to pytest.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Further options are passed to pytest.", allow_abbrev=False
+    )
     parser.add_argument("--isas", action="store_true", help="test whole models on the other instruction sets")
     arguments, options = parser.parse_known_args()
     if arguments.isas:

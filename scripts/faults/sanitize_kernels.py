@@ -65,7 +65,9 @@ def run_tests(isas: list[str], sanitizer: list[str], runtimes: list[str], pytest
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Further options are passed to pytest.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Further options are passed to pytest.", allow_abbrev=False
+    )
     _, pytest_options = parser.parse_known_args()
     print("memory and undefined behaviour:", flush=True)
     isas = list(filter(SETUP["runs_here"], SETUP["FLAGS_BY_ISA"]))
