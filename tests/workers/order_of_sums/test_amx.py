@@ -3,11 +3,13 @@
 Tests of tile order compare it with the definition, those of instruction sets with libraries that multiply by FMA.
 """
 
+import os
 import platform
 import shutil
 import subprocess
 
 import pytest
+from tiles.bench_tiles import build
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
@@ -80,6 +82,19 @@ def test_each_room_of_the_workers_tests_is_among_the_subjects():
 def test_the_tests_of_kernels_and_whole_models_pass(optimized_amx, subject):
     counts = optimized_amx.run_tests(*(f"tests/workers/{place}" for place in SUBJECTS[subject]), "-m", "not nightly")
     assert counts["tdpbf16ps"] > 1000, counts
+
+
+@pytest.mark.nightly
+def test_each_loop_of_the_benchmark_of_tiles_multiplies_or_loads(amx, tmp_path):
+    build(tmp_path / "loops")
+    command = [tmp_path / "loops", str(min(os.sched_getaffinity(0)))]
+    lines = subprocess.run(
+        command, env=amx.environment(), check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    loops = [line.split("\t") for line in lines]
+    assert {unit for _, unit, _ in loops} == {"dots", "loads"}
+    assert len({name for name, _, _ in loops}) == len(loops) > 20
+    assert all(float(ns) > 0 for _, _, ns in loops)
 
 
 @pytest.fixture(scope="module")
