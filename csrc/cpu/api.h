@@ -61,7 +61,7 @@ struct GemmInt8Params {
 API void gemm_int8(Pool*, const GemmInt8Params*);
 API void gemm_int8_tile(Pool*, const GemmInt8Params*);  // the same bits; with AMX, gemm_int8 is this
 
-// y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm/int4.cpp has the layout of the weight.
+// y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm/int4/int4.cpp has the layout of the weight.
 struct GemmInt4Params {
   GemmParams gemm;          // inputs a multiple of 8
   float* group_sums;        // [rows, groups] scratch memory, or null: no zero points, code 8 stands for zero

@@ -31,7 +31,7 @@
 //   Bf16::two_vectors        of bfloat16 at p and at p + WIDE, as words that `dot` adds in this order
 //   WideInt8                 Int8, or what is faster for several rows, which `widen_sixteen` then widens to 16 bits
 //   Int8::OFFSET             what Int8 adds to a weight's code when it multiplies
-//   Int4Codes                nibbles to words of Bf16 weights, see gemm/int4.cpp
+//   Int4Codes                nibbles to words of Bf16 weights, see gemm/int4/int4.cpp
 // All bodies give the same bits, except the bits of NaN: arithmetic is without denormals (float_mode.h), the odd element of
 // a pair of bfloat16 is added first, and sums over lanes are defined on 16 lanes, whatever the size of a vector (Wide).
 // Where two instruction sets could differ, AVX512 is the definition.

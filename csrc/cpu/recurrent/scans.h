@@ -6,7 +6,7 @@
 constexpr int LANES_OF_COLUMN = 16;  // outputs whose states lie side by side, whatever the size of a vector
 
 // Mamba 2: state[n] = exp(dt * a) * state[n] + dt * x * b[n]; y = sum over n of state[n] * c[n] + d * x, for each element of a
-// head, where dt = softplus(dt + dt_bias), limited. State: [heads, columns of head_dim, state_size, 16]. mamba2_scan.cpp.
+// head, where dt = softplus(dt + dt_bias), limited. State: [heads, columns of head_dim, state_size, 16]. scans/mamba2_scan.cpp.
 struct Mamba2ScanParams {
   StateRows rows;
   void* y;                           // [tokens, heads, head_dim], tokens y_stride apart
@@ -23,7 +23,7 @@ struct Mamba2ScanParams {
 API void mamba2_scan(Pool*, const Mamba2ScanParams*);
 
 // Mamba 1: state[n] = exp(dt * a[n]) * state[n] + dt * x * b[n]; y = sum over n of state[n] * c[n] + d * x, for each channel,
-// where dt = softplus(dt + dt_bias). State: [columns of channels, state_size, 16]. mamba1_scan.cpp.
+// where dt = softplus(dt + dt_bias). State: [columns of channels, state_size, 16]. scans/mamba1_scan.cpp.
 struct Mamba1ScanParams {
   StateRows rows;
   void* y;                           // [tokens, channels], tokens y_stride apart
@@ -52,7 +52,7 @@ API void norm_parts(Pool*, const NormPartsParams*);
 
 // Gated delta net: state = g * state; state[k] += key[k] * beta * (value - sum over k of key[k] * state[k]); y = sum over k of
 // query[k] * state[k], for each element of a value; g = exp(a * softplus(alpha + dt_bias)), beta = sigmoid(b); queries and keys
-// are normalised, queries scaled. State: [heads, columns of value_dim, key_dim, 16]. gated_delta.cpp.
+// are normalised, queries scaled. State: [heads, columns of value_dim, key_dim, 16]. scans/gated_delta.cpp.
 struct GatedDeltaParams {
   StateRows rows;
   void* y;                           // [tokens, heads, value_dim], tokens y_stride apart

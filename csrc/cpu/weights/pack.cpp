@@ -3,7 +3,7 @@
 // Algorithm  a panel's 64 outputs are packed one block of words after another: rows are read, rounded to the panel's format,
 //            and transposed in the first-level cache. Rows may come from several stacked matrices.
 // Shapes     parts [count], rows of any stride;  panels [ceil(outputs / 64)][words][64] words, see gemm.cpp and
-//            gemm/int4.cpp; elements past an edge stand for zero
+//            gemm/int4/int4.cpp; elements past an edge stand for zero
 // Tile       64 outputs x 64 words; threads divide the panels into the same spans as the products, so that a page is first
 //            touched by a thread of the NUMA node that will read it
 // Floor      source bytes / read bandwidth + packed bytes / write bandwidth
@@ -144,7 +144,7 @@ template <class To> void pack_panel(const PackParams& p, int panel) {
   }
 }
 
-// Packs eight codes below 16 into a word of nibbles, in the order that gemm/int4.cpp describes.
+// Packs eight codes below 16 into a word of nibbles, in the order that gemm/int4/int4.cpp describes.
 int32_t octet_word(const char* codes) {
   uint64_t octet;
   std::memcpy(&octet, codes, sizeof octet);

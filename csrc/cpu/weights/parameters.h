@@ -19,7 +19,7 @@ struct PackParams {
 API void pack_rows(Pool*, const PackParams*);
 
 struct PackInt4Params {
-  void* panels;            // see gemm/int4.cpp
+  void* panels;            // see gemm/int4/int4.cpp
   const uint8_t* codes;    // [outputs, inputs], 0 to 15
   const uint16_t* scales;  // [outputs, groups] float16, multiples of the unit
   const uint8_t* zeros;    // [outputs, groups], or null

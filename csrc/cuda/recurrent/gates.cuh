@@ -1,4 +1,4 @@
-// The functions of gates and of decays, in the order of csrc/cpu (recurrent/softplus.h).
+// The functions of gates and of decays, in the order of csrc/cpu (recurrent/scans/softplus.h).
 #pragma once
 #include "exponential.cuh"
 

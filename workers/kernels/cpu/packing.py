@@ -122,7 +122,7 @@ def scale_unit(scales: Tensor) -> float:
 
 
 def octet_words(codes: Tensor) -> Tensor:
-    """Pack [outputs, inputs] of 0..15 as [outputs, inputs / 8] i32, in the order of nibbles of gemm/int4.cpp."""
+    """Pack [outputs, inputs] of 0..15 as [outputs, inputs / 8] i32, in the order of nibbles of gemm/int4/int4.cpp."""
     octets = codes.view(len(codes), -1, OCTET)
     low, high = octets[:, :, [0, 4, 1, 5]], octets[:, :, [2, 6, 3, 7]]
     return (low | (high << 4)).contiguous().view(torch.int32).squeeze(2)

@@ -9,8 +9,8 @@
 // Floor      decode: the state is read and written once, 4 MB a row and layer of 32 heads of 128 x 128. Chunks: four vector
 //            operations per state element and token
 // Achieved   one core of Zen 4, 16 heads of 128 x 128: 32 rows 0.81 of the bandwidth of reading; 512 tokens 0.65 of the peak of FMA
-#include "recurrent/columns.h"
-#include "recurrent/softplus.h"
+#include "recurrent/scans/columns.h"
+#include "recurrent/scans/softplus.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 // Floor      decode: the state is read and written once, 2 MB a row and layer of 64 heads of 64 x 128. Chunks: three vector
 //            operations per state element and token
 // Achieved   one core of Zen 4, 32 heads of 64 x 128: 32 rows 0.86 of the bandwidth of reading; 512 tokens 0.82 of the peak of FMA
-#include "recurrent/columns.h"
-#include "recurrent/softplus.h"
+#include "recurrent/scans/columns.h"
+#include "recurrent/scans/softplus.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 //            Then, as in dot order, y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
 // Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
 // Achieved   not measured with AMX
-#include "gemm/int4_slabs.h"
-#include "gemm/mxfp4.h"
+#include "gemm/int4/mxfp4.h"
+#include "gemm/int4/slabs.h"
 #include "gemm/tile_product.h"
 
 namespace {

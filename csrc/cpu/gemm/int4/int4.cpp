@@ -4,7 +4,7 @@
 //            order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
 //            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h can be used. For few rows
 //            codes are expanded in registers; for float16 rows, which are first widened, to float. Many rows share a panel
-//            of bfloat16 (int4_slabs.h).
+//            of bfloat16 (slabs.h).
 // Shapes     x       [rows, inputs]          bfloat16 or float16
 //            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
 //                      scales [64]           float16, in multiples of scale_unit
@@ -15,8 +15,8 @@
 //            SLAB_BLOCKS blocks of MOST_ROWS x 64 outputs, a group of K
 // Floor      one row: weight bytes / read bandwidth; from about four rows on 2 * rows * outputs * inputs flop
 // Achieved   one core of Zen 4: 1 row 0.78 of reading; 4 rows 0.72 of the bfloat16 peak, 16 rows 0.87, 512 rows 0.91
-#include "gemm/int4_slabs.h"
-#include "gemm/mxfp4.h"
+#include "gemm/int4/mxfp4.h"
+#include "gemm/int4/slabs.h"
 
 namespace {
 

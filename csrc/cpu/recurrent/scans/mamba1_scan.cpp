@@ -10,8 +10,8 @@
 //            operations with the rest; no head shares it, as in Mamba 2
 // Achieved   one core of Zen 4, 2048 channels of 16: 32 rows 0.50 of the bandwidth of reading; 512 tokens one vector operation a
 //            cycle, where FMA and multiplications alone could be one a cycle, too
-#include "recurrent/columns.h"
-#include "recurrent/softplus.h"
+#include "recurrent/scans/columns.h"
+#include "recurrent/scans/softplus.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Products of many rows with 4-bit weights, in either order: the codes of a group are expanded to a panel of bfloat16 in the
 // nearest caches, by which a slab of rows is multiplied.
 #pragma once
-#include "gemm/int4_groups.h"
+#include "gemm/int4/groups.h"
 
 // `octets` octets of codes -> panel[octets * OCTET_WORDS][PANEL] words of bfloat16.
 template <class Codes> [[gnu::noipa]] void expand_codes(char* panel, const char* codes, int octets, const Codes& table) {
