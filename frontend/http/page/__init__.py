@@ -1,1 +1,1 @@
-"""The chat page. Open page_files.py first, then app.js."""
+"""The chat page. Open page_files.py first, then static/app.js."""

@@ -9,7 +9,7 @@ from ..exchange.exchange import Exchange
 if TYPE_CHECKING:
     from ..service import Service
 
-_FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "static"
 _TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
@@ -45,5 +45,5 @@ async def send_page_file(service: "Service", exchange: Exchange) -> None:
     name = FILES_BY_PATH.get(exchange.path)
     if name is None:
         raise HttpError(404, f"There is no {exchange.path[:200]} here; the chat page is at /.")
-    path = _FOLDER / name
+    path = FOLDER / name
     await exchange.send(200, path.read_bytes(), [(b"content-type", _TYPES[path.suffix]), *_HEADERS])

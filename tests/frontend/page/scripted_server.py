@@ -44,7 +44,7 @@ class ScriptedServer:
                     models = {"data": [{"id": each} for each in script.models]}
                     return self.whole(200, json.dumps(models).encode(), b"application/json")
                 name = page_files.FILES_BY_PATH[self.path]
-                path = page_files._FOLDER / name
+                path = page_files.FOLDER / name
                 return self.whole(200, path.read_bytes(), page_files._TYPES[path.suffix], page_files._HEADERS)
 
             def whole(self, status: int, body: bytes, kind: bytes, headers=()) -> None:

@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import json
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from paged_serve.frontend.http.exchange.errors import http_error
-from paged_serve.frontend.http.page import page_files
-from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
+from paged_serve.frontend.http.page.page_files import FILES_BY_PATH, FOLDER
 from paged_serve.protocol.errors import (
     NO_TOKEN,
     NO_VECTOR,
@@ -241,6 +239,5 @@ def test_the_files_of_the_page_are_served_and_load_from_no_other_host(folder):
         assert "innerHTML" not in response.text
         served.add(name)
     assert server.ask("GET", "/").headers["content-type"] == "text/html; charset=utf-8"
-    on_disk = {path.name for path in Path(page_files.__file__).parent.iterdir() if path.is_file()}
-    assert served == {name for name in on_disk if not name.endswith(".py")}
+    assert served == {path.name for path in FOLDER.iterdir()}
     assert server.ask("GET", "/page/page_files.py").status_code == 404
