@@ -2,7 +2,7 @@
 
 A folder's entries are its files and its subfolders; imports of files in a subfolder count for the subfolder. A floor is
 one entry of the longest chain of imports among the entries. A circle is a set of entries that import each other.
-Imports for types count, too. tests/test_architecture.py checks the figures.
+Imports for types count, too. tests/repository/test_architecture.py checks the figures.
 """
 
 import argparse

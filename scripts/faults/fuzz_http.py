@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.end_to_end.serving import serving
-from tests.security.http_fuzz import fuzz
+from tests.security.http.http_fuzz import fuzz
 
 
 def parse() -> argparse.Namespace:

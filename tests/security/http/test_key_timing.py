@@ -12,8 +12,8 @@ from paged_serve.frontend.http.exchange.auth import Guard
 from paged_serve.frontend.http.exchange.errors import HttpError
 from paged_serve.protocol.messages.config import ServerConfig
 
-from ..frontend.http_server import Server, make_model_folder
-from .test_doors import answer
+from ...frontend.http_server import Server, make_model_folder
+from .test_authentication import answer
 
 TRIES = 20_000
 T_LIMIT = 4.5  # of Welch's t: one in a hundred thousand by chance

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..end_to_end.serving import Server, serving
+from ...end_to_end.serving import Server, serving
 from .http_fuzz import fuzz
 
 CI_COUNT = 400

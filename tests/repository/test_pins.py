@@ -2,11 +2,9 @@
 
 import re
 import tomllib
-from pathlib import Path
 
+from house import ROOT
 from packaging.requirements import Requirement
-
-ROOT = Path(__file__).parent.parent
 
 
 def test_every_direct_dependency_is_pinned_within_its_range():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..end_to_end.serving import Server, serving
+from ...end_to_end.serving import Server, serving
 
 BODY = b'{"prompt":"a"}'
 CHUNKS = b"e\r\n" + BODY + b"\r\n0\r\n\r\n"

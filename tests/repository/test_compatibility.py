@@ -1,11 +1,12 @@
 """docs/compatibility.md names tests as its evidence: each of them exists, and a row that says "has" has one."""
 
 import re
-from pathlib import Path
+
+from house import ROOT
 
 from .test_known_failures import names_in
 
-PAGE = (Path(__file__).parent.parent / "docs" / "compatibility.md").read_text()
+PAGE = (ROOT / "docs" / "compatibility.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.endswith("| state | test |")]
 
 

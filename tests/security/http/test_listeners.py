@@ -7,7 +7,7 @@ import stat
 import psutil
 import pytest
 
-from ..end_to_end.server_process import ServerProcess
+from ...end_to_end.server_process import ServerProcess
 
 LOOPBACK = {"127.0.0.1", "::1"}
 

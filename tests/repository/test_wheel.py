@@ -10,10 +10,9 @@ from pathlib import Path
 
 import build_wheel
 import pytest
+from house import ROOT
 
 from paged_serve.workers.kernels.cpu import library as cpu
-
-ROOT = Path(__file__).parent.parent
 
 
 def test_a_library_runs_where_its_newest_symbols_are():

@@ -2,9 +2,9 @@
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from house import ROOT
+
 PAGE = (ROOT / "docs" / "known-failures.md").read_text()
 NAMED = sorted(set(re.findall(r"`(\S+\.py)::(\w+)`", PAGE)))
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| reported")]

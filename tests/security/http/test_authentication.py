@@ -14,12 +14,12 @@ from paged_serve.frontend.http.routes.table import public_routes
 from paged_serve.frontend.http.server.app import Application
 from paged_serve.protocol.messages.config import ServerConfig
 
-from ..frontend.http_server import Server, make_model_folder
-from .door_requests import ELSEWHERE, OPEN, OPERATORS, PUBLIC, scopes
+from ...frontend.http_server import Server, make_model_folder
+from .unauthenticated_requests import ELSEWHERE, OPEN, OPERATORS, PUBLIC, scopes
 
 KEYS = ("correct-horse-battery-staple", "two")
 CI_COUNT = 10_000
-NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_DOOR_COUNT", 1_000_000))
+NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_REQUEST_COUNT", 1_000_000))
 PAGE = set(FILES_BY_PATH)  # static files that ask for the key
 
 
@@ -72,7 +72,7 @@ ORIGINS = [APP, APP.upper(), APP + b".evil", b"https://evil.example", b"null", b
 ASKED = [b"POST", b"*", b"", b"GET, POST", b"a b", b"\xff"]
 
 
-def test_no_preflight_opens_a_door(folder):
+def test_no_preflight_stands_in_for_a_key(folder):
     """Of an allowed page it is answered without a key, and gives leave to nothing but to ask."""
     options = {"api_keys": KEYS, "allowed_origins": (APP.decode(),), "public_metrics": True}
     server, rng, seen = Server(folder, options=options), random.Random(7), dict[int, int]()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..end_to_end.serving import Server
+from ...end_to_end.serving import Server
 
 WIDTH = 16  # connections
 TIMEOUT_S = 120.0  # without any output
