@@ -2,11 +2,11 @@
 
     python scripts/faults/random_workloads.py --isa avx2 --dtype int8 --count 1000
 
-Each workload is drawn from a seed as in tests/workers/invariance/test_random_workloads.py: a small server, requests and
-faults; the output of each request must equal, bit for bit, its output alone. The instruction set and the format given
-here replace those drawn from the seed. Without --isa, all that this machine supports are tested; without --dtype, all
-formats; COUNT workloads per pair. `--limit-s` ends the run early. Prints one line per pair; the first difference raises
-an exception that contains the seed.
+Each workload is drawn from a seed as in tests/workers/invariance/workloads/test_random_workloads.py: a small server,
+requests and faults; the output of each request must equal, bit for bit, its output alone. The instruction set and the
+format given here replace those drawn from the seed. Without --isa, all that this machine supports are tested; without
+--dtype, all formats; COUNT workloads per pair. `--limit-s` ends the run early. Prints one line per pair; the first
+difference raises an exception that contains the seed.
 """
 
 import argparse
@@ -23,9 +23,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from paged_serve.workers.kernels.cpu import library as cpu
-from tests.workers.invariance.random_workload import Form, draw_workload
-from tests.workers.invariance.test_random_workloads import run_workload
-from tests.workers.invariance.workload_models import Models
+from tests.workers.invariance.workloads.random_workload import Form, draw_workload
+from tests.workers.invariance.workloads.test_random_workloads import run_workload
+from tests.workers.invariance.workloads.workload_models import Models
 
 COUNTED = ("requests", "streams", "tokens", "steps", "preemptions", "aborts", "restarts", "cached tokens")
 

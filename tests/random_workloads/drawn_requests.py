@@ -9,7 +9,7 @@ from msgspec import structs
 from paged_serve import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from paged_serve.protocol.messages.samplers import RepetitionDetection
 
-from ..workers.invariance.random_workload import draw_params
+from ..workers.invariance.workloads.random_workload import draw_params
 from .models import ADAPTERS
 
 VOCAB_SIZE, MAX_TOKENS, MAX_PROMPT = 1024, 40, 110  # of the demo model; of an output; of a first turn

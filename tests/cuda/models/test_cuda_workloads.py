@@ -1,6 +1,7 @@
 """Whole workloads on our CUDA kernels in the emulator: requests have the same bits alone and in any batch.
 
-The engine and its requests are those of tests/workers/invariance/test_random_workloads.py; the runner does not wait.
+The engine and its requests are those of tests/workers/invariance/workloads/test_random_workloads.py; the runner does
+not wait.
 """
 
 from collections import Counter
@@ -18,9 +19,9 @@ from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ...workers.invariance.random_workload import MAX_MODEL_LEN, draw_expert_workload, draw_latent_workload
-from ...workers.invariance.test_random_workloads import run_workload
-from ...workers.invariance.workload_models import TINY
+from ...workers.invariance.workloads.random_workload import MAX_MODEL_LEN, draw_expert_workload, draw_latent_workload
+from ...workers.invariance.workloads.test_random_workloads import run_workload
+from ...workers.invariance.workloads.workload_models import TINY
 from ...workers.one_process import NotWaiting
 from ...workers.tiny_models.tiny_model import write_tiny_model
 from ..emulated import EmulatorLauncher

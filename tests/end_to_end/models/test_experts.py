@@ -5,7 +5,7 @@ import pytest
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
-from ...workers.invariance.random_workload import EXPERTS
+from ...workers.invariance.workloads.random_workload import EXPERTS
 from ...workers.tiny_models.tiny_model import write_tiny_model
 from ..answers.test_determinism import CROWDED, VOCAB_SIZE, crowded, one_by_one, random_questions
 from ..serving import serving

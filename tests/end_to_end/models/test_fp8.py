@@ -6,7 +6,7 @@ from paged_serve.frontend.client.sync_client import Client
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.workers.kernels.cpu.library import best_library
 
-from ...workers.invariance.random_workload import EXPERTS
+from ...workers.invariance.workloads.random_workload import EXPERTS
 from ...workers.tiny_models.quantized_checkpoints import write_quantized
 from ...workers.tiny_models.tiny_model import write_tiny_model
 from ..answers.test_determinism import CROWDED, VOCAB_SIZE, crowded, one_by_one, random_questions

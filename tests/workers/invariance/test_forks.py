@@ -11,8 +11,8 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels.cpu import library as cpu
 
 from ..one_process import CLIENT, OneProcess
-from .random_workload import ModelChoice
-from .workload_models import Models
+from .workloads.random_workload import ModelChoice
+from .workloads.workload_models import Models
 
 PROMPT = [(7 * index * index + 3 * index) % 89 + 3 for index in range(1003)]
 NUM_SIBLINGS = 8

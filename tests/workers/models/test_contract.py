@@ -1,6 +1,6 @@
 """Every family with recurrent layers, latent attention or experts keeps the determinism contract in every form.
 
-tests/workers/invariance/test_variant_workloads.py has their prefix hits, preemptions and lost workers.
+tests/workers/invariance/workloads/test_variant_workloads.py has their prefix hits, preemptions and lost workers.
 """
 
 import pytest

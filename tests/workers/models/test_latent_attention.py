@@ -14,7 +14,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.budget import cache_dtype
 from paged_serve.workers.models import loading
 
-from ..invariance.random_workload import LATENT
+from ..invariance.workloads.random_workload import LATENT
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 from ..tiny_models.checkpoints import (

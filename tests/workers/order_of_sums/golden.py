@@ -20,8 +20,8 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN
-from ..invariance.test_random_workloads import alone
+from ..invariance.workloads.random_workload import CHECKPOINTS, MAX_MODEL_LEN
+from ..invariance.workloads.test_random_workloads import alone
 from ..one_process import Received
 from ..portable_numbers import integers, normals
 from ..tiny_models.tiny_model import VOCAB_SIZE, write_tiny_model

@@ -13,8 +13,8 @@ from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN, draw_workload
-from ..invariance.test_random_workloads import alone
+from ..invariance.workloads.random_workload import CHECKPOINTS, MAX_MODEL_LEN, draw_workload
+from ..invariance.workloads.test_random_workloads import alone
 from ..tiny_models.tiny_model import write_tiny_model
 
 SEEDS = [range(2), pytest.param(range(2, 4), marks=pytest.mark.nightly)]  # each request is computed alone

@@ -14,8 +14,8 @@ from paged_serve.workers.speculation.rounds import Rounds
 from paged_serve.workers.speculation.verification import Verification
 from paged_serve.workers.speculation.verified_step import verified_step
 
-from ..invariance.random_workload import ModelChoice
-from ..invariance.workload_models import Models
+from ..invariance.workloads.random_workload import ModelChoice
+from ..invariance.workloads.workload_models import Models
 from .workloads import Bench, played_alike
 
 SEEDS = range(46, 50)  # two of them sample several positions of a row with temperature

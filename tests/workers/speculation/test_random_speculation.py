@@ -21,8 +21,8 @@ from paged_serve.workers.speculation.drafter import Drafter
 from paged_serve.workers.speculation.ngram import NgramDrafter
 from paged_serve.workers.speculation.suffix import SuffixDrafter
 
-from ..invariance.random_workload import ModelChoice
-from ..invariance.workload_models import Models
+from ..invariance.workloads.random_workload import ModelChoice
+from ..invariance.workloads.workload_models import Models
 from .test_verification import FORMS
 from .workloads import TOKENIZER, TOKENS_OF_GRAMMARS, Bench, played_alike
 

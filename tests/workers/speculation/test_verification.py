@@ -9,8 +9,8 @@ from paged_serve.workers.batch.grammars import Grammars
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.speculation.ngram import NgramDrafter
 
-from ..invariance.random_workload import ModelChoice
-from ..invariance.workload_models import Models
+from ..invariance.workloads.random_workload import ModelChoice
+from ..invariance.workloads.workload_models import Models
 from ..tiny_models.recurrent_variants import RECURRENT_VARIANTS
 from .workloads import TOKENIZER, TOKENS_OF_GRAMMARS, Bench, played_alike
 

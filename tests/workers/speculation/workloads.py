@@ -24,7 +24,7 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 from paged_serve.workers.speculation.drafter import Drafter, DraftRequest
 
 from ..invariance.planner import Odds, Planner, Request, Result
-from ..invariance.random_workload import draw_params
+from ..invariance.workloads.random_workload import draw_params
 from ..ranks import SharedModel
 
 NUM_ROWS, BLOCK_SIZE, MAX_LEN, NUM_BLOCKS = 6, 16, 256, 400

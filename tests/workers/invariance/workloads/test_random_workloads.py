@@ -20,8 +20,8 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.decoder import Model
 
-from ..one_process import NotWaiting, OneProcess, Received
-from ..ranks import SharedModel
+from ...one_process import NotWaiting, OneProcess, Received
+from ...ranks import SharedModel
 from .random_workload import MAX_MODEL_LEN, Workload, draw_workload
 from .workload_models import Models
 

@@ -7,9 +7,9 @@ import torch
 
 from paged_serve.workers.models.transformers_impl.transformers_model import TransformersModel
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens
-from ..tiny_models.transformers_models import write
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens
+from ...tiny_models.transformers_models import write
 from .test_transformers_refusals import write_own
 
 PROMPT = random_tokens(150, vocab_size=256)

@@ -5,9 +5,9 @@ import torch
 
 from paged_serve.workers.models.transformers_impl.transformers_model import TransformersModel
 
-from ..paged_loop import PagedLoop
-from ..ranks import on_ranks
-from ..tiny_models.checkpoints import (
+from ...paged_loop import PagedLoop
+from ...ranks import on_ranks
+from ...tiny_models.checkpoints import (
     ours,
     random_tokens,
     reference,
@@ -15,7 +15,7 @@ from ..tiny_models.checkpoints import (
     reference_logits,
     transformers_model,
 )
-from ..tiny_models.transformers_models import ARCHITECTURES, WIDE, write
+from ...tiny_models.transformers_models import ARCHITECTURES, WIDE, write
 
 PROMPT = random_tokens(150, vocab_size=WIDE["vocab_size"])
 

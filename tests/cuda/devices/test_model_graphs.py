@@ -22,9 +22,9 @@ from paged_serve.workers.models.loading import load_model
 from ...workers.ranks import on_ranks
 from ...workers.tiny_models.tiny_model import write_tiny_model
 from ..compilation.test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps
-from ..devices.emulated_device import EmulatedDevice, StreamLauncher
-from ..devices.test_ranks import EmulatedRanks, with_graphs, without_graphs
 from ..emulated import EmulatorLauncher
+from .emulated_device import EmulatedDevice, StreamLauncher
+from .test_ranks import EmulatedRanks, with_graphs, without_graphs
 
 NUM_EXPERTS = 6
 PARTS = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}

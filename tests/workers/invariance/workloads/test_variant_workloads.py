@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from ..tiny_models.checkpoints import CONTRACT_VARIANTS
+from ...tiny_models.checkpoints import CONTRACT_VARIANTS
 from .test_random_workloads import load, run_workload
 from .variant_workload import draw_variant_workload
 

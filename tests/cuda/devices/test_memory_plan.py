@@ -12,9 +12,9 @@ from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner import cuda_memory
 
 from ...workers.tiny_models.tiny_model import write_tiny_model
-from ..devices.emulated_device import EmulatedDevice, StreamLauncher
-from ..devices.test_ranks import CountedDevice
 from ..emulated import EmulatorLauncher
+from .emulated_device import EmulatedDevice, StreamLauncher
+from .test_ranks import CountedDevice
 
 GROUP, NO_DRAFTS = TensorParallelGroup(), SpeculationConfig("off")
 

@@ -19,9 +19,9 @@ from paged_serve.workers.checkpoint.geometry import Geometry
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.models.loading import read_model
 
-from ..tiny_models.checkpoints import write_checkpoint
-from ..tiny_models.quantized_checkpoints import unstack_experts, write_quantized
-from ..tiny_models.tiny_model import VOCAB_SIZE
+from ...tiny_models.checkpoints import write_checkpoint
+from ...tiny_models.quantized_checkpoints import unstack_experts, write_quantized
+from ...tiny_models.tiny_model import VOCAB_SIZE
 from .random_workload import LONG_PROMPT, MAX_MODEL_LEN, Workload, draw_workload, longest
 
 FIELDS = {"max_position_embeddings": MAX_MODEL_LEN, "vocab_size": VOCAB_SIZE}

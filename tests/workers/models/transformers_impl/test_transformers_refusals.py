@@ -12,10 +12,10 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.models.transformers_impl import choice
 from paged_serve.workers.models.transformers_impl.checks.row_rules import RowWatch
 
-from ..paged_loop import PagedLoop
-from ..ranks import on_ranks
-from ..tiny_models.checkpoints import ours, random_tokens, reference_logits
-from ..tiny_models.transformers_models import write
+from ...paged_loop import PagedLoop
+from ...ranks import on_ranks
+from ...tiny_models.checkpoints import ours, random_tokens, reference_logits
+from ...tiny_models.transformers_models import write
 
 CODE = """
 import torch

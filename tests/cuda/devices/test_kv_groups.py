@@ -20,9 +20,9 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 from ...workers.invariance.planner import Odds, Planner, Request
 from ...workers.runner.test_kv_groups import GROUPS, KINDS, UNDISTURBED
 from ...workers.tiny_models.tiny_model import write_tiny_model
-from ..devices.emulated_device import EmulatedDevice, StreamLauncher
-from ..devices.test_ranks import CountedDevice
 from ..emulated import EmulatorLauncher
+from .emulated_device import EmulatedDevice, StreamLauncher
+from .test_ranks import CountedDevice
 
 NUM_ROWS, NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 4, 60, 16, 320
 SCHEDULER = SchedulerConfig(max_num_seqs=NUM_ROWS, max_num_batched_tokens=256)  # a planner's steps have no limit

@@ -10,9 +10,9 @@ from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
-from ..ranks import Ranks, SharedModel
-from ..tiny_models.tiny_lfm2 import write_tiny_lfm2
-from ..tiny_models.tiny_model import write_tiny_model
+from ...ranks import Ranks, SharedModel
+from ...tiny_models.tiny_lfm2 import write_tiny_lfm2
+from ...tiny_models.tiny_model import write_tiny_model
 from .random_workload import CHECKPOINTS, EXPERTS, GROUPED, LATENT, MAX_MODEL_LEN, ModelChoice
 from .variant_workload import write_variant
 
