@@ -20,11 +20,11 @@ from ..service import Service
 from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
 from .generation import Generation, Prompt
-from .output_memory import OutputMemory
 from .request.custom_tools import WithCustomTools, translate
 from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields, with_logprobs, with_vocabulary
 from .selection.beams import BeamGeneration, beam_params
 from .selection.best_of import BestOfGeneration, with_best_of
+from .streaming.output_memory import OutputMemory
 
 
 class Writer(Protocol):

@@ -18,12 +18,11 @@ from ...text.stop_strings import StopAutomaton
 from ..engine import EngineRequest
 from ..service import RequestInProgress, Service
 from .answers import PromptTokensDetails, Timings, Usage
-from .output_memory import OutputMemory
 from .pieces import Piece
-from .round_robin import RoundRobin
-from .stream_interval import StreamInterval
-
-MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms of the event loop
+from .streaming.delta_batches import DeltaBatch, DeltaBatches
+from .streaming.output_memory import OutputMemory
+from .streaming.round_robin import RoundRobin
+from .streaming.stream_interval import StreamInterval
 
 
 @dataclass(slots=True)
@@ -84,8 +83,8 @@ class Generation:
         self._interval = StreamInterval(interval)
         self._cached = [0] * len(prompts)
         self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
-        self._pumps: list[asyncio.Task[None]] = []
         self._requests: list[EngineRequest] = []
+        self._deltas = DeltaBatches(self._requests)
 
     def _tags(self, prompt: Prompt) -> frozenset[int]:
         """The special tokens that the output's parser reads as tags."""
@@ -129,10 +128,9 @@ class Generation:
         Raises InvalidRequest or Overloaded when the engine refuses the request, EngineDead when it cannot continue, and
         RequestFailed when it drops this request.
         """
-        source = self._of_one() if len(self._requests) == 1 else self._of_many()
         try:
-            async with contextlib.aclosing(source) as deltas:
-                async for batch in deltas:
+            async with contextlib.aclosing(self._deltas.read()) as batches:
+                async for batch in batches:
                     self._memory.taken(sum(len(delta.token_ids) for _, delta in batch))
                     for pieces in self._batches_in_turn(self._turns, batch) if self._turns else self._one_batch(batch):
                         if due := self._interval.joined(pieces):
@@ -192,8 +190,7 @@ class Generation:
     def close(self) -> None:
         """Abort the sequences that are still running, if any."""
         self._service.in_progress.discard(self)
-        for pump in self._pumps:
-            pump.cancel()
+        self._deltas.close()
         if self._num_unfinished:
             for request in self._requests:
                 request.abort()
@@ -201,59 +198,12 @@ class Generation:
             self._service.metrics.ended(FinishReason.ABORT, self._num_unfinished)
             self._num_unfinished = 0
 
-    async def _of_one(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
-        request = self._requests[0]
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                delta: SequenceDelta | None = await request.__anext__()
-                batch, size = [], 0
-                while delta is not None:
-                    batch.append((0, delta))
-                    size += max(1, len(delta.token_ids))
-                    delta = request.take() if size < MAX_BATCH_TOKENS else None
-                yield batch
-                if size >= MAX_BATCH_TOKENS:
-                    await asyncio.sleep(0)
-
-    async def _of_many(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
-        """Deltas of several requests. Those that do not fit the queue wait packed in the client, which counts them."""
-        queue: asyncio.Queue[tuple[int, SequenceDelta] | Exception | None] = asyncio.Queue(len(self._requests))
-
-        async def pump(number: int, request: EngineRequest) -> None:
-            ended: Exception | None = None
-            try:
-                with contextlib.suppress(StopAsyncIteration):
-                    while True:
-                        await queue.put((number, await request.__anext__()))
-            except Exception as error:  # raised to the reader
-                ended = error
-            await queue.put(ended)
-
-        self._pumps = [asyncio.create_task(pump(i, request)) for i, request in enumerate(self._requests)]
-        num_running = len(self._pumps)
-        while num_running:
-            batch, size, item = list[tuple[int, SequenceDelta]](), 0, await queue.get()
-            while True:
-                if isinstance(item, Exception):
-                    raise item
-                if item is None:
-                    num_running -= 1
-                else:
-                    batch.append(item)
-                    size += max(1, len(item[1].token_ids))
-                if queue.empty() or size >= MAX_BATCH_TOKENS:
-                    break
-                item = queue.get_nowait()
-            yield batch
-            if size >= MAX_BATCH_TOKENS:
-                await asyncio.sleep(0)
-
-    def _one_batch(self, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
+    def _one_batch(self, batch: DeltaBatch) -> Iterator[list[Piece]]:
         pieces = [piece for number, delta in batch if (piece := self._piece(number, delta)) is not None]
         if pieces:
             yield pieces
 
-    def _batches_in_turn(self, turns: RoundRobin, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
+    def _batches_in_turn(self, turns: RoundRobin, batch: DeltaBatch) -> Iterator[list[Piece]]:
         for number, delta in batch:
             turns.add(number * self._n + delta.index, delta)
         while (turn := turns.take()) is not None:

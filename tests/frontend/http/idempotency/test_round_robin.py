@@ -5,7 +5,7 @@ import random
 import pytest
 
 from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
-from paged_serve.frontend.http.openai.round_robin import RoundRobin
+from paged_serve.frontend.http.openai.streaming.round_robin import RoundRobin
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from paged_serve.frontend.client.streams.deltas import TokenLogprobs
 from paged_serve.frontend.http.openai.pieces import Piece
-from paged_serve.frontend.http.openai.stream_interval import StreamInterval
+from paged_serve.frontend.http.openai.streaming.stream_interval import StreamInterval
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ...http_server import Server, joined

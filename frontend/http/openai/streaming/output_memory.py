@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ...buffer_budget import Lease
-from ..exchange.memory_costs import (
+from ....buffer_budget import Lease
+from ...exchange.memory_costs import (
     JOURNAL_TOKEN_BYTES,
     REQUEST_BYTES,
     least_output_tokens,

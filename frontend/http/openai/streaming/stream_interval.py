@@ -1,6 +1,6 @@
 """`stream_interval`: the tokens per event of a stream. The first and the last token of a choice are sent at once."""
 
-from .pieces import Piece
+from ..pieces import Piece
 
 
 class StreamInterval:

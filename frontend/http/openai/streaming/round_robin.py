@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from ...client.streams.deltas import SequenceDelta
+from ....client.streams.deltas import SequenceDelta
 
 
 class RoundRobin:
