@@ -82,7 +82,7 @@ class Multipliers:
     residual: float = 1.0  # of the outputs of attention and feed-forward
     logits: float = 1.0
     scores: float | None = None  # of attention scores; None: 1 / sqrt(head_dim)
-    parts: PartMultipliers | None = None  # of layers with attention beside a recurrence
+    parts: PartMultipliers | None = None  # of layers with attention and a recurrence in parallel
 
 
 @dataclass(frozen=True, slots=True)

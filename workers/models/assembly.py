@@ -31,16 +31,16 @@ from .decoder import DecoderLayer, Model
 from .matrix_rows import Rows, Span, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
-from .readers.beside_reader import BesideReader
 from .readers.gated_delta_reader import without_gates
 from .readers.latent_reader import LatentReader
+from .readers.parallel_mixer_reader import ParallelMixerReader
 
 log = logging.getLogger(__name__)
 
 VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
-class Assembly(LatentReader, BesideReader):
+class Assembly(LatentReader, ParallelMixerReader):
     """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
@@ -181,7 +181,7 @@ class Assembly(LatentReader, BesideReader):
             return self._latent_attention(geometry.latent, self._attention_options(index), index, ops, backend)
         attention = self._attention(index, ops, backend)
         if geometry.recurrent_of(index) is not None:
-            return self._beside(attention, self._recurrent(index), ops)
+            return self._parallel_mixer(attention, self._recurrent(index), ops)
         return self._gated_attention(index, attention) if geometry.has_gated_attention else attention
 
     def _attention(self, index: int, ops: Ops, backend: AttentionBackend) -> Attention:

@@ -1,4 +1,4 @@
-"""Reads layers with attention beside a recurrence, and the factors of their projections."""
+"""Reads layers in which attention and a recurrence run in parallel, and the factors of their projections."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -10,21 +10,21 @@ from ...checkpoint.recurrent.multipliers import PartMultipliers
 from ...layers.feed_forward import DenseFeedForward, FeedForward
 from ...layers.ops import Ops
 from ...mixers.attention import Attention
-from ...mixers.beside import BesideAttention
 from ...mixers.mamba2 import Mamba2Mixer
 from ...mixers.mixer import Mixer
+from ...mixers.parallel_mixer import ParallelMixer
 from ..projected import ScaledLinear
 from .recurrent_reader import RecurrentReader
 
 
-class BesideReader(RecurrentReader):
+class ParallelMixerReader(RecurrentReader):
     """Multiplies what projections return by the factors of a model that has them (PartMultipliers)."""
 
-    def _beside(self, attention: Attention, recurrence: Mixer, ops: Ops) -> Mixer:
+    def _parallel_mixer(self, attention: Attention, recurrence: Mixer, ops: Ops) -> Mixer:
         parts, sizes = self._parts, self._geometry.hidden_size
-        assert isinstance(recurrence, Mamba2Mixer), "only Mamba 2 has attention beside it"
+        assert isinstance(recurrence, Mamba2Mixer), "only Mamba 2 runs in parallel with attention"
         factors = self._columns(parts.recurrence_inputs, recurrence)
-        return BesideAttention(
+        return ParallelMixer(
             attention=attention,
             attention_factor=parts.attention_output,
             recurrence=replace(recurrence, into=ScaledLinear(recurrence.into, ops, factors)),

@@ -1,4 +1,4 @@
-"""Attention and a recurrence side by side (Falcon-H1)."""
+"""Attention and a recurrence in parallel, in one layer (Falcon-H1)."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from .mixer import GroupStep, Mixer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BesideAttention:
-    """The sum of what both compute from the same input, each times a factor.
+class ParallelMixer:
+    """The sum of what attention and a recurrence compute from the same input, each times a factor.
 
     Its layer has keys, values and a state. The step is that of the layer's pair of groups: attention reads the part of
     the one, the recurrence the part of the other, and neither knows of the pair.
