@@ -65,6 +65,13 @@ def test_the_map_of_the_docs_names_every_folder_and_only_what_exists():
 
 
 @pytest.mark.parametrize("room", ROOMS)
+def test_the_file_to_open_first_exists(room):
+    for path in sources(room):
+        if path.name == "__init__.py" and (named := re.search(r"Open (\S+?\.py) first", path.read_text())):
+            assert (path.parent / named[1]).is_file(), f"{path.relative_to(ROOT)} names {named[1]}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
 def test_a_package_itself_holds_no_code(room):
     """Otherwise `from ..package import name` would add imports that the count of chains and circles misses."""
     for path in sources(room):

@@ -1,1 +1,1 @@
-"""One request in, one answer or its events out: bodies, errors, keys, metrics. Open request.py first."""
+"""One request in, one answer or its events out: bodies, errors, keys, metrics. Open exchange.py first."""
