@@ -15,7 +15,7 @@
 namespace {
 
 constexpr int64_t CHUNK_BYTES = 1 << 20, STEP = 4 * sizeof(I32);
-constexpr int AHEAD_BYTES = 4096;  // beside a busy core, reading without prefetches is a third slower
+constexpr int AHEAD_BYTES = 4096;  // next to a busy core, reading without prefetches is a third slower
 
 int32_t fold_chunk(const char* p, int64_t bytes) {
   I32 folded[4] = {};

@@ -92,7 +92,7 @@ class LoadingSequences:
             self._waiting.add(sequence)
 
     def remove_waiting(self, sequence: Sequence) -> None:
-        """Remove a sequence that waits, for a load, in the queue or beside it."""
+        """Remove a sequence that waits for a load, in the queue or outside it."""
         if self._transfer_of.pop(sequence, None) is None:
             self._waiting.remove(sequence)
 

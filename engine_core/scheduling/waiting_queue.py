@@ -1,6 +1,6 @@
 """The waiting queue: fair between tenants, and ordered by requests/order.py within each.
 
-Sequences of a paused client are kept beside the queue until the client acknowledges its outputs, those whose LoRA
+Sequences of a paused client are kept outside the queue until the client acknowledges its outputs, those whose LoRA
 adapter is not loaded until it is.
 """
 
@@ -87,7 +87,7 @@ class WaitingQueue:
         self._removed(tenant, waiting)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence that waits, in the queue, beside it, or for its leader."""
+        """Remove a sequence that waits, in the queue, outside it, or for its leader."""
         if (paused := self.paused.get(sequence.request.client)) is not None and remove(paused, sequence):
             return
         tenant = sequence.request.tenant

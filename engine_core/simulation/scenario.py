@@ -209,7 +209,7 @@ def with_groups(facts: ModelFacts, max_chunk: int, rng: random.Random) -> ModelF
 
 
 def with_states(facts: ModelFacts, max_chunk: int, rng: random.Random) -> ModelFacts:
-    """A third of the models have one or two state groups, beside the others or in place of them."""
+    """A third of the models have one or two state groups, in addition to the others or in place of them."""
     states = (KVGroup(is_state=True),) * rng.choice((0, 0, 0, 0, 1, 2))
     if not states:
         return facts

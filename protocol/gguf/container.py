@@ -163,7 +163,7 @@ def part_paths(path: Path) -> list[Path]:
         raise ConfigError(f"{path} is part {int(number)} of {int(count)}; give the first part")
     missing = [each.name for each in paths if not each.is_file()]
     if missing:
-        raise ConfigError(f"{path} is the first of {int(count)} parts, but {missing[0]} is not beside it")
+        raise ConfigError(f"{path} is the first of {int(count)} parts, but {missing[0]} is not in the same folder")
     return paths
 
 

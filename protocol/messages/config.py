@@ -132,7 +132,7 @@ class KVTierConfig(_Layer, frozen=True):
 
 
 class LoraConfig(_Layer, frozen=True):
-    """LoRA adapters beside the base model."""
+    """LoRA adapters, served together with the base model."""
 
     max_loras: Annotated[int, Meta(ge=0, le=MAX_LORAS)] = 0  # in memory at once; 0: requests cannot use adapters
     max_lora_rank: Annotated[int, Meta(ge=1, le=MAX_LORA_RANK)] = 64

@@ -119,7 +119,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ] = ()  # of plugins; in this order, before everything else
     dry: Dry | None = None
     xtc: Xtc | None = None
-    logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
+    logprobs: int | None = None  # top-k per output token besides the sampled one; -1: the whole vocabulary
     logprob_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # replaces the top-k
     prompt_logprobs: int | None = None
     detokenize: bool = True

@@ -1,1 +1,1 @@
-"""LoRA adapters on their way into memory: reading PEFT folders, checking them, loading beside the steps."""
+"""LoRA adapters on their way into memory: reading PEFT folders, checking them, loading while steps run."""

@@ -1,4 +1,4 @@
-"""Loads adapters in a thread beside the steps, which never wait for it."""
+"""Loads adapters in a thread while steps run, which never wait for it."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Threads beside a rank's steps that use its device."""
+"""Threads that use a rank's device while its steps run."""
 
 import threading
 from collections.abc import Callable

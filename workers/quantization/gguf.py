@@ -75,7 +75,7 @@ class GgufReader:
         )
 
     def _are_scales_near(self, name: str) -> bool:
-        """Whether float16 in one unit holds all scales of the experts beside this one; blocks of zeros need none."""
+        """Whether float16 in one unit holds all scales of the experts next to this one; blocks of zeros need none."""
         layer = f"{name.rpartition('.experts.')[0]}.experts."
         if layer not in self._has_near_scales:
             used: list[int] = []

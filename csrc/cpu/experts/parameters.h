@@ -1,4 +1,4 @@
-// The part of the C ABI that mixtures of experts need beside products and activations, see api.h.
+// The part of the C ABI that mixtures of experts need besides products and activations, see api.h.
 //
 // A token is computed by `top_k` of the experts. A rank holds experts [first_expert, first_expert + held_experts). Rows of
 // tokens are dispatched to places: the rows of one expert lie side by side, in the order of the tokens, and experts follow

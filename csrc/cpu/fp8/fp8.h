@@ -24,7 +24,7 @@ API void expert_gemm_fp8_tile(Pool*, const ExpertGemmFp8Params*);
 
 constexpr int QUAD_WORDS = 2;  // of bfloat16 in a word of four codes
 
-constexpr int MOST_FP8_ROWS = 3;  // whose sums fit into registers beside a table
+constexpr int MOST_FP8_ROWS = 3;  // whose sums fit into registers together with a table
 
 // Expands `quads` words of codes for each of 64 outputs to out[quads * QUAD_WORDS][PANEL]. expand.cpp.
 void expand_fp8(char* out, const char* codes, int quads, const float* scales);

@@ -21,7 +21,7 @@
 constexpr int SLAB_ROWS = 256;
 constexpr int CHUNK_PIECES = 8;
 constexpr int SHARE_ROWS = 2 * TILE_ROWS;   // threads divide the rows of a panel at multiples of it
-constexpr size_t RESIDENT_BYTES = 5 << 18;  // of rows in a second-level cache of 2 MB, beside panels
+constexpr size_t RESIDENT_BYTES = 5 << 18;  // of rows in a second-level cache of 2 MB, together with panels
 constexpr int FEWEST_RESIDENT_ROWS = 128;   // for fewer, reading the weights again would take longer than it saves
 constexpr int PIECE_LINES = PIECE_BYTES / 64;
 constexpr int PACK_BYTES = 1 << 16;  // of rows, per additional thread

@@ -1,4 +1,4 @@
-// The part of the C ABI that latent attention needs beside projections, see api.h.
+// The part of the C ABI that latent attention needs besides projections, see api.h.
 //
 // The cache has one row a token, [kv_rank + rope_dim]: the normalised latent, then the rotated key that all heads share.
 #pragma once

@@ -1,4 +1,4 @@
-// The part of the C ABI that recurrent layers need beside causal_conv: scans and their gated norm. States are as in
+// The part of the C ABI that recurrent layers need besides causal_conv: scans and their gated norm. States are as in
 // recurrent/parameters.h, in float, in columns of LANES_OF_COLUMN elements, zero-padded. A step's tensors are of `dtype`.
 #pragma once
 #include "api.h"

@@ -2,7 +2,7 @@
 
 A stored block is a copy of its slots at some time between the message and the answer. A load fills the block's slots
 at such a time, with anything where a rank finds its share torn; reading that block raises AssertionError. Every
-message is handled after the steps sent before it, at any time beside later steps.
+message is handled after the steps sent before it, at any time during later steps.
 """
 
 import random

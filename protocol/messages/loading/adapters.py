@@ -2,7 +2,7 @@
 
 A worker has `max_loras` places for adapters, numbered from 1; 0 is the base model. The core assigns places. It sends
 LoadAdapter to all ranks and schedules rows of that adapter only once every rank has answered AdapterLoaded without an
-error. Loading runs beside the steps: steps sent before and after LoadAdapter do not wait for it. The core reuses a
+error. Loading and steps run concurrently: steps sent before and after LoadAdapter do not wait for it. The core reuses a
 place only while no row of an unanswered step has it. New workers know no adapter: the core sends LoadAdapter again.
 """
 

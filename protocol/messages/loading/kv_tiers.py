@@ -1,8 +1,8 @@
 """KV tiers: blocks of the KV cache that every rank also keeps on disk, where later runs of the server find them.
 
 The core owns a *transfer* of blocks until all ranks have answered it with BlocksMoved: meanwhile no step writes to
-these blocks, and none reads blocks that are being loaded. Transfers run beside the steps. A StoreBlocks comes after
-the steps that compute its blocks, so a rank may begin once the steps received before it are done.
+these blocks, and none reads blocks that are being loaded. Transfers and steps run concurrently. A StoreBlocks comes
+after the steps that compute its blocks, so a rank may begin once the steps received before it are done.
 
 A block is named by its key: the hash of its tokens and all tokens before (block_hash.py), and its KV group. Each rank
 stores its own share of a block, and the core loads only what all ranks have. A rank may lose a block at any time, and

@@ -216,7 +216,7 @@ def parts(tmp_path: Path, keys: list[dict[str, int]]) -> list[GgufFile]:
 def test_a_model_in_parts_needs_all_of_them(tmp_path):
     paths = [tmp_path / f"m-{number:05}-of-00002.gguf" for number in (1, 2)]
     paths[0].touch()
-    with pytest.raises(ConfigError, match=r"m-00002-of-00002\.gguf is not beside it"):
+    with pytest.raises(ConfigError, match=r"m-00002-of-00002\.gguf is not in the same folder"):
         part_paths(paths[0])
     paths[1].touch()
     assert part_paths(paths[0]) == paths

@@ -119,7 +119,7 @@ def test_a_model_in_parts_is_the_same_model(tmp_path):
     made = make_folder(parts[0], tmp_path / "made")
     assert torch.equal(logits(made), logits(folder))
     parts[1].unlink()
-    with pytest.raises(ConfigError, match=r"model-00002-of-\d+\.gguf is not beside it"):
+    with pytest.raises(ConfigError, match=r"model-00002-of-\d+\.gguf is not in the same folder"):
         make_folder(parts[0], tmp_path / "made")
 
 

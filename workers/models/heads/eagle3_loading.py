@@ -1,4 +1,4 @@
-"""Loads EAGLE-3 heads from the folders in which they are published, beside the target that they were trained for."""
+"""Loads EAGLE-3 heads from the folders in which they are published, for the target that they were trained with."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

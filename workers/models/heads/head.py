@@ -28,7 +28,7 @@ class LoadedHead(Protocol):
 
     @property
     def weights_bytes(self) -> int:
-        """What the head takes beside the target."""
+        """The bytes that the head takes in addition to the target's."""
         ...
 
     def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
@@ -42,7 +42,7 @@ class LoadedHead(Protocol):
     def forward(self, batch: InputBatch, hidden: Tensor, cache: KVCache) -> Tensor:
         """The head's own hidden states [tokens, hidden], in memory of their own. Writes K and V to `cache`.
 
-        Tokens of `batch` are the second of each pair, `hidden` [tokens, hidden] the hidden states beside them.
+        A pair is a hidden state, in `hidden` [tokens, hidden], and a token, in `batch`.
         """
         ...
 

@@ -18,7 +18,7 @@ from ..registry import read_geometry
 def target_embedding(
     folder: Path, config: ModelConfig, target: Model, backend: Backend
 ) -> tuple[VocabularyEmbedding, int]:
-    """The target's table, from its `folder` if a head must not share it; with the bytes that it takes beside it."""
+    """The target's table, from its `folder` if a head must not share it, and the bytes of such a copy."""
     if target.tp_size == 1:
         return target.embedding.without_adapters, 0
     checkpoint = open_checkpoint(folder, target.dtype)

@@ -1,4 +1,4 @@
-"""Names of the tensors of a layer for multi-token prediction (MTP), which a checkpoint has beside its decoder."""
+"""Names of the tensors of a layer for multi-token prediction (MTP), which a checkpoint has besides its decoder."""
 
 from dataclasses import dataclass
 

@@ -28,7 +28,7 @@ class LibraryRotary(Rotary):
     def __init__(self, rotation: RotationModule, head_dim: int, x: Tensor):
         super().__init__(RopeScaling("none"), head_dim)
         self._rotation = rotation
-        self._x = x  # what the module gets beside positions: of its dtype
+        self._x = x  # what the module gets besides positions: of its dtype
 
     def _piece(self, first: int) -> Tensor:
         cosines, sines = self._rotation.piece(first, self._x)

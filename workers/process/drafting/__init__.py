@@ -1,1 +1,1 @@
-"""Drafts that a model makes beside the target: loading it, and its memory. Open draft_source.py first."""
+"""Drafts that another model makes for the target: loading it, and its memory. Open draft_source.py first."""

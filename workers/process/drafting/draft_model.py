@@ -1,4 +1,4 @@
-"""A draft model beside the target: on rank 0, on the same threads, with a KV cache of its own."""
+"""A draft model for the target: on rank 0, on the same threads, with a KV cache of its own."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What makes drafts beside the target, by the configuration: a draft model, a head, or neither."""
+"""What makes drafts for the target, by the configuration: a draft model, a head, or neither."""
 
 from pathlib import Path
 

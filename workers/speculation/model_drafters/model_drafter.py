@@ -1,4 +1,4 @@
-"""Drafts of a smaller model beside the target: its greedy continuation of each row.
+"""Drafts of a smaller model for the target: its greedy continuation of each row.
 
 The draft model has rows, blocks and steps of its own, of which the engine core knows nothing. Before drafting, its rows
 are compared with the target's: what agrees stays computed, the rest is computed again. So a row that was preempted,

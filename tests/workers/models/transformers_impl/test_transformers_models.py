@@ -93,7 +93,7 @@ def test_float32_keeps_its_bits(name, tmp_path, kernels):
 
 
 def assert_equal_bits(loop, alone):
-    """In chunks, token by token, after a prefix hit, and beside other rows; `alone` has the logits of the row alone."""
+    """In chunks, token by token, after a prefix hit, and with other rows; `alone` has the logits of the row alone."""
     assert torch.equal(loop.prefill(loop.row(PROMPT), chunk=37), alone)
     first = loop.row(PROMPT)
     loop.step([(first, 100)])

@@ -80,7 +80,7 @@ def check_rows(
 
     whole: list[Part] = [(row, 0, length) for row, length in enumerate(LENGTHS)]
     alone = computed([[part] for part in whole])
-    ways = {"beside other rows": [whole], "in chunks": _in_chunks(), "token by token": _by_token()}
+    ways = {"with other rows": [whole], "in chunks": _in_chunks(), "token by token": _by_token()}
     for way, steps in ways.items():
         for row, (one, other) in enumerate(zip(alone, computed(steps), strict=True)):
             if not torch.equal(one, other):
