@@ -17,7 +17,7 @@ from ..exchange.auth import Guard
 from ..exchange.body import Disconnected
 from ..exchange.errors import HttpError, http_error
 from ..exchange.exchange import Exchange, Receive, Scope, Send
-from ..idempotency.siblings import PASSED_ON, REPLACED_WITHIN_S, Siblings
+from ..idempotency.other_frontends import PASSED_ON, REPLACED_WITHIN_S, OtherFrontends
 from ..page.page_files import is_page_file
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Application:
         self._engine_ready = engine_ready
         self._progresses = progresses
         self._router_wait_s = router_wait_s
-        self.siblings: Siblings | None = None  # None: there is no other frontend
+        self.other_frontends: OtherFrontends | None = None  # None: there is no other frontend
         self._router: Router | None = None
         self._has_router = asyncio.Event()
 
@@ -111,9 +111,9 @@ class Application:
         if path == "/ready":
             self._check_ready()
             return await exchange.send(200, b"", [])
-        if self.siblings is not None and (owner := self.siblings.owner_of(exchange)) is not None:
+        if self.other_frontends is not None and (owner := self.other_frontends.owner_of(exchange)) is not None:
             with self._admission.reading():
-                return await self.siblings.pass_on(exchange, owner)
+                return await self.other_frontends.pass_on(exchange, owner)
         router = self.router or await self._router_in_time(REPLACED_WITHIN_S if PASSED_ON in exchange.scope else 0.0)
         return await router.handle(exchange)
 

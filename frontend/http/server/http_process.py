@@ -32,7 +32,7 @@ from ..connections.connection_limit import ConnectionLimit
 from ..connections.http_protocol import LimitedHttpProtocol
 from ..exchange.access_log import configure_access_log
 from ..exchange.auth import tenants_of
-from ..idempotency.siblings import REPLACED_WITHIN_S, PassedOn, Siblings
+from ..idempotency.other_frontends import REPLACED_WITHIN_S, OtherFrontends, PassedOn
 from .admin_server import AdminServer
 from .app import Application
 from .early_health import EarlyHealth
@@ -101,7 +101,7 @@ class FrontendProcess:
             uvicorn_config(PassedOn(self._app), ConnectionLimit(max_connections), buffers, page_headers)
         )
         if server.num_frontends > 1:
-            self._app.siblings = Siblings(child.run_dir, child.index, server.num_frontends)
+            self._app.other_frontends = OtherFrontends(child.run_dir, child.index, server.num_frontends)
         self._admin = AdminServer(server, child.run_dir, child.index)
         self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
         self._throughput_log = ThroughputLog() if child.index == 0 else None
@@ -120,7 +120,7 @@ class FrontendProcess:
         tasks = {
             loop.create_task(self._serve()),
             loop.create_task(self._admin.serve()),
-            loop.create_task(self._serve_siblings()),
+            loop.create_task(self._serve_other_frontends()),
             loop.create_task(self._load()),
             loop.create_task(self._beat()),
         }
@@ -154,9 +154,9 @@ class FrontendProcess:
         if not self._child.stop_requested:
             raise RuntimeError("the HTTP server has stopped by itself")
 
-    async def _serve_siblings(self) -> None:
+    async def _serve_other_frontends(self) -> None:
         """Serve requests passed on by other frontends; returns only at the end, even without other frontends."""
-        if self._app.siblings is None:
+        if self._app.other_frontends is None:
             await self._stopped.wait()
             return
         listener = open_unix(f"{self._child.run_dir}/{FRONTEND_SOCKET.format(self._child.index)}")

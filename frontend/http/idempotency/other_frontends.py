@@ -54,7 +54,7 @@ class Outcome(enum.Enum):
     BROKE_OFF = enum.auto()
 
 
-class Siblings:
+class OtherFrontends:
     """The other frontends, as seen by frontend `index` of `count`."""
 
     def __init__(self, run_dir: str, index: int, count: int):

@@ -7,9 +7,9 @@ import pytest
 from paged_serve.frontend.http.exchange.answer_ids import owner_of_answer
 from paged_serve.frontend.http.exchange.errors import HttpError
 from paged_serve.frontend.http.exchange.exchange import Exchange
-from paged_serve.frontend.http.idempotency import siblings as siblings_module
+from paged_serve.frontend.http.idempotency import other_frontends
 from paged_serve.frontend.http.idempotency.keys import KeyedRequest, owner_of_key, request_digest
-from paged_serve.frontend.http.idempotency.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
+from paged_serve.frontend.http.idempotency.other_frontends import MAX_TIMES_SENT, PASSED_ON, OtherFrontends
 from paged_serve.frontend.http.openai.endpoints import CHAT_COMPLETION, COMPLETION
 from paged_serve.frontend.http.openai.pooling.endpoints import (
     CLASSIFICATION,
@@ -97,18 +97,18 @@ def test_a_key_and_the_ids_of_its_answers_have_one_owner(prefix):
     ],
 )
 def test_a_request_without_a_key_or_already_passed_on_is_answered_here(asked):
-    assert Siblings("/nowhere", 0, 2).owner_of(exchange(**asked)[0]) is None
+    assert OtherFrontends("/nowhere", 0, 2).owner_of(exchange(**asked)[0]) is None
 
 
 def test_only_the_owner_answers_a_key():
-    assert [Siblings("/nowhere", index, 2).owner_of(exchange()[0]) for index in (0, 1)] == [1, None]
+    assert [OtherFrontends("/nowhere", index, 2).owner_of(exchange()[0]) for index in (0, 1)] == [1, None]
 
 
 @pytest.mark.parametrize("spec", [spec for spec in ROUTES if spec.method == "POST"], ids=lambda spec: spec.path)
 def test_every_route_that_takes_a_key_is_answered_by_its_owner(spec):
     path = spec.path.replace("{id}", "unknown")
     owner = 1 if "Idempotency-Key" in spec.headers else None
-    assert Siblings("/nowhere", 0, 2).owner_of(exchange(path=path)[0]) == owner
+    assert OtherFrontends("/nowhere", 0, 2).owner_of(exchange(path=path)[0]) == owner
 
 
 def test_a_passed_on_request_and_its_answer_arrive_unchanged(run_dir):
@@ -118,7 +118,7 @@ def test_a_passed_on_request_and_its_answer_arrive_unchanged(run_dir):
         headers = ((b"idempotency-key", KEY.encode()), (b"authorization", b"Bearer a"), (b"connection", b"keep-alive"))
         asked, events = exchange(headers=headers)
         async with Owner(run_dir, head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") as owner:
-            await Siblings(run_dir, 0, 2).pass_on(asked, 1)
+            await OtherFrontends(run_dir, 0, 2).pass_on(asked, 1)
         return owner.requests, events
 
     [request], [start, *rest] = asyncio.run(run())
@@ -133,7 +133,7 @@ def test_a_passed_on_request_and_its_answer_arrive_unchanged(run_dir):
 def test_a_request_waits_for_an_absent_owner(run_dir):
     async def run():
         asked, events = exchange()
-        passing = asyncio.create_task(Siblings(run_dir, 0, 2).pass_on(asked, 1))
+        passing = asyncio.create_task(OtherFrontends(run_dir, 0, 2).pass_on(asked, 1))
         await asyncio.sleep(0)
         async with Owner(run_dir, b"HTTP/1.1 204 No Content\r\n\r\n"):
             await passing
@@ -146,7 +146,7 @@ def test_a_request_that_ends_its_owner_is_sent_twice_and_then_refused(run_dir):
     async def run():
         async with Owner(run_dir) as owner:
             with pytest.raises(HttpError) as refused:
-                await Siblings(run_dir, 0, 2).pass_on(exchange()[0], 1)
+                await OtherFrontends(run_dir, 0, 2).pass_on(exchange()[0], 1)
         return owner.requests, refused.value
 
     requests, refused = asyncio.run(run())
@@ -155,9 +155,9 @@ def test_a_request_that_ends_its_owner_is_sent_twice_and_then_refused(run_dir):
 
 
 def test_the_wait_for_an_absent_owner_is_bounded(run_dir, monkeypatch):
-    monkeypatch.setattr(siblings_module, "REPLACED_WITHIN_S", 0.1)
+    monkeypatch.setattr(other_frontends, "REPLACED_WITHIN_S", 0.1)
     with pytest.raises(HttpError, match="has ended"):
-        asyncio.run(Siblings(run_dir, 0, 2).pass_on(exchange()[0], 1))
+        asyncio.run(OtherFrontends(run_dir, 0, 2).pass_on(exchange()[0], 1))
 
 
 def test_a_truncated_answer_stays_truncated(run_dir):
@@ -165,7 +165,7 @@ def test_a_truncated_answer_stays_truncated(run_dir):
         asked, events = exchange()
         async with Owner(run_dir, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc"):
             with pytest.raises(HttpError):
-                await Siblings(run_dir, 0, 2).pass_on(asked, 1)
+                await OtherFrontends(run_dir, 0, 2).pass_on(asked, 1)
         return events
 
     events = asyncio.run(run())
