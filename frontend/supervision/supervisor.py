@@ -31,7 +31,7 @@ from paged_serve.protocol.transport.run_dir import make_run_dir, remove_dead_run
 from ..listen import close_http_socket
 from .child_messages import ChildMessages, OnProgress
 from .flight_recorder.recorder import FlightRecorder
-from .losses import Losses
+from .lost_children import LostChildren
 from .processes.child import MODULES, ChildState, Role, StartInfo
 from .processes.hang_detector import HangDetector
 from .processes.process_table import ProcessTable, Slot
@@ -117,7 +117,7 @@ class Supervisor:
         child_messages = ChildMessages(
             self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder
         )
-        self._losses = Losses(
+        self._lost_children = LostChildren(
             self._processes,
             self._link,
             child_messages,
@@ -184,10 +184,10 @@ class Supervisor:
         wait_s = min(timeout_s, ITERATION_S, self._shutdown.next_deadline(time.monotonic()))
         readable = self._link.wait(wait_s, [self._signal_pipe.readable, *self._processes.handles()])
         now = time.monotonic()
-        self._losses.read_control(now, on_progress)
-        self._losses.reap(readable, now)
+        self._lost_children.read_control(now, on_progress)
+        self._lost_children.reap(readable, now)
         self._obey(now)
-        self._losses.find_silent(now)
+        self._lost_children.find_silent(now)
         self._recovery.out_of_memory.tick(now)
         if not self._shutdown.is_over:
             for standby in self._processes.spawn_missing(now):

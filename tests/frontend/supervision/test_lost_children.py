@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from paged_serve.frontend.supervision.child_messages import FailureReport
-from paged_serve.frontend.supervision.losses import Losses
+from paged_serve.frontend.supervision.lost_children import LostChildren
 from paged_serve.frontend.supervision.processes import process_table
 from paged_serve.frontend.supervision.processes.child import Child, ChildEvent, ChildState, StartInfo
 from paged_serve.frontend.supervision.processes.hang_detector import HALTED_S, HangDetector
@@ -72,7 +72,7 @@ class Harness:
         self.recovery = Recovery(self.table, link, standbys, self.budget)
         shutdown = Shutdown(drain_timeout_s=1.0)
         shutdown.fire(PhaseEvent.READY)
-        self.losses = Losses(
+        self.lost_children = LostChildren(
             self.table,
             link,
             SimpleNamespace(
@@ -99,12 +99,12 @@ class Harness:
         for child in self.table.living.values():
             if not child.halted and child.process.returncode is None:
                 child.last_heard = self.now
-        self.losses.read_control(self.now, None)
+        self.lost_children.read_control(self.now, None)
         ended = [child for child in self.table.unfinished() if child.process.returncode is not None]
         dismissed = [child for child in ended if not self.table.is_current(child)]
         gone = ended if successors else [child for child in ended if child not in dismissed]
-        self.losses.reap({child.pidfd for child in gone}, self.now)
-        self.losses.find_silent(self.now)
+        self.lost_children.reap({child.pidfd for child in gone}, self.now)
+        self.lost_children.find_silent(self.now)
         self.table.spawn_missing(self.now)
 
     def settle(self):

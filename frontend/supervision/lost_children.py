@@ -25,7 +25,7 @@ LAST_MESSAGE_S = 0.1  # a Failed may still be in transit when its process has en
 GiveUp = Callable[[str, int, float], None]  # why, exit code, now
 
 
-class Losses:
+class LostChildren:
     """Finds lost children; has them replaced, or ends the service by `give_up`. Times are `time.monotonic` seconds."""
 
     def __init__(
