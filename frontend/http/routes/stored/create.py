@@ -22,9 +22,9 @@ from ...stored_responses.database import Row
 from ...stored_responses.store import StoredResponses
 from ..generate import create_answer
 from ..responses import RESPONSES, ChatSource, TranslatedResponsesRequest, translate
-from .earlier import earlier_of, references_of
+from .background_work import BackgroundWork, Job, ended, row_of
+from .earlier_responses import earlier_of, references_of
 from .retrieve import send_response, send_stream
-from .work import BackgroundWork, Job, ended, row_of
 
 
 async def create_response(service: Service, exchange: Exchange) -> None:

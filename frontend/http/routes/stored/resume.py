@@ -15,7 +15,7 @@ from ...service import Service
 from ...stored_responses.background_run import BackgroundRun
 from ...stored_responses.database import Row
 from ...stored_responses.store import StoredResponses
-from .work import BackgroundWork, Job, ended
+from .background_work import BackgroundWork, Job, ended
 
 
 async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
