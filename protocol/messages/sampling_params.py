@@ -41,6 +41,9 @@ class FinishReason(IntEnum):
     def api_name(self) -> str:
         return self.name.lower()
 
+    def __str__(self) -> str:  # a program that prints a delta of the client library shows "stop", not 0
+        return self.api_name
+
 
 # field -> (lowest, highest), both allowed; exceptions are in _check
 BOUNDS: dict[str, tuple[float, float]] = {

@@ -215,4 +215,5 @@ def test_the_table_has_every_field():
 
 
 def test_finish_reasons_have_the_spelling_of_the_api():
+    assert [str(reason) for reason in FinishReason] == [reason.api_name for reason in FinishReason]
     assert [reason.api_name for reason in FinishReason] == ["stop", "length", "abort", "error", "repetition"]
