@@ -42,7 +42,7 @@ def _text(value: Any, name: str) -> str:
     """An address or a path as text. Raises ConfigError."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise ConfigError(f"{name} is {value!r:.100}; it must be a text or a path")
+        raise ConfigError(f"{name} is {value!r:.100}; it must be a string or a path")
     return text
 
 

@@ -128,7 +128,7 @@ def conversation_of(conversation: Mapping[str, Any]) -> tuple[Conversation, byte
     except (TypeError, UnicodeError, RecursionError, OverflowError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else "a value in it has no JSON form"
         raise InvalidRequest(
-            f"the conversation cannot be written as JSON: {reason}; use dicts, lists, texts and numbers", "messages"
+            f"the conversation cannot be written as JSON: {reason}; use dicts, lists, strings and numbers", "messages"
         ) from None
     body, _ = decode_body(Conversation, raw)
     return body, raw

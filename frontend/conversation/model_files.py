@@ -39,7 +39,7 @@ def _declared(path: Path) -> str | dict[str, str] | None:
         return {str(entry["name"]): str(entry["template"]) for entry in value}
     except (KeyError, TypeError):
         raise ConfigError(
-            f"{path}: chat_template must be a text or a list of objects with `name` and `template`"
+            f"{path}: chat_template must be a string or a list of objects with `name` and `template`"
         ) from None
 
 

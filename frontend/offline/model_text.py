@@ -110,7 +110,7 @@ class ModelText:
         if chat.calls is not None:
             if params.structured_outputs is not None:
                 raise InvalidRequest(
-                    "structured_outputs and forced or strict tool calls exclude each other; leave one out",
+                    "structured_outputs and forced or strict tool calls cannot be combined; leave one out",
                     "structured_outputs",
                 )
             params = msgspec.structs.replace(params, structured_outputs=chat.calls)

@@ -88,7 +88,7 @@ class PoolingFiles:
 
 def _texts(declared: object, path: Path, name: str) -> dict[str, str]:
     if not isinstance(declared, dict) or not all(isinstance(text, str) for text in declared.values()):
-        raise ConfigError(f"{path}: {name} must be an object whose values are texts")
+        raise ConfigError(f"{path}: {name} must be an object whose values are strings")
     return {str(key): text for key, text in declared.items()}
 
 

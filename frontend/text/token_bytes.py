@@ -56,7 +56,7 @@ def _replacement(part: dict[str, Any]) -> tuple[str, str]:
     [(kind, pattern)] = part["pattern"].items()
     if kind == "Regex" and pattern != re.escape(pattern):
         raise ConfigError(
-            f"tokenizer.json: the decoder replaces the expression {pattern!r}; paged-serve supports replacing a text"
+            f"tokenizer.json: the decoder replaces the expression {pattern!r}; paged-serve supports replacing a string"
         )
     return pattern, part["content"]
 

@@ -40,13 +40,13 @@ class Metadata:
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise self._unsuitable(key, value, "a text")
+            raise self._unsuitable(key, value, "a string")
         return value
 
     def texts(self, key: str) -> list[str]:
         value = self._items(key)
         if not all(isinstance(each, str) for each in value):
-            raise self._unsuitable(key, value, "a list of texts")
+            raise self._unsuitable(key, value, "a list of strings")
         return [str(each) for each in value]
 
     def numbers(self, key: str) -> list[float]:

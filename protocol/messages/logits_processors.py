@@ -35,12 +35,12 @@ class LogitsProcessorParams(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             if not isinstance(name, str) or not (isinstance(value, bool | str) or _is_bounded(value)):
                 raise InvalidRequest(
                     f"{field}: argument {name!r:.100} of {self.name:.100} is {value!r:.100}; it must be a boolean, a "
-                    f"text, or a number within ±{LARGEST_FLOAT:g}, a whole one within ±{LARGEST_INT}",
+                    f"string, or a number within ±{LARGEST_FLOAT:g}, a whole one within ±{LARGEST_INT}",
                     field,
                 )
             if max(len(name), len(value) if isinstance(value, str) else 0) > MAX_CHARS:
                 raise InvalidRequest(
-                    f"{field}: a name or text of {self.name:.100} exceeds {MAX_CHARS} characters", field
+                    f"{field}: a name or string of {self.name:.100} exceeds {MAX_CHARS} characters", field
                 )
 
 

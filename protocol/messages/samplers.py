@@ -59,7 +59,7 @@ class Dry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
             what = f"must be at most {MAX_BREAKERS} strings of 1 to {MAX_BREAKER_CHARS} characters"
             raise _invalid("sequence_breakers", what)
         if any(map(has_half_pair, breakers)):
-            raise _invalid("sequence_breakers", "has half of a surrogate pair, which is no text")
+            raise _invalid("sequence_breakers", "has half of a surrogate pair, which is not valid text")
         # Whole lists at C speed: a list may name much of a vocabulary, and the engine core checks it in its loop.
         has_others = bool(ids) and (set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID)
         if has_others or len(ids) > MAX_BREAKER_TOKEN_IDS:

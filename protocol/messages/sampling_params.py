@@ -267,7 +267,7 @@ def _check_strings(field: str, texts: tuple[Any, ...], limit: int) -> None:
     if not all(isinstance(text, str) and 0 < len(text) <= MAX_STOP_STRING_CHARS for text in texts):
         raise InvalidRequest(f"{field} entries must be strings of 1 to {MAX_STOP_STRING_CHARS} characters", field)
     if any(map(has_half_pair, texts)):
-        raise InvalidRequest(f"{field} has half of a surrogate pair, which is no text", field)
+        raise InvalidRequest(f"{field} has half of a surrogate pair, which is not valid text", field)
 
 
 def _check_token_ids(field: str, ids: Collection[Any], limit: int) -> None:

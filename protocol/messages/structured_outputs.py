@@ -87,7 +87,7 @@ def _check_text(name: str, text: Any) -> None:
     if not 0 < len(text) <= MAX_GRAMMAR_CHARS:
         raise _invalid(f"has {len(text)} characters; 1 to {MAX_GRAMMAR_CHARS} are allowed", name)
     if has_half_pair(text):
-        raise _invalid("has half of a surrogate pair, which is no text", name)
+        raise _invalid("has half of a surrogate pair, which is not valid text", name)
 
 
 def _check_choice(choice: Any) -> None:
@@ -100,7 +100,7 @@ def _check_choice(choice: Any) -> None:
     if (size := sum(map(len, choice))) > MAX_GRAMMAR_CHARS:
         raise _invalid(f"has {size} characters; at most {MAX_GRAMMAR_CHARS} are allowed", "choice")
     if any(map(has_half_pair, choice)):
-        raise _invalid("has half of a surrogate pair, which is no text", "choice")
+        raise _invalid("has half of a surrogate pair, which is not valid text", "choice")
 
 
 def _invalid(what: str, name: str = "") -> InvalidRequest:

@@ -158,5 +158,5 @@ def pairs_of(first: Any, second: Any) -> tuple[list[str], list[str]]:
 def _texts(given: Any, name: str) -> list[str]:
     texts: Sequence[Any] = [given] if isinstance(given, str) else given
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise InvalidRequest(f"{name} must be a text or a list of texts", name)
+        raise InvalidRequest(f"{name} must be a string or a list of strings", name)
     return [checked_text(text, name) for text in texts]

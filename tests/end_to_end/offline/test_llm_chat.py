@@ -54,7 +54,7 @@ def test_calls_can_be_forced_and_forbidden(llm):
     with pytest.raises(InvalidRequest, match="tools has get_weather"):
         llm.chat(ASKED, GREEDY, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "other"}})
     form = SamplingParams(structured_outputs=StructuredOutputsParams(choice=("a", "b")))
-    with pytest.raises(InvalidRequest, match="exclude each other"):
+    with pytest.raises(InvalidRequest, match="cannot be combined"):
         llm.chat(ASKED, form, tools=[WEATHER], tool_choice="required")
 
 

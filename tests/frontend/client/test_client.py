@@ -196,10 +196,10 @@ def test_the_address_of_an_http_server_is_refused_with_what_to_give_instead():
 @pytest.mark.parametrize(
     ("server", "more", "says"),
     [
-        (5, {}, "server is 5; it must be a text or a path"),
-        (b"/run", {}, "server is b'/run'; it must be a text or a path"),
-        ("tcp://127.0.0.1:1", {"key": 5, "server_key": "a"}, "key is 5; it must be a text or a path"),
-        ("tcp://127.0.0.1:1", {"key": "a", "server_key": 7}, "server_key is 7; it must be a text or a path"),
+        (5, {}, "server is 5; it must be a string or a path"),
+        (b"/run", {}, "server is b'/run'; it must be a string or a path"),
+        ("tcp://127.0.0.1:1", {"key": 5, "server_key": "a"}, "key is 5; it must be a string or a path"),
+        ("tcp://127.0.0.1:1", {"key": "a", "server_key": 7}, "server_key is 7; it must be a string or a path"),
         ("/run", {"timeout_s": "a"}, "timeout_s is 'a'; it must be a number of seconds"),
         ("/run", {"timeout_s": None}, "timeout_s is None; it must be a number of seconds"),
         ("/run", {"away_s": float("nan")}, "away_s is nan; it must be a number of seconds"),

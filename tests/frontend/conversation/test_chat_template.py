@@ -182,5 +182,5 @@ def test_the_template_comes_from_the_flag_then_the_file_then_the_config(tmp_path
 @pytest.mark.parametrize("entry", ["default", {"name": "default"}, ["default", "{{ messages }}"]])
 def test_a_list_of_anything_but_named_templates_is_refused(entry, tmp_path: Path, tokenizer):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [entry]}))
-    with pytest.raises(ConfigError, match=r"tokenizer_config.json: chat_template must be a text or a list of"):
+    with pytest.raises(ConfigError, match=r"tokenizer_config.json: chat_template must be a string or a list of"):
         model_template(str(tmp_path), tokenizer)

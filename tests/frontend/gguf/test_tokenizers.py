@@ -194,7 +194,7 @@ def test_special_tokens_are_added_as_the_file_says(adds, tmp_path):
         ({"tokenizer.ggml.tokens": ["a", "b", "a"]}, "tokens 0 and 2 are both 'a'"),
         ({"tokenizer.ggml.tokens": ["a", "x" * (MAX_TOKEN_CHARS + 1)]}, "up to 1025 characters"),
         ({"tokenizer.ggml.tokens": ["a"] * 1000}, "1000 tokens, but an embedding of 500 rows"),
-        ({"tokenizer.ggml.tokens": ["a", 1]}, "must be a list of texts"),
+        ({"tokenizer.ggml.tokens": ["a", 1]}, "must be a list of strings"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "entries in tokenizer.ggml.token_type"),
         ({"tokenizer.ggml.token_type": [1, 1, 9], "tokenizer.ggml.tokens": ["a", "b", "c"]}, "token_type holds 9"),
         ({"tokenizer.ggml.merges": ["q zz"]}, "its merge 0, 'q zz', is not of two tokens that make one"),

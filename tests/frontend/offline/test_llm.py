@@ -216,13 +216,13 @@ def test_an_invalid_request_is_refused_and_nothing_runs(start):
 @pytest.mark.parametrize(
     ("prompt", "field", "says"),
     [
-        (b"56", "prompts", "a prompt is a bytes; pass a text"),
-        ([b"56"], "prompts", "a prompt is a bytes; pass a text"),
+        (b"56", "prompts", "a prompt is a bytes; pass a string"),
+        ([b"56"], "prompts", "a prompt is a bytes; pass a string"),
         ([5, -1], "prompt_token_ids", "prompt_token_ids is [5, -1]; it must be a list of token ids, integers from 0"),
         ([[5, 2**31]], "prompt_token_ids", "prompt_token_ids is [5, 2147483648]; it must be"),
         ({"prompt_token_ids": 5}, "prompt_token_ids", "prompt_token_ids is 5; it must be a list"),
         ({"prompt_token_ids": b"5678"}, "prompt_token_ids", "prompt_token_ids is b'5678'; it must be a list"),
-        ({"prompt": 5}, "prompt", "prompt is 5; it must be a text"),
+        ({"prompt": 5}, "prompt", "prompt is 5; it must be a string"),
         ("5\ud83d", "prompt", r"prompt has '\ud83d', half of a surrogate pair, at 1"),
     ],
 )

@@ -188,7 +188,7 @@ def adapters_sent(llm):
         (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model serves"),
         (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model serves embed, token_embed"),
         (lambda llm: llm.score(["1", "2"], "3"), "data_1 has 2 texts and data_2 1"),
-        (lambda llm: llm.score("1", [2]), "data_2 must be a text or a list of texts"),
+        (lambda llm: llm.score("1", [2]), "data_2 must be a string or a list of strings"),
         (lambda llm: llm.score("1", ["2", "3\ud83d"]), r"data_2 has '\ud83d', half of a surrogate pair, at 1"),
         (lambda llm: llm.generate("1"), "task is generate; this model serves embed, token_embed"),
     ],

@@ -72,11 +72,11 @@ def test_pairs_are_joined_as_the_tokenizer_joins_them(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object whose values are texts"),
+        ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object whose values are strings"),
         (
             "config_sentence_transformers.json",
             {"prompts": {"a": 1}},
-            "prompts must be an object whose values are texts",
+            "prompts must be an object whose values are strings",
         ),
         (
             "config_sentence_transformers.json",
@@ -85,7 +85,7 @@ def test_pairs_are_joined_as_the_tokenizer_joins_them(tmp_path, name):
         ),
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length is 'long'; it must be a number"),
         ("sentence_roberta_config.json", {"max_seq_length": 0}, "max_seq_length is 0"),
-        ("config.json", {"id2label": {"0": 1}}, "id2label must be an object whose values are texts"),
+        ("config.json", {"id2label": {"0": 1}}, "id2label must be an object whose values are strings"),
     ],
 )
 def test_invalid_files_are_refused_by_name(tmp_path, name, content, says):

@@ -66,7 +66,9 @@ def split_input(given: Input, limit: Limit) -> list[str | list[int]]:
         raise InvalidRequest(f"input has {len(given)} entries; a request may have at most {MAX_INPUTS}", "input")
     kinds = set(map(type, given))
     if len(kinds) != 1:
-        raise InvalidRequest("input mixes types; send only texts, only tokens, or only lists of tokens", "input")
+        raise InvalidRequest(
+            "input mixes types; send only strings, only token ids, or only lists of token ids", "input"
+        )
     return [given] if kinds == {int} else given  # type: ignore[list-item, return-value]
 
 

@@ -30,7 +30,9 @@ def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
         raise InvalidRequest(f"prompt has {len(prompt)} prompts; at most {fields.MAX_PROMPTS} are accepted", "prompt")
     kinds = set(map(type, prompt))
     if len(kinds) != 1:
-        raise InvalidRequest("prompt mixes types; send only texts, only tokens, or only lists of tokens", "prompt")
+        raise InvalidRequest(
+            "prompt mixes types; send only strings, only token ids, or only lists of token ids", "prompt"
+        )
     if kinds == {int}:
         return [prompt]  # type: ignore[list-item]
     return prompt  # type: ignore[return-value]

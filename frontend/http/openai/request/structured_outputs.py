@@ -34,7 +34,7 @@ async def grammar_of(
         form, field = asked, "response_format"
     if calls is not None:
         if form is not None:
-            raise InvalidRequest(f"{field} and forced or strict tool calls exclude each other; leave one out", field)
+            raise InvalidRequest(f"{field} and forced or strict tool calls cannot be combined; leave one out", field)
         form, field = calls, "tools"
     if form is None:
         return None, []
