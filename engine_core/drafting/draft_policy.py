@@ -60,7 +60,7 @@ class DraftPolicy:
         return True
 
     def next_interval(self, history: DraftHistory) -> int:
-        """Tokens that a sequence decodes before its next attempt; twice as many after each attempt in vain."""
+        """Tokens that a sequence decodes before its next attempt; twice as many after each attempt that did not pay."""
         history.num_attempt_steps = 0
         history.interval = min(LAST_INTERVAL, 2 * history.interval) if history.interval else FIRST_INTERVAL
         return history.interval
@@ -79,7 +79,7 @@ class DraftPolicy:
 
 
 def most_valuable(rates: Sequence[Rates], num_rows: int, curve: StepCurve, most: int) -> list[int]:
-    """Drafts for each of these rows, at most `most`, so that a step of `num_rows` yields most tokens per second."""
+    """Drafts for each of these rows, at most `most`, so that a step of `num_rows` yields the most tokens per second."""
     best = [0] * len(rates)
     speed = MIN_GAIN * num_rows / curve.relative(num_rows)
     for threshold in THRESHOLDS:

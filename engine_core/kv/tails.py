@@ -76,7 +76,7 @@ class Tails:
         return None
 
     def _tables(self, hashes: list[bytes], num_blocks: int, end: int) -> BlockTables | None:
-        """The first `num_blocks` blocks of each table for a sequence that goes on at `end`; None: one is missing."""
+        """The first `num_blocks` blocks of each table for a sequence that continues at `end`; None: one is missing."""
         tables = []
         for index, first in enumerate(self._groups.first_needed(end)):
             found = [*map(self._pool.block_of, keys_of(index, hashes[first:num_blocks]))]

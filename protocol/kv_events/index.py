@@ -13,8 +13,8 @@ Blocks = set[tuple[bytes, int]]  # hash, KV group
 class KVEventIndex:
     """The blocks that can be found. It is right up to the last batch that `receive` accepted.
 
-    The reader subscribes, requests a replay from `begin_replay()`, and passes its answers to `replayed` up to the last,
-    for which it calls `end_replay`. It does so again, until an answer is whole, whenever `receive` returns False.
+    The reader subscribes, requests a replay from `begin_replay()`, passes each batch of the replay to `replayed`, and
+    calls `end_replay` after the last. It does so again whenever `receive` returns False, until a replay is complete.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class KVEventIndex:
         self._decode = msgspec.msgpack.Decoder(KVEventBatch).decode
 
     def receive(self, number: int, batch: bytes) -> bool:
-        """Apply a published batch. False: it does not follow the last one, and a replay is due, which has it."""
+        """Apply a published batch. False: it does not follow the last one; request a replay, which includes it."""
         if number != self._next:
             return False
         self._apply(batch)
@@ -33,7 +33,7 @@ class KVEventIndex:
         return True
 
     def begin_replay(self) -> int:
-        """The number to request a replay from. If the replay does not reach its end, the next one has the same."""
+        """The number to request a replay from. It stays the same until a replay is complete."""
         self._after_replay = self._next
         return self._next
 

@@ -58,7 +58,7 @@ class BlockRemoved(_Event, frozen=True):
 
 
 class AllBlocksCleared(_Event, frozen=True):
-    """No block can be found, in the cache or in a tier, which is listed anew: the workers were replaced."""
+    """The workers were replaced: no block can be found, in the cache or in a tier. Tiers then list theirs again."""
 
 
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared

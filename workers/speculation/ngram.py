@@ -25,7 +25,7 @@ def continuation(tokens: NDArray[np.int32], most: int) -> NDArray[np.int32]:
     """What followed the earlier occurrence that agrees longest with the end of `tokens`, the latest of several.
 
     At most as many tokens as agreed: then the last of them is right in 10 to 20 of 100 cases, whatever their number. A
-    continuation that reaches the end of `tokens` goes on with itself, because the text then repeats itself.
+    continuation that reaches the end of `tokens` continues with itself, because the text then repeats itself.
     """
     ends, length = longest_match(tokens)
     if not len(ends):

@@ -80,7 +80,7 @@ class SuffixDrafter:
 
 
 def repeated(tokens: NDArray[np.int32], ends: NDArray[np.int64], most: int) -> NDArray[np.int32]:
-    """What followed each of `ends` [places, most]; a text that reaches its own end goes on with itself."""
+    """What followed each of `ends` [places, most]; a text that reaches its own end continues with itself."""
     places = np.arange(most) % (len(tokens) - 1 - ends)[:, None]
     options: NDArray[np.int32] = tokens[ends[:, None] + 1 + places]
     return options

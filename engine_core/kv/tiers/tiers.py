@@ -93,7 +93,7 @@ class KVTiers:
     def drop(self, keys: Sequence[bytes]) -> None:
         """What was published with these keys so far may hold values that are not finite.
 
-        The caller has removed it from the prefix cache. What is published later was computed anew, and may be stored.
+        The caller has removed it from the prefix cache. What is published later was computed again, and may be stored.
         """
         if not keys:
             return

@@ -81,7 +81,7 @@ class TierContents(Message, frozen=True):
 
 
 class BlocksMoved(Message, frozen=True):
-    """This rank does not touch the blocks of the transfer any more."""
+    """This rank no longer touches the blocks of the transfer."""
 
     epoch: Epoch
     rank: Count

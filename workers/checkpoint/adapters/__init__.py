@@ -1,1 +1,1 @@
-"""What adapters add to projections, as it lies in memory."""
+"""What adapters add to projections: the matrices as they are in memory."""

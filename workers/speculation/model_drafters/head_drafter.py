@@ -2,7 +2,7 @@
 
 A head's input is a pair: the hidden state of a token, and the token after it. Its keys and values are in blocks of its
 own, of which the engine core knows nothing. Each step's hidden states are taken as they come; where some are missing
-(a prefix from the cache, a row that was preempted, blocks that were taken away), the head begins anew at the first that
+(a prefix from the cache, a row that was preempted, blocks that were taken away), the head restarts at the first that
 it has, with less text before it. So nothing needs notice, and no draft can be wrong in more than its value.
 """
 
@@ -162,7 +162,7 @@ class HeadDrafter:
         return Pairs(row, row.num_computed, tokens[first : first + count])
 
     def _extend(self, row: HeadRow, count: int) -> bool:
-        """Give the row blocks for `count` more pairs. If there are not enough, the row begins anew, without any."""
+        """Give the row blocks for `count` more pairs. If there are not enough, the row starts again, without any."""
         if self._blocks.extend(row, row.num_computed + count):
             return True
         self._blocks.release(row)

@@ -1,4 +1,4 @@
-"""What lies around the products of experts: weighed inputs, activations, and the sum of each token's outputs."""
+"""The operations around the products of experts: weighed inputs, activations, and the sum of each token's outputs."""
 
 import ctypes
 from typing import NamedTuple
