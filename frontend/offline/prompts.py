@@ -81,7 +81,7 @@ def _parse_all(prompts: Any) -> list[Prompt]:
         return [_parse(prompts)]
     if not isinstance(prompts, Sequence):
         raise InvalidRequest(
-            f"prompts is a {type(prompts).__name__}; pass a string, token ids, or a list of these", "prompts"
+            f"prompts is of type {type(prompts).__name__}; pass a string, token ids, or a list of these", "prompts"
         )
     return [_parse(prompt) for prompt in prompts]
 
@@ -100,7 +100,7 @@ def _parse(prompt: Any) -> Prompt:
         return Prompt(text, ids, prompt.get("cache_salt") or "")
     if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):  # which are a sequence of integers
         return Prompt(None, _token_ids(prompt))
-    raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; pass a string, token ids, or a dict", "prompts")
+    raise InvalidRequest(f"a prompt is of type {type(prompt).__name__}; pass a string, token ids, or a dict", "prompts")
 
 
 def checked_text(text: Any, name: str = "prompt") -> str:

@@ -217,7 +217,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} holds a {type(value).__name__} where an object is expected")
+        raise ConfigError(f"{path} holds a value of type {type(value).__name__}, where an object is expected")
     return value
 
 

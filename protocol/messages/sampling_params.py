@@ -218,7 +218,7 @@ def _check(params: SamplingParams) -> None:
         )
     for name, struct in _STRUCTS.items():
         if not isinstance(value := getattr(params, name), struct | None):
-            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)
+            raise InvalidRequest(f"{name} is of type {type(value).__name__}; it must be a {struct.__name__}", name)
     if params.structured_outputs is not None or params.grammar is not None:
         _check_with_grammar(params)
 

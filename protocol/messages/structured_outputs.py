@@ -83,7 +83,7 @@ def _as_text(name: str, value: Any) -> str:
 
 def _check_text(name: str, text: Any) -> None:
     if not isinstance(text, str):
-        raise _invalid(f"is a {type(text).__name__}; it must be a string", name)
+        raise _invalid(f"is of type {type(text).__name__}; it must be a string", name)
     if not 0 < len(text) <= MAX_GRAMMAR_CHARS:
         raise _invalid(f"has {len(text)} characters; 1 to {MAX_GRAMMAR_CHARS} are allowed", name)
     if has_half_pair(text):

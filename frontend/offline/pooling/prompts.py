@@ -86,7 +86,7 @@ def params_for(pooling_params: Any, count: int, task: PoolingTask | None) -> lis
     """The parameters of each of `count` prompts; `task`, if given, replaces theirs. Raises InvalidRequest."""
     found = one_each(PoolingParams() if pooling_params is None else pooling_params, count, "pooling_params")
     if wrong := next((each for each in found if not isinstance(each, PoolingParams)), None):
-        raise InvalidRequest(f"pooling_params is a {type(wrong).__name__}; pass PoolingParams", "pooling_params")
+        raise InvalidRequest(f"pooling_params is of type {type(wrong).__name__}; pass PoolingParams", "pooling_params")
     return found if task is None else [msgspec.structs.replace(params, task=task) for params in found]
 
 

@@ -216,8 +216,8 @@ def test_an_invalid_request_is_refused_and_nothing_runs(start):
 @pytest.mark.parametrize(
     ("prompt", "field", "says"),
     [
-        (b"56", "prompts", "a prompt is a bytes; pass a string"),
-        ([b"56"], "prompts", "a prompt is a bytes; pass a string"),
+        (b"56", "prompts", "a prompt is of type bytes; pass a string"),
+        ([b"56"], "prompts", "a prompt is of type bytes; pass a string"),
         ([5, -1], "prompt_token_ids", "prompt_token_ids is [5, -1]; it must be a list of token ids, integers from 0"),
         ([[5, 2**31]], "prompt_token_ids", "prompt_token_ids is [5, 2147483648]; it must be"),
         ({"prompt_token_ids": 5}, "prompt_token_ids", "prompt_token_ids is 5; it must be a list"),
