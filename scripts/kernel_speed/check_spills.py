@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 CSRC = Path(__file__).parents[2] / "csrc"
@@ -24,9 +25,13 @@ STACK_STORE = re.compile(  # of a vector: on x86, on ARM
 )
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")
-JUMP = re.compile(r"^(?:j\w+\s+|b(?:\.\w+)?\s+|cbn?z\s+\w+, |tbn?z\s+\w+, #\d+, )([0-9a-f]+) ")
+JUMP = re.compile(r"^(?:(?:bnd |notrack )?j\w+\s+|b(?:\.\w+)?\s+|cbn?z\s+\w+, |tbn?z\s+\w+, #\d+, )([0-9a-f]+)\b")
+NO_WAY_ON = re.compile(r"^(?:(?:bnd |notrack |repz? )*(?:jmp|ret)|b\s|br\s|ud2|hlt|brk|udf)")  # to the next instruction
 MACHINES = {62: "x86_64", 183: "aarch64"}  # by the number in the ELF header
 WIDE = ("amx", "avx512", "neon")  # libraries whose instruction sets have 32 registers
+
+Instructions = list[tuple[int, str]]  # addresses and texts
+Graph = dict[int, set[int]]  # by block, the blocks that may follow
 
 
 def objdump(library: Path) -> str:
@@ -36,7 +41,7 @@ def objdump(library: Path) -> str:
     return "objdump" if machine == platform.machine() else f"{machine}-linux-gnu-objdump"
 
 
-def functions(library: Path) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+def functions(library: Path) -> Iterator[tuple[str, Instructions]]:
     """Every function's name, and its instructions with their addresses."""
     command = [objdump(library), "--disassemble", "--demangle", "--no-show-raw-insn", str(library)]
     name, body = "", []
@@ -49,12 +54,79 @@ def functions(library: Path) -> Iterator[tuple[str, list[tuple[int, str]]]]:
     yield name, body
 
 
-def innermost_loops(body: list[tuple[int, str]]) -> list[list[str]]:
-    """The instructions between each backward jump and its target, if they contain no other loop."""
-    jumps = [(int(match[1], 16), address) for address, text in body if (match := JUMP.match(text))]
-    spans = [(start, end) for start, end in jumps if start <= end and start >= body[0][0]]
-    inner = [s for s in spans if not any(s != t and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
-    return [[text for address, text in body if start <= address <= end] for start, end in inner]
+def innermost_loops(body: Instructions) -> list[list[str]]:
+    """The instructions of each loop that contains no other loop.
+
+    Compilers put what runs rarely, such as the last few elements of a row, after the rest of a function, and jump back
+    from there. So a loop is not what lies between a backward jump and its target, but a set of blocks each of which can
+    reach all the others.
+    """
+    blocks = basic_blocks(body)
+    loops = loops_without_loops(successors(blocks), set(blocks))
+    return [[text for start in sorted(loop) for _, text in blocks[start]] for loop in loops]
+
+
+def basic_blocks(body: Instructions) -> dict[int, Instructions]:
+    """The instructions from each one that is jumped to, or follows a jump, up to the next such one, by its address."""
+    starts = {int(match[1], 16) for _, text in body if (match := JUMP.match(text))}
+    starts |= {after for (_, text), (after, _) in pairwise(body) if JUMP.match(text) or NO_WAY_ON.match(text)}
+    blocks: dict[int, Instructions] = {}
+    for address, text in body:
+        if address in starts or not blocks:
+            start = address
+            blocks[start] = []
+        blocks[start].append((address, text))
+    return blocks
+
+
+def successors(blocks: dict[int, Instructions]) -> Graph:
+    """Targets outside of the function, and of jumps to an address in a register, are left out."""
+    follows = dict(pairwise(blocks))
+    graph: Graph = {}
+    for start, instructions in blocks.items():
+        _, last = instructions[-1]
+        after = set() if NO_WAY_ON.match(last) or start not in follows else {follows[start]}
+        if match := JUMP.match(last):
+            after.add(int(match[1], 16))
+        graph[start] = after & blocks.keys()
+    return graph
+
+
+def loops_without_loops(graph: Graph, within: set[int]) -> list[set[int]]:
+    found = []
+    for loop in cycles({block: graph[block] & within for block in within}):
+        entered = {after for block in graph.keys() - loop for after in graph[block] & loop}
+        found += loops_without_loops(graph, loop - {min(entered or loop)}) or [loop]
+    return found
+
+
+def cycles(graph: Graph) -> list[set[int]]:
+    """The strongly connected components, except single blocks that do not follow themselves (Kosaraju's algorithm)."""
+    before: Graph = {block: set() for block in graph}
+    for block, after in graph.items():
+        for other in after:
+            before[other].add(block)
+    seen: set[int] = set()
+    finished = [block for start in sorted(graph) for block in reached(graph, start, seen)]
+    seen = set()
+    components = [set(reached(before, start, seen)) for start in reversed(finished)]
+    return [component for component in components if len(component) > 1 or any(b in graph[b] for b in component)]
+
+
+def reached(graph: Graph, start: int, seen: set[int]) -> list[int]:
+    """The blocks that can be reached from `start` and have not been seen, each after those that it leads to."""
+    if start in seen:
+        return []
+    seen.add(start)
+    order, path = [], [(start, iter(graph[start]))]
+    while path:
+        unseen = next((other for other in path[-1][1] if other not in seen), None)
+        if unseen is None:
+            order.append(path.pop()[0])
+        else:
+            seen.add(unseen)
+            path.append((unseen, iter(graph[unseen])))
+    return order
 
 
 def allowed(library: Path, dots: int, *, is_loop: bool) -> int:
