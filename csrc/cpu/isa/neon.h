@@ -30,27 +30,29 @@ inline void opaque(I32& x) { asm("" : "+w"(x)); }
 inline F32 splat(float x) { return (F32)vdupq_n_f32(x); }
 inline I32 splat(int32_t x) { return (I32)vdupq_n_s32(x); }
 
-template <class Vector> inline Vector copied(const void* p, size_t bytes = sizeof(Vector)) {
-  Vector x = {};
-  std::memcpy(&x, p, bytes);
+template <class Vector> inline Vector copied(const void* p) {
+  Vector x;
+  std::memcpy(&x, p, sizeof x);
   return x;
 }
 inline F32 load(const float* p) { return (F32)vld1q_f32(p); }
 inline void store(float* p, F32 x) { vst1q_f32(p, (float32x4_t)x); }
 inline void store_n(float* p, F32 x, int n) { std::memcpy(p, &x, 4 * n); }
 inline I32 load_words(const void* p) { return copied<I32>(p); }  // vld1q_s32 would require aligned words
-inline I32 load_words_n(const void* p, int n) {  // no memcpy: a call would move accumulators to the stack
-  static constexpr int32_t NOTHING = 0;
-  const auto at = [&](int i) { return i < n ? (const char*)p + 4 * i : (const char*)&NOTHING; };
-  return I32{word_at(at(0)), word_at(at(1)), word_at(at(2)), word_at(at(3))};
+// The first n elements, then zeros. No memcpy of n elements: a call would move accumulators to the stack.
+template <class Vector, class Element> inline Vector copied_n(const void* p, int n) {
+  static constexpr Element NOTHING = 0;
+  const auto element = [&](int i) { return copied<Element>(i < n ? (const char*)p + i * sizeof(Element) : (const char*)&NOTHING); };
+  return Vector{element(0), element(1), element(2), element(3)};
 }
+inline I32 load_words_n(const void* p, int n) { return copied_n<I32, int32_t>(p, n); }
 inline F32 load_n(const float* p, int n) { return (F32)load_words_n(p, n); }
 inline void store_words(void* p, I32 x) { std::memcpy(p, &x, sizeof x); }
 
 inline F32 from_bf16(uint16x4_t x) { return (F32)vshll_n_u16(x, 16); }
 inline uint16x4_t to_bf16(F32 x) { return vmovn_u32((uint32x4_t)bf16_bits(x)); }
 inline F32 load_bf16(const uint16_t* p) { return from_bf16(vld1_u16(p)); }
-inline F32 load_bf16_n(const uint16_t* p, int n) { return from_bf16(copied<uint16x4_t>(p, 2 * n)); }
+inline F32 load_bf16_n(const uint16_t* p, int n) { return from_bf16(copied_n<uint16x4_t, uint16_t>(p, n)); }
 inline void store_bf16(uint16_t* p, F32 x) { vst1_u16(p, to_bf16(x)); }
 inline void store_bf16_n(uint16_t* p, F32 x, int n) {
   const uint16x4_t halves = to_bf16(x);
@@ -60,7 +62,7 @@ typedef uint16x4_t F16;
 inline F32 from_fp16(F16 x) { return (F32)vcvt_f32_f16(vreinterpret_f16_u16(x)); }
 inline F16 to_fp16(F32 x) { return vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x)); }
 inline F32 load_fp16(const void* p) { return from_fp16(copied<F16>(p)); }
-inline F32 load_fp16_n(const void* p, int n) { return from_fp16(copied<F16>(p, 2 * n)); }
+inline F32 load_fp16_n(const void* p, int n) { return from_fp16(copied_n<F16, uint16_t>(p, n)); }
 inline void store_halves(void* p, F16 x) { std::memcpy(p, &x, sizeof x); }
 inline void store_fp16(void* p, F32 x) { store_halves(p, to_fp16(x)); }
 inline void store_fp16_n(void* p, F32 x, int n) {
