@@ -21,6 +21,10 @@ constexpr int BLOCK_SLAB = 20 * MOST_ROWS<Int8>;  // rows: at most 30 KB of sums
 // Whether a single block of rows prefetches: a third faster on Zen 3; slower on Zen 4, whose own prefetches suffice.
 constexpr bool PREFETCHES_ALONE = LANES < 16;
 
+// Several words of a group share the codes in an octet, and all of them its higher bits. gcc 12 loads these once, into registers
+// that the sums of NEON's wide strips need, unless each word's codes have an address of their own.
+constexpr bool HIDES_ADDRESSES = REGISTERS == 32 && LANES < 16;
+
 // What a strip of a group's product needs besides its codes and its rows' codes.
 struct GroupScales {
   const float *scale, *least;  // [PANEL]
@@ -37,8 +41,10 @@ template <class Format, class Codes, int ROWS>
   I32 part[ROWS][N] = {};
   if constexpr (Format::CENTRE != 0) EACH(m, ROWS) EACH(v, N) part[m][v] = splat(group.x[m * group.x_stride].start[half]);
   EACH(m, ROWS) EACH(v, N) opaque(part[m][v]);
-  EACH(j, WORDS)
+  EACH(j, WORDS) {
+    if constexpr (HIDES_ADDRESSES) asm("" : "+r"(lanes));
     step<Int8, ROWS, N>(part, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
+  }
   EACH(m, ROWS) EACH(v, N) opaque(part[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
   EACH(m, ROWS) {
     const RowGroup& row = group.x[m * group.x_stride];
