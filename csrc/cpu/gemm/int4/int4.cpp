@@ -108,9 +108,10 @@ template <class F, int ROWS, bool ZEROS>
                                  const Int4Layout& layout, const float* of_x) {
   constexpr int N = STRIP<ROWS>;
   F32 product[ROWS][N] = {};
+  if constexpr (REGISTERS == 32 && LANES < 16)  // otherwise gcc 12 copies the sums of every word for the code below
+    if (layout.octets < 1) __builtin_unreachable();
   tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
-  // Otherwise gcc 12 reserves registers for the code below and spills above. On NEON it spills if they are opaque.
-  if constexpr (REGISTERS == 16 || LANES == 16) EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);
+  EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
   add_scaled(sums, product, group, strip * N * LANES, layout, ZEROS ? of_x : nullptr);
 }
 
