@@ -43,13 +43,14 @@ class Speculation:
     def choose_decoding(self, prefilled: list[Sequence], step: int, *, may_draft: bool) -> list[Sequence]:
         """Which of `prefilled`, and of the sequences that speculate, join the decode set in `step`; the rest speculate.
 
-        `may_draft`: False while a sequence runs alone because it may be poison.
+        `may_draft`: False while a sequence runs alone because it may be poison. A sequence that had a result that was
+        not finite drafts no more: an infinite value of a wrong draft, too, makes the tokens before it NaN.
         """
         self._begin_attempts(step, may_draft)
         num_rows = len(self._decode_rows.decode_set) + len(self.rows) + len(prefilled)
         joining: list[Sequence] = []
         for sequence in prefilled:
-            if may_draft and self.policy.begins(sequence.draft_history, num_rows):
+            if may_draft and not sequence.num_nans and self.policy.begins(sequence.draft_history, num_rows):
                 self._begin(sequence, step)
             else:
                 joining.append(sequence)
@@ -63,7 +64,8 @@ class Speculation:
             sequence.end_speculating()
             joining.append(sequence)
         for sequence in joining:
-            self._expect_attempt(sequence, step, step + self.policy.next_interval(sequence.draft_history))
+            if not sequence.num_nans:
+                self._expect_attempt(sequence, step, step + self.policy.next_interval(sequence.draft_history))
         return joining
 
     def _begin(self, sequence: Sequence, step: int) -> None:

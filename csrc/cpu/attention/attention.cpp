@@ -5,8 +5,8 @@
 //            cache; many rows (prefill) share the repacking of each tile into panels and use the microkernel of tile.h.
 //            Both add in the same order (attention.h, attention/products.h), whatever the threads and chunks, so the
 //            bits of a token's result depend only on its query and its request's keys and values. One exception: an
-//            infinite value, which only a request that has failed can have, also reaches earlier tokens of the same
-//            tile, as 0 times infinity.
+//            infinite value, which only a request that fails or a wrong draft can have, also reaches earlier tokens of
+//            the same tile, as 0 times infinity.
 // Shapes     query, out     [tokens, heads, head_dim]                        bfloat16, float16 or float
 //            keys, values   [num_blocks, kv_heads, block_size, cached_dim]   the same; or int8 beside 16 bits
 //            head_dim of up to 1024, which zeros follow in the cache up to a multiple of 16; block_size a multiple of 16;

@@ -1,7 +1,11 @@
 """Logits that are not finite: their tokens are computed again, and their blocks reach no other sequence."""
 
 import pytest
+from msgspec.structs import replace
 
+from paged_serve.engine_core.drafting.draft_policy import DraftPolicy
+from paged_serve.engine_core.drafting.policies import FixedPolicy
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .changed_answers import advance, not_finite
@@ -72,3 +76,26 @@ def test_non_finite_logits_at_a_second_try_end_the_sequence_with_an_error_and_no
     driver.run()
     assert len(driver.tokens[good]) == 10
     assert driver.engine.kv_cache.pool.num_free == driver.facts.num_blocks
+
+
+def last_is_not_finite(answer):
+    return replace(answer, nan_indices=pack_ids([len(unpack_ids(answer.token_ids)) - 1]))
+
+
+@pytest.mark.parametrize("policy", [FixedPolicy, DraftPolicy])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_drafts_that_make_every_result_not_finite_end_no_sequence_with_an_error(drive, policy, depth):
+    """In a verification an infinite value of a draft also reaches the tokens before it, as 0 times infinity."""
+    plain, driver = drive(), drive(num_drafts=3, draft_policy=policy, pipeline_depth=depth)
+    stream, _ = [each.add(4, max_tokens=90) for each in (driver, plain)]
+    plain.run()
+    num_poisoned = 0
+    while stream not in driver.ends:
+        while driver.plan() is not None:
+            driver.execute()
+        has_drafts = any(unpack_ids(driver.answers[0].num_drafted))
+        num_poisoned += has_drafts
+        driver.apply(last_is_not_finite if has_drafts else lambda answer: answer)
+    assert num_poisoned > 0, "nothing was drafted"
+    assert driver.ends[stream].finish_reason is FinishReason.LENGTH
+    assert driver.tokens[stream] == plain.tokens[stream]
