@@ -14,16 +14,16 @@ template <class Kv, bool TILED = false> class Attention {
   void run() {
     thread_local Arena parts;
     parts_ = (float*)parts.reserve(plan_.parts * p_.kv_heads * part_floats() * sizeof(float));
-    const int items = (int)plan_.units.size() * p_.kv_heads;
+    const int items = (int)plan_.items.size();
     // Several items per call, because each walk begins by locating the tiles that it prefetches.
     const int grain = plan_.decodes() ? std::clamp(items / (8 * ITEMS_PER_THREAD * pool_->size()), 1, 4) : 1;
     pool_->run_spans(items, grain, [&](int begin, int end) {
-      Walk<Kv> walk(tiles_, plan_, p_.kv_heads, begin);
-      for (int i = begin; i < end; i++) run_item(plan_.order[i], walk);
+      Walk<Kv> walk(tiles_, plan_, begin);
+      for (int i = begin; i < end; i++) run_item(plan_.items[i], walk);
     });
     if (plan_.parts > 0)
-      pool_->run(items, 1, [&](int begin, int end) {
-        for (int item = begin; item < end; item++) join_parts(item);
+      pool_->run((int)plan_.units.size() * p_.kv_heads, 1, [&](int begin, int end) {
+        for (int i = begin; i < end; i++) join_parts(i / p_.kv_heads, i % p_.kv_heads);
       });
   }
 
@@ -34,28 +34,49 @@ template <class Kv, bool TILED = false> class Attention {
   static constexpr float ONES[] = {1, 1, 1, 1, 1, 1, 1, 1};
   static_assert(DIRECT_BLOCK <= std::size(ONES));
 
-  void run_item(int item, Walk<Kv>& walk) const {
-    const Unit& unit = plan_.units[item / p_.kv_heads];
-    const int head = item % p_.kv_heads;
-    Scratch s(unit.rows, size_, p_, head);
+  void run_item(const Item& item, Walk<Kv>& walk) const {
+    const Unit& unit = plan_.units[item.unit];
+    Scratch s(unit.rows, size_, p_, item.first_head, item.heads);
     std::conditional_t<TILED, TileRegisters<Bf16Tiles>, char> registers;
     if constexpr (TILED) s.registers = &registers;
-    TILED ? load_packed_query(unit, head, s) : load_query(unit, head, s);
-    std::fill_n(s.all.total, unit.rows, 0.0f);
-    for (int range = unit.first_range; range <= unit.last_range; range++) {
-      start_range(unit, s);
-      for (int t = unit.first_tile(range); t <= unit.last_tile(range); t++, walk.advance()) {
-        Tile& tile = walk.now().at;
-        if constexpr (IS_CODED<Kv>) tile = expand(tile, walk.next().at, p_, s.expansion);
-        else tiles_.hide(unit, t, tile, s.copies);
-        unit.direct() && !TILED ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
+    const auto for_heads = [&](auto body) {
+      for (int i = 0; i < item.heads; i++) {
+        s.select(i);
+        body();
       }
-      for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load_wide(s.totals + m * WIDE));
-      if (unit.first_range != unit.last_range) join_rows(unit.rows, s.all, s.range);
+    };
+    for_heads([&] { begin(unit, s); });
+    for (int range = unit.first_range; range <= unit.last_range; range++) {
+      for_heads([&] { start_range(unit, s); });
+      for (int t = unit.first_tile(range); t <= unit.last_tile(range); t++)
+        for_heads([&] { step(unit, t, walk, s); });
+      for_heads([&] { end_range(unit, s); });
     }
+    for_heads([&] { end(unit, s); });
+  }
+
+  void begin(const Unit& unit, const Scratch& s) const {
+    TILED ? load_packed_query(unit, s.head, s) : load_query(unit, s.head, s);
+    std::fill_n(s.all.total, unit.rows, 0.0f);
+  }
+
+  void step(const Unit& unit, int t, Walk<Kv>& walk, const Scratch& s) const {
+    Tile& tile = walk.now().at;
+    if constexpr (IS_CODED<Kv>) tile = expand(tile, walk.next().at, p_, s.expansion);
+    else tiles_.hide(unit, t, tile, s.copies);
+    unit.direct() && !TILED ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
+    walk.advance();
+  }
+
+  void end_range(const Unit& unit, const Scratch& s) const {
+    for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load_wide(s.totals + m * WIDE));
+    if (unit.first_range != unit.last_range) join_rows(unit.rows, s.all, s.range);
+  }
+
+  void end(const Unit& unit, const Scratch& s) const {
     const Sums& result = unit.first_range == unit.last_range ? s.range : s.all;
-    if (unit.whole()) write(unit, head, result);
-    else keep_part(unit, head, result);
+    if (unit.whole()) write(unit, s.head, result);
+    else keep_part(unit, s.head, result);
   }
 
   size_t query_bytes() const { return ::query_bytes<Kv, TILED>(size_); }
@@ -255,9 +276,7 @@ template <class Kv, bool TILED = false> class Attention {
     std::copy_n(sums.top, unit.rows, part.top);
     std::copy_n(sums.total, unit.rows, part.total);
   }
-  void join_parts(int item) const {
-    size_t unit = item / p_.kv_heads;
-    const int head = item % p_.kv_heads;
+  void join_parts(size_t unit, int head) const {
     if (!plan_.leads(unit)) return;
     const Unit& leader = plan_.units[unit];
     const Sums all = part_at(leader.part, head);

@@ -1,17 +1,23 @@
-// The work of one attention call: units of tokens, each over a span of keys. Threads take one KV head of a unit at a time.
+// The work of one attention call: units of tokens, each over a span of keys. A thread takes one item at a time: one or
+// several KV heads of a unit.
 //
 // A unit of few rows (a decode step) reads tiles straight from the cache; the rows of a large unit share the repacking
-// of each tile. Keys are always summed in ranges counted from key 0. Threads can therefore divide a long sequence: each
-// range is then a separate unit, and its sums are stored as a part until all parts are joined in order.
+// of each tile. Few rows wait for memory. It reads long runs faster than short ones, and the heads of a block are adjacent
+// in the cache, so an item of few rows has several heads, whose parts of a tile are read before the next tile.
+//
+// Keys are always summed in ranges counted from key 0. Threads can therefore divide a long sequence: each range is then a
+// separate unit, and its sums are stored as a part until all parts are joined in order.
 #pragma once
 #include <algorithm>
 #include <vector>
 
 #include "attention/attention.h"
+#include "pool.h"
 
 constexpr int DIRECT_ROWS = 16;   // a unit of at most this many rows reads tiles straight from the cache
 constexpr int PANEL_ROWS = 256;   // most rows of a larger unit
 constexpr int RANGE_KEYS = RANGE_TILES * TILE_KEYS;
+constexpr int MOST_HEADS = 16;   // of an item
 
 // The first key that a token at `position` attends to.
 inline int first_seen(const AttentionParams& p, int position) {
@@ -38,9 +44,13 @@ struct Unit {
   int64_t cost() const { return (int64_t)(seen_to - seen_from) * std::max(rows, 8); }
 };
 
+struct Item {
+  int unit, first_head, heads;  // KV heads
+};
+
 struct Plan {
   std::vector<Unit> units;  // the longest first
-  std::vector<int> order;   // items of the first thread, of the second, ...; item = unit * kv_heads + KV head
+  std::vector<Item> items;  // those of the first thread, of the second, ...
   int parts = 0;
 
   Plan(const AttentionParams& p, int threads) {
@@ -49,11 +59,11 @@ struct Plan {
       return a.cost() != b.cost() ? a.cost() > b.cost() : a.first_token < b.first_token;
     });
     if (threads > 1 && (int)units.size() * p.kv_heads < ITEMS_PER_THREAD * threads) cut_ranges();
+    const std::vector<Item> all = cut_heads(p.kv_heads, threads);
     // Distributed round robin: every thread gets equally many long items, and knows which one it reads next.
-    const int items = (int)units.size() * p.kv_heads;
-    order.reserve(items);
+    items.reserve(all.size());
     for (int t = 0; t < threads; t++)
-      for (int item = t; item < items; item += threads) order.push_back(item);
+      for (size_t i = t; i < all.size(); i += threads) items.push_back(all[i]);
   }
 
   bool decodes() const { return units.empty() || units[0].direct(); }
@@ -78,6 +88,19 @@ struct Plan {
       units.push_back({request, start + done, tokens, position, tokens * p.group, from, to, from / RANGE_KEYS,
                        (to - 1) / RANGE_KEYS, -1});
     }
+  }
+
+  std::vector<Item> cut_heads(int kv_heads, int threads) const {
+    const int wanted = threads == 1 ? 1 : 2 * ITEMS_PER_THREAD * threads;
+    int most = std::min(kv_heads, MOST_HEADS);  // as many as leave enough items
+    while (most > 1 && (int)units.size() * ((kv_heads + most - 1) / most) < wanted) most = (most + 1) / 2;
+    std::vector<Item> all;
+    for (int u = 0; u < (int)units.size(); u++)
+      for (int head = 0, count; head < kv_heads; head += count) {
+        count = units[u].direct() ? std::min(most, kv_heads - head) : 1;
+        all.push_back({u, head, count});
+      }
+    return all;
   }
 
   void cut_ranges() {

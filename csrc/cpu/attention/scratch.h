@@ -1,8 +1,9 @@
-// The scratch memory of a thread in attention: the queries of a unit, a tile's panels, scores and weights of a block of
-// rows, and the sums so far.
+// The scratch memory of a thread in attention: a tile's panels, scores and weights of a block of rows, and of each head of
+// an item its queries and its sums so far.
 #pragma once
 #include "attention/bias.h"
 #include "attention/int8.h"
+#include "attention/plan.h"
 #include "attention/products.h"
 #include "attention/tile_order.h"
 
@@ -25,21 +26,32 @@ template <class Kv, bool TILED> size_t half_panel(const Sizes<typename Kv::Compu
 template <class Kv> constexpr int PANEL_BLOCK = MOST_ROWS<typename Kv::F>;
 template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? TILED_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
 
+// The part of one KV head of an item.
+struct HeadScratch {
+  int head;
+  char* query;
+  float* totals;  // [rows][WIDE], of the range's weights
+  Sums range, all;
+  const float* slopes;  // [group], of the head's queries; or null
+  float* biases;        // their copies of the table of relative positions, see attention/bias.h
+};
+
 // Memory that is valid until the thread creates another Scratch.
-template <class Kv, bool TILED> struct Scratch {
+template <class Kv, bool TILED> struct Scratch : HeadScratch {
   using Element = typename Kv::Element;
   static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(Element);  // of a tile's values
 
-  char *query, *keys, *values, *copies;  // queries; a tile's panels; copies of values with masked ones replaced
-  float *scores, *totals, *keep;         // scores and `keep` of a block of rows; totals [rows][WIDE] of the range's weights
+  char *keys, *values, *copies;  // a tile's panels; copies of values with masked ones replaced
+  float *scores, *keep;          // of a block of rows
   typename Kv::Row* weights;
-  Expansion<Element> expansion;  // of codes
-  Sums range, all;
+  Expansion<Element> expansion;         // of codes
   TileRegisters<Bf16Tiles>* registers;  // in tile order
-  const float* slopes;                  // [group], of the KV head's queries; or null
-  float* biases;                        // their copies of the table of relative positions, see attention/bias.h
+  HeadScratch heads[MOST_HEADS];
 
-  Scratch(int rows, const Sizes<typename Kv::Computed>& size, const AttentionParams& p, int head) {
+  // Makes the members of HeadScratch those of the item's head `i`.
+  void select(int i) { static_cast<HeadScratch&>(*this) = heads[i]; }
+
+  Scratch(int rows, const Sizes<typename Kv::Computed>& size, const AttentionParams& p, int first_head, int count) {
     constexpr int BLOCK = LARGEST_BLOCK<Kv, TILED>;
     thread_local Arena arena;
     size_t bytes = 0;
@@ -51,17 +63,21 @@ template <class Kv, bool TILED> struct Scratch {
       scores = carve.take<float>(BLOCK * TILE_KEYS);
       weights = carve.take<typename Kv::Row>(BLOCK * TILE_KEYS);
       keep = carve.take<float>(BLOCK);
-      query = carve.take<char>(rows * query_bytes<Kv, TILED>(size));
       if constexpr (IS_CODED<Kv>)
         expansion = {carve.take<Element>(TILE_KEYS * size.row_dim), carve.take<Element>(TILE_KEYS * size.row_dim),
                      carve.take<float>(TILE_KEYS), carve.take<float>(TILE_KEYS)};
-      totals = carve.take<float>(rows * WIDE);
-      biases = carve.take<float>(p.group * bias_floats(p));
-      for (Sums* sums : {&range, &all})
-        *sums = {carve.take<float>((size_t)rows * size.columns), carve.take<float>(rows), carve.take<float>(rows)};
+      for (int i = 0; i < count; i++) {
+        HeadScratch& h = heads[i];
+        h.head = first_head + i;
+        h.query = carve.take<char>(rows * query_bytes<Kv, TILED>(size));
+        h.totals = carve.take<float>(rows * WIDE);
+        h.slopes = p.slopes ? p.slopes + h.head * p.group : nullptr;
+        h.biases = carve.take<float>(p.group * bias_floats(p));
+        for (Sums* sums : {&h.range, &h.all})
+          *sums = {carve.take<float>((size_t)rows * size.columns), carve.take<float>(rows), carve.take<float>(rows)};
+      }
       bytes = carve.used();
     }
-    slopes = p.slopes ? p.slopes + head * p.group : nullptr;
-    copy_biases(p, head, biases);
+    for (int i = 0; i < count; i++) copy_biases(p, heads[i].head, heads[i].biases);
   }
 };

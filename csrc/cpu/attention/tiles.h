@@ -51,19 +51,18 @@ template <class Kv> class Tiles {
   const Sizes<typename Kv::Computed> size_;
 };
 
-// One tile of one item.
+// One tile of one head.
 struct Step {
   int tile = 0;
   int halves = 2;  // that any of the unit's tokens attends to
   Tile at;
 };
 
-// Visits the tiles of all items in order; after the last tile come zeros.
+// Visits the tiles of all items, a tile of all of an item's heads before the next tile; after the last tile come zeros.
 template <class Kv> class Walk {
  public:
-  // Begins with item order[begin].
-  Walk(const Tiles<Kv>& tiles, const Plan& plan, int kv_heads, int begin)
-      : tiles_(tiles), plan_(plan), kv_heads_(kv_heads), position_(begin), tile_(first_tile()) {
+  // Begins with item `begin`.
+  Walk(const Tiles<Kv>& tiles, const Plan& plan, int begin) : tiles_(tiles), plan_(plan), item_(begin), tile_(first_tile()) {
     for (Step& step : steps_) locate(step);
   }
 
@@ -84,8 +83,9 @@ template <class Kv> class Walk {
   }
 
  private:
-  bool over() const { return position_ >= (int)plan_.order.size(); }
-  const Unit& unit() const { return plan_.units[plan_.order[position_] / kv_heads_]; }
+  bool over() const { return item_ >= (int)plan_.items.size(); }
+  const Item& item() const { return plan_.items[item_]; }
+  const Unit& unit() const { return plan_.units[item().unit]; }
   int first_tile() const { return over() ? 0 : unit().first_tile(unit().first_range); }
 
   void locate(Step& step) {
@@ -99,16 +99,17 @@ template <class Kv> class Walk {
     }
     step.tile = tile_;
     step.halves = unit().halves(tile_);
-    step.at = tiles_.locate(unit(), plan_.order[position_] % kv_heads_, tile_);
+    step.at = tiles_.locate(unit(), item().first_head + head_, tile_);
+    if (++head_ < item().heads) return;
+    head_ = 0;
     if (tile_++ < unit().last_tile(unit().last_range)) return;
-    position_++;
+    item_++;
     tile_ = first_tile();
   }
 
   const Tiles<Kv>& tiles_;
   const Plan& plan_;
-  const int kv_heads_;
-  int position_, tile_;  // of the tile that is located next
+  int item_, tile_, head_ = 0;  // those that are located next; the head is counted from the item's first
   int now_ = 0;
   Step steps_[3];
 };
