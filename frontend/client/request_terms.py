@@ -9,7 +9,7 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
-from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
+from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE, has_half_pair, plain
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
@@ -33,29 +33,30 @@ class RequestTerms:
 
     def check(self) -> None:
         """Raise InvalidRequest for values outside the message's bounds."""
-        if not isinstance(self.cache_salt, str) or len(self.cache_salt) > MAX_CACHE_SALT_CHARS:
-            raise InvalidRequest(
-                f"cache_salt must be a string of at most {MAX_CACHE_SALT_CHARS} characters", "cache_salt"
-            )
         check_priority(self.priority)
-        if not isinstance(self.tenant, str) or len(self.tenant) > MAX_TENANT_CHARS:
-            raise InvalidRequest(f"tenant must be a string of at most {MAX_TENANT_CHARS} characters", "tenant")
+        for name, most in (("cache_salt", MAX_CACHE_SALT_CHARS), ("tenant", MAX_TENANT_CHARS)):
+            text = getattr(self, name)
+            if not isinstance(text, str) or len(text) > most:
+                raise InvalidRequest(f"{name} is {text!r:.100}; it must be a text of at most {most} characters", name)
+            if has_half_pair(text):
+                raise InvalidRequest(f"{name} is {text!r:.100}, with half of a surrogate pair, which is no text", name)
         for name, low, high in (("weight", MIN_WEIGHT, MAX_WEIGHT), ("timeout_s", 0.0, MAX_TIMEOUT_S)):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not low <= value <= high:
-                raise InvalidRequest(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}", name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                raise InvalidRequest(f"{name} is {value!r:.100}; it must be a number from {low:g} to {high:g}", name)
         if self.adapter is not None:
-            instance_of(Adapter, self.adapter, "adapter")
+            _check_types(instance_of(Adapter, self.adapter, "adapter"), _decode_adapter, "adapter")
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
+_decode_adapter = msgspec.msgpack.Decoder(Adapter).decode
 _decode_params = msgspec.msgpack.Decoder(SamplingParams).decode
 _decode_pooling = msgspec.msgpack.Decoder(PoolingParams).decode
 
 
 def check_priority(priority: Any) -> None:
     """Raises InvalidRequest."""
-    if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+    if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
         raise InvalidRequest(f"priority is {priority!r:.100}; it must be an integer of 32 bits", "priority")
 
 

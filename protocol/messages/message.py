@@ -117,6 +117,14 @@ def has_half_pair(text: str) -> bool:
     return False
 
 
+def plain(value: Any) -> int | float | str:
+    """A number or text of a subclass, such as those of numpy, as msgspec encodes it. Raises TypeError for others."""
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"{value!r:.100} is of the class {type(value).__name__}, which no message can carry")
+
+
 def struct_types(*unions: Any) -> list[type[msgspec.Struct]]:
     """Every Struct that a message of `unions` may contain, itself included, in order of first mention."""
     found: dict[type[msgspec.Struct], None] = {}

@@ -22,7 +22,7 @@ import zmq
 
 from ..errors import ConfigError, ProtocolError
 from ..messages.handshake import check_hello, handshake_hello, identity
-from ..messages.message import MAX_FRAME_BYTES, Message
+from ..messages.message import MAX_FRAME_BYTES, Message, plain
 from .authentication import CURVE_DOMAIN, USER, ZAP_DOMAIN
 from .curve import ClientKeys, ServerKeys
 from .run_dir import MAX_PATH_BYTES
@@ -62,7 +62,7 @@ class _Codec(Generic[Sends, Receives]):
 
     def __init__(self, receives: Any, max_frame_bytes: int):
         self.num_invalid = 0
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
         self._decode: Callable[[bytes], Receives] = msgspec.msgpack.Decoder(receives).decode
         self._max_frame_bytes = max_frame_bytes
 

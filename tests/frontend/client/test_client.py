@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import uvloop
 
@@ -24,6 +25,7 @@ from paged_serve.protocol.messages.engine_core import (
     UtilityCall,
     UtilityResult,
 )
+from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
@@ -89,6 +91,17 @@ def test_the_request_carries_every_argument(run_dir, start_core):
     assert request.resume_token_ids == ()
 
 
+def test_numbers_and_texts_of_numpy_are_sent_as_those_of_python(run_dir, start_core):
+    core = start_core(script=generate())
+    half, word = np.float64(0.5), np.str_("x")
+    params = SamplingParams(max_tokens=1, temperature=half, stop=[word], logit_bias={5: half})
+    with Client.connect(run_dir, timeout_s=60) as client:
+        list(client.submit(PROMPT, params, cache_salt=word, weight=half, timeout_s=np.float64(60)))
+    (request,) = core.all(EngineCoreRequest)
+    assert request.sampling_params == SamplingParams(max_tokens=1, temperature=0.5, stop=["x"], logit_bias={5: 0.5})
+    assert (request.cache_salt, request.weight) == ("x", 0.5)
+
+
 def test_every_frame_is_acknowledged(run_dir, start_core):
     core = start_core(script=generate())
     with Client.connect(run_dir, timeout_s=60) as client:
@@ -152,11 +165,16 @@ def test_a_rejection_raises_the_exception_of_its_reason(run_dir, start_core, rea
         (b"56", {}, "prompt_token_ids"),
         (iter([1]), {}, "prompt_token_ids"),
         ([1], {"adapter": "poet"}, "adapter"),
+        ([1], {"adapter": Adapter("poet", "/poet", "no digest")}, "adapter"),
         ([1], {"priority": 2**31}, "priority"),
+        ([1], {"priority": True}, "priority"),
         ([1], {"cache_salt": "x" * 129}, "cache_salt"),
+        ([1], {"cache_salt": "a\ud83d"}, "cache_salt"),
         ([1], {"tenant": "x" * 257}, "tenant"),
+        ([1], {"tenant": "a\ud83d"}, "tenant"),
         ([1], {"weight": 0}, "weight"),
         ([1], {"weight": float("nan")}, "weight"),
+        ([1], {"weight": True}, "weight"),
         ([1], {"timeout_s": -1.0}, "timeout_s"),
         ([1], {"timeout_s": 86401}, "timeout_s"),
     ],
