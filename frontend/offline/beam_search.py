@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..text import beam_search as search
 from ..text.beam_search import BeamSearch, BeamSearchParams
+from ..text.beam_search import BeamSearchSequence as AnyBeamSearchSequence
 from ..text.tokenizer import Tokenizer
 from .outputs import Logprob, RequestOutput
 
 # Generates one token for each beam, given the beams' tokens and the numbers of their prompts.
 OneStep = Callable[[list[list[int]], list[int], SamplingParams], list[RequestOutput]]
-BeamSearchSequence = search.BeamSearchSequence[Logprob]
+BeamSearchSequence = AnyBeamSearchSequence[Logprob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,26 @@ class BeamSearchOutput:
 
 
 def beam_search(
-    one_step: OneStep, prompts: Sequence[list[int]], params: BeamSearchParams, tokenizer: Tokenizer
+    one_step: OneStep,
+    prompts: Sequence[list[int]],
+    params: BeamSearchParams,
+    tokenizer: Tokenizer,
+    max_model_len: int,
 ) -> list[BeamSearchOutput]:
-    """Search all prompts together. Raises InvalidRequest."""
+    """Search all prompts together; sequences that fill the context end there. Raises InvalidRequest."""
     step = params.step_params()
     searches = [BeamSearch[Logprob](prompt, params, tokenizer.eos_token_ids) for prompt in prompts]
-    for _ in range(params.max_tokens):
-        asked = [(beam.tokens, number) for number, each in enumerate(searches) for beam in each.beams]
+    # The first step of a prompt that fills the context is refused like any other request.
+    last_steps = [max(1, min(params.max_tokens, max_model_len - len(prompt))) for prompt in prompts]
+    for step_number in range(params.max_tokens):
+        growing = [number for number, last in enumerate(last_steps) if step_number < last]
+        asked = [(beam.tokens, number) for number in growing for beam in searches[number].beams]
         if not asked:
             break
         outputs = iter(one_step([tokens for tokens, _ in asked], [number for _, number in asked], step))
-        for each in searches:
-            each.grow([(next(outputs).outputs[0].logprobs or [{}])[0] for _ in each.beams])
+        for number in growing:
+            search = searches[number]
+            search.grow([(next(outputs).outputs[0].logprobs or [{}])[0] for _ in search.beams])
     return [BeamSearchOutput([_with_text(beam, params, tokenizer) for beam in each.best()]) for each in searches]
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..adapters.lora_requests import LoRARequest, LoraRequests
+from ..client.request_terms import instance_of
 from ..client.sync_client import Client
 from ..config.llm_options import config_of
 from ..text.beam_search import BeamSearchParams, check_beam_width
@@ -177,16 +179,20 @@ class LLM(PoolingMethods):
         `use_tqdm` has no effect, because the number of tokens is not known in advance. Raises InvalidRequest.
         """
         check_keywords(vllm_keywords, LLM.beam_search.__annotations__)
+        instance_of(BeamSearchParams, params, "params")
         check_beam_width(params.beam_width, self.config.server.max_logprobs, "beam_width")
 
-        begun = [self._text.token_ids(prompt) for prompt in parse_prompts(prompts)]
+        parsed = parse_prompts(prompts)
+        begun = [self._text.token_ids(prompt) for prompt in parsed]
         adapters = one_each(lora_request, len(begun), "lora_request")
 
         def one_step(beams: list[list[int]], numbers: list[int], step: SamplingParams) -> list[RequestOutput]:
             own = [adapters[number] for number in numbers]
-            return self._run(self._jobs([Prompt(None, beam) for beam in beams], step, None, own), False)
+            salts = [parsed[number].cache_salt for number in numbers]
+            jobs = self._jobs(list(map(Prompt, repeat(None), beams, salts)), step, None, own)
+            return self._run(jobs, False)
 
-        return beam_search(one_step, begun, params, self._text.tokenizer)
+        return beam_search(one_step, begun, params, self._text.tokenizer, self.limits.max_model_len)
 
     @property
     def limits(self) -> Welcome:

@@ -97,7 +97,8 @@ def _parse(prompt: Any) -> Prompt:
         if text is None and ids is None:
             raise InvalidRequest("a prompt has neither 'prompt' nor 'prompt_token_ids'", "prompts")
         text, ids = None if text is None else checked_text(text), None if ids is None else _token_ids(ids)
-        return Prompt(text, ids, prompt.get("cache_salt") or "")
+        salt = prompt.get("cache_salt")
+        return Prompt(text, ids, "" if salt is None else salt)
     if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):  # which are a sequence of integers
         return Prompt(None, _token_ids(prompt))
     raise InvalidRequest(f"a prompt is of type {type(prompt).__name__}; pass a string, token ids, or a dict", "prompts")

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_best(penalty):
     width = VOCABULARY**LENGTH
     for seed in range(5):
         params = BeamSearchParams(beam_width=width, max_tokens=LENGTH, length_penalty=penalty)
-        [output] = beam_search(one_step(seed, width), [PROMPT], params, TOKENIZER)
+        [output] = beam_search(one_step(seed, width), [PROMPT], params, TOKENIZER, 4096)
         found = [(beam.score(penalty), tuple(beam.tokens[len(PROMPT) :])) for beam in output.sequences]
         assert sorted(found, reverse=True) == all_sequences(seed, penalty)
         assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
@@ -69,7 +70,17 @@ def test_narrow_beams_are_the_best_at_each_step():
     for _ in range(LENGTH):
         grown = [(total + logprob(at, token, 9), (*at, token)) for total, at in beams for token in range(VOCABULARY)]
         beams = sorted(grown, key=lambda beam: beam[0] / len(beam[1]), reverse=True)[:2]
-    [output] = beam_search(one_step(9, 2), [PROMPT], params, TOKENIZER)
+    [output] = beam_search(one_step(9, 2), [PROMPT], params, TOKENIZER, 4096)
     assert [tuple(beam.tokens) for beam in output.sequences] == [tokens for _, tokens in beams]
     assert output.sequences[0].text == " ".join(map(str, beams[0][1]))
     assert {beam.finish_reason for beam in output.sequences} == {"length"}
+
+
+def test_sequences_that_fill_the_context_end_there_and_others_go_on():
+    params = BeamSearchParams(beam_width=2, max_tokens=LENGTH, ignore_eos=True)
+    prompts = [[*PROMPT, 7], PROMPT]
+    found = beam_search(one_step(9, 2), prompts, params, TOKENIZER, max_model_len=4)
+    assert [[len(beam.tokens) for beam in output.sequences] for output in found] == [[4, 4], [4, 4]]
+    [first, _] = found
+    params = replace(params, max_tokens=1)
+    assert beam_search(one_step(9, 2), prompts[:1], params, TOKENIZER, max_model_len=4) == [first]

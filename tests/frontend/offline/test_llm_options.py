@@ -126,6 +126,18 @@ def test_beams_need_a_width_and_a_length():
             paged_serve.BeamSearchParams(**fields)
 
 
+def test_beams_carry_the_salts_of_their_prompts(start):
+    llm = start()
+    prompts = [{"prompt_token_ids": [5], "cache_salt": "s"}, [6]]
+    llm.beam_search(prompts, paged_serve.BeamSearchParams(beam_width=2, max_tokens=1))
+    assert {pack(request): request.cache_salt for request in core_of(llm).all(EngineCoreRequest)} == {5: "s", 6: ""}
+
+
+def test_a_beam_search_without_its_parameters_is_refused_by_name(start):
+    with pytest.raises(InvalidRequest, match=r"params is SamplingParams.*; it must be of the class BeamSearchParams"):
+        start().beam_search([5], params())
+
+
 def test_prompts_carry_the_adapters_of_their_requests(start, tmp_path):
     llm = start(enable_lora=True)
     folder = make_adapter_folder(tmp_path / "sql")

@@ -68,7 +68,7 @@ def expected(server: Server, prompt: str, params: BeamSearchParams):
             yield RequestOutput("", None, tokens, outputs=[CompletionOutput(0, "", [1], 0.0, [found])])
 
     steps = lambda asked, _, step: list(one_step(asked, step))  # noqa: E731
-    [output] = beam_search(steps, [server.tokenizer.encode(prompt)], params, server.tokenizer)
+    [output] = beam_search(steps, [server.tokenizer.encode(prompt)], params, server.tokenizer, 4096)
     return output.sequences
 
 
