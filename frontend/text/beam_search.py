@@ -12,6 +12,8 @@ from typing import Generic, Protocol, TypeVar
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+MAX_LENGTH_PENALTY = 40  # a million tokens to this power, and its inverse, are finite floats
+
 
 class HasLogprob(Protocol):
     logprob: float
@@ -34,8 +36,15 @@ class BeamSearchParams:
     def __post_init__(self) -> None:
         for name in ("beam_width", "max_tokens"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise InvalidRequest(f"{name} is {value!r}; it must be at least 1", name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidRequest(f"{name} is {value!r:.100}; it must be an integer of at least 1", name)
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InvalidRequest(f"{name} is {value!r:.100}; it must be true or false", name)
+        penalty, most = self.length_penalty, MAX_LENGTH_PENALTY
+        if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not -most <= penalty <= most:
+            says = f"length_penalty is {penalty!r:.100}; it must be a number from -{most} to {most}"
+            raise InvalidRequest(says, "length_penalty")
 
     def step_params(self, num_logprobs: int = 0) -> SamplingParams:
         """Parameters of one step of one beam, with at least `num_logprobs` log-probabilities."""

@@ -10,7 +10,9 @@ import pytest
 
 from paged_serve.frontend.offline.beam_search import beam_search
 from paged_serve.frontend.offline.outputs import CompletionOutput, Logprob, RequestOutput
-from paged_serve.frontend.text.beam_search import BeamSearchParams
+from paged_serve.frontend.text.beam_search import MAX_LENGTH_PENALTY, BeamSearchParams, BeamSearchSequence
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
 
 EOS, VOCABULARY, LENGTH = 0, 4, 4
 PROMPT = [7, 8]
@@ -84,3 +86,27 @@ def test_sequences_that_fill_the_context_end_there_and_others_go_on():
     [first, _] = found
     params = replace(params, max_tokens=1)
     assert beam_search(one_step(9, 2), prompts[:1], params, TOKENIZER, max_model_len=4) == [first]
+
+
+@pytest.mark.parametrize("penalty", [-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY])
+def test_the_score_of_the_longest_sequence_is_a_number(penalty):
+    score = BeamSearchSequence(range(MAX_TOKENS_PER_MESSAGE), cum_logprob=-1e9).score(penalty)
+    assert -math.inf < score < 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("beam_width", True, "beam_width is True; it must be an integer of at least 1"),
+        ("max_tokens", 2.0, "max_tokens is 2.0; it must be an integer of at least 1"),
+        ("ignore_eos", "no", "ignore_eos is 'no'; it must be true or false"),
+        ("include_stop_str_in_output", 1, "include_stop_str_in_output is 1; it must be true or false"),
+        ("length_penalty", None, "length_penalty is None; it must be a number from -40 to 40"),
+        ("length_penalty", math.nan, "length_penalty is nan; it must be a number from -40 to 40"),
+        ("length_penalty", 41, "length_penalty is 41; it must be a number from -40 to 40"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_name(field, value, says):
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        BeamSearchParams(**{"beam_width": 2, "max_tokens": 4, field: value})
+    assert refused.value.param == field

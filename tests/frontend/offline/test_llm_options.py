@@ -122,7 +122,7 @@ def test_an_empty_list_of_values_is_no_value_for_each_prompt(start):
 
 def test_beams_need_a_width_and_a_length():
     for fields in ({"beam_width": 0, "max_tokens": 1}, {"beam_width": 1, "max_tokens": 0}):
-        with pytest.raises(InvalidRequest, match="must be at least 1"):
+        with pytest.raises(InvalidRequest, match="must be an integer of at least 1"):
             paged_serve.BeamSearchParams(**fields)
 
 

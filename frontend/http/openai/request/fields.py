@@ -18,13 +18,20 @@ from paged_serve.protocol.messages.sampling_params import (
     MAX_TOKENS,
 )
 
+from ....text.beam_search import MAX_LENGTH_PENALTY
+
 MAX_PROMPTS = 256
 MAX_STOP_TOKENS = 1024
 
 N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; at temperature 0 all are equal")]
 BestOf = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences generated, at least n")]
 LengthPenalty = Annotated[
-    float, Meta(ge=-100, le=100, description="A beam's score is its log-probability divided by length to this power")
+    float,
+    Meta(
+        ge=-MAX_LENGTH_PENALTY,
+        le=MAX_LENGTH_PENALTY,
+        description="A beam's score is its log-probability divided by length to this power",
+    ),
 ]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="0 is greedy")]
 TopP = Annotated[float, Meta(gt=0, le=1)]

@@ -186,7 +186,7 @@ def test_the_best_of_several_outputs_are_returned_and_all_are_counted(folder):
         (C, {"use_beam_search": True, "stream": True}, "stream", "leave out stream"),
         (H, {"use_beam_search": True, "stream": True}, "stream", "leave out stream"),
         (C, {"use_beam_search": True, "n": 11}, "n", "the limit of a beam search is 10"),
-        (C, {"use_beam_search": True, "length_penalty": 101}, "length_penalty", "<= 100"),
+        (C, {"use_beam_search": True, "length_penalty": 41}, "length_penalty", "<= 40"),
         (C, {"use_beam_search": True, "stop": "x"}, "stop", "no effect with use_beam_search"),
         (H, {"use_beam_search": True, "logit_bias": {"5": 1}}, "logit_bias", "no effect with use_beam_search"),
     ],
