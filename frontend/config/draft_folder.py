@@ -1,5 +1,6 @@
 """The folder of a draft model or head: its short form `--speculative draft:FOLDER`, and checks before a model loads."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ def with_draft_model(config: Config) -> Config:
     speculation = config.speculation
     if not speculation.needs_draft_model:
         return config
-    folder = Path(speculation.draft_model).expanduser().absolute()
-    if not (folder / "config.json").is_file():
+    folder = Path(os.path.expanduser(speculation.draft_model)).absolute()  # an unknown user's "~" stays
+    if not os.path.isfile(folder / "config.json"):  # false also for a name that is too long
         raise ConfigError(
             f"draft_model={speculation.draft_model}: there is no {folder / 'config.json'}; give a local folder, "
             "not a name on the hub"

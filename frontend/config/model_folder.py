@@ -30,7 +30,7 @@ def demo_model_folder() -> Path:
 def is_hub_name(model: str) -> bool:
     """Whether `model` is a name on the hub, which no file or folder here has: `org/name`; of a model in a repository of
     GGUF files `org/name:Q4_K_M`, or `org/name/file.gguf`."""
-    return _HUB_NAME.fullmatch(model) is not None and not Path(model).exists()
+    return _HUB_NAME.fullmatch(model) is not None and not os.path.exists(model)
 
 
 def find_model_folder(model: str, *, has_tokenizer: bool = True) -> str:
@@ -39,12 +39,16 @@ def find_model_folder(model: str, *, has_tokenizer: bool = True) -> str:
     Downloads a hub model that is not in the local cache. Without `has_tokenizer` the tokenizer of a GGUF file, which
     may be unsupported, is not converted. Raises ConfigError that names the places that were tried.
     """
-    folder = Path(model).expanduser() if model else demo_model_folder()
-    if folder.is_dir():
-        return _checked(folder.resolve())
-    if folder.suffix == GGUF and folder.is_file():
+    folder = Path(os.path.expanduser(model)) if model else demo_model_folder()  # an unknown user's "~" stays
+    try:
+        if folder.is_dir():
+            return _checked(folder.resolve())
+        is_file, is_other = folder.is_file(), folder.exists()
+    except OSError as error:
+        raise ConfigError(f"model {model:.200} cannot be read: {error.strerror}") from None
+    if folder.suffix == GGUF and is_file:
         return _made_of_gguf(folder, has_tokenizer=has_tokenizer)
-    if folder.exists():
+    if is_other:
         raise ConfigError(
             f"model {model} is a file; give the folder that holds config.json and *.safetensors, or a {GGUF} file"
         )

@@ -181,6 +181,18 @@ class TestModelFolder:
         with pytest.raises(ConfigError, match="is a file; give the folder"):
             find_model_folder(str(tmp_path / "model.bin"))
 
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            ("~no-such-user/model", "there is no model folder ~no-such-user/model"),
+            ("m" * 300, "model m+ cannot be read: File name too long"),
+            ("m" * 300 + ".gguf", "model m+ cannot be read: File name too long"),
+        ],
+    )
+    def test_a_name_that_cannot_be_looked_up_is_refused(self, model, message):
+        with pytest.raises(ConfigError, match=message):
+            find_model_folder(model)
+
 
 class TestBanner:
     CONFIG = Config(model=ModelConfig(model="/models/demo", served_model_names=("demo",)))

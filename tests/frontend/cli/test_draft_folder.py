@@ -99,3 +99,9 @@ def test_a_folder_may_begin_with_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "config.json").touch()
     assert config_of("", {"speculative": "draft:~"}).speculation.draft_model == str(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["~no-such-user/small", "/models/" + "m" * 300])
+def test_a_folder_that_cannot_be_looked_up_is_refused_by_name(folder):
+    with pytest.raises(ConfigError, match=f"draft_model={folder}: there is no"):
+        config_of("", {"speculative": f"draft:{folder}"})
