@@ -69,7 +69,7 @@ def instance_of(kind: type[T], value: Any, name: str) -> T:
 
 def listed(prompt: Sequence[int]) -> Sequence[int]:
     """`prompt`. Raises TypeError for what an array of ids would take and no later check: bytes, and iterators."""
-    if isinstance(prompt, bytes | Iterator):
+    if isinstance(prompt, bytes | bytearray | Iterator):
         raise TypeError(f"{type(prompt).__name__} is not a list")
     return prompt
 

@@ -4,6 +4,7 @@ import difflib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -76,7 +77,7 @@ def parse_prompts(prompts: Any, tokenization: Tokenization = AS_USUAL) -> list[P
 
 def _parse_all(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str | Mapping) or (
-        isinstance(prompts, Sequence) and len(prompts) and isinstance(prompts[0], int)
+        isinstance(prompts, Sequence) and len(prompts) and isinstance(prompts[0], Integral)
     ):
         return [_parse(prompts)]
     if not isinstance(prompts, Sequence):
@@ -99,7 +100,7 @@ def _parse(prompt: Any) -> Prompt:
         text, ids = None if text is None else checked_text(text), None if ids is None else _token_ids(ids)
         salt = prompt.get("cache_salt")
         return Prompt(text, ids, "" if salt is None else salt)
-    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):  # which are a sequence of integers
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):  # which are a sequence of integers
         return Prompt(None, _token_ids(prompt))
     raise InvalidRequest(f"a prompt is of type {type(prompt).__name__}; pass a string, token ids, or a dict", "prompts")
 
@@ -120,9 +121,9 @@ def _token_ids(values: Any) -> list[int]:
     """The ids as a list. The client knows the vocabulary, and checks that they are in it."""
     try:
         ids = array("i", values)  # of anything that converts to integers, such as those of numpy
-    except (TypeError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         ids = None
-    if ids is None or isinstance(values, bytes) or min(ids, default=0) < 0:
+    if ids is None or isinstance(values, bytes | bytearray) or min(ids, default=0) < 0:
         raise InvalidRequest(
             f"prompt_token_ids is {values!r:.100}; it must be a list of token ids, integers from 0 to {2**31 - 1}",
             "prompt_token_ids",

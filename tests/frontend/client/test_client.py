@@ -163,6 +163,7 @@ def test_a_rejection_raises_the_exception_of_its_reason(run_dir, start_core, rea
         ([1] * 4096, {}, "prompt_token_ids"),
         (b"5678", {}, "prompt_token_ids"),
         (b"56", {}, "prompt_token_ids"),
+        (bytearray(b"5678"), {}, "prompt_token_ids"),
         (iter([1]), {}, "prompt_token_ids"),
         ([1], {"adapter": "poet"}, "adapter"),
         ([1], {"adapter": Adapter("poet", "/poet", "no digest")}, "adapter"),

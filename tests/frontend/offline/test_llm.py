@@ -5,6 +5,7 @@ from array import array
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import paged_serve
@@ -35,6 +36,7 @@ start = pytest.fixture(llms)
     [
         "5 6 7",
         [5, 6, 7],
+        list(np.array([5, 6, 7])),
         {"prompt": "5 6 7"},
         {"prompt_token_ids": [5, 6, 7]},
         {"prompt": "x", "prompt_token_ids": [5, 6, 7]},
@@ -218,6 +220,8 @@ def test_an_invalid_request_is_refused_and_nothing_runs(start):
     [
         (b"56", "prompts", "a prompt is of type bytes; pass a string"),
         ([b"56"], "prompts", "a prompt is of type bytes; pass a string"),
+        (bytearray(b"5678"), "prompts", "a prompt is of type bytearray; pass a string"),
+        ({"prompt_token_ids": b"567"}, "prompt_token_ids", "prompt_token_ids is b'567'; it must be a list"),
         ([5, -1], "prompt_token_ids", "prompt_token_ids is [5, -1]; it must be a list of token ids, integers from 0"),
         ([[5, 2**31]], "prompt_token_ids", "prompt_token_ids is [5, 2147483648]; it must be"),
         ({"prompt_token_ids": 5}, "prompt_token_ids", "prompt_token_ids is 5; it must be a list"),
