@@ -30,7 +30,7 @@ from ..structured_outputs.in_process import with_grammar
 from ..text.tokenizer import Tokenizer
 from .chat_message import ChatReading
 from .outputs import generated
-from .prompts import AS_USUAL, ChangeableSamplingParams, Prompt, Tokenization
+from .prompts import AS_USUAL, ChangeableSamplingParams, Prompt, Tokenization, checked_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ModelText:
         if options.chat_template is None and self._renderer is None:
             raise InvalidRequest("this model has no chat template; pass chat_template or use generate", "chat_template")
         if options.chat_template is not None:
-            instance_of(str, options.chat_template, "chat_template")
+            checked_text(instance_of(str, options.chat_template, "chat_template"), "chat_template")
         body, raw = conversation_of({"messages": conversation, **options.fields()})
         choice = tool_choice_of(body)
         given, mark = self.encoder.prepared(template_input(body, raw, use_tools=choice.mode != "none"))

@@ -136,7 +136,7 @@ def tokenization(kwargs: Mapping[str, Any] | None) -> Tokenization:
     given = instance_of(Mapping, {} if kwargs is None else kwargs, "tokenization_kwargs")  # type: ignore[type-abstract]
     try:
         return msgspec.convert(dict(given), Tokenization)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter of half a surrogate pair
         known = ", ".join(Tokenization.__struct_fields__)
         raise InvalidRequest(f"tokenization_kwargs: {error}; it may have {known}", "tokenization_kwargs") from None
 

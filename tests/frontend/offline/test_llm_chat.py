@@ -32,6 +32,8 @@ def test_chats_are_rendered_by_the_models_template(start):
     assert (one.prompt, one.prompt_token_ids) == (" 5 6 7", [5, 6, 7])
     assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
     (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
+    with pytest.raises(InvalidRequest, match=r"chat_template has '\\ud83d', half of a surrogate pair, at 1"):
+        llm.chat(talk, params(), chat_template="a\ud83d")
     with pytest.raises(InvalidRequest, match=r"chat_template is 5; it must be of the class str"):
         llm.chat(talk, params(), chat_template=5)
     assert other.prompt_token_ids == [9]

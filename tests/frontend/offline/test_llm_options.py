@@ -87,7 +87,7 @@ def test_tokenization_kwargs_control_how_prompts_become_tokens(start):
             assert llm.generate(prompt, params(), tokenization_kwargs=kwargs)[0].prompt_token_ids == ids
         talk = [{"role": "user", "content": "5 6"}]
         assert llm.chat(talk, params(), tokenization_kwargs=kwargs)[0].prompt_token_ids == ids
-    for kwargs in ({"truncate_prompt_tokens": 0}, {"max_length": 3}):
+    for kwargs in ({"truncate_prompt_tokens": 0}, {"max_length": 3}, {"truncation_side": "left\ud83d"}):
         with pytest.raises(InvalidRequest, match="tokenization_kwargs"):
             llm.generate("5", params(), tokenization_kwargs=kwargs)
 
