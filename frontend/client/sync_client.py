@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import FromEngineCore, ToEngineCore, Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
@@ -119,6 +120,8 @@ class Client:
         RequestExpired. `adapter`: of `frontend.adapters.folders.read_adapter`, for a server with --max-loras. The
         reading thread calls `on_output` when the request has a delta or has ended; it must not block.
         """
+        if on_output is not None and not callable(on_output):  # else whichever thread reads next would fail
+            raise InvalidRequest(f"on_output is {on_output!r:.100}; it must be a function", "on_output")
         terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s, adapter)
         with self._lock:
             streams = self._session.submit(prompt_token_ids, sampling_params, terms, on_output, time.monotonic())

@@ -199,6 +199,8 @@ def test_parameters_of_another_type_are_refused_before_they_are_sent(run_dir, st
             next(client.submit(PROMPT, params))
         with pytest.raises(InvalidRequest, match=r"pooling_params is .*; it must be of the class PoolingParams"):
             client.pool(PROMPT, params)
+        with pytest.raises(InvalidRequest, match="on_output is 5; it must be a function"):
+            client.submit(PROMPT, SamplingParams(), on_output=5)
         with pytest.raises(InvalidRequest, match="finish_reason is 'stop'; it must be of the class FinishReason"):
             client.submit(PROMPT, SamplingParams()).abort(finish_reason="stop")
         with pytest.raises(InvalidRequest, match="utility is 'STATS'; it must be of the class Utility"):
