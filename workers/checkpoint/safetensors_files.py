@@ -1,6 +1,7 @@
 """Reads checkpoints in safetensors, in one file or in shards: files are checked, mapped, and read slice by slice."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,8 @@ def _files(folder: Path) -> dict[Path, set[str]]:
     """The folder's weight files, with the names of the tensors in each according to its index, if it has one."""
     single, index_path = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if not index_path.is_file():
+        if single.is_symlink() and not single.exists():
+            raise ConfigError(f"{single} is a link to a file that is gone; download the model again")
         if not single.is_file():
             raise ConfigError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
         return {single: set()}
@@ -231,7 +234,7 @@ def _files(folder: Path) -> dict[Path, set[str]]:
         if Path(file_name).name != file_name:
             raise ConfigError(f"{index_path} names {file_name!r}, which is outside the folder")
         files.setdefault(folder / file_name, set()).add(name)
-    absent = sorted(path.name for path in files if not path.is_file())
+    absent = sorted(path.name for path in files if not os.path.isfile(path))  # false also for a name that is too long
     if absent:
         raise ConfigError(f"{folder} lacks {_listed(absent)}, which its index names; download the model again")
     return files

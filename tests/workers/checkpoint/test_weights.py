@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint, read_header
+from paged_serve.workers.checkpoint.weight_files import weight_files
 
 from ..tiny_models.checkpoints import ours
 from ..tiny_models.quantized_checkpoints import write_quantized
@@ -171,10 +172,24 @@ def test_the_largest_numbers_that_round_into_the_range_are_accepted(folder):
     ours(folder, "float16")
 
 
+def test_a_link_to_a_file_that_is_gone_is_refused_if_its_weights_are_needed(folder):
+    (folder / "more.safetensors").symlink_to(folder / "gone")
+    assert weight_files(folder) == [folder / WEIGHTS]
+    Checkpoint(folder)
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to(folder / "gone")
+    assert weight_files(folder) == []
+    with pytest.raises(ConfigError, match=rf"{WEIGHTS} is a link to a file that is gone; download the model again"):
+        Checkpoint(folder)
+
+
 def test_an_index_that_names_an_absent_or_foreign_file_is_refused(folder):
     index = folder / f"{WEIGHTS}.index.json"
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": "model-1.safetensors"}}))
     with pytest.raises(ConfigError, match=r"lacks model-1\.safetensors"):
+        Checkpoint(folder)
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": "m" * 300}}))
+    with pytest.raises(ConfigError, match=r"lacks m+, which its index names"):
         Checkpoint(folder)
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": "../other/model.safetensors"}}))
     with pytest.raises(ConfigError, match="outside the folder"):
