@@ -91,10 +91,12 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
         value = (value,) if isinstance(value, str) else value
     try:
         converted = msgspec.convert({layer: {key: value}}, Config)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name}={value!r:.200}: has half of a surrogate pair, which is no text") from None
     except msgspec.ValidationError as error:
         from .options import reason_of  # imports click
 
-        raise ConfigError(f"{name}={value!r}: {reason_of(f'{layer}.{key}', error)}") from None
+        raise ConfigError(f"{name}={value!r:.200}: {reason_of(f'{layer}.{key}', error)}") from None
     return getattr(getattr(converted, layer), key)
 
 

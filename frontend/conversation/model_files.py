@@ -46,7 +46,7 @@ def _declared(path: Path) -> str | dict[str, str] | None:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # the latter of a path with a null byte, and of a file that is no text
         raise ConfigError(f"chat template {path} cannot be read: {error}") from None
 
 

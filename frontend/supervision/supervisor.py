@@ -264,6 +264,8 @@ def _check_texts(config: Config) -> None:
             texts = value if isinstance(value, tuple) else (value,)
             if any(isinstance(text, str) and has_half_pair(text) for text in texts):
                 raise ConfigError(f"{name}={value!a}: is not UTF-8; give another name")
+            if any(isinstance(text, str) and "\0" in text for text in texts):  # no path may, either
+                raise ConfigError(f"{name}={value!a}: has a null byte; give another name")
 
 
 def _environment() -> dict[str, str]:

@@ -175,8 +175,9 @@ def test_the_template_comes_from_the_flag_then_the_file_then_the_config(tmp_path
     assert template_of().render(HELLO) == "file <s>"
     (tmp_path / "mine.jinja").write_text("mine")
     assert template_of(str(tmp_path / "mine.jinja")).render(HELLO) == "mine"
-    with pytest.raises(ConfigError, match="cannot be read"):
-        model_template(str(tmp_path), tokenizer, str(tmp_path / "none.jinja"))
+    for path in (str(tmp_path / "none.jinja"), "a\0b", "caf\udce9"):
+        with pytest.raises(ConfigError, match=f"chat template {path} cannot be read"):
+            model_template(str(tmp_path), tokenizer, path)
 
 
 @pytest.mark.parametrize("entry", ["default", {"name": "default"}, ["default", "{{ messages }}"]])

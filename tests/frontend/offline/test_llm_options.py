@@ -39,6 +39,7 @@ def test_unknown_options_are_refused_not_ignored(start, options, reason):
         (b"demo", {}, "model=b'demo': must be"),
         ("", {"served_model_name": 5}, "served_model_name=5: "),
         ("", {"tokenizer": 5}, "tokenizer=5: is not a string"),
+        ("", {"enable_lora": "\ud83d"}, r"enable_lora='\ud83d': has half of a surrogate pair"),
     ],
 )
 def test_options_of_another_type_are_refused_by_name(model, options, reason):

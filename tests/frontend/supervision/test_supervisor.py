@@ -193,6 +193,7 @@ def test_a_start_that_fails_early_releases_its_socket(monkeypatch, tmp_path):
         ("model", {"model": "/models/caf\udce9"}, r"model=.*caf.*not UTF-8"),
         ("model", {"served_model_names": ("demo", "caf\udce9")}, "served_model_names=.*not UTF-8"),
         ("server", {"dump_dir": "/caf\udce9"}, "dump_dir=.*not UTF-8"),
+        ("kv_tier", {"dir": "/tier\0"}, r"dir='/tier\\x00': has a null byte"),
     ],
 )
 def test_a_text_that_no_message_can_carry_is_refused_by_name(layer, fields, named):
