@@ -190,12 +190,18 @@ class Supervisor:
         self._lost_children.find_silent(now)
         self._recovery.out_of_memory.tick(now)
         if not self._shutdown.is_over:
-            for standby in self._processes.spawn_missing(now):
-                self._link.send(standby.peer, Promote(standby.epoch))
+            self._spawn_missing(now)
         if self._shutdown.phase is Phase.SERVING:
             self._standbys.tick(now)
         self._recorder.tick(now)
         self._advance(now)
+
+    def _spawn_missing(self, now: float) -> None:
+        try:
+            for standby in self._processes.spawn_missing(now):
+                self._link.send(standby.peer, Promote(standby.epoch))
+        except OSError as error:
+            self._give_up(str(error), 1, now)
 
     def facts(self) -> dict[str, str]:
         """Facts that the children have reported, for people."""

@@ -1,11 +1,16 @@
 """The required processes: running, killed but not yet gone, or waiting to start until their predecessor is gone."""
 
+import logging
 import signal
 from collections.abc import Iterable
 
 from .child import Child, ChildState, Role, StartInfo
 
+log = logging.getLogger(__name__)
+
 Slot = tuple[Role, int]
+
+START_WITHIN_S = 30.0  # a process that the kernel refuses to start is tried again for so long
 
 
 def by_cause(lost: list[Child]) -> list[Child]:
@@ -25,6 +30,7 @@ class ProcessTable:
         self._start = start
         self._doomed: list[Child] = []
         self._missing: dict[Slot, int] = {}  # slot -> epoch to start it with
+        self._refused_since: dict[Slot, float] = {}  # missing processes that the kernel has refused to start
         self._by_peer: dict[bytes, Child] = {}
 
     @property
@@ -85,7 +91,7 @@ class ProcessTable:
         """Start the missing processes of each role once all predecessors are gone, which frees the device's memory.
 
         A warm standby worker takes the place of a missing worker. Returns the standby workers used: the caller sends
-        them Promote.
+        them Promote. A process that the kernel refuses to start stays missing; raises OSError after START_WITHIN_S.
         """
         leaving, promoted = {child.role for child in self._doomed}, []
         for slot in [slot for slot in self._missing if slot[0] not in leaving]:
@@ -99,8 +105,19 @@ class ProcessTable:
                 continue
             if standby is not None:  # it would only take a core from the process that is needed now
                 self.dismiss(standby)
-            self.spawn(slot, epoch, now)
+            self._try_to_spawn(slot, epoch, now)
         return promoted
+
+    def _try_to_spawn(self, slot: Slot, epoch: int, now: float) -> None:
+        try:
+            self.spawn(slot, epoch, now)
+            self._refused_since.pop(slot, None)
+        except OSError as error:  # too many processes or open files, or no memory
+            self._missing[slot] = epoch
+            if slot not in self._refused_since:
+                log.warning("cannot start %s %d now reason=%s", *slot, error)
+            if now - self._refused_since.setdefault(slot, now) > START_WITHIN_S:
+                raise OSError(f"cannot start {slot[0]} {slot[1]}: {error}") from error
 
     def drop_missing(self) -> None:
         self._missing.clear()
