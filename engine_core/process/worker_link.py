@@ -142,13 +142,13 @@ class WorkerLink:
         state = "some of its threads are running" if at_work else "all its threads sleep"
         self.lose(f"{self.group.lateness(now)}; {state}")
 
-    def lose(self, reason: str) -> None:
-        """Give up the group and ask the supervisor for a new one."""
+    def lose(self, reason: str, *, refused: bool = False) -> None:
+        """Give up the group and ask the supervisor for a new one; `refused`: tell it that none would start."""
         epoch = self.group.epoch
         assert epoch is not None, "a group is lost before any of its ranks connected"
         self.group.fail(reason)
         log.error("workers lost epoch=%d reason=%s", epoch, reason)
-        self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT]))
+        self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT], refused))
 
     def replace(self, epoch: int, from_outside: bool | None = None) -> None:
         """Wait for the group of `epoch`, unless that or a later one is already here.
@@ -211,8 +211,8 @@ class WorkerLink:
             case startup.KVCacheReady():
                 if group.allocate(rank):
                     log.info("workers are ready epoch=%d ranks=%d", group.epoch, group.size)
-            case worker.WorkerFailed(reason=reason):
-                self.lose(f"rank {rank}: {reason}")
+            case worker.WorkerFailed(reason=reason, refused=refused):
+                self.lose(reason if refused else f"rank {rank}: {reason}", refused=refused)
             case _:
                 assert_never(message)
 

@@ -73,7 +73,11 @@ class LostChildren:
                 now, None
             )  # a lost child may have reported a refusal: starting again does not help
             epoch, reason = report.lost_workers.epoch, report.lost_workers.reason
-            if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
+            if epoch != self._recovery.engine_epoch or self._shutdown.is_over:
+                return
+            if report.lost_workers.refused:
+                self._give_up(reason, 2, now)
+            else:
                 self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
                 self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
         elif report.refused and not self._shutdown.is_over:

@@ -86,6 +86,7 @@ class WorkersLost(Message, frozen=True):
 
     epoch: Epoch
     reason: LongText
+    refused: bool = False  # as in WorkerFailed; the rank's own Failed may arrive later, or never, as it is killed now
 
 
 class PoisonEnded(Message, frozen=True):

@@ -88,6 +88,15 @@ def test_a_message_that_is_illegal_in_this_state_ends_the_group(rank, message, w
     assert words in harness.reason
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_supervisor_is_told_whether_a_failed_rank_would_start(refused):
+    harness = LinkHarness()
+    harness.deliver(0, handshake_hello("worker", 0, 0))
+    harness.deliver(0, worker.WorkerFailed(0, "no such model", refused))
+    reason = "no such model" if refused else "rank 0: no such model"
+    assert harness.reports == [control.WorkersLost(0, reason, refused)]
+
+
 @pytest.mark.parametrize("again", [ready(0), startup.KVCacheReady(0), ready(7)])
 def test_a_second_message_while_the_group_starts_ends_it(again):
     harness = LinkHarness()
