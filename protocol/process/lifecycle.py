@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -138,7 +139,11 @@ class ChildProcess:
         self.control.close(linger_s=LINGER_S)
         # term() blocks while any socket is open, so it gets a deadline.
         ending = threading.Thread(target=self.context.term, daemon=True)
-        ending.start()
+        try:
+            ending.start()
+        except RuntimeError:  # no memory, or no thread, is left: ZeroMQ's own thread still sends
+            time.sleep(LINGER_S)
+            return
         ending.join(LINGER_S + 0.1)
 
 

@@ -124,10 +124,14 @@ def test_a_child_survives_the_end_of_its_sibling():
 
 
 BODY = """
-import os, signal, sys, threading, time
+import os, resource, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal, wherever the tests were started
 from paged_serve.protocol.errors import *
 from paged_serve.protocol.process.lifecycle import run_child
+def leave_no_memory_for_threads():
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * resource.getpagesize() + (1 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 def body(child):
     {body}
 run_child("worker", body)
@@ -204,6 +208,7 @@ def test_heartbeats_go_out_at_most_every_quarter_second(run_dir):
         ("raise ValueError('x' * 20_000)", control.Failed("ValueError: " + "x" * 16372, False), 1),
         ("child.context.socket(3); raise MemoryError('full')", control.Failed("MemoryError: full", False), 1),
         ("threading.Thread(target=time.sleep, args=(60,)).start(); 1 / 0", None, 1),
+        ("leave_no_memory_for_threads(); raise ConfigError('full')", control.Failed("full", True), 2),
     ],
 )
 def test_a_failing_child_reports_the_reason_and_ends_soon(run_dir, body, failure, exit_code):
