@@ -13,6 +13,10 @@ class ConfigError(PagedServeError, ValueError):
     """The start is refused: an option, a model folder or the machine does not fit. Exit code 2; fix and start again."""
 
 
+class MemoryShortage(ConfigError):
+    """Memory does not suffice. A first start is refused; a later one is tried again, because a shortage may pass."""
+
+
 class InvalidRequest(PagedServeError, ValueError):
     """The request is refused (HTTP 400); sending it again unchanged fails again."""
 

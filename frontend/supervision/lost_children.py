@@ -15,7 +15,7 @@ from .processes.child import Child
 from .processes.hang_detector import HangDetector
 from .processes.process_table import ProcessTable, by_cause
 from .recovery import Recovery
-from .shutdown import Shutdown
+from .shutdown import Phase, Shutdown
 
 if TYPE_CHECKING:
     from .control_link import ControlLink
@@ -77,7 +77,7 @@ class LostChildren:
                 return
             if report.lost_workers.refused:
                 self._give_up(reason, 2, now)
-            else:
+            elif not self._start_lacks_memory(now):
                 self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
                 self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
         elif report.refused and not self._shutdown.is_over:
@@ -97,9 +97,24 @@ class LostChildren:
         """Record the loss of a child; all losses are declared here."""
         if self._shutdown.is_over or not self._processes.is_current(child):
             return
+        if self._start_lacks_memory(now):
+            return
         if child.role != "standby":
             self._recorder.collect(child.exit_reason(), now)
         self._give_up_if(self._recovery.child_lost(child, now, draining=self._shutdown.is_draining), now)
+
+    def _start_lacks_memory(self, now: float) -> bool:
+        """Give up a first start during which the kernel has killed a process for lack of memory: it would again."""
+        if self._shutdown.phase is not Phase.STARTING or not self._recovery.out_of_memory.is_known:
+            return False
+        killed = [child for child in self._processes.of_role("worker", "engine-core") if child.was_killed()]
+        for child in killed[:1]:
+            child.memory_ran_out = True
+            loads = [each.progress for each in self._processes.of_role("engine-core") if each.progress]
+            at = "".join(f" ({load.text}: {load.done} of {load.total})" for load in loads)
+            remedy = "use --quantization or a smaller model, or free memory"
+            self._give_up(f"{child.exit_reason()}{at}; {remedy}", 2, now)
+        return bool(killed)
 
     def _give_up_if(self, reason: str, now: float) -> None:
         if reason:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from ..errors import ConfigError, PagedServeError, ProtocolError
+from ..errors import ConfigError, MemoryShortage, PagedServeError, ProtocolError
 from ..messages import control
 from ..messages.config import Config
 from ..messages.control import Welcome
@@ -129,6 +129,11 @@ class ChildProcess:
                 self.report_asked = False
             self._next_heartbeat = now + HEARTBEAT_S
 
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether `error` ends the service, because starting this process again would not help."""
+        may_pass = isinstance(error, MemoryShortage) and self.epoch > 0
+        return isinstance(error, ConfigError) and not may_pass
+
     def fail(self, error: BaseException, refused: bool) -> None:
         """Report to the supervisor why this process ends. `close` waits until the message is sent."""
         reason = str(error) if refused else f"{type(error).__name__}: {error}"
@@ -171,7 +176,7 @@ def run_child(role: str, body: Callable[[ChildProcess], None]) -> NoReturn:
         child = ChildProcess.start(role)
         body(child)
     except Exception as error:
-        refused = isinstance(error, ConfigError)
+        refused = isinstance(error, ConfigError) if child is None else child.is_refusal(error)
         exit_code = EXIT_REFUSED if refused else EXIT_FAILED
         is_expected = isinstance(error, PagedServeError)  # its text suffices without a traceback
         log.error("ends with an error: %s", error, exc_info=not is_expected)

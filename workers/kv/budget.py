@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.errors import ConfigError, MemoryShortage
 from paged_serve.protocol.messages.config import Config
 
 from ..checkpoint.geometry import Geometry
@@ -114,11 +114,11 @@ def draft_inputs_bytes(config: Config, device: str, geometry: Geometry, tp_size:
 def host_budget(free_bytes: int, tp_size: int, reserved_bytes: int = 0) -> int:
     """Bytes for one rank's KV cache; `free_bytes` are shared by all ranks of this machine, each reserves some first.
 
-    Raises ConfigError if what is reserved does not fit.
+    Raises MemoryShortage if what is reserved does not fit.
     """
     free = free_bytes // tp_size - reserved_bytes
     if reserved_bytes and free <= 0:
-        raise ConfigError(
+        raise MemoryShortage(
             f"the experts' rows and the drafts of a step take {reserved_bytes} bytes per rank, but "
             f"{free_bytes // tp_size} are free; "
             "lower max_num_batched_tokens"
@@ -130,7 +130,8 @@ def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: in
     """The number of KV blocks of one rank that has `budget` bytes for them.
 
     kv_cache_memory_bytes, if configured, replaces `budget`. Otherwise there are at most as many blocks as the largest
-    batch can use. Raises ConfigError when one sequence of full length does not fit.
+    batch can use. When one sequence of full length does not fit, raises MemoryShortage if `budget` was used, otherwise
+    ConfigError.
     """
     layout, length = layout_of(config, geometry, tp_size, dtype), max_model_len(config, geometry)
     groups, bytes_per_block = layout.groups, layout.bytes_per_block
@@ -141,7 +142,8 @@ def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: in
     else:
         num_blocks = min(budget // bytes_per_block, config.scheduler.max_num_seqs * blocks_of_one)
     if num_blocks < blocks_of_one:
-        raise ConfigError(
+        kind = MemoryShortage if config.cache.kv_cache_memory_bytes is None else ConfigError
+        raise kind(
             f"{budget} bytes per rank hold {num_blocks} KV blocks of {bytes_per_block} bytes, but one sequence of "
             f"{length} tokens needs {blocks_of_one}; raise kv_cache_memory_bytes or lower max_model_len"
             + (" or max_num_batched_tokens" if any(not kind.is_full for kind in groups.kinds) else "")

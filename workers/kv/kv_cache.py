@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.errors import MemoryShortage
 
 from ..checkpoint.geometry import Geometry
 from ..distributed.huge_pages import allocate
@@ -57,7 +57,7 @@ class KVCache:
         dtype: torch.dtype | None = None,
         groups: KVGroups | None = None,
     ) -> "KVCache":
-        """A cache in the model's dtype, e4m3, or int8 with scales. Raises ConfigError if memory is short.
+        """A cache in the model's dtype, e4m3, or int8 with scales. Raises MemoryShortage.
 
         Without `groups` there is one group, which keeps all positions. `groups` and `block_size` of a model with states
         are those of its CacheLayout. The tensors are not initialised: backends read only slots that were written, and
@@ -76,7 +76,7 @@ class KVCache:
             each = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
             needed = num_blocks * max(each, _states_end(groups, sizes))
             sized_by = "kv_cache_memory_bytes" if device == "cpu" else "gpu_memory_utilization or kv_cache_memory_bytes"
-            raise ConfigError(
+            raise MemoryShortage(
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; lower {sized_by}"
             ) from error
         areas = [*keys, *values] if memory is None else [memory]

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 def create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
     """The pinned threads of this process, for loading and for kernels; None if torch computes on its own threads."""
     cpus, quota = usable_cpus(), quota_of_cpus()
-    share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
+    share = checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
     num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
     library = _library(config, index) if device == "cpu" else None
     torch.set_num_threads(num_threads if library is None else 1)
@@ -85,7 +85,8 @@ def _library(config: Config, index: int) -> Library | None:
     return library
 
 
-def _checkpoint_bytes(folder: Path) -> int:
+def checkpoint_bytes(folder: Path) -> int:
+    """The bytes of all weight files, as they are stored."""
     return sum(path.stat().st_size for path in weight_files(folder))
 
 

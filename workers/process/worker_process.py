@@ -68,7 +68,7 @@ class WorkerProcess:
             if self._child.stop_requested:  # on a normal stop, the core or another rank may end during a step
                 log.info("stopped during a step reason=%s", error)
                 return
-            refused = isinstance(error, ConfigError)
+            refused = self._child.is_refusal(error)
             reason = str(error) if refused else f"{type(error).__name__}: {error}"
             self._link.send(WorkerFailed(self._child.index, reason[:MAX_LONG_TEXT], refused))
             raise
@@ -128,13 +128,16 @@ class WorkerProcess:
                 assert_never(message)
 
     def _load(self) -> None:
+        from .memory_shortage import shortage_named
         from .rank import Rank  # imports torch
 
         child = self._child
         rendezvous = f"{child.run_dir}/rendezvous-{child.epoch}"
-        self._rank = Rank.load(child.config, child.index, rendezvous, partial(self._progress, "weights"))
-        self._rank.load_kernels(partial(self._progress, "kernels"))
-        self._send(self._rank.ready())
+        with shortage_named(child.config):
+            self._rank = Rank.load(child.config, child.index, rendezvous, partial(self._progress, "weights"))
+            self._rank.load_kernels(partial(self._progress, "kernels"))
+            ready = self._rank.ready()
+        self._send(ready)
 
     def _progress(self, stage: LoadStage, done: int, total: int) -> None:
         now = time.monotonic()
@@ -144,8 +147,11 @@ class WorkerProcess:
             self._send(LoadProgress(self._child.index, done, total, stage))
 
     def _create_kv_cache(self, num_blocks: int) -> None:
+        from .memory_shortage import shortage_named
+
         rank = self._loaded()
-        rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
+        with shortage_named(self._child.config):
+            rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
         self._poller.register(rank.steps.fd, zmq.POLLIN)
         self._poller.register(rank.adapters.fd, zmq.POLLIN)
         if rank.tier is not None:

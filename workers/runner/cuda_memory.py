@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import torch
 
-from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.errors import MemoryShortage
 from paged_serve.protocol.messages.config import Config
 
 from ..backends.cuda.backend import CudaBackend
@@ -21,7 +21,7 @@ GRAPHS_MEASURED = 2  # the largest sizes: the first graph allocates shared memor
 
 
 def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device: CudaDevice) -> int:
-    """Bytes for this rank's KV cache, measured by one step of the largest size. Raises ConfigError if none are left.
+    """Bytes for this rank's KV cache, measured by one step of the largest size. Raises MemoryShortage if none are left.
 
     Ranks exchange sums in this step and in those of graphs, so all ranks must call this at the same point.
     """
@@ -37,7 +37,7 @@ def kv_budget(share: float, total: int, taken: int) -> int:
     budget = int(total * share) - taken
     if budget <= 0:
         needed = (int(total * share) - budget) / total
-        raise ConfigError(
+        raise MemoryShortage(
             f"gpu_memory_utilization={share:g} of {total} bytes leaves nothing for the KV cache: {taken} bytes are "
             "taken by weights, a full step, graphs of decode steps and others; "
             + (

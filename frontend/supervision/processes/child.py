@@ -157,19 +157,28 @@ class Child:
 
     def ended_from_outside(self) -> bool:
         """Whether a signal from outside, not a fault of the process, has halted or ended it, reaped or not."""
+        code = self._exit_code()
+        return code in OUTSIDE if code is not None else self.is_stopped()
+
+    def was_killed(self) -> bool:
+        """Whether SIGKILL has ended it, as the kernel does when memory runs out; reaped or not."""
+        return self._exit_code() == -signal.SIGKILL
+
+    def _exit_code(self) -> int | None:
+        """The exit code, negative for a signal, reaped or not; None while it runs."""
         code = self.process.returncode
         if code is None and self.pidfd >= 0:
             found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is not None:
                 code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        return code in OUTSIDE if code is not None else self.is_stopped()
+        return code
 
     def exit_reason(self) -> str:
         """How the child ended and why: its own report if there is one, else its exit status."""
         process = f"{self.name} (pid {self.process.pid})"
         if self.failure:
             return f"{process}: {self.failure}"
-        code = self.process.returncode
+        code = self._exit_code()
         if code is not None and code < 0:
             hint = "; the kernel has just ended processes because memory ran out" if self.memory_ran_out else ""
             return f"{process} was killed by {signal.Signals(-code).name}{hint}"

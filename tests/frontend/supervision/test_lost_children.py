@@ -18,7 +18,7 @@ from paged_serve.frontend.supervision.processes.process_table import ProcessTabl
 from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.recovery import Recovery
 from paged_serve.frontend.supervision.shutdown import PhaseEvent, Shutdown
-from paged_serve.protocol.messages.control import WorkersLost, WorkersReplaced
+from paged_serve.protocol.messages.control import Progress, WorkersLost, WorkersReplaced
 
 TURN_S = 0.25
 
@@ -49,11 +49,14 @@ class FakeChild(Child):
     def ended_from_outside(self):
         return True
 
+    def _exit_code(self):
+        return self.process.returncode
+
 
 class Harness:
     """A table of children, and a core that follows the supervisor's messages."""
 
-    def __init__(self, tensor_parallel_size: int):
+    def __init__(self, tensor_parallel_size: int, *, is_starting: bool = False):
         self.sent: list[object] = []  # by the supervisor, to the core
         self.failure_reports: list[FailureReport] = []  # of children, to be read next
         self.given_up: tuple[str, int] | None = None
@@ -71,7 +74,8 @@ class Harness:
         self.budget = RestartBudget(limit=1000, window_s=1e9)
         self.recovery = Recovery(self.table, link, standbys, self.budget)
         shutdown = Shutdown(drain_timeout_s=1.0)
-        shutdown.fire(PhaseEvent.READY)
+        if not is_starting:
+            shutdown.fire(PhaseEvent.READY)
         self.lost_children = LostChildren(
             self.table,
             link,
@@ -229,6 +233,35 @@ def test_a_rank_whose_refusal_only_the_core_has_heard_ends_the_service(harness):
     made.settle()
     assert made.given_up == (lost.reason, 2)
     assert made.num_restarts == 0
+
+
+@pytest.mark.parametrize("is_reported_by_the_other", [False, True])
+def test_a_first_start_in_which_the_kernel_kills_a_rank_for_lack_of_memory_is_not_repeated(
+    harness, is_reported_by_the_other
+):
+    made = harness(2, is_starting=True)
+    made.recovery.out_of_memory = SimpleNamespace(is_known=True, ran_out=lambda: True)
+    [core] = made.table.of_role("engine-core")
+    core.progress = Progress("loading weights", 300, 1000)
+    made.kill(("worker", 1))
+    if is_reported_by_the_other:
+        made.failure_reports.append(FailureReport(core, lost_workers=WorkersLost(0, "rank 0: rank 1 is gone")))
+    made.settle()
+    reason, exit_code = made.given_up
+    assert exit_code == 2
+    assert "worker 1" in reason
+    assert "because memory ran out (loading weights: 300 of 1000); use --quantization" in reason
+    assert made.num_restarts == 0
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_first_start_is_repeated_after_a_loss_without_a_shortage_or_without_a_kill(harness, is_killed):
+    made = harness(2, is_starting=True)
+    made.recovery.out_of_memory = SimpleNamespace(is_known=not is_killed, ran_out=lambda: False)
+    made.table.living["worker", 1].process.returncode = -signal.SIGKILL if is_killed else 1
+    made.settle()
+    made.check()
+    assert made.num_restarts == 1
 
 
 def test_memory_is_named_as_the_cause_of_a_kill_exactly_when_the_kernel_reports_a_shortage(harness):

@@ -204,6 +204,8 @@ def test_heartbeats_go_out_at_most_every_quarter_second(run_dir):
     ("body", "failure", "exit_code"),
     [
         ("raise ConfigError('no model in /nowhere')", control.Failed("no model in /nowhere", True), 2),
+        ("raise MemoryShortage('full')", control.Failed("MemoryShortage: full", False), 1),
+        ("child.epoch = 0; raise MemoryShortage('full')", control.Failed("full", True), 2),
         ("1 / 0", control.Failed("ZeroDivisionError: division by zero", False), 1),
         ("raise ValueError('x' * 20_000)", control.Failed("ValueError: " + "x" * 16372, False), 1),
         ("child.context.socket(3); raise MemoryError('full')", control.Failed("MemoryError: full", False), 1),

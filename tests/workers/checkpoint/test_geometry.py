@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.errors import ConfigError, MemoryShortage
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling, Temperature
 from paged_serve.workers.kv.budget import blocks_that_fit, host_budget, max_model_len
@@ -194,11 +194,16 @@ def test_blocks_are_a_share_of_memory_but_never_more_than_a_full_batch_uses(tmp_
     assert blocks_that_fit(config(kv_cache_memory_bytes=1000 * per_block + 5), shape, 1, 0, shape.dtype) == 1000
 
 
-def test_memory_that_cannot_hold_one_sequence_is_refused_with_numbers(tmp_path):
-    with pytest.raises(ConfigError, match=r"65540 bytes per rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"):
-        blocks_that_fit(
-            config(kv_cache_memory_bytes=65540), geometry(tmp_path, num_hidden_layers=4), 1, 0, torch.float32
-        )
+@pytest.mark.parametrize(("configured", "measured", "kind"), [(65540, 0, ConfigError), (None, 65540, MemoryShortage)])
+def test_memory_that_cannot_hold_one_sequence_is_refused_with_numbers(tmp_path, configured, measured, kind):
+    shape = geometry(tmp_path, num_hidden_layers=4)
+    words = r"65540 bytes per rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"
+    with pytest.raises(kind, match=words) as refusal:
+        blocks_that_fit(config(kv_cache_memory_bytes=configured), shape, 1, measured, torch.float32)
+    assert type(refusal.value) is kind, "only a shortage may pass"
+
+
+def test_a_context_beyond_the_models_is_refused_with_both_numbers(tmp_path):
     with pytest.raises(ConfigError, match="max_model_len=300 is more than the model's 256"):
         max_model_len(config(length=300), geometry(tmp_path))
 
@@ -207,5 +212,5 @@ def test_the_cache_has_the_promised_layout(tmp_path):
     cache = KVCache.allocate(geometry(tmp_path, dtype="bfloat16"), 5, 32, tp_size=4)
     assert [tensor.shape for tensor in (*cache.keys, *cache.values)] == [(5, 1, 32, 8)] * 4
     assert cache.keys[0].dtype == torch.bfloat16
-    with pytest.raises(ConfigError, match="lower kv_cache_memory_bytes"):
+    with pytest.raises(MemoryShortage, match="lower kv_cache_memory_bytes"):
         KVCache.allocate(geometry(tmp_path), 1 << 50, 16)

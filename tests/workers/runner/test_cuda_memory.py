@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.errors import MemoryShortage
 from paged_serve.workers.kv import kv_cache
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.runner.cuda_device import CudaDevice, GraphPool
@@ -22,13 +22,13 @@ def test_the_cache_gets_the_memory_left_by_weights_a_full_step_graphs_and_others
 
 def test_a_share_that_is_too_small_is_refused_with_a_sufficient_one():
     with pytest.raises(
-        ConfigError, match=r"gpu_memory_utilization=0\.2 of .* raise gpu_memory_utilization above 0\.25"
+        MemoryShortage, match=r"gpu_memory_utilization=0\.2 of .* raise gpu_memory_utilization above 0\.25"
     ):
         kv_budget(0.2, 80 * GIB, 20 * GIB)
 
 
 def test_a_full_device_is_refused_with_the_alternatives():
-    with pytest.raises(ConfigError, match="use tensor_parallel_size, a smaller model"):
+    with pytest.raises(MemoryShortage, match="use tensor_parallel_size, a smaller model"):
         kv_budget(0.9, 80 * GIB, 80 * GIB)
 
 
@@ -39,7 +39,7 @@ def test_a_cache_that_a_device_cannot_hold_is_refused_with_the_option_that_sized
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(kv_cache, "_empty", empty)
-    with pytest.raises(ConfigError, match="lower gpu_memory_utilization or kv_cache_memory_bytes"):
+    with pytest.raises(MemoryShortage, match="lower gpu_memory_utilization or kv_cache_memory_bytes"):
         KVCache.allocate(geometry(tmp_path), 1000, 16, device="cuda")
 
 
