@@ -1,5 +1,5 @@
-"""The adapters of a server, by name. What clients load and unload is in a file of the run directory, so that all
-frontends, and those that replace them, know it.
+"""The adapters of a server, by name. They are in a file of the run directory, so that all frontends, and those that
+replace them, know the same: those of the options as the first frontend read them, and what clients load and unload.
 
 A change holds a lock and replaces the file; a reader compares its version, which is one system call.
 """
@@ -23,10 +23,11 @@ FILE = "adapters.json"
 MAX_LOADED = 4096  # by clients
 
 
-class _Changes(msgspec.Struct):
-    """What differs from the configuration; None: unloaded."""
+class _Shared(msgspec.Struct):
+    """`adapters`: what differs from those configured; None: unloaded. `configured` is None until they are read."""
 
     adapters: dict[str, Adapter | None] = {}
+    configured: dict[str, Adapter] | None = None
 
 
 class KnownAdapters:
@@ -35,11 +36,10 @@ class KnownAdapters:
     def __init__(self, config: Config, folder: str = ""):
         self.config = config.lora
         self._folders = AdapterFolders(config.lora.max_lora_rank)
-        self._configured: dict[str, Adapter] = {}
         self._resolvers: tuple[Resolver, ...] = load_resolvers(config.model.plugins)
         self._resolved: dict[str, Adapter] = {}
         self._file = Path(folder, FILE) if folder else None
-        self._changes = _Changes()
+        self._shared = _Shared()
         self._version = (0, 0, 0)
 
     @property
@@ -48,22 +48,34 @@ class KnownAdapters:
         return bool(self.config.max_loras)
 
     def read_configured(self) -> None:
-        """Read the configured folders, about 1 s per GB. Raises ConfigError, naming the adapter at fault."""
-        self._configured = {name: self._folders.read(name, path) for name, path in named_paths(self.config).items()}
+        """Read the configured folders, about 1 s per GB, unless a frontend of this server has done so before.
+
+        A folder may be gone by now, or have other contents. Raises ConfigError, naming the adapter at fault.
+        """
+        if not (paths := named_paths(self.config)):
+            return
+        with self._locked():
+            if self._shared.configured is None:
+                configured = {name: self._folders.read(name, path) for name, path in paths.items()}
+                self._write(_Shared(self._shared.adapters, configured))
+
+    @property
+    def _configured(self) -> dict[str, Adapter]:
+        return self._shared.configured or {}
 
     def all(self) -> Mapping[str, Adapter]:
         """By name: those configured, then those that clients have loaded or plugins have found."""
-        self._read_changes()
-        changed = {**self._configured, **self._resolved, **self._changes.adapters}
+        self._read()
+        changed = {**self._configured, **self._resolved, **self._shared.adapters}
         return {name: adapter for name, adapter in changed.items() if adapter is not None}
 
     def get(self, name: str) -> Adapter | None:
         """The adapter of this name, if it is known."""
         if not self.may_exist:
             return None
-        self._read_changes()
-        if name in self._changes.adapters:
-            return self._changes.adapters[name]
+        self._read()
+        if name in self._shared.adapters:
+            return self._shared.adapters[name]
         return self._configured.get(name) or self._resolved.get(name)
 
     @property
@@ -89,11 +101,11 @@ class KnownAdapters:
         with self._locked():
             if not in_place:
                 self._check_free(name)
-            if len(self._changes.adapters) >= MAX_LOADED:
+            if len(self._shared.adapters) >= MAX_LOADED:
                 raise InvalidRequest(
                     f"clients have loaded {MAX_LOADED} LoRA adapters, the limit; unload one first", "lora_name"
                 )
-            self._write({**self._changes.adapters, name: adapter})
+            self._change({**self._shared.adapters, name: adapter})
         return adapter
 
     def unload(self, name: str) -> bool:
@@ -101,8 +113,8 @@ class KnownAdapters:
         with self._locked():
             if self.get(name) is None:
                 return False
-            changed = {other: adapter for other, adapter in self._changes.adapters.items() if other != name}
-            self._write({**changed, name: None} if name in self._configured else changed)
+            changed = {other: adapter for other, adapter in self._shared.adapters.items() if other != name}
+            self._change({**changed, name: None} if name in self._configured else changed)
             self._resolved.pop(name, None)
         return True
 
@@ -122,10 +134,10 @@ class KnownAdapters:
             return
         with open(self._file.with_suffix(".lock"), "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._read_changes()
+            self._read()
             yield
 
-    def _read_changes(self) -> None:
+    def _read(self) -> None:
         if self._file is None:
             return
         try:
@@ -135,16 +147,18 @@ class KnownAdapters:
         version = found.st_ino, found.st_size, found.st_mtime_ns
         if version != self._version:
             try:
-                self._changes = msgspec.json.decode(self._file.read_bytes(), type=_Changes)
+                self._shared = msgspec.json.decode(self._file.read_bytes(), type=_Shared)
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self._file} cannot be read: {error}") from error
             self._version = version
 
-    def _write(self, adapters: dict[str, Adapter | None]) -> None:
+    def _change(self, adapters: dict[str, Adapter | None]) -> None:
+        self._write(_Shared(adapters, self._shared.configured))
+
+    def _write(self, shared: _Shared) -> None:
         """Nothing changes if the file cannot be written: all frontends know the same."""
-        changes = _Changes(adapters)
         if self._file is not None:
             new = self._file.with_suffix(".new")
-            new.write_bytes(msgspec.json.encode(changes))
+            new.write_bytes(msgspec.json.encode(shared))
             new.replace(self._file)
-        self._changes = changes
+        self._shared = shared
