@@ -160,11 +160,15 @@ class Admission:
 
     def check(self, tenant: str = "", weight: float = 1.0) -> None:
         """Raises Overloaded for a request that would be refused now. Does not count it: its body may never arrive."""
-        if self.draining:
-            raise Overloaded("The server is shutting down; retry in a moment.", DRAIN_RETRY_S, draining=True)
+        self.check_draining()
         self._check_engine(tenant)
         if self.num_active >= self._max_active:
             self._check_share(tenant, weight)
+
+    def check_draining(self) -> None:
+        """Raises Overloaded while the server drains."""
+        if self.draining:
+            raise Overloaded("The server is shutting down; retry in a moment.", DRAIN_RETRY_S, draining=True)
 
     @contextlib.contextmanager
     def entered(self, tenant: str = "", weight: float = 1.0, *, is_accepted: bool = False) -> Iterator[None]:

@@ -55,12 +55,16 @@ class Outcome(enum.Enum):
 
 
 class OtherFrontends:
-    """The other frontends, as seen by frontend `index` of `count`."""
+    """The other frontends, as seen by frontend `index` of `count`.
 
-    def __init__(self, run_dir: str, index: int, count: int):
+    `check_draining` raises Overloaded while the server drains: a frontend that is away then does not return.
+    """
+
+    def __init__(self, run_dir: str, index: int, count: int, check_draining: Callable[[], None] = lambda: None):
         self._run_dir = run_dir
         self._index = index
         self._count = count
+        self._check_draining = check_draining
 
     def owner_of(self, exchange: Exchange) -> int | None:
         """The frontend that must answer this exchange; None: this one."""
@@ -76,7 +80,10 @@ class OtherFrontends:
         return None if owner == self._index else owner
 
     async def pass_on(self, exchange: Exchange, owner: int) -> None:
-        """Have the owner answer. Raises HttpError 503 when it does not return in time, or its answer breaks off."""
+        """Have the owner answer. Raises HttpError 503 when it does not return in time, or its answer breaks off.
+
+        Raises Overloaded when it is away for good.
+        """
         request = _request(exchange, await exchange.body())
         exchange.lease.resize(len(request))  # the body is not decoded here
         path = f"{self._run_dir}/{FRONTEND_SOCKET.format(owner)}"
@@ -87,6 +94,8 @@ class OtherFrontends:
                 times_sent += outcome is Outcome.BROKE_OFF
                 if exchange.started or times_sent == MAX_TIMES_SENT or time.monotonic() > deadline:
                     raise HttpError(503, "The frontend that stored this answer has ended.", headers=_RETRY_SOON)
+                if outcome is Outcome.AWAY:
+                    self._check_draining()
                 await asyncio.sleep(CONNECT_EVERY_S)
 
 

@@ -101,7 +101,8 @@ class FrontendProcess:
             uvicorn_config(PassedOn(self._app), ConnectionLimit(max_connections), buffers, page_headers)
         )
         if server.num_frontends > 1:
-            self._app.other_frontends = OtherFrontends(child.run_dir, child.index, server.num_frontends)
+            check_draining = self._admission.check_draining
+            self._app.other_frontends = OtherFrontends(child.run_dir, child.index, server.num_frontends, check_draining)
         self._admin = AdminServer(server, child.run_dir, child.index)
         self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
         self._throughput_log = ThroughputLog() if child.index == 0 else None

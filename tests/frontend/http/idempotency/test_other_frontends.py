@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from paged_serve.frontend.admission import Admission
 from paged_serve.frontend.http.exchange.answer_ids import owner_of_answer
 from paged_serve.frontend.http.exchange.errors import HttpError
 from paged_serve.frontend.http.exchange.exchange import Exchange
@@ -24,6 +25,7 @@ from paged_serve.frontend.http.routes.chat_batch import CHAT_BATCH
 from paged_serve.frontend.http.routes.messages import MESSAGES
 from paged_serve.frontend.http.routes.responses import RESPONSES
 from paged_serve.frontend.http.routes.table import ROUTES
+from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 BODY = b'{"prompt": "x"}'
@@ -158,6 +160,34 @@ def test_the_wait_for_an_absent_owner_is_bounded(run_dir, monkeypatch):
     monkeypatch.setattr(other_frontends, "REPLACED_WITHIN_S", 0.1)
     with pytest.raises(HttpError, match="has ended"):
         asyncio.run(OtherFrontends(run_dir, 0, 2).pass_on(exchange()[0], 1))
+
+
+def test_a_request_for_an_absent_owner_is_refused_while_the_server_drains(run_dir):
+    admission = Admission(max_active=1)
+    passing_on = OtherFrontends(run_dir, 0, 2, admission.check_draining).pass_on
+
+    async def run():
+        waiting = asyncio.create_task(passing_on(exchange()[0], 1))
+        await asyncio.sleep(0)
+        admission.draining = True
+        with pytest.raises(Overloaded) as refused:
+            await asyncio.wait_for(waiting, 5)
+        return refused.value
+
+    assert asyncio.run(run()).draining
+
+
+def test_a_drain_waits_for_an_answer_that_another_frontend_makes(run_dir):
+    admission = Admission(max_active=1)
+    admission.draining = True
+
+    async def run():
+        asked, events = exchange()
+        async with Owner(run_dir, b"HTTP/1.1 204 No Content\r\n\r\n"):
+            await OtherFrontends(run_dir, 0, 2, admission.check_draining).pass_on(asked, 1)
+        return events
+
+    assert asyncio.run(run())[0]["status"] == 204
 
 
 def test_a_truncated_answer_stays_truncated(run_dir):
