@@ -58,9 +58,18 @@ def _other_texts(begin: str) -> str:
 
 
 def _tag(form: CallForm, tool: CallableTool) -> Form:
-    name = msgspec.json.encode(tool.name).decode()
-    begin = form.begin.replace("{json}", name).replace("{name}", tool.name)
-    return {"type": "tag", "begin": begin, "content": _arguments(form, tool), "end": form.end}
+    return {"type": "tag", "begin": _begin(form, tool.name), "content": _arguments(form, tool), "end": form.end}
+
+
+def _begin(form: CallForm, name: str) -> str:
+    return form.begin.replace("{json}", msgspec.json.encode(name).decode()).replace("{name}", name)
+
+
+def written_call(form: CallForm, name: str) -> str:
+    """An output that is one call without arguments."""
+    number = f"0{form.behind_number}" if form.behind_number else ""
+    arguments = "" if form.parameter_begin else "{}"
+    return f"{form.before}{_begin(form, name)}{number}{arguments}{form.end}{form.after}"
 
 
 def arguments_schema(tool: CallableTool) -> dict[str, Any]:

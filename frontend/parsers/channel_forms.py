@@ -37,6 +37,11 @@ def channel_calls(tools: Sequence[CallableTool], mode: Literal["auto", "required
     return _form(calls if mode == "required" else [_tag(_FINAL, {"type": "any_text"}), *calls])
 
 
+def written_channel_call(name: str) -> str:
+    """An output that is one call without arguments."""
+    return _CALL.replace("{name}", name) + "{}"
+
+
 def _form(messages: list[_Node]) -> StructuredOutputsParams:
     last = {"type": "or", "elements": messages}
     reasoning = [{"type": "const_string", "value": ANALYSIS}, {"type": "any_text"}]

@@ -10,9 +10,12 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 
 from ..conversation.conversation import check_depth
 from ..conversation.messages import Tool, Tools
-from .call_forms import CallableTool, calls_form
-from .channel_forms import channel_calls
+from .call_forms import CallableTool, calls_form, written_call
+from .channel_forms import channel_calls, written_channel_call
+from .events import CallStart
 from .formats import HARMONY, ToolFormat
+from .output_parser import OutputParser
+from .readers.states import Format
 
 Mode = Literal["none", "auto", "required"]
 FIELD = "tool_choice"
@@ -46,10 +49,13 @@ class ToolChoice:
     def form(self, written: ToolFormat | None) -> StructuredOutputsParams | None:
         """The required form of the output, in the model's format; None if it is unconstrained.
 
-        Raises InvalidRequest if that format is unknown.
+        Raises InvalidRequest if that format is unknown, or has no way to write a tool's name.
         """
         if self.mode == "none" or not self.tools:
             return None
+        if written is not None:
+            for tool in self.tools:
+                _check_name(written, tool.function.name)
         is_strict = any(tool.function.strict for tool in self.tools)
         if self.mode == "auto" and not is_strict and self.parallel:
             return None
@@ -63,6 +69,23 @@ class ToolChoice:
             raise _no_form()
         form = calls_form(written.form, tools, self.mode, parallel=self.parallel)
         return StructuredOutputsParams(structural_tag=msgspec.json.encode(form).decode())
+
+
+def _check_name(written: ToolFormat, name: str) -> None:
+    """Refuse a name that a parser would not find in a call, as formats without quotes around names have no escapes."""
+    if written is HARMONY:
+        call = written_channel_call(name)
+    elif written.form is not None:
+        call = written_call(written.form, name)
+    else:
+        return
+    parser = OutputParser(Format(written.states, written.start), {name: {}})
+    if [event.name for event in parser.push(call, final=True) if isinstance(event, CallStart)] != [name]:
+        raise InvalidRequest(
+            f"tools has the function {name!r:.140}, a name that cannot be read in a call as this model writes it "
+            f"({written.name}); use letters, digits, '_' and '-'",
+            "tools",
+        )
 
 
 def _no_form() -> InvalidRequest:

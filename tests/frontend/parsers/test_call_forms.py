@@ -9,10 +9,14 @@ import llguidance.numpy
 import numpy as np
 import pytest
 
-from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form
+from paged_serve.frontend.conversation.messages import Conversation, Function, Tool
+from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form, written_call
+from paged_serve.frontend.parsers.channel_forms import written_channel_call
 from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, ToolFormat
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format
+from paged_serve.frontend.parsers.readers.states import Format
+from paged_serve.frontend.parsers.tool_choice import tool_choice_of
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
 from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, lowered
 from paged_serve.protocol.errors import InvalidRequest
@@ -102,6 +106,43 @@ def test_tools_and_their_parameters_may_have_any_name(written, name):
         parser = OutputParser(output_format(written, None), {name: schema})
         events = [event for piece in pieces for event in parser.push(piece)] + parser.push("", final=True)
         assert read(events).calls == [(name, {f"${name}": 1})], text
+
+
+_BRACKETS = ("a[b]", "a{b}", "a<b>", "a(b)")
+_ODD_NAMES = (
+    "get weather",
+    " a",
+    "a ",
+    "a\nb",
+    *_BRACKETS,
+    "a>b",
+    "a=b",
+    "a,b",
+    'a"b',
+    "a'b",
+    "```json",
+    "function",
+    "a:0",
+)
+
+
+@pytest.mark.parametrize("written", ALL_TOOL_FORMATS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_a_name_that_a_call_cannot_have_is_refused(written, mode):
+    refused = set()
+    for name in _ODD_NAMES:
+        choice = tool_choice_of(Conversation(messages=[], tools=[Tool(function=Function(name=name))], tool_choice=mode))
+        text = written_channel_call(name) if written.form is None else written_call(written.form, name)
+        parser = OutputParser(Format(written.states, written.start), {name: {}})
+        if read(parser.push(text, final=True)).calls == [(name, {})]:
+            choice.form(written)
+            continue
+        refused.add(name)
+        with pytest.raises(InvalidRequest, match=written.name):
+            choice.form(written)
+    writes_json = written.form is not None and "{json}" in written.form.begin
+    assert refused >= ({"a\nb"} if writes_json else {"get weather", " a", "a\nb"})
+    assert "a:0" not in refused
 
 
 @pytest.mark.parametrize("written", FORMATS, ids=lambda each: each.name)
