@@ -14,7 +14,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from .disjoint import comparable, disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
-from .numbers import inexact_number, round_bounds, unreachable_bound
+from .numbers import fix_counts, inexact_number, round_bounds, unreachable_bound
 from .patterns import fix_patterns, name_pattern
 from .references import leads_back, with_named_targets
 from .schema_walk import Schema, children, pointer, put, resolved
@@ -67,6 +67,8 @@ class Rewriting:
             if name in schema:
                 raise Unsupported(pointer(where, name), f"{name} is not supported: {why}")
         found, more = dict(schema), list[Schema]()
+        if name := fix_counts(found):
+            raise Unsupported(pointer(where, name), f"{name} is {found[name]!s:.60}, more than an output can have")
         for name, rewrite in _REWRITES.items():
             if name in found:
                 more += rewrite(self, found, where)

@@ -8,6 +8,7 @@ import pytest
 from llguidance import LLMatcher
 
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
+from paged_serve.frontend.structured_outputs.json_schema.numbers import LARGEST
 from paged_serve.frontend.structured_outputs.json_schema.rewriting import Rewriting, Unsupported
 from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer
 
@@ -97,6 +98,11 @@ CLOSED = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "addition
           "exclusiveMinimum": True}, [2, 3, 4]),
         ({"properties": {"a": {"oneOf": [{"const": 1}, {"const": "x"}]}, "b": {"$ref": "#/properties/a/oneOf/0"}},
           "type": "object"}, [{"a": 1}, {"a": "x"}, {"a": 2}, {"b": 1}, {"b": "x"}, {}]),
+        ({"type": "string", "minLength": 1.0, "maxLength": 2**64 - 1}, ["", "a", "ab"]),
+        ({"type": "string", "minLength": 2, "maxLength": 2**32}, ["", "a", "ab"]),
+        ({"type": "array", "minItems": 1.0, "maxItems": 1e30}, ARRAYS),
+        ({"type": "array", "items": {"enum": ["x", "y", "z"]}, "uniqueItems": True, "minItems": 2.0}, ARRAYS),
+        ({**CLOSED, "minProperties": 1.0, "maxProperties": 2.0}, OBJECTS),
         (True, VALUES),
     ],
 )  # fmt: skip
@@ -124,6 +130,7 @@ def test_keywords_that_llguidance_lacks_are_rewritten(schema, instances):
         ({"type": "number", "minimum": 1e20}, "/minimum", "beyond the 64-bit integers"),
         ({"type": "integer", "minimum": 10**20}, "/minimum", "beyond the 64-bit integers"),
         ({"items": {"exclusiveMaximum": -1e400}}, "/items/exclusiveMaximum", "beyond the 64-bit integers"),
+        ({"properties": {"a": {"minLength": 2**32}}}, "/properties/a/minLength", "4294967296, more than an output"),
     ],
 )  # fmt: skip
 def test_inexpressible_schemas_are_refused_by_pointer_and_keyword(schema, where, keyword):
@@ -146,6 +153,32 @@ def test_a_large_bound_accepts_no_integer_beyond_it(keyword, bound):
 def test_the_bounds_of_64_bit_integers_are_accepted():
     for least in ({"minimum": -(2**63)}, {"exclusiveMinimum": -(2**63) - 1}, {"minimum": -1e20}):
         matcher = matcher_of({"type": "integer", **least, "maximum": 2**63 - 1})
+        assert all(accepts(matcher, value) for value in (0, -(2**62), 2**62))
+
+
+@pytest.mark.parametrize("bound", [2**62 + 2**10, 2**60 + 1, -(2**62) - 2**10, 2**63 - 900, 900 - 2**63])
+@pytest.mark.parametrize("keyword", ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"])
+@pytest.mark.parametrize("kind", [{}, {"type": "number"}, {"type": ["integer", "null"]}])
+def test_a_large_bound_of_numbers_accepts_none_beyond_it(kind, keyword, bound):
+    sign = 1 if keyword in ("minimum", "exclusiveMinimum") else -1
+    if sign * bound > LARGEST:
+        return  # refused
+    matcher = matcher_of({**kind, keyword: bound})
+    for distance in (1, 2, 71, 100, 200, 500):
+        assert not accepts(matcher, bound - sign * distance), distance
+    assert accepts(matcher, bound + sign * 2**12) == (abs(bound + sign * 2**12) < 2**63)
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_bound_beyond_the_64_bit_integers_or_without_its_opposite_is_enforced_in_their_range(kind, sign):
+    names = ("minimum", "maximum")[::sign]
+    for bound in (10**18, 2**60, 2**62, 9 * 10**18):
+        matcher = matcher_of({"type": kind, names[0]: sign * bound})
+        assert accepts(matcher, sign * (bound + 2**12))
+        assert not accepts(matcher, sign * (bound - 1))
+    for bound in (3.4028234663852886e38, 1.7976931348623157e308, 10**400):
+        matcher = matcher_of({"type": kind, names[0]: -sign * bound, names[1]: sign * bound})
         assert all(accepts(matcher, value) for value in (0, -(2**62), 2**62))
 
 
