@@ -65,6 +65,8 @@ class OutputParser:
         # The text read since a call may have begun, in pieces, and the length of the tag that began it.
         self._held: list[str] | None = []
         self._tag_len = 0
+        content = form.states[CONTENT]
+        self._openings = content.tags if isinstance(content, Text) and content.may_return else {}
         self._enter(form.start)
 
     @property
@@ -92,15 +94,17 @@ class OutputParser:
             self._held = None
         elif self._held is not None:
             self._held.append(self._text[before : self._at])
-        elif isinstance(self._reader, TextReader) and self._reader.tag_at is not None:
+        elif isinstance(self._reader, TextReader | SkipReader) and self._reader.tag_at is not None:
             tag = self._text[self._reader.tag_at : self._at]
-            self._held, self._tag_len = [tag], len(tag)
+            if tag in self._openings:
+                self._held, self._tag_len = [tag], len(tag)
         return FAIL if final and target is None and self._held is not None else target
 
     def _fail(self) -> None:
         """Treat the text held back as content, and continue reading after its tag."""
         if self._held is not None:
             self._text, self._at = "".join(self._held) + self._text[self._at :], self._tag_len
+            self._collector.end_call()
             self._collector.content(self._text[: self._at])
             self._num_failures += 1
         self._enter(CONTENT)

@@ -39,8 +39,8 @@ class KeyReader:
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
         end, tag = self._tags.find(text, at, final)
         self._pieces.append(text[at:end])
-        if sum(map(len, self._pieces)) > MAX_NAME_CHARS:
-            return end, FAIL
+        if (excess := sum(map(len, self._pieces)) - MAX_NAME_CHARS) > 0:
+            return end - excess, FAIL  # where it fails must not depend on the pieces
         if not tag:
             return end, None
         self._collector.start_parameter("".join(self._pieces).strip())

@@ -12,7 +12,7 @@ class TextReader:
     def __init__(self, state: Text, collector: Collector):
         self._state, self._collector = state, collector
         self._tags = tags_of(*state.tags)
-        self.tag_at: int | None = None  # position of a tag that may turn out to be content
+        self.tag_at: int | None = None  # position of the tag that ended the text
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
         end, tag = self._tags.find(text, at, final)
@@ -24,8 +24,7 @@ class TextReader:
             return end, None
         if self._state.kind == "reasoning":
             self._collector.end_reasoning()
-        if self._state.kind == "content" and self._state.may_return:
-            self.tag_at = end
+        self.tag_at = end
         return end + len(tag), self._state.tags[tag]
 
 
@@ -33,6 +32,7 @@ class SkipReader:
     def __init__(self, state: Skip, collector: Collector):
         self._state, self._collector = state, collector
         self._tags = tags_of(*state.tags, *state.begins)
+        self.tag_at: int | None = None  # position of the tag that was read
         if state.ends_call:
             collector.end_call()
 
@@ -42,8 +42,10 @@ class SkipReader:
             self._collector.content(text[start:at])
         if tag := self._tags.at(text, at):
             self._collector.drop_space()
-            begins = self._state.begins.get(tag)
-            return (at + len(tag), self._state.tags[tag]) if begins is None else (at, begins)
+            if (begins := self._state.begins.get(tag)) is not None:
+                return at, begins
+            self.tag_at = at
+            return at + len(tag), self._state.tags[tag]
         if (at == len(text) or self._tags.may_begin(text, at)) and not (final and self._state.keeps_space):
             return len(text) if final else at, None
         return at, self._state.otherwise
@@ -58,8 +60,8 @@ class HeaderReader:
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
         at_tag, tag = self._tags.find(text, at, final)
         self._text += text[at:at_tag]
-        if len(self._text) > MAX_HEADER_CHARS:
-            return at_tag, FAIL
+        if (excess := len(self._text) - MAX_HEADER_CHARS) > 0:
+            return at_tag - excess, FAIL  # where it fails must not depend on the pieces
         if not tag:
             return at_tag, None
         for end in self._state.ends:

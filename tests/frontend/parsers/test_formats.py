@@ -168,6 +168,44 @@ def test_a_hermes_call_needs_arguments_that_begin_as_an_object(text, content, ca
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "call", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "now"}</tool_call>', "<tool_call>no JSON</tool_call> b"),
+        ("mistral", "[TOOL_CALLS]now[ARGS]{}", "[TOOL_CALLS]no call b"),
+        ("qwen3_coder", "<tool_call><function=now></function></tool_call>", "<tool_call>no</tool_call> b"),
+        ("function_tag", "<function=now>{}</function>", "<function=a b>{}</function> b"),
+        ("glm45", "<tool_call>now</tool_call>", "<tool_call>a b</tool_call> b"),
+        ("deepseek_v31", "<｜tool▁call▁begin｜>now<｜tool▁sep｜><｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>a b"),
+        ("kimi_k2", "<|tool_call_begin|>now<|tool_call_argument_begin|>{}<|tool_call_end|>", "<|tool_call_begin|>a b"),
+    ],
+)
+@pytest.mark.parametrize("between", ["", "\n"])
+def test_text_after_a_call_that_only_begins_like_another_is_unchanged(name, call, text, between):
+    for pieces in ([call, between, text], [*call, *between, *text]):
+        events = events_of(form_of(name), pieces)
+        assert [type(event) for event in events] == [CallStart, Arguments, Content]
+        assert read(events).calls == [("now", {})]
+        assert read(events).content == text
+
+
+@pytest.mark.parametrize(
+    ("name", "begun"),
+    [
+        ("openai", "<|channel|>final<|message|>a<|end|><|start|>"),
+        ("mistral", "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]"),
+        ("glm45", "<tool_call>now<arg_key>"),
+        ("qwen3_coder", "<tool_call><function=now><parameter="),
+    ],
+)
+def test_where_a_header_or_a_name_is_too_long_does_not_depend_on_the_pieces(name, begun):
+    text = begun + "".join(f"{i} " for i in range(400))
+    whole = events_of(form_of(name), [text])
+    for size in (1, 7, 100, 600):
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        assert events_of(form_of(name), pieces) == whole
+
+
 def test_without_tags_an_unknown_name_is_not_a_call():
     text = '{"name": "Ada", "parameters": {}}'
     assert events_of(form_of("llama3_json"), [text]) == [Content(text)]
