@@ -25,6 +25,7 @@ from ..parsers.thinking import with_thinking
 from ..parsers.tool_choice import tool_choice_of
 from ..pooling.model_files import PoolingFiles
 from ..pooling.texts import PoolingTexts
+from ..structured_outputs.choices import without_bad_words
 from ..structured_outputs.helper_messages import added_tokens
 from ..structured_outputs.in_process import with_grammar
 from ..text.tokenizer import Tokenizer
@@ -107,22 +108,29 @@ class ModelText:
         Raises InvalidRequest.
         """
         chat, begins = prompt.chat or ChatReading(None), None
-        if chat.calls is not None:
-            if params.structured_outputs is not None:
-                raise InvalidRequest(
-                    "structured_outputs and forced or strict tool calls cannot be combined; leave one out",
-                    "structured_outputs",
-                )
-            params = msgspec.structs.replace(params, structured_outputs=chat.calls)
-        elif params.structured_outputs is not None and chat.reading is not None and self._formats.writes_channels:
-            params = msgspec.structs.replace(params, structured_outputs=final_form(params.structured_outputs))
-        params = with_grammar(params, added_tokens(self.tokenizer))
+        params = self._with_grammar(chat, params)
         if params.grammar is not None and chat.reading is not None:
             grammar = chat.reading.behind_reasoning(params.grammar, self.tokenizer)
             params = msgspec.structs.replace(params, grammar=grammar)
         if prompt.chat is not None:
             begins = chat.reading is not None and chat.reading.begins_in_reasoning
         return with_thinking(generated(params), self._formats, self.tokenizer, token_ids, begins=begins)
+
+    def _with_grammar(self, chat: ChatReading, params: SamplingParams) -> SamplingParams:
+        form, field = params.structured_outputs, "structured_outputs"
+        if chat.calls is not None:
+            if form is not None:
+                raise InvalidRequest(
+                    "structured_outputs and forced or strict tool calls cannot be combined; leave one out",
+                    "structured_outputs",
+                )
+            form, field = chat.calls, "tools"
+        elif form is not None:
+            form = without_bad_words(form, params.bad_words)
+            if chat.reading is not None and self._formats.writes_channels:
+                form = final_form(form)
+        params = msgspec.structs.replace(params, structured_outputs=form)
+        return with_grammar(params, added_tokens(self.tokenizer), field)
 
     def _render(self, given: TemplateInput, mark: str, chat_template: str | None) -> str:
         if chat_template is None:

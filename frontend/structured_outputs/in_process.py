@@ -14,14 +14,17 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(StructuredOutputsParams).decode
 
 
-def with_grammar(params: SamplingParams, added: AddedTokens | None = None) -> SamplingParams:
-    """Fill in `grammar`. Without the tokenizer's added tokens, only the worker compiles it. Raises InvalidRequest."""
+def with_grammar(
+    params: SamplingParams, added: AddedTokens | None = None, field: str = "structured_outputs"
+) -> SamplingParams:
+    """Fill in `grammar`. Without the tokenizer's added tokens, only the worker compiles it. `field`: where the caller
+    gave the form. Raises InvalidRequest."""
     if params.structured_outputs is None:
         return params
     try:
         source = _source(_encode(params.structured_outputs), None if added is None else _encode(added))
     except InvalidRequest as refused:
-        raise InvalidRequest(f"structured_outputs: {refused}", "structured_outputs") from None
+        raise InvalidRequest(f"{field}: {refused}", field) from None
     return msgspec.structs.replace(params, structured_outputs=None, grammar=Grammar(source))
 
 

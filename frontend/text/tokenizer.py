@@ -225,11 +225,16 @@ def words_to_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tupl
     """The tokens of each word, at the start of a text and after a space: the sequences that `bad_words` forbids."""
     found: dict[tuple[int, ...], None] = {}
     for word in words:
-        bare = word.lstrip(" ")
-        for spelling in dict.fromkeys((word, bare, " " + bare)):
+        for spelling in spellings(word):
             if ids := tuple(tokenizer.encode(spelling, add_special_tokens=False)):
                 found[ids] = None
     return tuple(found)
+
+
+def spellings(word: str) -> list[str]:
+    """The word as it is, at the start of a text and after a space."""
+    bare = word.lstrip(" ")
+    return list(dict.fromkeys((word, bare, " " + bare)))
 
 
 def _content(token: object) -> str:

@@ -1,5 +1,6 @@
 """LLM over a fake engine: prompts, outputs, and errors."""
 
+import json
 import threading
 from array import array
 from collections import Counter
@@ -23,8 +24,10 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 from ..fake_core import expected, generate, output
+from ..http_server import Server
 from .running_llm import core_of, llms, models, params, text_of
 
 model = pytest.fixture(scope="module")(models)
@@ -174,6 +177,22 @@ def test_bad_words_become_tokens(start):
     llm.generate([[5]], params(bad_words=["8"]))
     (request,) = core_of(llm).all(EngineCoreRequest)
     assert (8,) in request.sampling_params.bad_words_token_ids
+
+
+def test_choices_that_are_bad_words_are_left_out_as_over_http(start, folder):
+    llm, form = start(), StructuredOutputsParams(choice=["5", " 6", "7 6", "é"])
+    llm.generate([[5]], params(bad_words=["6", " 5"], structured_outputs=form))
+    server = Server(folder)
+    asked = {"bad_words": ["6", " 5"], "structured_outputs": {"choice": ["5", " 6", "7 6", "é"]}}
+    server.complete(**asked)
+    (sent,) = core_of(llm).all(EngineCoreRequest)
+    sources = {sent.sampling_params.grammar.source, server.engine.requests[0].params.grammar.source}
+    assert [json.loads(source)["grammars"][0]["lark_grammar"] for source in sources] == ['start: "7 6" | "é"']
+    asked["bad_words"] += ["7 6", "é"]
+    with pytest.raises(InvalidRequest, match="forbids every choice") as refused:
+        llm.generate([[5]], params(bad_words=asked["bad_words"], structured_outputs=form))
+    error = server.ask("POST", "/v1/completions", {"prompt": "a", **asked}).json()["error"]
+    assert (error["message"], error["param"]) == (str(refused.value), "bad_words")
 
 
 def test_default_parameters_may_be_changed_and_are_checked_when_they_are_used(start):

@@ -74,6 +74,16 @@ def test_a_chat_is_refused_with_the_message_of_http(start, folder, messages, opt
         assert answer.json()["error"]["param"] == refused.value.param
 
 
+@pytest.mark.parametrize("function", [{"name": "a\nb"}, {"name": "f", "strict": True, "parameters": {"contains": {}}}])
+def test_tools_are_refused_with_the_message_of_http(start, folder, function):
+    fields = {"messages": [{"role": "user", "content": "5"}], "tools": [{"function": function}]}
+    with pytest.raises(InvalidRequest) as refused:
+        start(tool_call_parser="hermes").chat(fields["messages"], params(), tools=fields["tools"])
+    error = Server(folder).ask("POST", "/v1/chat/completions", fields).json()["error"]
+    assert (error["message"], error["param"]) == (str(refused.value), "tools")
+    assert refused.value.param == "tools"
+
+
 def test_a_closed_llm_refuses_a_chat(start):
     llm = start()
     llm.close()

@@ -9,6 +9,7 @@ from paged_serve.protocol.messages.structured_outputs import Grammar, Structured
 
 from ....parsers.channel_forms import final_form
 from ....parsers.output_reading import OutputReading
+from ....structured_outputs.choices import without_bad_words
 from ...service import Service
 from .schemas import ResponseFormat, SamplingFields
 
@@ -38,6 +39,7 @@ async def grammar_of(
         form, field = calls, "tools"
     if form is None:
         return None, []
+    form = without_bad_words(form, body.bad_words or ())
     try:
         if service.formats.writes_channels and reading is not None and calls is None:
             form = final_form(form)
