@@ -1,5 +1,6 @@
 """The loading bar of the command line, LLM and the benchmarks."""
 
+import contextlib
 import logging
 import sys
 import time
@@ -33,11 +34,10 @@ class LoadingBar:
         if self._on_terminal:
             filled = round(share * BAR_CELLS)
             bar = "█" * filled + "░" * (BAR_CELLS - filled)
-            self._stream.write(f"\033[K{bar} {share:4.0%} {text}\r")  # log lines of the children overwrite it
+            self._write(f"\033[K{bar} {share:4.0%} {text}\r")  # log lines of the children overwrite it
             self._drawn = True
         elif self._is_due(text, share):
-            self._stream.write(f"{text} {share:.0%}\n")
-        self._stream.flush()
+            self._write(f"{text} {share:.0%}\n")
 
     def _is_due(self, text: str, share: float) -> bool:
         """Whether a line is due: after a while, and from then on also at each end and each beginning."""
@@ -51,6 +51,10 @@ class LoadingBar:
 
     def clear(self) -> None:
         if self._drawn:
-            self._stream.write("\033[K")
-            self._stream.flush()
+            self._write("\033[K")
             self._drawn = False
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the reader of a pipe is gone; loading continues
+            self._stream.write(text)
+            self._stream.flush()

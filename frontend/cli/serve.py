@@ -41,7 +41,7 @@ def serve(config: Config) -> int:
     from ..supervision.supervisor import Supervisor
     from .banner import banner, banner_rows
 
-    configure_logging("supervisor", config.server.log_level)
+    lines = configure_logging("supervisor", config.server.log_level)
     http_socket = open_http_socket(config.server)
     with ExitStack() as on_refusal:
         on_refusal.callback(close_http_socket, http_socket, config.server)
@@ -58,8 +58,7 @@ def serve(config: Config) -> int:
             rows = banner_rows(config, facts, url, supervisor.run_dir, is_demo=is_demo)
             log.info("paged-serve is ready", extra={"fields": {"facts": dict(rows)}})
             return
-        text = banner(config, facts, url, supervisor.run_dir, is_demo=is_demo, colour=in_colour(sys.stderr))
-        click.echo(text, err=True)
+        lines.write(banner(config, facts, url, supervisor.run_dir, is_demo=is_demo, colour=in_colour(sys.stderr)))
 
     with supervisor.signals():
         supervisor.start()

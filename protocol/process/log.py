@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from .log_format import in_colour, in_json
+from .log_writer import StderrHandler
 
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 # Escaped, so that text from a request can neither forge a log line nor control a terminal.
@@ -52,8 +53,8 @@ class _JsonFormatter(logging.Formatter):
         return msgspec.json.encode(fields).decode()
 
 
-def configure_logging(process_name: str, level: str = "info") -> None:
-    """Send everything from `level` up to stderr; a second call replaces the first.
+def configure_logging(process_name: str, level: str = "info") -> StderrHandler:
+    """Send everything from `level` up to stderr; a second call replaces the first. Returns the root logger's handler.
 
     PAGED_SERVE_LOG_FORMAT=json gives JSON lines.
     """
@@ -62,8 +63,9 @@ def configure_logging(process_name: str, level: str = "info") -> None:
         formatter = _JsonFormatter(process_name)
     else:
         formatter = _LineFormatter(process_name, colour=in_colour(sys.stderr))
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
     root = logging.getLogger()
+    handler = next((each for each in root.handlers if isinstance(each, StderrHandler)), None) or StderrHandler()
+    handler.setFormatter(formatter)
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    return handler

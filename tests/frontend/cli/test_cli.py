@@ -1,6 +1,8 @@
 """The command line as users see it."""
 
+import contextlib
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -285,6 +287,18 @@ def test_slow_loading_prints_the_begin_and_end_of_each_phase(capsys, monkeypatch
     bar("compiling", 0, 4)
     expected = ["loading weights 25%", "loading weights 100%", "warming up 50%", "compiling 0%"]
     assert capsys.readouterr().err.splitlines() == expected
+
+
+def test_loading_continues_when_the_reader_of_its_progress_is_gone(monkeypatch):
+    monkeypatch.setattr("time.monotonic", itertools.count(0, 10).__next__)
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = open(writing, "w")  # noqa: SIM115
+    bar = LoadingBar(stream)
+    bar("loading weights", 1, 2)
+    bar("loading weights", 2, 2)
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
 
 
 def test_loading_is_one_line_on_a_terminal():
