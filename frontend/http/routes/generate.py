@@ -46,7 +46,9 @@ async def generate_tokens(service: Service, exchange: Exchange) -> None:
 
 async def invoke(service: Service, exchange: Exchange) -> None:
     """Answer a conversation or continue a prompt; SageMaker uses one route for both."""
-    service.admission.check(exchange.tenant.name, exchange.tenant.weight)
+    key = idempotency_key(exchange.headers)
+    if key is None or not service.answers.has_key(exchange.caller, key):
+        service.admission.check(exchange.tenant.name, exchange.tenant.weight)
     raw = await exchange.peek()
     has_messages = await service.off_loop(len(raw), has_field, raw, "messages")
     await create_answer(service, exchange, CHAT_COMPLETION if has_messages else COMPLETION)

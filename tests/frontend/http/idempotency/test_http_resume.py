@@ -167,21 +167,22 @@ def test_a_drain_waits_for_clients_that_still_read(folder):
     asyncio.run(talk())
 
 
-def test_a_draining_or_full_server_serves_stored_answers_and_refuses_the_rest_unread(folder):
+@pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
+def test_a_draining_or_full_server_serves_stored_answers_and_refuses_the_rest_unread(folder, path):
     server = Server(folder, "hello")
 
     async def talk() -> None:
         async with client_of(server) as client:
             body = {"prompt": "abc", "stream": True}
-            begun = await client.post("/v1/completions", json=body, headers={"Idempotency-Key": "k"})
+            begun = await client.post(path, json=body, headers={"Idempotency-Key": "k"})
             server.admission.draining = True
-            again = await client.post("/v1/completions", json=body, headers={"Idempotency-Key": "k"})
+            again = await client.post(path, json=body, headers={"Idempotency-Key": "k"})
             assert again.content == begun.content
             stream = f"/v1/streams/{ids(begun.text)[0].partition(':')[0]}"
             assert (await client.get(stream)).content == begun.content
             assert (await client.delete(stream)).status_code == 204
             for content in (b"not json", begun.content):
-                refused = await client.post("/v1/completions", content=content, headers={"Idempotency-Key": "k"})
+                refused = await client.post(path, content=content, headers={"Idempotency-Key": "k"})
                 assert refused.status_code == 503
             assert server.admission.drained
 
