@@ -204,12 +204,14 @@ class Service:
         """The system_fingerprint of answers: different for each adapter's weights."""
         return self.fingerprint if adapter is None else with_adapter(self.fingerprint, adapter)
 
-    async def fingerprint_for(self, body: bytes) -> str:
-        """The fingerprint of the model that a request names."""
+    async def fingerprint_for(self, body: bytes) -> str | None:
+        """The fingerprint of the model that a request names; None if no model has this name any more."""
         if not self.adapters.may_exist:
             return self.fingerprint
         model = await self.off_loop(len(body), named_model, body)
-        return self.fingerprint_of(model) if model and await self._found(model) else self.fingerprint
+        if not model or model in self.model_names:
+            return self.fingerprint
+        return self.fingerprint_of(model) if await self._found(model) else None
 
     async def _found(self, name: str) -> bool:
         """Whether an adapter has this name; one that a plugin finds is known from then on."""

@@ -25,6 +25,7 @@ class KeyedRequest:
     caller: bytes
     key: str
     digest: str  # of everything that the answer depends on, except the time of its start
+    fingerprint: str = ""  # of the model, which `digest` covers
 
     def answer_id(self, prefix: str, created: int) -> str:
         """`prefix` with its separator; `created` in seconds since 1970."""

@@ -36,6 +36,9 @@ class AnswerStore:
     def has_key(self, caller: bytes, key: str) -> bool:
         return (caller, key) in self._by_key
 
+    def of_key(self, caller: bytes, key: str) -> StoredAnswer | None:
+        return self._by_key.get((caller, key))
+
     def of_request(self, request: KeyedRequest, after: EventId | None) -> StoredAnswer | None:
         """The answer to this request if it has the events after `after`. HttpError 422 for another request's key."""
         answer = self._by_key.get((request.caller, request.key))

@@ -75,7 +75,7 @@ async def _answer_in_background(
     """Accept a background response, or find it by its key; answer with its current state or its stream."""
     caller, request = store.caller_of(exchange.tenant), None
     if (key := idempotency_key(exchange.headers)) is not None:
-        digest = request_digest(await service.fingerprint_for(raw), exchange.path, key, raw)
+        digest = request_digest(await service.fingerprint_for(raw) or "", exchange.path, key, raw)
         request = KeyedRequest(exchange.caller, key, digest)
     await store.resumed.wait()
     body, raw, model, warnings = await decode(service, endpoint, raw)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,25 @@ def test_a_key_is_not_answered_with_the_former_adapter_of_the_same_name(model, t
     make_adapter_folder(tmp_path / "sql", b"new weights")
     assert server.ask("POST", "/v1/load_lora_adapter", {**load, "load_inplace": True}).status_code == 200
     assert server.ask("POST", "/v1/completions", body, **{"idempotency-key": "k"}).status_code == 422
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+def test_a_repeated_key_has_its_stored_answer_after_its_adapter_was_unloaded(model, sql, more):
+    server = serving(model, allow_loading=True)
+    assert server.ask("POST", "/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": sql}).status_code == 200
+    body = {"prompt": "a", "model": "sql", "max_tokens": 3, **more}
+    ask = partial(server.ask, "POST", "/v1/completions")
+    first = ask(body, **{"idempotency-key": "k"})
+    assert server.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "sql"}).status_code == 200
+    again = ask(body, **{"idempotency-key": "k"})
+    assert (again.status_code, again.text) == (200, first.text)
+    other = ask({**body, "max_tokens": 4}, **{"idempotency-key": "k"})
+    assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
+    assert ask(body, **{"idempotency-key": "new"}).status_code == 404
+    if more:
+        event_id = re.findall("id: (.*)", first.text)[1]
+        rest = ask(body, **{"idempotency-key": "k", "last-event-id": event_id})
+        assert rest.text == first.text.split(f"id: {event_id}\n")[1].partition("\n\n")[2]
 
 
 def test_clients_load_and_unload_adapters(model, sql):
