@@ -38,7 +38,7 @@ class Work(Protocol):
         """All events. May be called again after Overloaded if no event had come."""
 
     def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
-        """The incomplete response, and the events that end its stream; `error` None: it was cancelled."""
+        """The incomplete response, and the events that follow in its stream; `error` None: it was cancelled."""
 
 
 class Storage(Protocol):
@@ -144,6 +144,7 @@ class BackgroundRun:
 
     async def _give_up(self, error: PagedServeError | None) -> None:
         ended, events = self._work.given_up(error)
+        self._num_made = max(self._num_made, self._num_stored)  # they follow the stored ones
         self._push(events)
         await self._finish(ended)
 

@@ -1,58 +1,105 @@
 """Resumes background responses that an earlier process of this server left unfinished, from their stored requests."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, aclosing
 
 import msgspec
 
-from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.errors import InvalidRequest, PagedServeError
 
 from ...exchange.auth import NO_KEY, Tenant
 from ...exchange.errors import HttpError
 from ...responses.answers import Response, ResponseError
 from ...responses.writer import event
 from ...service import Service
-from ...stored_responses.background_run import BackgroundRun
+from ...stored_responses.background_run import BackgroundRun, Ended
 from ...stored_responses.database import Row
 from ...stored_responses.store import StoredResponses
 from .background_work import BackgroundWork, Job, ended
 
 
+class ResumedWork:
+    """Produces the events of a response that has `num_stored` of them already. Its request is prepared as it runs: one
+    that waits for memory takes none."""
+
+    def __init__(self, service: Service, tenant: Tenant, row: Row, job: Job, num_stored: int, turn: asyncio.Lock):
+        """`turn`: held to prepare one request at a time."""
+        self._service, self._tenant, self._row, self._job = service, tenant, row, job
+        self._num_stored, self._num_made = num_stored, 0
+        self._turn = turn
+        self._work: BackgroundWork | None = None
+
+    @property
+    def ended(self) -> Ended | None:
+        return None if self._work is None else self._work.ended
+
+    async def events(self) -> AsyncGenerator[list[bytes], None]:
+        """All events, from the first one. May be called again after Overloaded."""
+        if self._work is None:
+            self._work = await self._prepared()
+        async with aclosing(self._work.events()) as batches:
+            async for batch in batches:
+                self._num_made += len(batch)
+                yield batch
+
+    async def _prepared(self) -> BackgroundWork:
+        row = self._row
+        async with self._turn:
+            try:
+                return await BackgroundWork.prepared(self._service, self._tenant, row.id, row.created, self._job)
+            except (HttpError, InvalidRequest) as error:
+                raise InvalidRequest(f"It could not be resumed: {error.message}.") from error
+
+    def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
+        if self._work is None:
+            end, events = ended(_given_up(self._row, None if error is None else str(error))), list[bytes]()
+        else:
+            end, events = self._work.given_up(error)
+        if self._work is None or self._num_made < self._num_stored:  # only its end can follow the stored events
+            events = [] if error is None else [_failed(self._num_stored, end)]
+        return end, events
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.close()
+
+
 async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
     """Resume all stored jobs. `tenants`: those of the server's API keys."""
-    store = service.stored
+    store, turn = service.stored, asyncio.Lock()
     if store is None:
         return
     by_caller = {store.caller_of(tenant): tenant for tenant in (NO_KEY, *tenants)}
     for row in await store.jobs():
         job = msgspec.json.decode(row.job or b"", type=Job)
-        tenant = by_caller.get(row.caller)
+        tenant, num_stored = by_caller.get(row.caller), await store.num_events(row)
         if tenant is None:
-            await _fail(store, row, "its API key is no longer valid on this server")
+            await _fail(store, row, num_stored, "its API key is no longer valid on this server")
         elif job.fingerprint != service.fingerprint_of(job.model):
-            await _fail(store, row, "the server was restarted with another model or other settings")
+            await _fail(store, row, num_stored, "the server was restarted with another model or other settings")
         else:
-            await _resume(service, store, tenant, row, job)
+            with ExitStack() as admitted:
+                admitted.enter_context(service.admission.entered(tenant.name, tenant.weight, is_accepted=True))
+                work = ResumedWork(service, tenant, row, job, num_stored, turn)
+                admitted.callback(work.close)
+                store.begin(BackgroundRun(store, row, work, admitted.pop_all(), num_stored))
     store.resumed.set()
 
 
-async def _resume(service: Service, store: StoredResponses, tenant: Tenant, row: Row, job: Job) -> None:
-    num_stored = await store.num_events(row)
-    with ExitStack() as admitted:
-        admitted.enter_context(service.admission.entered(tenant.name, tenant.weight, is_accepted=True))
-        try:
-            work = await BackgroundWork.prepared(service, tenant, row.id, row.created, job)
-        except (HttpError, InvalidRequest, Overloaded) as error:
-            await _fail(store, row, error.message)
-            return
-        admitted.callback(work.close)
-        store.begin(BackgroundRun(store, row, work, admitted.pop_all(), num_stored))
+async def _fail(store: StoredResponses, row: Row, num_stored: int, why: str) -> None:
+    end = ended(_given_up(row, f"It could not be resumed: {why}."))
+    await store.finish(row, end, num_stored, [_failed(num_stored, end)] if row.has_events else [])
 
 
-async def _fail(store: StoredResponses, row: Row, why: str) -> None:
+def _given_up(row: Row, error: str | None) -> Response:
+    """The response without output; `error` None: it was cancelled."""
     response = msgspec.json.decode(row.response, type=Response)
-    response.status = "failed"
-    response.error = ResponseError(code="server_error", message=f"It could not be resumed: {why}.")
-    num_stored = await store.num_events(row)
-    last = [event("response.failed", num_stored, {"response": response})] if row.has_events else []
-    await store.finish(row, ended(response), num_stored, last)
+    response.status = "cancelled" if error is None else "failed"
+    response.error = None if error is None else ResponseError(code="server_error", message=error)
+    return response
+
+
+def _failed(number: int, end: Ended) -> bytes:
+    """The last event of a stream."""
+    return event("response.failed", number, {"response": msgspec.Raw(end.response)})

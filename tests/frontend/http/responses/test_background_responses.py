@@ -8,6 +8,7 @@ import threading
 import pytest
 from openai.types.responses import Response
 
+from paged_serve.frontend.buffer_budget import BufferBudget
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 
 from ...http_server import Server
@@ -151,6 +152,71 @@ def test_a_response_that_cannot_be_resumed_has_failed(start):
     answer = asyncio.run(outcome(other, one))
     assert (answer["status"], answer["error"]["code"]) == ("failed", "server_error")
     assert "another model or other settings" in answer["error"]["message"]
+
+
+async def begun(server: Server, num: int, **fields) -> list[str]:
+    """The ids of background responses that are left unfinished."""
+    server.engine.pause_s = 1.0
+    async with client_of(server) as client:
+        return [(await created(client, **BEHIND, **fields))["id"] for _ in range(num)]
+
+
+def test_a_response_that_finds_no_memory_when_it_is_resumed_waits_for_it(start, monkeypatch):
+    monkeypatch.setattr("paged_serve.frontend.buffer_budget.RETRY_AFTER_S", 0.001)
+
+    refused, check = asyncio.Event(), BufferBudget._check
+
+    def watched(*arguments) -> None:
+        try:
+            check(*arguments)
+        except Overloaded:
+            refused.set()
+            raise
+
+    async def run(server: Server, one: str, two: str) -> None:
+        monkeypatch.setattr(BufferBudget, "_check", watched)
+        async with client_of(server, has_resumed=False) as client:
+            buffers = server.app.router._service.buffers
+            leases = [buffers.lease() for _ in range(2)]
+            for lease in leases:
+                lease.resize(buffers.max_bytes // 4)
+            await resume(server)
+            await refused.wait()
+            waiting = (await client.get(f"{PATH}/{one}")).json()
+            assert (waiting["status"], waiting["error"]) == ("queued", None)
+            cancelled = (await client.post(f"{PATH}/{two}/cancel")).json()
+            assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
+            for lease in leases:
+                lease.close()
+            assert (await ended(client, one))["status"] == "completed"
+            assert (server.admission.num_active, buffers.num_leased) == (0, 0)
+
+    asyncio.run(run(start(), *asyncio.run(begun(start(), 2))))
+
+
+def test_the_stream_of_a_resumed_response_that_fails_has_an_end(start, monkeypatch):
+    monkeypatch.setattr("paged_serve.frontend.http.stored_responses.background_run.FLUSH_BYTES", 100)
+
+    async def begin(server: Server) -> None:
+        server.engine.pause_s = 0.001
+        async with client_of(server) as client:
+            answering = asyncio.create_task(client.post(PATH, json={"input": "hi", "stream": True, **BEHIND}))
+            store = server.app.router._service.stored
+            while not (jobs := await store.jobs()) or await store.num_events(jobs[0]) < 5:
+                assert not answering.done()
+
+    async def run(server: Server) -> None:
+        (row,) = await server.app.router._service.stored.jobs()
+        server.engine.refusal = InvalidRequest("prompt is odd", "prompt")
+        async with client_of(server) as client:
+            answer = await ended(client, row.id)
+            assert (answer["status"], answer["error"]["message"]) == ("failed", "prompt is odd")
+            events = events_of((await client.get(f"{PATH}/{row.id}", params={"stream": "true"})).text)
+            assert [event["sequence_number"] for event in events] == [*range(len(events))]
+            assert (events[-1]["type"], events[-1]["response"]) == ("response.failed", answer)
+
+    asyncio.run(begin(start()))
+    asyncio.run(run(start()))
 
 
 def test_a_response_cancelled_while_its_end_is_stored_is_completed(start):
