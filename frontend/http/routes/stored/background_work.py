@@ -1,5 +1,6 @@
 """Computes background responses, identically in the process that accepted them and in any later process."""
 
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
@@ -10,6 +11,7 @@ from paged_serve.protocol.errors import InvalidRequest, PagedServeError
 
 from ....conversation.strict_json import decode_body
 from ...exchange.auth import Tenant
+from ...exchange.errors import http_error
 from ...exchange.sse import AnswerHead
 from ...openai.endpoints import generation_of
 from ...openai.generation import Generation, Prompt
@@ -20,6 +22,8 @@ from ...service import Service
 from ...stored_responses.background_run import Ended
 from ...stored_responses.database import Row
 from ..responses import RESPONSES, ChatSource, TranslatedResponsesRequest
+
+log = logging.getLogger(__name__)
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -87,8 +91,11 @@ class BackgroundWork:
         self.close()
         shown = None
         if error is not None:
+            answer = http_error(error, self._head.answer_id)
+            if answer.status == 500:
+                log.error("failed response=%s: %s", self._head.answer_id, error)
             is_theirs = isinstance(error, InvalidRequest)
-            shown = ResponseError(code="invalid_prompt" if is_theirs else "server_error", message=str(error))
+            shown = ResponseError(code="invalid_prompt" if is_theirs else "server_error", message=answer.message)
         response, events = self._writer.given_up(self._head, shown)
         return ended(response), events
 

@@ -279,9 +279,13 @@ def test_failures_are_stored_and_a_request_to_a_full_engine_is_retried(start):
                 "failed",
                 {"code": "invalid_prompt", "message": "prompt is odd"},
             )
-            server.engine.refusal = Overloaded("full", 0.001)
+            server.engine.refusal, server.engine.fails_after = None, 2
+            failed = await ended(client, (await created(client, **BEHIND))["id"])
+            assert failed["error"]["code"] == "server_error"
+            assert "/dev/secret" not in failed["error"]["message"], "only the log may name files"
+            server.engine.refusal, server.engine.fails_after = Overloaded("full", 0.001), None
             answer = await client.post(PATH, json={"input": "hi", **BEHIND})
-            while len(server.engine.requests) < 4:
+            while len(server.engine.requests) < 5:
                 await asyncio.sleep(0)
             server.engine.refusal = None
             assert (await ended(client, answer.json()["id"]))["status"] == "completed"
