@@ -13,6 +13,7 @@ from ..exchange.exchange import BODY_TAKEN, JSON
 from .close_delimited import close_delimited
 from .connection_buffers import ConnectionBuffers
 from .connection_limit import MAX_REFUSED, ConnectionLimit
+from .early_answer import closing_early
 from .half_closed import HalfClosed
 from .request_host import fault_of_host, replace_host
 
@@ -40,6 +41,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _framing_bytes = 0  # of the current request, without its body
     _in_head = True  # or between two requests
     _drops_input = False  # incoming data is dropped
+    _closes_early = False  # after an answer that does not wait for the body of its request
 
     def __init__(
         self,
@@ -147,7 +149,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        app = closing_early(app, cycle, self._is_early)
         super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else close_delimited(app, cycle))
+
+    def _is_early(self) -> bool:
+        """Whether an answer that begins now ends the connection, as the peer cannot know whether to send the body."""
+        cycle = self.cycle
+        self._closes_early = not self._in_head and (cycle.waiting_for_100_continue or not cycle.keep_alive)
+        return self._closes_early
 
     def _fault_of_head(self) -> str:
         """Why a proxy might read the head as a different request (request smuggling); "" when it is unambiguous."""
@@ -212,7 +221,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._hold(0, self._unsent_bytes)
         super().on_response_complete()
-        if self._in_head and not self.transport.is_closing():
+        if self._closes_early:
+            self._linger()
+        elif self._in_head and not self.transport.is_closing():
             self._rest()
 
     def send_400_response(self, msg: str) -> None:
@@ -250,6 +261,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str, headers: Headers | None = None) -> None:
         if self._drops_input or self.transport.is_closing():
             return None
+        if self.cycle is not None and self.cycle.response_complete and not self._in_head:
+            return self.transport.close()  # the request has its answer
         self._drops_input = True
         self._expect(None)
         if self._is_answering():
@@ -265,6 +278,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         named.append((b"content-length", b"%d" % len(body)))
         lines = b"".join(b"%s: %s\r\n" % each for each in named)
         self.transport.write(b"HTTP/1.1 %d Refused\r\n%s\r\n%s" % (status, lines, body))
+        return self._linger()
+
+    def _linger(self) -> None:
+        """Close the connection once the peer has had time to read the answer; what it still sends is dropped."""
+        self._drops_input = True
+        self._expect(None)
         self.transport.write_eof()
         self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
-        return None

@@ -85,6 +85,40 @@ def test_slow_requests_are_ended_and_slow_answers_are_not(monkeypatch):
     assert json.loads(slow_message)["error"]["type"] == "timeout_error"
 
 
+async def refusing(scope, receive, send):
+    """An application that decides by the headers alone."""
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+def test_a_request_whose_body_does_not_follow_its_answer_gets_no_second_one(monkeypatch):
+    monkeypatch.setattr(http_protocol, "BODY_WITHIN_S", 0.15)
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n"
+    for parts in (
+        [head],
+        [head, b"ab"],
+        [head.replace(b"content-length: 4", b"transfer-encoding: chunked"), b"zz\r\n"],
+    ):
+        answer = exchange(*parts, application=refusing)
+        assert (answer[:12], answer[-2:], answer.count(b"HTTP/1.1")) == (b"HTTP/1.1 401", b"no", 1)
+    assert exchange(head, b"abcd", GET % 1, application=refusing, leave_after_s=0.5).count(b"HTTP/1.1 401") == 2
+
+
+def test_a_peer_that_waits_to_be_asked_for_the_body_is_told_that_the_connection_ends_instead(monkeypatch):
+    monkeypatch.setattr(http_protocol, "LINGER_S", 0.05)
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n"
+    answer = exchange(head, GET % 1, application=refusing)
+    assert (answer[:12], answer[-2:], answer.count(b"HTTP/1.1")) == (b"HTTP/1.1 401", b"no", 1)
+    assert b"connection: close" in answer
+
+
+def test_an_answer_arrives_although_the_peer_has_yet_to_send_the_body():
+    """A closed socket answers further data with a reset, at which some clients report a failure and no answer."""
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (8 << 20)
+    answer = exchange(head, *[b"a" * (2 << 20)] * 4, application=refusing)
+    assert (answer[:12], answer[-2:]) == (b"HTTP/1.1 401", b"no")
+
+
 def test_line_breaks_do_not_keep_a_connection_open(monkeypatch):
     monkeypatch.setattr(http_protocol, "HEADERS_WITHIN_S", 0.15)
     answer = exchange(GET % 1, b"", b"\r\n", application=Application(0.01), leave_after_s=2.0)
