@@ -69,8 +69,8 @@ def http_url(server: ServerConfig, http_socket: socket.socket) -> str:
 def close_http_socket(http_socket: socket.socket, server: ServerConfig) -> None:
     http_socket.close()
     if server.uds:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(server.uds)
+        with contextlib.suppress(OSError):  # another server has taken the path since
+            _remove_if_abandoned(server.uds)
 
 
 def _open_tcp(host: str, port: int) -> socket.socket:
@@ -133,9 +133,12 @@ def _remove_if_abandoned(path: str) -> None:
     if not (os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode)):
         return  # nothing there, or not a socket: bind reports it, and no file is removed
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
             return
+        except BlockingIOError:
+            pass  # so many connections wait for it that this one would wait, too
     raise OSError(errno.EADDRINUSE, "a server is listening there")

@@ -73,6 +73,26 @@ def test_a_loopback_host_needs_no_key(host):
     listen.open_http_socket(ServerConfig(host=host, port=0)).close()
 
 
+def test_a_server_that_ends_leaves_the_unix_socket_of_another_on_its_path(tmp_path):
+    server = ServerConfig(uds=str(tmp_path / "http.sock"))
+    first = listen.open_http_socket(server)
+    (tmp_path / "http.sock").unlink()
+    second = listen.open_http_socket(server)
+    listen.close_http_socket(first, server)
+    assert (tmp_path / "http.sock").exists()
+    listen.close_http_socket(second, server)
+    assert not (tmp_path / "http.sock").exists()
+
+
+def test_a_server_whose_unix_socket_accepts_nothing_at_the_moment_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(listen, "BACKLOG", 0)
+    server = ServerConfig(uds=str(tmp_path / "http.sock"))
+    with listen.open_http_socket(server), socket.socket(socket.AF_UNIX) as waiting:
+        waiting.connect(server.uds)
+        with pytest.raises(ConfigError, match="a server is listening there"):
+            listen.open_http_socket(server)
+
+
 def test_a_dead_servers_unix_socket_is_replaced_and_a_living_ones_is_not(tmp_path):
     server = ServerConfig(uds=str(tmp_path / "http.sock"))
     listen.open_http_socket(server).close()  # like a killed server: the file stays
