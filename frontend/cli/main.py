@@ -98,12 +98,19 @@ def main() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """A closed stdin becomes an empty one, and text outside the locale's encoding no longer ends a command.
+    """Closed streams become empty ones, and text outside the locale's encoding no longer ends a command.
 
     Bytes that cannot be decoded reach the command, which refuses them; characters that cannot be encoded are escaped.
     """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # otherwise a socket or a file would get its number
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -263,6 +263,12 @@ class TestBanner:
         assert "secret" not in text
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_a_command_with_closed_streams_ends_as_with_open_ones(closed):
+    command = f"exec {sys.executable} -m paged_serve serve /none --port 0 {closed}"
+    assert subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60).returncode == 2
+
+
 def test_loading_prints_few_lines_without_a_terminal(capsys, monkeypatch):
     clock = 0.0
     monkeypatch.setattr("time.monotonic", lambda: clock)
