@@ -57,10 +57,18 @@ class StderrHandler(logging.Handler):
         if self._num_dropped:
             data = self._note_of_dropped() + data
         self._num_taken += len(data)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
-            self._thread.start()
         self._lines.put(data)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the limit of threads is reached; the next line tries again
+            self._write_next()
+        else:
+            self._thread = thread
 
     def _reset(self) -> None:
         """A forked child has no thread, and the lines are its parent's."""
@@ -75,13 +83,16 @@ class StderrHandler(logging.Handler):
 
     def _write_lines(self) -> None:
         while True:
-            line = self._lines.get()
-            if isinstance(line, threading.Event):
-                line.set()
-            else:
-                with contextlib.suppress(OSError):  # the reader is gone, or the disk is full
-                    _write_whole(line)
-                self._num_written += len(line)
+            self._write_next()
+
+    def _write_next(self) -> None:
+        line = self._lines.get()
+        if isinstance(line, threading.Event):
+            line.set()
+            return
+        with contextlib.suppress(OSError):  # the reader is gone, or the disk is full
+            _write_whole(line)
+        self._num_written += len(line)
 
 
 def _write_whole(data: bytes) -> None:

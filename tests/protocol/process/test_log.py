@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -154,6 +155,25 @@ def test_a_log_whose_reader_is_gone_is_written_nowhere(restored, monkeypatch, ca
     logging.getLogger("x").info("again")
     handler.flush()
     assert capfd.readouterr().err == ""
+    os.close(writing)
+
+
+def test_a_process_that_can_start_no_thread_writes_its_lines_itself(restored, monkeypatch):
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reading, writing = os.pipe()
+    monkeypatch.setattr(log_writer, "_STDERR", writing)
+    handler = StderrHandler()
+    with monkeypatch.context() as no_threads:
+        no_threads.setattr(threading.Thread, "start", start)
+        handler.write("one")
+        handler.write("two")
+        assert os.read(reading, 100) == b"one\ntwo\n"
+    handler.write("three")
+    handler.flush()
+    assert os.read(reading, 100) == b"three\n"
+    os.close(reading)
     os.close(writing)
 
 
