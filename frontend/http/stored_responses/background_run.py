@@ -35,10 +35,10 @@ class Work(Protocol):
         """The finished response, once the events have ended."""
 
     def events(self) -> AsyncGenerator[list[bytes], None]:
-        """All events. May be called again after Overloaded if no event had come."""
+        """All events. May be called again after Overloaded."""
 
-    def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
-        """The incomplete response, and the events that follow in its stream; `error` None: it was cancelled."""
+    def given_up(self, error: PagedServeError | None, num_kept: int) -> tuple[Ended, list[bytes]]:
+        """The incomplete response, and the events that follow the first `num_kept`; `error` None: it was cancelled."""
 
 
 class Storage(Protocol):
@@ -66,6 +66,11 @@ class BackgroundRun:
     @property
     def done(self) -> bool:
         return self._task is not None and self._task.done()
+
+    @property
+    def _num_kept(self) -> int:
+        """The events of its stream; those made again are equal."""
+        return self._num_stored + len(self._waiting)
 
     def start(self) -> "asyncio.Task[None]":
         self._task = asyncio.create_task(self._run())
@@ -117,10 +122,9 @@ class BackgroundRun:
                 async with aclosing(self._work.events()) as batches:
                     async for batch in batches:
                         await self._take(batch)
-            except Overloaded as error:
-                if self._num_made:
-                    raise
-                await asyncio.sleep(error.retry_after_s)  # an accepted response is not refused later
+            except Overloaded as error:  # an accepted response is not refused later
+                self._num_made = 0
+                await asyncio.sleep(error.retry_after_s)
             else:
                 break
         assert self._work.ended is not None
@@ -137,14 +141,14 @@ class BackgroundRun:
     def _push(self, batch: Sequence[bytes]) -> None:
         for event in batch:
             self._num_made += 1
-            if self.row.has_events and self._num_made > self._num_stored:
+            if self.row.has_events and self._num_made > self._num_kept:
                 self._waiting.append(event)
                 self._num_waiting_bytes += len(event)
         self._wake()
 
     async def _give_up(self, error: PagedServeError | None) -> None:
-        ended, events = self._work.given_up(error)
-        self._num_made = max(self._num_made, self._num_stored)  # they follow the stored ones
+        ended, events = self._work.given_up(error, self._num_kept)
+        self._num_made = max(self._num_made, self._num_kept)
         self._push(events)
         await self._finish(ended)
 

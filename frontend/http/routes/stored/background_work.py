@@ -17,7 +17,7 @@ from ...openai.endpoints import generation_of
 from ...openai.generation import Generation, Prompt
 from ...openai.request.schemas import with_vocabulary
 from ...responses.answers import Response, ResponseError
-from ...responses.writer import ResponseWriter
+from ...responses.writer import ResponseWriter, event
 from ...service import Service
 from ...stored_responses.background_run import Ended
 from ...stored_responses.database import Row
@@ -56,6 +56,7 @@ class BackgroundWork:
         self._prompts: list[Prompt] = []
         self._begun: tuple[Generation, ResponseWriter] | None = None
         self._writer: ResponseWriter
+        self._num_made = 0  # events, since the last beginning
         self._leased = ExitStack()
 
     @classmethod
@@ -77,17 +78,18 @@ class BackgroundWork:
     async def events(self) -> AsyncGenerator[list[bytes], None]:
         """All events, from the first one. May be called again after Overloaded."""
         generation, writer = self._begun or self._begin()
-        self._begun = None
+        self._begun, self._num_made = None, 0
         try:
             await generation.submit()
             async with aclosing(writer.frames(self._head)) as batches:
                 async for batch in batches:
+                    self._num_made += len(batch)
                     yield batch
         finally:
             generation.close()
             self._leased.close()
 
-    def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
+    def given_up(self, error: PagedServeError | None, num_kept: int) -> tuple[Ended, list[bytes]]:
         self.close()
         shown = None
         if error is not None:
@@ -97,7 +99,10 @@ class BackgroundWork:
             is_theirs = isinstance(error, InvalidRequest)
             shown = ResponseError(code="invalid_prompt" if is_theirs else "server_error", message=answer.message)
         response, events = self._writer.given_up(self._head, shown)
-        return ended(response), events
+        end = ended(response)
+        if self._num_made < num_kept:  # of events made again, only the end can follow those kept
+            events = [] if error is None else [failed_event(num_kept, end)]
+        return end, events
 
     def close(self) -> None:
         """Free its resources, even if `events` was never called."""
@@ -124,6 +129,11 @@ class BackgroundWork:
 def ended(response: Response) -> Ended:
     """The stored form of a response, with the items to which later requests may refer."""
     return Ended(msgspec.json.encode(response), [(item.id, msgspec.json.encode(item)) for item in response.output])
+
+
+def failed_event(number: int, end: Ended) -> bytes:
+    """The last event of the stream of a failed response."""
+    return event("response.failed", number, {"response": msgspec.Raw(end.response)})
 
 
 def row_of(caller: bytes, response: Response, body: TranslatedResponsesRequest) -> Row:

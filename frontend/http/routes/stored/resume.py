@@ -11,22 +11,20 @@ from paged_serve.protocol.errors import InvalidRequest, PagedServeError
 from ...exchange.auth import NO_KEY, Tenant
 from ...exchange.errors import HttpError
 from ...responses.answers import Response, ResponseError
-from ...responses.writer import event
 from ...service import Service
 from ...stored_responses.background_run import BackgroundRun, Ended
 from ...stored_responses.database import Row
 from ...stored_responses.store import StoredResponses
-from .background_work import BackgroundWork, Job, ended
+from .background_work import BackgroundWork, Job, ended, failed_event
 
 
 class ResumedWork:
-    """Produces the events of a response that has `num_stored` of them already. Its request is prepared as it runs: one
-    that waits for memory takes none."""
+    """Produces the events of a resumed response. Its request is prepared as it runs: one that waits for memory takes
+    none."""
 
-    def __init__(self, service: Service, tenant: Tenant, row: Row, job: Job, num_stored: int, turn: asyncio.Lock):
+    def __init__(self, service: Service, tenant: Tenant, row: Row, job: Job, turn: asyncio.Lock):
         """`turn`: held to prepare one request at a time."""
         self._service, self._tenant, self._row, self._job = service, tenant, row, job
-        self._num_stored, self._num_made = num_stored, 0
         self._turn = turn
         self._work: BackgroundWork | None = None
 
@@ -40,7 +38,6 @@ class ResumedWork:
             self._work = await self._prepared()
         async with aclosing(self._work.events()) as batches:
             async for batch in batches:
-                self._num_made += len(batch)
                 yield batch
 
     async def _prepared(self) -> BackgroundWork:
@@ -51,14 +48,11 @@ class ResumedWork:
             except (HttpError, InvalidRequest) as error:
                 raise InvalidRequest(f"It could not be resumed: {error.message}.") from error
 
-    def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
-        if self._work is None:
-            end, events = ended(_given_up(self._row, None if error is None else str(error))), list[bytes]()
-        else:
-            end, events = self._work.given_up(error)
-        if self._work is None or self._num_made < self._num_stored:  # only its end can follow the stored events
-            events = [] if error is None else [_failed(self._num_stored, end)]
-        return end, events
+    def given_up(self, error: PagedServeError | None, num_kept: int) -> tuple[Ended, list[bytes]]:
+        if self._work is not None:
+            return self._work.given_up(error, num_kept)
+        end = ended(_given_up(self._row, None if error is None else str(error)))
+        return end, [] if error is None else [failed_event(num_kept, end)]
 
     def close(self) -> None:
         if self._work is not None:
@@ -81,7 +75,7 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
         else:
             with ExitStack() as admitted:
                 admitted.enter_context(service.admission.entered(tenant.name, tenant.weight, is_accepted=True))
-                work = ResumedWork(service, tenant, row, job, num_stored, turn)
+                work = ResumedWork(service, tenant, row, job, turn)
                 admitted.callback(work.close)
                 store.begin(BackgroundRun(store, row, work, admitted.pop_all(), num_stored))
     store.resumed.set()
@@ -89,7 +83,7 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
 
 async def _fail(store: StoredResponses, row: Row, num_stored: int, why: str) -> None:
     end = ended(_given_up(row, f"It could not be resumed: {why}."))
-    await store.finish(row, end, num_stored, [_failed(num_stored, end)] if row.has_events else [])
+    await store.finish(row, end, num_stored, [failed_event(num_stored, end)] if row.has_events else [])
 
 
 def _given_up(row: Row, error: str | None) -> Response:
@@ -98,8 +92,3 @@ def _given_up(row: Row, error: str | None) -> Response:
     response.status = "cancelled" if error is None else "failed"
     response.error = None if error is None else ResponseError(code="server_error", message=error)
     return response
-
-
-def _failed(number: int, end: Ended) -> bytes:
-    """The last event of a stream."""
-    return event("response.failed", number, {"response": msgspec.Raw(end.response)})

@@ -4,6 +4,8 @@ import asyncio
 import json
 import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from openai.types.responses import Response
@@ -161,9 +163,10 @@ async def begun(server: Server, num: int, **fields) -> list[str]:
         return [(await created(client, **BEHIND, **fields))["id"] for _ in range(num)]
 
 
-def test_a_response_that_finds_no_memory_when_it_is_resumed_waits_for_it(start, monkeypatch):
+@pytest.fixture
+def refused(monkeypatch) -> asyncio.Event:
+    """Set when a lease finds no memory; it may look again at once."""
     monkeypatch.setattr("paged_serve.frontend.buffer_budget.RETRY_AFTER_S", 0.001)
-
     refused, check = asyncio.Event(), BufferBudget._check
 
     def watched(*arguments) -> None:
@@ -173,25 +176,62 @@ def test_a_response_that_finds_no_memory_when_it_is_resumed_waits_for_it(start, 
             refused.set()
             raise
 
+    monkeypatch.setattr(BufferBudget, "_check", watched)
+    return refused
+
+
+@contextmanager
+def no_memory(buffers: BufferBudget) -> Iterator[None]:
+    with buffers.lease() as one, buffers.lease() as two:
+        two.resize(buffers.max_bytes // 4)
+        one.resize(buffers.max_bytes // 2 - buffers.num_leased)
+        yield
+
+
+def test_a_response_that_finds_no_memory_when_it_is_resumed_waits_for_it(start, refused):
     async def run(server: Server, one: str, two: str) -> None:
-        monkeypatch.setattr(BufferBudget, "_check", watched)
+        buffers = server.app.router._service.buffers
         async with client_of(server, has_resumed=False) as client:
-            buffers = server.app.router._service.buffers
-            leases = [buffers.lease() for _ in range(2)]
-            for lease in leases:
-                lease.resize(buffers.max_bytes // 4)
-            await resume(server)
-            await refused.wait()
-            waiting = (await client.get(f"{PATH}/{one}")).json()
-            assert (waiting["status"], waiting["error"]) == ("queued", None)
-            cancelled = (await client.post(f"{PATH}/{two}/cancel")).json()
-            assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
-            for lease in leases:
-                lease.close()
+            with no_memory(buffers):
+                await resume(server)
+                await refused.wait()
+                waiting = (await client.get(f"{PATH}/{one}")).json()
+                assert (waiting["status"], waiting["error"]) == ("queued", None)
+                cancelled = (await client.post(f"{PATH}/{two}/cancel")).json()
+                assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
             assert (await ended(client, one))["status"] == "completed"
             assert (server.admission.num_active, buffers.num_leased) == (0, 0)
 
     asyncio.run(run(start(), *asyncio.run(begun(start(), 2))))
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_response_that_finds_no_memory_for_its_output_is_made_again_with_the_same_events(
+    start, refused, is_cancelled
+):
+    async def run(server: Server) -> None:
+        server.engine.pause_s = 0.001
+        buffers = server.app.router._service.buffers
+        async with client_of(server) as client:
+            reading = asyncio.create_task(client.post(PATH, json={"input": "hi", "stream": True, **BEHIND}))
+            runs = server.app.router._service.stored.runs
+            while not runs or next(iter(runs.values()))._num_made < 10:
+                await asyncio.sleep(0)
+            path = f"{PATH}/{next(iter(runs.values())).row.id}"
+            with no_memory(buffers):
+                await refused.wait()
+                if is_cancelled:
+                    assert (await client.post(f"{path}/cancel")).json()["status"] == "cancelled"
+            events = events_of((await reading).text)
+            answer = (await client.get(path)).json()
+            assert [event["sequence_number"] for event in events] == [*range(len(events))]
+            assert answer["error"] is None
+            if not is_cancelled:
+                assert (answer["status"], events[-1]["response"]) == ("completed", answer)
+                assert len(server.engine.requests) > 1
+            assert events_of((await client.get(path, params={"stream": "true"})).text) == events
+
+    asyncio.run(run(start(OUTPUT)))
 
 
 def test_the_stream_of_a_resumed_response_that_fails_has_an_end(start, monkeypatch):
