@@ -180,7 +180,7 @@ BOMBS = [
     "{{ 'x' | center(much) }}",
     "{{ 'x'.ljust(much) }}",
     "{{ 'x'.zfill(much) }}",
-    "{{ ('\n' * many) | indent(many) }}",
+    "{{ ('\n' * many) | indent(many, blank=True) }}",
     "{{ ('x' * many).replace('x', 'y' * many) }}",
     "{{ ','.join(['z' * many] * many) }}",
     "{{ lipsum(n=many, max=many) }}",

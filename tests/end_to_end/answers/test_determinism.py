@@ -88,7 +88,8 @@ def read(request: Request, n: int, on_delta: Callable[[], None] = lambda: None) 
         answer = answers[delta.index]
         answer.token_ids += delta.token_ids
         answer.logprobs += delta.logprobs or []
-        answer.prompt_logprobs = answer.prompt_logprobs or delta.prompt_logprobs
+        if delta.prompt_logprobs is not None:  # in the first delta, and empty for a prompt of one token
+            answer.prompt_logprobs = delta.prompt_logprobs
         answer.finish_reason, answer.stop_token_id, answer.error = delta.finish_reason, delta.stop_token_id, delta.error
         on_delta()
     return answers

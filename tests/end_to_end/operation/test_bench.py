@@ -84,7 +84,7 @@ def test_throughput_runs_the_same_load_offline(tmp_path):
 def test_latency_is_measured_batch_by_batch():
     options = ["--batch-size", "2", "--output-len", "4", "--num-iters", "3", "--num-iters-warmup", "1"]
     text = bench("latency", *options, "--num-blocks", "64")
-    batch, first, later = (list(map(float, row.split()[-5:])) for row in text.splitlines()[3:6])
+    batch, first, later = (list(map(float, row.replace(",", "").split()[-5:])) for row in text.splitlines()[3:6])
     for row in (batch, first, later):
         assert row[1] <= row[2] <= row[3] <= row[4]
     assert batch[4] >= first[1] > 0
