@@ -191,7 +191,8 @@ CLIENT_ERRORS = {"HttpError", "InvalidRequest", "Overloaded", "RequestExpired"}
 
 def _of_ours(handler: ast.ExceptHandler) -> bool:
     """Its texts are written for clients; only the name of the field changes."""
-    return isinstance(handler.type, ast.Name) and handler.type.id in CLIENT_ERRORS
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return all(isinstance(kind, ast.Name) and kind.id in CLIENT_ERRORS for kind in kinds)
 
 
 def client_texts(path: Path):
