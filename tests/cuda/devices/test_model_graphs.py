@@ -23,8 +23,7 @@ from ...workers.ranks import on_ranks
 from ...workers.tiny_models.tiny_model import write_tiny_model
 from ..compilation.test_kernel_list import BLOCK_SIZE, NUM_BLOCKS, RecordingLauncher, take_steps
 from ..emulated import EmulatorLauncher
-from .emulated_device import EmulatedDevice, StreamLauncher
-from .test_ranks import EmulatedRanks, with_graphs, without_graphs
+from .test_ranks import EmulatedRanks, OneRank, with_graphs, without_graphs
 
 NUM_EXPERTS = 6
 PARTS = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
@@ -72,16 +71,8 @@ def write_mixture(path):
 
 @pytest.mark.nightly
 def test_one_rank_gives_the_same_bytes_with_and_without_graphs(emulator, folder):
-    device, group = EmulatedDevice(), TensorParallelGroup()
-
-    class One:
-        devices = (device,)
-
-        def model(self, group):
-            backend = CudaBackend(StreamLauncher(emulator, device.stream), "sm_90a", multiprocessors=2, device="cpu")
-            return load_model(folder, ModelConfig(device="cpu"), group, lambda done, total: None, backend=backend)
-
-    assert with_graphs(One(), group) == without_graphs(One(), group)
+    rank, group = OneRank(emulator, folder), TensorParallelGroup()
+    assert with_graphs(rank, group) == without_graphs(rank, group)
 
 
 @contextmanager

@@ -125,6 +125,19 @@ def contents(output):
     return output.token_ids, output.logprobs, output.prompt_logprobs, output.nan_indices
 
 
+class OneRank:
+    """The model of `folder` on an emulated device of its own."""
+
+    def __init__(self, emulator, folder):
+        self._emulator, self._folder = emulator, folder
+        self.devices = (EmulatedDevice(),)
+
+    def model(self, group):
+        launcher = StreamLauncher(self._emulator, self.devices[0].stream)
+        backend = CudaBackend(launcher, "sm_90a", multiprocessors=2, device="cpu")
+        return load_model(self._folder, ModelConfig(device="cpu"), group, lambda done, total: None, backend=backend)
+
+
 def with_graphs(ranks, group):
     """Run as a worker does: capture all graphs, then execute plans with two steps in flight."""
     model, device = ranks.model(group), ranks.devices[group.rank]
@@ -170,16 +183,8 @@ def test_ranks_with_graphs_give_the_bytes_of_ranks_without(start, size, seed):
 
 
 def test_one_rank_gives_the_same_bytes_with_and_without_graphs(emulator, folder):
-    device, group = EmulatedDevice(), TensorParallelGroup()
-
-    class One:
-        devices = (device,)
-
-        def model(self, group):
-            backend = CudaBackend(StreamLauncher(emulator, device.stream), "sm_90a", multiprocessors=2, device="cpu")
-            return load_model(folder, ModelConfig(device="cpu"), group, lambda done, total: None, backend=backend)
-
-    assert with_graphs(One(), group) == without_graphs(One(), group)
+    rank, group = OneRank(emulator, folder), TensorParallelGroup()
+    assert with_graphs(rank, group) == without_graphs(rank, group)
 
 
 def test_a_rank_that_captures_out_of_turn_is_detected(start):
