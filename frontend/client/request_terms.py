@@ -37,9 +37,11 @@ class RequestTerms:
         for name, most in (("cache_salt", MAX_CACHE_SALT_CHARS), ("tenant", MAX_TENANT_CHARS)):
             text = getattr(self, name)
             if not isinstance(text, str) or len(text) > most:
-                raise InvalidRequest(f"{name} is {text!r:.100}; it must be a text of at most {most} characters", name)
+                raise InvalidRequest(f"{name} is {text!r:.100}; it must be a string of at most {most} characters", name)
             if has_half_pair(text):
-                raise InvalidRequest(f"{name} is {text!r:.100}, with half of a surrogate pair, which is no text", name)
+                raise InvalidRequest(
+                    f"{name} is {text!r:.100}, with half of a surrogate pair, which is not valid text", name
+                )
         for name, low, high in (("weight", MIN_WEIGHT, MAX_WEIGHT), ("timeout_s", 0.0, MAX_TIMEOUT_S)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:

@@ -92,7 +92,7 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     try:
         converted = msgspec.convert({layer: {key: value}}, Config)
     except UnicodeEncodeError:
-        raise ConfigError(f"{name}={value!r:.200}: has half of a surrogate pair, which is no text") from None
+        raise ConfigError(f"{name}={value!r:.200}: has half of a surrogate pair, which is not valid text") from None
     except msgspec.ValidationError as error:
         from .options import reason_of  # imports click
 

@@ -246,7 +246,7 @@ def test_an_invalid_request_is_refused_and_nothing_runs(start):
         ({"prompt_token_ids": 5}, "prompt_token_ids", "prompt_token_ids is 5; it must be a list"),
         ({"prompt_token_ids": b"5678"}, "prompt_token_ids", "prompt_token_ids is b'5678'; it must be a list"),
         ({"prompt": 5}, "prompt", "prompt is 5; it must be a string"),
-        ({"prompt": "5", "cache_salt": 0}, "cache_salt", "cache_salt is 0; it must be a text of at most 128 char"),
+        ({"prompt": "5", "cache_salt": 0}, "cache_salt", "cache_salt is 0; it must be a string of at most 128 char"),
         ("5\ud83d", "prompt", r"prompt has '\ud83d', half of a surrogate pair, at 1"),
     ],
 )
