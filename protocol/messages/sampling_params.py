@@ -29,13 +29,13 @@ GREEDY_BELOW = 1e-5  # a lower temperature means argmax
 
 
 class FinishReason(IntEnum):
-    """Why a sequence ended; `api_name` is the spelling users see."""
+    """Why a sequence ended; `api_name` is the spelling users see. Values begin at 1, so each reason is true."""
 
-    STOP = 0  # EOS, a stop token, or a stop string
-    LENGTH = 1  # max_tokens or the context's end
-    ABORT = 2
-    ERROR = 3
-    REPETITION = 4  # repetition_detection found one
+    STOP = 1  # EOS, a stop token, or a stop string
+    LENGTH = 2  # max_tokens or the context's end
+    ABORT = 3
+    ERROR = 4
+    REPETITION = 5  # repetition_detection found one
 
     @property
     def api_name(self) -> str:

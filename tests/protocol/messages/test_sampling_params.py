@@ -214,6 +214,7 @@ def test_the_table_has_every_field():
     assert listed | {"logit_bias", "allowed_token_ids", *NESTED} == set(FIELDS)
 
 
-def test_finish_reasons_have_the_spelling_of_the_api():
+def test_finish_reasons_have_the_spelling_of_the_api_and_are_true():
+    assert all(FinishReason)
     assert [str(reason) for reason in FinishReason] == [reason.api_name for reason in FinishReason]
     assert [reason.api_name for reason in FinishReason] == ["stop", "length", "abort", "error", "repetition"]
