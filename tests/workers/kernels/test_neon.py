@@ -17,11 +17,12 @@ from paged_serve.workers.kernels.cpu import library as cpu
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 EMULATION = HERE.parent / "emulation"
 CROSS, QEMU, ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
-PRODUCTS, ATTENTION = ("gemm", "quantized_gemm", "blocks", "fp8", "segments"), ("attention", "latent")
+PRODUCTS = ("gemm", "quantized_gemm", "blocks", "experts", "fp8", "lora", "segments")
+ATTENTION = ("attention", "latent")
 KERNELS = (
     *(f"products/test_cpu_{name}" for name in PRODUCTS),
     *(f"attention/test_cpu_{name}" for name in ATTENTION),
-    *(f"test_cpu_{name}" for name in ("elementwise", "sampling", "program")),
+    *(f"test_cpu_{name}" for name in ("elementwise", "loading", "sampling", "program")),
 )
 RECURRENT = tuple(f"recurrent/test_{name}.py" for name in ("causal_conv", "gated_norm", "scans"))
 TESTS = (*(f"kernels/{name}.py" for name in KERNELS), *RECURRENT, "order_of_sums/test_tile_order.py")
