@@ -259,6 +259,11 @@ def test_a_tokenizer_that_cannot_be_read_refuses_the_start(tmp_path):
         Grammars(tmp_path / "tokenizer.json", VOCAB_SIZE, EOS)
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_with_both_numbers():
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: it has 1024 tokens, .* only 1000: .* --tokenizer$"):
+        Grammars(TOKENIZER, 1000, EOS)
+
+
 def test_a_token_of_a_row_that_has_ended_does_not_change_the_mask_of_the_next_request(grammars):
     columns = SamplingColumns(1, VOCAB_SIZE, grammars)
     row, opening = np.array([0]), 7
