@@ -18,39 +18,37 @@ SLICES = [
 
 
 def tokenizer_for_grammars(path: Path, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> "LLTokenizer":
-    """Read the tokenizer.json at `path`. Raises ValueError if it is not one of at most `vocab_size` tokens."""
+    """Read the tokenizer.json at `path`. Raises ValueError if it is not that of a model with `vocab_size` tokens."""
     import llguidance
 
     text = path.read_text()
     found = json.loads(text)
-    if (count := _num_tokens(found)) > vocab_size:
+    if (count := len((found.get("model") or {}).get("vocab") or ())) > vocab_size:
         raise ValueError(
-            f"it has {count} tokens, but the model's vocabulary only {vocab_size}: it is another model's, or has added "
-            "tokens that the model lacks. Remove them from it, or give the model's own with --tokenizer"
+            f"it has {count} tokens, but the model's vocabulary only {vocab_size}, so it is another model's. Give the "
+            "model's own with --tokenizer"
         )
     eos = list(eos_token_ids) or None
-    return llguidance.LLTokenizer(_adapted(text, found), n_vocab=vocab_size, eos_token=eos, slices=SLICES)
+    return llguidance.LLTokenizer(_adapted(text, found, vocab_size), n_vocab=vocab_size, eos_token=eos, slices=SLICES)
 
 
-def _num_tokens(found: Any) -> int:
-    added, vocabulary = found.get("added_tokens") or [], (found.get("model") or {}).get("vocab") or ()
-    return max([len(vocabulary), *(token["id"] + 1 for token in added)])
-
-
-def _adapted(text: str, found: Any) -> str:
-    """The tokenizer.json for LLTokenizer.
+def _adapted(text: str, found: Any, vocab_size: int) -> str:
+    """The tokenizer.json for LLTokenizer, without added tokens that the model lacks, as a <pad> often is.
 
     llguidance treats every added token of the form <…> as special, which no text matches. Added tokens that are not
     special become ordinary tokens here, so that a grammar can match the text <tool_call>.
     """
     added, vocabulary = found.get("added_tokens") or [], (found.get("model") or {}).get("vocab")
-    plain = [token for token in added if not token["special"] and token["content"].startswith("<")]
-    if not plain or not isinstance(vocabulary, dict):
+    held = [token for token in added if token["id"] < vocab_size]
+    plain = [token for token in held if not token["special"] and token["content"].startswith("<")]
+    if not isinstance(vocabulary, dict):
+        vocabulary, plain = {}, []
+    if not plain and len(held) == len(added):
         return text
     written = _alphabet() if _is_byte_level(found.get("decoder")) else None
     for token in plain:
         vocabulary[_spelling(token["content"], written)] = token["id"]
-    found["added_tokens"] = [token for token in added if token not in plain]
+    found["added_tokens"] = [token for token in held if token not in plain]
     return json.dumps(found, ensure_ascii=False)
 
 

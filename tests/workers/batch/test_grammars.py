@@ -259,9 +259,23 @@ def test_a_tokenizer_that_cannot_be_read_refuses_the_start(tmp_path):
         Grammars(tmp_path / "tokenizer.json", VOCAB_SIZE, EOS)
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_with_both_numbers():
-    with pytest.raises(ConfigError, match=r"tokenizer\.json: it has 1024 tokens, .* only 1000: .* --tokenizer$"):
+def test_a_tokenizer_of_a_larger_model_is_refused_with_both_numbers():
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: it has 1022 tokens, .* only 1000, .* --tokenizer$"):
         Grammars(TOKENIZER, 1000, EOS)
+
+
+def test_added_tokens_that_the_model_lacks_are_no_tokens_of_a_grammar(tmp_path):
+    found = json.loads(TOKENIZER.read_text())
+    for special, content in enumerate(("<other>", "<pad>")):
+        found["added_tokens"].append(
+            {**found["added_tokens"][-1], "id": 1024 + special, "special": bool(special), "content": content}
+        )
+    (tmp_path / "tokenizer.json").write_text(json.dumps(found))
+    larger, own = (Grammars(file, 1024, EOS) for file in (tmp_path / "tokenizer.json", TOKENIZER))
+    for text in ("<tool_call> <pad> <other>", "The <b>"):
+        forced = own.forced(own.prepare(lark(f"start: {json.dumps(text)}"), []))
+        assert forced
+        assert larger.forced(larger.prepare(lark(f"start: {json.dumps(text)}"), [])) == forced
 
 
 def test_a_token_of_a_row_that_has_ended_does_not_change_the_mask_of_the_next_request(grammars):
