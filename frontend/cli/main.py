@@ -1,5 +1,6 @@
 """`paged-serve`: the list of commands, each imported only when it is called."""
 
+import errno
 import io
 import os
 import sys
@@ -31,6 +32,8 @@ COMMANDS = {  # name: (module, line in the help)
     ),
     "completion": (f"{_CLI}.completion", "Print the shell's completion script."),
 }
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Commands(LazyGroup):
@@ -93,6 +96,11 @@ def main() -> NoReturn:
         print_end(error.format_message())
         sys.exit(error.exit_code)
     except click.Abort:
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        print_end(f"what it prints cannot be written: {error.strerror}")
         sys.exit(1)
     raise AssertionError("click has ended the process")
 

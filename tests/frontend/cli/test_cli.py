@@ -269,6 +269,13 @@ def test_a_command_with_closed_streams_ends_as_with_open_ones(closed):
     assert subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60).returncode == 2
 
 
+def test_a_command_whose_output_finds_no_space_ends_with_one_line():
+    command = f"exec {sys.executable} -m paged_serve --version > /dev/full"
+    ended = subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True)
+    assert ended.returncode == 1
+    assert ended.stderr == b"paged-serve: what it prints cannot be written: No space left on device\n"
+
+
 def test_loading_prints_few_lines_without_a_terminal(capsys, monkeypatch):
     clock = 0.0
     monkeypatch.setattr("time.monotonic", lambda: clock)
