@@ -75,9 +75,13 @@ def write_bundle(bundle: Bundle, folder: Path) -> Path:
     path = next(path for name in names if not (path := folder / name).exists())
     unfinished = path.with_suffix(".unfinished")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(bundle))
-    unfinished.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(bundle))
+        unfinished.replace(path)
+    except OSError:  # a full disk: what is written of it only takes space
+        unfinished.unlink(missing_ok=True)
+        raise
     return path
 
 

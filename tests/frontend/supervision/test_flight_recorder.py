@@ -24,6 +24,8 @@ from paged_serve.frontend.supervision.flight_recorder.process_view import memory
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
+from ...workers.tier.accidents import full_disk
+
 STEPS = (
     "step sent n=7 t=99.0 tokens=64 rows=64 chunks=0 admitted=0 running=64 waiting=3 free=10 blocks=100 cached=5",
     "step answered n=7 t=99.0 computed_s=0.00400",
@@ -67,6 +69,11 @@ class TestBundles:
         kept = [read_bundle(path).written_at for path in bundles_in(tmp_path)]
         assert kept == [float(second) for second in range(5, MAX_BUNDLES + 5)]
         assert (tmp_path / "precious.json").exists()
+
+    def test_a_bundle_that_finds_no_space_leaves_no_file(self, tmp_path):
+        with full_disk(100), pytest.raises(OSError, match="too large"):
+            write_bundle(bundle(report("engine-core")), tmp_path)
+        assert list(tmp_path.iterdir()) == []
 
     def test_two_bundles_of_one_second_are_two_files(self, tmp_path):
         assert [write_bundle(bundle(), tmp_path) for _ in range(3)] == bundles_in(tmp_path)
