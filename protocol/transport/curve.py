@@ -1,6 +1,7 @@
 """Keys for clients on other hosts: CurveZMQ certificates (https://rfc.zeromq.org/spec/26/), in the files that every
 ZeroMQ binding reads and writes: NAME.key is public, NAME.key_secret holds both keys and is for its owner alone."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,14 +54,18 @@ def make_keys(folder: str, name: str) -> tuple[str, str]:
     """Make a certificate: (public file, secret file). Raises ConfigError when the name is taken."""
     import zmq.auth
 
-    for suffix in (PUBLIC_SUFFIX, SECRET_SUFFIX):
-        if os.path.exists(path := os.path.join(folder, name + suffix)):
+    files = [Path(folder, name + suffix) for suffix in (PUBLIC_SUFFIX, SECRET_SUFFIX)]
+    for path in files:
+        if path.exists():
             raise ConfigError(f"{path} already exists; choose another name or remove it")
     umask = os.umask(0o077)
     try:
         os.makedirs(folder, exist_ok=True)
         public, secret = zmq.auth.create_certificates(folder, name)
     except OSError as error:
+        with contextlib.suppress(OSError):  # what a full disk has taken of them; a second attempt finds the name free
+            for path in files:
+                path.unlink(missing_ok=True)
         raise ConfigError(f"cannot write keys to {folder}: {error.strerror}") from error
     finally:
         os.umask(umask)

@@ -11,6 +11,8 @@ from paged_serve.protocol.transport.authentication import Authenticator
 from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, identity, new_context
 from paged_serve.protocol.transport.curve import client_keys, make_keys, server_keys
 
+from ...workers.tier.accidents import full_disk
+
 NAME = identity("client", 0, 0)
 
 
@@ -109,3 +111,10 @@ def test_keys_are_never_overwritten(keys):
     with pytest.raises(ConfigError, match="already exists"):
         make_keys(str(keys), "server")
     assert Path(keys / "server.key_secret").read_text() == before
+
+
+def test_keys_that_find_no_space_leave_no_file(tmp_path):
+    with full_disk(100), pytest.raises(ConfigError, match="cannot write keys"):
+        make_keys(str(tmp_path), "server")
+    assert list(tmp_path.iterdir()) == []
+    make_keys(str(tmp_path), "server")
