@@ -156,7 +156,13 @@ def read_architectures(folder: Path) -> list[str]:
     path = folder / "config.json"
     if not path.is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json; give a local Hugging Face folder")
-    return read_json_file(path, _Architectures).architectures or []
+    architectures = read_json_file(path, _Architectures).architectures
+    if not architectures:
+        raise ConfigError(
+            f"{path} names no architecture, by which the code for the model is chosen; set it, as in "
+            '"architectures": ["LlamaForCausalLM"]'
+        )
+    return architectures
 
 
 def read_hf_config(folder: Path, rename_fields: Callable[[dict[str, Any]], dict[str, Any]]) -> HFConfig:

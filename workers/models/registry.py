@@ -59,7 +59,7 @@ def find_family(architectures: list[str], families: tuple[Family, ...]) -> tuple
 
 def not_supported(architectures: list[str], families: tuple[Family, ...]) -> str:
     supported = ", ".join(name for family in families for name in family.architectures)
-    named = ", ".join(architectures) or "none in config.json"
+    named = ", ".join(architectures)
     return (
         f"architecture {named} is not supported; supported: {supported}, and their …Model, "
         "…ForSequenceClassification and …ForTokenClassification"

@@ -147,7 +147,7 @@ class Eagle3Assembly(Assembly):
 def _head_config(folder: Path) -> HeadConfig:
     architectures = read_architectures(folder)
     if not set(architectures) & {*ARCHITECTURES}:
-        named = ", ".join(architectures) or "none in config.json"
+        named = ", ".join(architectures)
         raise ConfigError(f"architecture {named} is not an EAGLE-3 head; supported: {', '.join(ARCHITECTURES)}")
     fields: dict[str, Any] = read_json_file(folder / "config.json", dict[str, Any])
     eagle = fields.get("eagle_config") or {}

@@ -34,7 +34,7 @@ def refusals_named(architectures: list[str], config: ModelConfig) -> Iterator[No
     try:
         yield
     except ConfigError as error:
-        named = ", ".join(architectures) or "none in config.json"
+        named = ", ".join(architectures)
         nearest = _nearest(architectures, families_with(config.plugins))
         raise ConfigError(f"architecture {named} with --model-impl transformers: {error}{nearest}") from error
 
