@@ -24,6 +24,19 @@ def test_both_spellings_of_rope_mean_the_same(tmp_path):
     assert new.ropes == old.ropes == older.ropes == (expected,) * 2
 
 
+@pytest.mark.parametrize(
+    "changes", [{"factor": 8.0}, {"rope_type": "linear"}, {"original_max_position_embeddings": 16}]
+)
+def test_two_spellings_of_rope_in_one_file_must_agree(tmp_path, changes):
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+    whole = {**scaling, "rope_theta": 5e5}
+    by_layer = {"full_attention": whole, "sliding_attention": {"rope_theta": 1e4}}
+    for fields in ({"rope_parameters": whole}, GEMMA3 | {"rope_parameters": by_layer}):
+        assert geometry(tmp_path, **fields, rope_scaling=scaling) == geometry(tmp_path, **fields)
+        with pytest.raises(ConfigError, match=r"rope_scaling beside rope_parameters, .* differ; keep one of them"):
+            geometry(tmp_path, **fields, rope_scaling=scaling | changes)
+
+
 def test_both_spellings_of_dtype_mean_the_same(tmp_path):
     assert geometry(tmp_path, dtype="bfloat16").dtype == geometry(tmp_path, torch_dtype="bfloat16").dtype
     assert geometry(tmp_path, torch_dtype="float16").dtype == torch.float16

@@ -32,11 +32,12 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
 
     `allow_partial`: the family's models may rotate only a part of each head.
     """
+    _check_agreement(config.rope_scaling or {}, config.rope_parameters or {})
     if parameters is None:
         parameters = config.rope_parameters or config.rope_scaling or {}
     if not isinstance(parameters, dict):
         raise ConfigError(f"config.json: the rope parameters of a kind of layer are {parameters!r}, not an object")
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    kind = _kind(parameters)
     if kind not in ROPE_KINDS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}")
     known = {ours: parameters[theirs] for theirs, ours in ROPE_FIELDS.items() if parameters.get(theirs) is not None}
@@ -54,6 +55,24 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
     if kind == "longrope":
         return _longrope(rope, config, has_factor="factor" in known)
     return rope
+
+
+def _check_agreement(older: dict[str, Any], newer: dict[str, Any]) -> None:
+    """Raises ConfigError if config.json has both formats and they differ: only one of them can be meant."""
+    by_layer = [each for each in newer.values() if isinstance(each, dict)]
+    if older and newer and not any(_agree(older, each) for each in by_layer or [newer]):
+        raise ConfigError(
+            "config.json has rope_scaling beside rope_parameters, its newer form, and they differ; keep one of them"
+        )
+
+
+def _agree(older: dict[str, Any], newer: dict[str, Any]) -> bool:
+    stated = [name for name in ROPE_FIELDS if older.get(name) is not None]
+    return _kind(older) == _kind(newer) and all(older[name] == newer.get(name) for name in stated)
+
+
+def _kind(parameters: dict[str, Any]) -> Any:
+    return parameters.get("rope_type") or parameters.get("type") or "default"
 
 
 def _rotary_dim(config: HFConfig, parameters: dict[str, Any], allow_partial: bool) -> int | None:
