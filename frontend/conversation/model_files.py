@@ -1,5 +1,8 @@
 """Reads chat templates and recommended sampling parameters from a model folder."""
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..text.tokenizer import Tokenizer, read_json
 from .template_process import Templates
+
+KEPT_TEMPLATE = "chat_template.jinja"
 
 
 def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Templates | None:
@@ -28,6 +33,25 @@ def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Tem
     if source is None:
         return None
     return Templates({"default": source} if isinstance(source, str) else dict(source), tokenizer.special_tokens)
+
+
+def kept_template(override: str, run_dir: str) -> str:
+    """The copy of the file `override` in the run directory; `override` itself without one of the two.
+
+    The first frontend of a server makes it. Those that replace it, perhaps days later, read the same template, whatever
+    has become of the file. Raises ConfigError.
+    """
+    if not override or not run_dir:
+        return override
+    kept = Path(run_dir, KEPT_TEMPLATE)
+    if not kept.exists():
+        text = _read(Path(override))
+        with tempfile.NamedTemporaryFile("w", dir=run_dir, encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            with contextlib.suppress(FileExistsError):  # another frontend was first
+                os.link(file.name, kept)
+    return str(kept)
 
 
 def _declared(path: Path) -> str | dict[str, str] | None:

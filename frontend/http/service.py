@@ -18,7 +18,7 @@ from paged_serve.protocol.messages.pooling_params import Task
 from ..adapters.known_adapters import KnownAdapters
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
-from ..conversation.model_files import model_template, sampling_defaults
+from ..conversation.model_files import kept_template, model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
 from ..parsers.detection import ModelFormats, model_formats
@@ -66,7 +66,8 @@ class TextSide:
         """Read the model's files, and those of its adapters. Raises ConfigError if they are unusable."""
         folder = config.model.tokenizer or config.model.model
         tokenizer = Tokenizer(folder)
-        template = model_template(config.model.model, tokenizer, config.server.chat_template)
+        override = kept_template(config.server.chat_template, run_dir)
+        template = model_template(config.model.model, tokenizer, override)
         renderer = None if template is None else TemplateRenderer(template)
         server = config.server
         formats = model_formats(

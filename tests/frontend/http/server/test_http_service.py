@@ -37,6 +37,20 @@ def test_models_version_and_health_are_served(folder):
     assert server.ask("GET", "/ping").status_code == 503
 
 
+@pytest.mark.parametrize("later", ["other: {{ messages[0].content }}", "{% if", ""])
+def test_a_frontend_that_is_replaced_has_the_chat_template_of_the_first(folder, tmp_path, later):
+    file, run_dir = tmp_path / "mine.jinja", tmp_path / "run"
+    run_dir.mkdir()
+    file.write_text("mine: {{ messages[0].content }}")
+    for _ in ("the first", "the one that replaces it"):
+        server = Server(folder, options={"chat_template": str(file)}, run_dir=str(run_dir))
+        answer = server.ask("POST", "/apply-template", {"messages": [{"role": "user", "content": "Hi"}]})
+        assert answer.json() == {"prompt": "mine: Hi"}
+        file.unlink(missing_ok=True)
+        if later:
+            file.write_text(later)
+
+
 def test_load_counts_the_requests_in_progress(folder):
     server = Server(folder)
     assert server.ask("GET", "/load").json() == {"server_load": 0}
