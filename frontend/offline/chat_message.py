@@ -32,6 +32,8 @@ class MessageReader:
         self, tokenizer: Tokenizer, chat: ChatReading, prompt_token_ids: Sequence[int], params: SamplingParams
     ):
         self._tokenizer, self._reading, self._params = tokenizer, chat.reading, params
+        if chat.reading is not None and params.grammar is not None and chat.calls is None:
+            self._reading = chat.reading.of_form()
         self._prompt = prompt_token_ids
 
     def message(self, index: int, text: str, token_ids: Sequence[int], by_token: bool) -> Message:

@@ -1,7 +1,7 @@
 """Decides how the outputs of a chat are parsed, once per request, from the model's formats and the prompt."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -30,6 +30,14 @@ class OutputReading:
 
     def parser(self) -> OutputParser:
         return OutputParser(self.format, self.tools)
+
+    def of_form(self) -> "OutputReading":
+        """The reading of an answer with a required form, which begins right after the reasoning, be it with white
+        space."""
+        states = dict(self.format.states)
+        if isinstance(after := states.get(AFTER_REASONING), Skip):
+            states[AFTER_REASONING] = replace(after, keeps_space=True)
+        return replace(self, format=replace(self.format, states=states))
 
     def behind_reasoning(self, grammar: Grammar, tokenizer: Tokenizer) -> Grammar:
         """`grammar` preceded by unconstrained reasoning. Raises InvalidRequest if its end tag is not a single token."""
@@ -61,6 +69,7 @@ class OutputReading:
         return frozenset(found | _IN_HEADERS)
 
 
+AFTER_REASONING = "after reasoning"
 _IN_HEADERS = {"<|constrain|>", "[CALL_ID]"}
 
 
@@ -103,7 +112,7 @@ def output_format(
     states |= {
         "in reasoning": Skip({reasoning.begin: "reasoning"}, "reasoning"),
         "before reasoning": Skip({reasoning.begin: "reasoning"}, start, keeps_space=True),
-        "reasoning": Text("reasoning", {reasoning.end: "after reasoning"}),
-        "after reasoning": Skip({}, start),
+        "reasoning": Text("reasoning", {reasoning.end: AFTER_REASONING}),
+        AFTER_REASONING: Skip({}, start),
     }
     return Format(states, "in reasoning" if is_open else "before reasoning")

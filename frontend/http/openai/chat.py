@@ -61,7 +61,10 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     reading = output_reading(service.formats, choice.callable, prompt_end, continued)
     if reading is not None and isinstance(body, WithCustomTools):
         reading = replace(reading, custom_tools=frozenset(body.custom_tools))
-    grammar, warnings = await grammar_of(service, body, choice.form(service.formats.tools), reading)
+    calls = choice.form(service.formats.tools)
+    grammar, warnings = await grammar_of(service, body, calls, reading)
+    if reading is not None and grammar is not None and calls is None:
+        reading = reading.of_form()
     if choice.callable and service.formats.tools is None:
         warnings = [*warnings, NO_FORMAT]
     params = await service.off_loop(size_of_work(body, len(raw)), chat_params, service, body, max_tokens, grammar)

@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.samplers import ThinkingBudget
 from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 from ..fake_core import output
 from ..http_server import Server
@@ -128,6 +129,9 @@ def test_a_message_has_separate_reasoning(start, tmp_path, model):
     assert whole.text == " 5 6"
     assert whole.message == {"role": "assistant", "content": "6", "reasoning_content": "5"}
     assert cut.message == {"role": "assistant", "content": "", "reasoning_content": "5"}
+    form = StructuredOutputsParams(regex=" 6")
+    [formed] = llm.chat(talk, params(5, structured_outputs=form))[0].outputs
+    assert formed.message == {"role": "assistant", "content": " 6", "reasoning_content": "5"}, "the form has the space"
     assert llm.generate("5", params())[0].outputs[0].message is None
 
 

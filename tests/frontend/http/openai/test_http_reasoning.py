@@ -154,6 +154,17 @@ def test_a_form_constrains_the_text_after_the_reasoning(start, fields, after, op
     assert grammar.opens == ((server.tokenizer.token_id(opens),) if opens else ())
 
 
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [({"structured_outputs": {"regex": r"\s+4\s"}}, "\n\n4 "), (FORM, "\n\n4 "), ({"tools": [TOOL]}, "4 "), ({}, "4 ")],
+)
+def test_white_space_after_reasoning_belongs_to_a_form(start, form, content):
+    server = start("<think>a</think>\n\n4 ")
+    assert server.chat(**form)["choices"][0]["message"]["content"] == content
+    deltas = [chunk["choices"][0]["delta"] for chunk in server.stream(CHAT, {**ASK, **form})]
+    assert "".join(delta.get("content", "") for delta in deltas) == content
+
+
 def test_without_tokens_for_the_tags_a_constrained_answer_has_no_reasoning(start):
     server = start("{}", own_tags=False)
     server.chat(**FORM)
