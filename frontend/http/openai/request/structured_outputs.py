@@ -39,7 +39,9 @@ async def grammar_of(
         form, field = calls, "tools"
     if form is None:
         return None, []
-    form = without_bad_words(form, body.bad_words or ())
+    words = body.bad_words or ()
+    num_searched = len(words) * sum(map(len, form.choice or ()))
+    form = await service.off_loop(num_searched, without_bad_words, form, words)
     try:
         if service.formats.writes_channels and reading is not None and calls is None:
             form = final_form(form)
