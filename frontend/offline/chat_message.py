@@ -43,9 +43,9 @@ class MessageReader:
         shown = SequenceText(
             self._tokenizer, self._prompt, self._params, tags=self._reading.tag_tokens(self._tokenizer)
         )
-        written = shown.push(token_ids, FinishReason.STOP if by_token else None).text
-        written += shown.push((), FinishReason.LENGTH).text
-        return self._message(index, self._reading.parser().push(written, final=True))
+        written = shown.push(token_ids, FinishReason.STOP if by_token else None)
+        text = written.text + shown.push((), FinishReason.LENGTH).text
+        return self._message(index, self._reading.parser().push(text, True, written.tag_ends))
 
     def _message(self, index: int, events: Sequence[Event]) -> Message:
         content, reasoning, calls = "", "", list[dict[str, Any]]()

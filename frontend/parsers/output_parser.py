@@ -4,7 +4,7 @@ A call is reported as soon as its name is certain, and its arguments follow piec
 held back; if it turns out not to be a call, it is content.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from .events import Event
@@ -26,6 +26,7 @@ from .readers.states import (
     Text,
     Value,
 )
+from .readers.tags import TagTokens
 from .readers.text_readers import HeaderReader, SkipReader, TextReader
 
 MAX_FAILURES = 64  # beginnings that turn out not to be calls; the text of each is read twice
@@ -39,10 +40,12 @@ class Reader(Protocol):
         ...
 
 
-_READERS: Mapping[type[State], Callable[[Any, Collector], Reader]] = {
+_TAG_READERS: Mapping[type[State], Callable[[Any, Collector, TagTokens], Reader]] = {
     Text: TextReader,
     Skip: SkipReader,
     Header: HeaderReader,
+}
+_READERS: Mapping[type[State], Callable[[Any, Collector], Reader]] = {
     JsonArguments: JsonArgumentsReader,
     JsonCall: JsonCallReader,
     PythonCalls: PythonCallsReader,
@@ -60,6 +63,7 @@ class OutputParser:
     def __init__(self, form: Format, tools: Tools):
         self._states = form.states
         self._collector = Collector(tools)
+        self._tokens = TagTokens(form.tag_tokens)
         self._text, self._at = "", 0  # unread from `at` on
         self._num_failures = 0
         # The text read since a call may have begun, in pieces, and the length of the tag that began it.
@@ -74,8 +78,11 @@ class OutputParser:
         """The number of calls that have begun."""
         return self._collector.num_calls
 
-    def push(self, text: str, final: bool = False) -> list[Event]:
-        """The events of the next piece of text; set `final` with the last piece."""
+    def push(self, text: str, final: bool = False, tag_ends: Collection[int] = ()) -> list[Event]:
+        """The events of the next piece of text; set `final` with the last piece. `tag_ends`: where tags end that single
+        tokens wrote, counted from the beginning of the output; known with their text at the latest."""
+        self._tokens.add(tag_ends)
+        self._tokens.start += self._at
         self._text, self._at = self._text[self._at :] + text, 0
         while (target := self._read(final)) is not None:
             if target == FAIL:
@@ -103,7 +110,9 @@ class OutputParser:
     def _fail(self) -> None:
         """Treat the text held back as content, and continue reading after its tag."""
         if self._held is not None:
-            self._text, self._at = "".join(self._held) + self._text[self._at :], self._tag_len
+            held = "".join(self._held)
+            self._tokens.start += self._at - len(held)
+            self._text, self._at = held + self._text[self._at :], self._tag_len
             self._collector.end_call()
             self._collector.content(self._text[: self._at])
             self._num_failures += 1
@@ -116,4 +125,7 @@ class OutputParser:
             self._collector.end_call()
             if self._num_failures >= MAX_FAILURES:
                 state = Text(state.kind)
-        self._reader = _READERS[type(state)](state, self._collector)
+        if (reader := _TAG_READERS.get(type(state))) is not None:
+            self._reader = reader(state, self._collector, self._tokens)
+        else:
+            self._reader = _READERS[type(state)](state, self._collector)

@@ -14,7 +14,7 @@ from .detection import ModelFormats
 from .formats import HARMONY_WITHOUT_TOOLS, ReasoningFormat, ToolFormat
 from .output_parser import OutputParser
 from .readers.collector import Tools
-from .readers.states import CONTENT, Format, PythonCalls, Skip, State, Text, Value
+from .readers.states import CONTENT, Format, Header, PythonCalls, Skip, State, Text, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,14 @@ class OutputReading:
         )
 
     def tag_tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """The special tokens that are tags."""
+        """The tokens that are tags, if they are special or if their text of other tokens is not a tag."""
         spellings = tokenizer.special_spellings
-        return frozenset(spellings[tag] for tag in self.tags() if tag in spellings)
+        special = frozenset(spellings[tag] for tag in self.tags() if tag in spellings)
+        return special | {token for tag in self.format.tag_tokens if (token := tokenizer.token_id(tag)) is not None}
 
-    def tags(self) -> frozenset[str]:
+    def tags(self) -> set[str]:
         """The texts that the parser needs in an output, even if they are special tokens."""
-        found = {self.reasoning_begin, self.reasoning_end} - {""}
-        for state in self.format.states.values():
-            tags = getattr(state, "tags", {})
-            found |= {*tags, *(end.tag for end in getattr(state, "ends", ()))}
-        return frozenset(found | _IN_HEADERS)
+        return _tags(self.format) | {self.reasoning_begin, self.reasoning_end} - {""} | _IN_HEADERS
 
 
 AFTER_REASONING = "after reasoning"
@@ -75,6 +72,7 @@ _IN_HEADERS = {"<|constrain|>", "[CALL_ID]"}
 
 def output_reading(
     formats: ModelFormats,
+    tokenizer: Tokenizer,
     tools: Sequence[tuple[str, Mapping[str, Any] | None]],
     prompt_end: str,
     continued: str = "",
@@ -92,11 +90,32 @@ def output_reading(
     form = output_format(tool_format, reasoning, is_open=is_open)
     if form is None:
         return None
+    form = replace(form, tag_tokens=_tag_tokens(formats, form, tokenizer))
     reads_values = any(isinstance(state, Value | PythonCalls) for state in form.states.values())
     schemas = {name: (schema or {}) if reads_values else {} for name, schema in tools}
     if reasoning is None or has_ended:
         return OutputReading(form, schemas)
     return OutputReading(form, schemas, is_open, reasoning.begin, reasoning.end)
+
+
+def _tag_tokens(formats: ModelFormats, form: Format, tokenizer: Tokenizer) -> frozenset[str]:
+    """The tags of reasoning and of channels that are single tokens. Grammars and budgets go by these tokens, and a text
+    that quotes a tag, as a question about it makes likely, has other tokens. Tags of calls count in any tokens: an
+    untrained model may write them so, and what is no call stays content."""
+    tags = _tags(form) if formats.writes_channels else set[str]()
+    if formats.reasoning is not None:
+        tags |= {formats.reasoning.begin, formats.reasoning.end}
+    return frozenset(tag for tag in tags if tokenizer.token_id(tag) is not None)
+
+
+def _tags(form: Format) -> set[str]:
+    """The texts that lead from one state to another."""
+    states = form.states.values()
+    return {tag for state in states for tag in (*getattr(state, "tags", ()), *_header_ends(state))}
+
+
+def _header_ends(state: State) -> list[str]:
+    return [end.tag for end in state.ends] if isinstance(state, Header) else []
 
 
 def output_format(

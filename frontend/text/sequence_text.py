@@ -19,6 +19,7 @@ class TextDelta:
     stop_reason: str | int | None  # the stop string or stop token; None for EOS
     hit_stop_string: bool  # the caller must abort the sequence with FinishReason.STOP
     num_tokens: int  # of the pushed tokens, those that belong to the output: fewer when a stop string cut it
+    tag_ends: Sequence[int] = ()  # where tags among the pushed tokens end, counted in characters of the whole text
 
 
 class SequenceText:
@@ -34,8 +35,9 @@ class SequenceText:
     ):
         """`stops` is built from params.stop; the sequences of a request share it to save time and memory.
 
-        `tags`: special tokens that are shown even when the others are skipped.
+        `tags`: tokens that are shown even when other special tokens are skipped, and whose places are told.
         """
+        self._tags, self._num_chars = tags, 0
         self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, params.skip_special_tokens, tags)
         self._stops = StopStrings(stops or StopAutomaton(params.stop), params.include_stop_str_in_output)
         self._shows_text = params.detokenize
@@ -54,28 +56,32 @@ class SequenceText:
         if not self._shows_text:
             return TextDelta("", finish_reason, stop_token_id, False, len(token_ids))
         hides_last = finish_reason is FinishReason.STOP and not self._shows_stop_token
-        shown, last = [], len(token_ids) - 1
+        shown, tag_ends, last = list[str](), list[int](), len(token_ids) - 1
         for i, token in enumerate(token_ids):
             self._num_tokens += 1
             if hides_last and i == last:
                 break
-            text, stop = self._search(self._detokenizer.push(token))
+            new = self._detokenizer.push(token)
+            self._num_chars += len(new)
+            if token in self._tags:
+                tag_ends.append(self._num_chars)
+            text, stop = self._search(new)
             shown.append(text)
             if stop is not None:
-                return self._cut(shown, stop, i + 1)
+                return self._cut(shown, stop, i + 1, tag_ends)
         if self.finished:
             text, stop = self._search(self._detokenizer.finish())
             shown.append(text)
             if stop is not None:
-                return self._cut(shown, stop, len(token_ids))
+                return self._cut(shown, stop, len(token_ids), tag_ends)
             shown.append(self._stops.finish())
-        return TextDelta("".join(shown), finish_reason, stop_token_id, False, len(token_ids))
+        return TextDelta("".join(shown), finish_reason, stop_token_id, False, len(token_ids), tag_ends)
 
     def _search(self, text: str) -> tuple[str, str | None]:
         if self._num_tokens <= self._min_tokens:
             return text, None
         return self._stops.push(text)
 
-    def _cut(self, shown: list[str], stop: str, num_tokens: int) -> TextDelta:
+    def _cut(self, shown: list[str], stop: str, num_tokens: int, tag_ends: list[int]) -> TextDelta:
         self.finished = True
-        return TextDelta("".join(shown), FinishReason.STOP, stop, True, num_tokens)
+        return TextDelta("".join(shown), FinishReason.STOP, stop, True, num_tokens, tag_ends)

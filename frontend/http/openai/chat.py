@@ -58,7 +58,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
         len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
     )
     continued = continued_text(body.messages) if body.continue_final_message else ""
-    reading = output_reading(service.formats, choice.callable, prompt_end, continued)
+    reading = output_reading(service.formats, service.tokenizer, choice.callable, prompt_end, continued)
     if reading is not None and isinstance(body, WithCustomTools):
         reading = replace(reading, custom_tools=frozenset(body.custom_tools))
     calls = choice.form(service.formats.tools)

@@ -64,7 +64,7 @@ class ChatChoice:
         if self._parser is None:
             return [Content(piece.text)] if piece.text else [], reason
         is_last = piece.finish_reason is not None
-        events = self._custom.push(self._parser.push(piece.text, final=is_last), final=is_last)
+        events = self._custom.push(self._parser.push(piece.text, is_last, piece.tag_ends), final=is_last)
         if piece.finish_reason is FinishReason.STOP and self._parser.num_calls:
             reason = self._call_reason
         return [self._shown(event) for event in events if self._shows(event)], reason

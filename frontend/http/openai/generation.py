@@ -87,7 +87,7 @@ class Generation:
         self._deltas = DeltaBatches(self._requests)
 
     def _tags(self, prompt: Prompt) -> frozenset[int]:
-        """The special tokens that the output's parser reads as tags."""
+        """The tokens that the output's parser reads as tags."""
         return frozenset() if prompt.reading is None else prompt.reading.tag_tokens(self._service.tokenizer)
 
     def separate_tokens(self) -> None:
@@ -231,7 +231,7 @@ class Generation:
         tokens = delta.token_ids[: text.num_tokens]
         logprobs = None if delta.logprobs is None else delta.logprobs[: text.num_tokens]
         self._count(choice, len(tokens), text.finish_reason, delta)
-        return Piece(index, text.text, tokens, logprobs, text.finish_reason, text.stop_reason)
+        return Piece(index, text.text, tokens, logprobs, text.finish_reason, text.stop_reason, text.tag_ends)
 
     def _count(self, choice: _Choice, num_tokens: int, reason: FinishReason | None, delta: SequenceDelta) -> None:
         metrics, now = self._service.metrics, time.monotonic()

@@ -1,5 +1,6 @@
 """The unit of output that the writers of answers receive."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -17,3 +18,4 @@ class Piece:
     logprobs: list[TokenLogprobs] | None
     finish_reason: FinishReason | None
     stop_reason: str | int | None
+    tag_ends: Sequence[int] = ()  # where tags of their own tokens end, counted in characters of the choice's text

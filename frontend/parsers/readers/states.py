@@ -98,3 +98,4 @@ class Format:
 
     states: Mapping[str, State]
     start: str = CONTENT
+    tag_tokens: frozenset[str] = frozenset()  # the tags that only count if they are written as single tokens

@@ -3,19 +3,19 @@
 from .collector import Collector
 from .json_readers import behind_space
 from .states import FAIL, Header, Skip, Text
-from .tags import tags_of
+from .tags import TagTokens, tags_of
 
 MAX_HEADER_CHARS = 512
 
 
 class TextReader:
-    def __init__(self, state: Text, collector: Collector):
-        self._state, self._collector = state, collector
+    def __init__(self, state: Text, collector: Collector, tokens: TagTokens):
+        self._state, self._collector, self._tokens = state, collector, tokens
         self._tags = tags_of(*state.tags)
         self.tag_at: int | None = None  # position of the tag that ended the text
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
-        end, tag = self._tags.find(text, at, final)
+        end, tag = self._tags.find(text, at, final, self._tokens)
         if self._state.kind == "content":
             self._collector.content(text[at:end])
         elif self._state.kind == "reasoning":
@@ -29,8 +29,8 @@ class TextReader:
 
 
 class SkipReader:
-    def __init__(self, state: Skip, collector: Collector):
-        self._state, self._collector = state, collector
+    def __init__(self, state: Skip, collector: Collector, tokens: TagTokens):
+        self._state, self._collector, self._tokens = state, collector, tokens
         self._tags = tags_of(*state.tags, *state.begins)
         self.tag_at: int | None = None  # position of the tag that was read
         if state.ends_call:
@@ -40,7 +40,7 @@ class SkipReader:
         start, at = at, behind_space(text, at)
         if self._state.keeps_space:
             self._collector.content(text[start:at])
-        if tag := self._tags.at(text, at):
+        if tag := self._tags.at(text, at, self._tokens):
             self._collector.drop_space()
             if (begins := self._state.begins.get(tag)) is not None:
                 return at, begins
@@ -52,13 +52,13 @@ class SkipReader:
 
 
 class HeaderReader:
-    def __init__(self, state: Header, collector: Collector):
-        self._state, self._collector = state, collector
+    def __init__(self, state: Header, collector: Collector, tokens: TagTokens):
+        self._state, self._collector, self._tokens = state, collector, tokens
         self._tags = tags_of(*dict.fromkeys(end.tag for end in state.ends))
         self._text = ""
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
-        at_tag, tag = self._tags.find(text, at, final)
+        at_tag, tag = self._tags.find(text, at, final, self._tokens)
         self._text += text[at:at_tag]
         if (excess := len(self._text) - MAX_HEADER_CHARS) > 0:
             return at_tag - excess, FAIL  # where it fails must not depend on the pieces

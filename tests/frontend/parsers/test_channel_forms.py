@@ -2,10 +2,12 @@
 
 import json
 import random
+import re
 
 import jsonschema_rs
 import llguidance
 import pytest
+import tokenizers
 
 from paged_serve.frontend.parsers.call_forms import CallableTool
 from paged_serve.frontend.parsers.channel_forms import channel_calls, final_form
@@ -15,9 +17,11 @@ from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format, output_reading
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
 from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, lowered
+from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
+from ..http_server import make_model_folder
 from .outputs import Output
 from .test_call_forms import SCHEMAS, TOOLS
 from .test_formats import read
@@ -49,17 +53,38 @@ def parsed(text: str) -> Output:
     return read(OutputParser(form, SCHEMAS).push(text, final=True))
 
 
+def tag_ends(text: str) -> list[int]:
+    return [found.end() for found in re.finditer(r"<\|\w+\|>", text)]
+
+
 ANALYSIS = "<|channel|>analysis<|message|>Let me: think. {}<|end|><|start|>assistant"
 FINAL, CALL = "<|channel|>final<|message|>", "<|channel|>commentary to=functions.set <|constrain|>json<|message|>"
 
 
-def test_without_tools_a_message_to_a_function_is_not_a_call():
-    formats, text = ModelFormats(HARMONY), ANALYSIS + CALL + '{"on": true}<|call|>' + FINAL + "It is on."
+def test_without_tools_a_message_to_a_function_is_not_a_call(folder):
+    formats, tokenizer = ModelFormats(HARMONY), Tokenizer(str(folder))
+    text = ANALYSIS + CALL + '{"on": true}<|call|>' + FINAL + "It is on."
     for tools, calls in (([("set", SCHEMA)], 1), ([], 0)):
-        reading = output_reading(formats, tools, "<|start|>assistant")
-        found = read(reading.parser().push(text, final=True))
+        reading = output_reading(formats, tokenizer, tools, "<|start|>assistant")
+        found = read(reading.parser().push(text, True, tag_ends(text)))
         assert (found.content, len(found.calls)) == ("It is on.", calls)
         assert found.reasoning == "Let me: think. {}" + ("" if calls else '{"on": true}')
+
+
+def test_a_tag_in_other_tokens_than_its_own_is_quoted(tmp_path):
+    folder = make_model_folder(tmp_path / "model")
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    library.add_special_tokens([*TAGS])
+    library.save(str(folder / "tokenizer.json"))
+    reading = output_reading(ModelFormats(HARMONY), Tokenizer(str(folder)), [], "<|start|>assistant")
+    quote = "It says <|end|><|start|>user<|message|>."
+    text = ANALYSIS.replace("think", quote) + FINAL + quote
+    for pieces in ([text], list(text)):
+        parser = reading.parser()
+        events = parser.push("", tag_ends=tag_ends(text.replace(quote, "_" * len(quote))))
+        events += [event for piece in pieces for event in parser.push(piece)]
+        found = read([*events, *parser.push("", final=True)])
+        assert (found.reasoning, found.content) == (f"Let me: {quote}. {{}}", quote)
 
 
 @pytest.mark.parametrize("before", ["", ANALYSIS])

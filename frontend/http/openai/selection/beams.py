@@ -144,7 +144,7 @@ class BeamGeneration(Generation):
             shown = tokens[: text.num_tokens]
             logprobs = None if self._num_tops is None else self._logprobs(shown, beam, self._num_tops)
             self._count(choice, len(shown), text.finish_reason, SequenceDelta(place, shown))
-            pieces.append(Piece(index, text.text, shown, logprobs, text.finish_reason, text.stop_reason))
+            pieces.append(Piece(index, text.text, shown, logprobs, text.finish_reason, text.stop_reason, text.tag_ends))
         return pieces
 
     def _logprobs(

@@ -44,4 +44,5 @@ def _one(pieces: list[Piece]) -> Piece:
         [entry for piece in pieces for entry in piece.logprobs or ()] if has_logprobs else None,
         last.finish_reason,
         last.stop_reason,
+        [end for piece in pieces for end in piece.tag_ends],
     )

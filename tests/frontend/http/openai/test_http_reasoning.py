@@ -108,6 +108,27 @@ def test_a_budget_counts_continued_reasoning_and_a_form_waits_for_its_end(start)
     assert not params.grammar.opens
 
 
+@pytest.mark.parametrize("fields", [{}, {"stop": ["</think>d", "ik>"]}, {"stream_interval": 3}])
+@pytest.mark.parametrize(
+    ("parts", "reasoning", "content"),
+    [
+        (["<think>", "é </think>, so", "</think>", "b</think>"], "é </think>, so", "b</think>"),
+        (["<think>a</think>b"], None, "<think>a</think>b"),
+        (["<think>", "<think>a", "</think>", "b<think>", "</think>", "c"], "<think>a", "b<think></think>c"),
+    ],
+)
+def test_a_tag_in_other_tokens_than_its_own_is_quoted(start, parts, reasoning, content, fields):
+    server = start()
+    tokens = server.tokenizer
+    spelled = [[part] if part in ("<think>", "</think>") else list(part) for part in parts]
+    server.engine.outputs = [[token for texts in spelled for text in texts for token in tokens.encode(text)]]
+    message = server.chat(**fields)["choices"][0]["message"]
+    assert (message.get("reasoning"), message["content"]) == (reasoning, content)
+    deltas = [chunk["choices"][0]["delta"] for chunk in server.stream(CHAT, {**ASK, **fields})]
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == (reasoning or "")
+    assert "".join(delta.get("content", "") for delta in deltas) == content
+
+
 def test_effort_and_verbosity_reach_the_template(start):
     server = start()
     server.chat(content="x", reasoning_effort="high", verbosity="low")
