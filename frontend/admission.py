@@ -17,6 +17,11 @@ DRAIN_RETRY_S = 5.0
 FULL_RETRY_S = 1.0
 
 
+def shutting_down() -> Overloaded:
+    """The error of requests that a draining server refuses, or can no longer finish."""
+    return Overloaded("The server is shutting down; retry in a moment.", DRAIN_RETRY_S, draining=True)
+
+
 class PromptTooLong(InvalidRequest):
     """The prompt exceeds the context; `num_tokens` is its length, or a lower bound."""
 
@@ -168,7 +173,7 @@ class Admission:
     def check_draining(self) -> None:
         """Raises Overloaded while the server drains."""
         if self.draining:
-            raise Overloaded("The server is shutting down; retry in a moment.", DRAIN_RETRY_S, draining=True)
+            raise shutting_down()
 
     @contextlib.contextmanager
     def entered(self, tenant: str = "", weight: float = 1.0, *, is_accepted: bool = False) -> Iterator[None]:

@@ -181,7 +181,8 @@ class HttpClient:
                 elif name == "data":
                     event = json.loads(value)
                     if "error" in event:
-                        raise EngineDead(event["error"]["message"])
+                        restarts = event["error"].get("code") == 503
+                        raise (_BrokenOff if restarts else EngineDead)(event["error"]["message"])
                     progress.note(event_id)
                     yield event
         raise _BrokenOff(f"{self._url} broke off in the middle of an answer")

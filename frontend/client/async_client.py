@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from paged_serve.protocol.errors import EngineDead, Overloaded
+from paged_serve.protocol.errors import EngineDead, Overloaded, PagedServeError
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import FromEngineCore, ToEngineCore, Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
@@ -110,7 +110,7 @@ class AsyncClient:
         return self._session.silence(time.monotonic())
 
     @property
-    def failure(self) -> EngineDead | None:
+    def failure(self) -> PagedServeError | None:
         """The error that ended this client, if any."""
         return self._session.error
 
@@ -198,14 +198,14 @@ class AsyncClient:
         self._session.shed(num_bytes, Overloaded(TOO_SLOW, RETRY_AFTER_S))
         self._wire.flush()
 
-    async def close(self) -> None:
-        """Abort all running requests and disconnect. Safe to call twice."""
+    async def close(self, error: PagedServeError | None = None) -> None:
+        """Abort all running requests, with `error` (None: EngineDead), and disconnect. Safe to call twice."""
         for task in self._tasks:
             task.remove_done_callback(self._ended)
             task.cancel()
         unfinished = [task for task in self._tasks if not task.done()]  # none in a loop that is closed
         await asyncio.gather(*unfinished, return_exceptions=True)
-        self._wire.close()
+        self._wire.close(error)
 
     async def __aenter__(self) -> "AsyncClient":
         return self

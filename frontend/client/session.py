@@ -57,7 +57,7 @@ class ClientSession:
     stats: SchedulerStats | None = None
     ready: bool = False
     computes: bool = True  # the engine has workers
-    error: EngineDead | None = None  # final
+    error: PagedServeError | None = None  # final
     abandoned: deque[RequestStreams] = field(default_factory=deque)  # filled by garbage collection, in any thread
     outbox: deque[ToEngineCore] = field(default_factory=deque)
     num_invalid: int = 0
@@ -144,7 +144,7 @@ class ClientSession:
             if request.error is None:
                 self.table.fail(request, error)
 
-    def fail(self, error: EngineDead) -> None:
+    def fail(self, error: PagedServeError) -> None:
         """End the session: every request and call fails with `error`."""
         self.error, self.ready = error, False
         self.outbox.clear()

@@ -59,7 +59,7 @@ class UtilityCalls:
             if pending.on_done is not None:
                 pending.on_done()
 
-    def fail(self, error: EngineDead) -> None:
+    def fail(self, error: PagedServeError) -> None:
         calls, self._pending = self._pending, {}
         for pending in calls.values():
             pending.error = error

@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any, Generic, Protocol, TypeVar
 
-from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.errors import ConfigError, EngineDead, PagedServeError
 from paged_serve.protocol.messages.engine_core import FromEngineCore, ToEngineCore
 from paged_serve.protocol.transport.authentication import read_secret
 from paged_serve.protocol.transport.channel import Context, handshake_hello, identity, new_context
@@ -135,14 +135,17 @@ class Wire(Generic[C]):
             EngineDead(f"this client belongs to process {os.getppid()}, which forked this one; connect another here")
         )
 
-    def close(self) -> None:
-        """Abort the running requests, so that the engine does not wait for the lease to end. Safe to call twice."""
+    def close(self, error: PagedServeError | None = None) -> None:
+        """Abort the running requests, so that the engine does not wait for the lease to end. Safe to call twice.
+
+        `error`: what they end with; None: EngineDead.
+        """
         if self._closed:
             return
         self.session.abort_all()
         self.flush()
         self._closed = True
-        self.session.fail(EngineDead("the client is closed"))
+        self.session.fail(error or EngineDead("the client is closed"))
         self.channel.close(LINGER_S)
         if self._context is not None:
             self._context.term()

@@ -20,6 +20,7 @@ class FakeServer(ThreadingHTTPServer):
         self._released = threading.Event()
         self.refusal = ""
         self.breaks_after: list[int] = []  # words after which each connection breaks; the next one sends all
+        self.error: dict | None = None  # in an event before each break
         self.numbers_events = True
         self.deleted: list[str] = []
         self.keys: list[tuple[str, str | None]] = []
@@ -59,6 +60,8 @@ class Handler(BaseHTTPRequestHandler):
         begin = int(had.partition(":")[2]) if had else 0
         end = self.server.breaks_after.pop(0) if self.server.breaks_after else len(named)
         torn = named[end][:30] if end < len(named) else ""
+        if torn and self.server.error is not None:
+            torn = f"data: {json.dumps({'error': self.server.error})}\n\ndata: [DONE]\n\n"
         if (held := self.server.holds_after) is not None:
             self._hold("".join(named[:held]), "".join(named[held:]))
             return

@@ -13,6 +13,7 @@ from ..exchange.exchange import BODY_TAKEN, JSON
 from .close_delimited import close_delimited
 from .connection_buffers import ConnectionBuffers
 from .connection_limit import MAX_REFUSED, ConnectionLimit
+from .cut_off import broken_when_cancelled
 from .early_answer import closing_early
 from .half_closed import HalfClosed
 from .request_host import fault_of_host, replace_host
@@ -150,7 +151,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         app = closing_early(app, cycle, self._is_early)
-        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else close_delimited(app, cycle))
+        app = app if cycle.scope["http_version"] == "1.1" else close_delimited(app, cycle)
+        super()._start_asgi_task(cycle, broken_when_cancelled(app, cycle))
 
     def _is_early(self) -> bool:
         """Whether an answer that begins now ends the connection, as the peer cannot know whether to send the body."""

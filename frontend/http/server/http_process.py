@@ -22,7 +22,7 @@ from paged_serve.protocol.process.lifeline import is_stopped
 from paged_serve.protocol.transport.authentication import read_secret
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
-from ...admission import Admission
+from ...admission import Admission, shutting_down
 from ...buffer_budget import BufferBudget
 from ...client.async_client import AsyncClient
 from ...listen import open_unix
@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 SILENT_AFTER_S = 1.2  # the engine sends something every 250 ms
 BEAT_S = 0.25
 YOUNG_COLLECTIONS_PER_FULL = 1000  # a full one takes 0.15 s with 10,000 connections, and frees next to nothing
+ANSWERED_WITHIN_S = 0.3  # from a stop until requests are broken off; the supervisor stops the engine after 0.5 s
 CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
 
 
@@ -133,7 +134,9 @@ class FrontendProcess:
         finally:
             for server in (self._server, self._sibling_server, self._admin.server):
                 server.should_exit = server.force_exit = True
-            if self._child.stop_requested and not self._stopped.is_set():
+            if self._stopped.is_set():
+                await self._end_requests()
+            if self._child.stop_requested:
                 self._break_connections()
             loop.remove_reader(signal_fd)
             if self._client is not None:
@@ -220,8 +223,19 @@ class FrontendProcess:
         if self._admission.drained and not self._reported_drained and not self._server.has_unsent_bytes:
             self._reported_drained = self._child.control.send(control.Drained())
 
+    async def _end_requests(self) -> None:
+        """End the requests that the service can no longer finish with an error, which tells when to retry."""
+        if self._client is not None:
+            await self._client.close(shutting_down())
+        tasks = self._server.server_state.tasks | self._sibling_server.server_state.tasks
+        if tasks:  # a request whose body has yet to arrive, or a slow reader, is not waited for
+            await asyncio.wait(tasks, timeout=ANSWERED_WITHIN_S)
+
     def _break_connections(self) -> None:
-        """Break connections when only this process ends: clients retry after a break, but maybe not after an error."""
+        """Break connections when only this process ends: clients retry after a break, but maybe not after an error.
+
+        Of a service that ends, those that are left.
+        """
         for listener in self._server.servers:
             listener.close()  # new connections wait for the successor
         self._connection_limit.is_closed = True

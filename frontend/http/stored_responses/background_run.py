@@ -111,7 +111,7 @@ class BackgroundRun:
             if not self._is_cancelled:
                 raise  # the process ends
             await self._give_up(None)
-        except EngineDead as error:  # this process ends too; its successor continues
+        except (EngineDead, Overloaded) as error:  # this process ends too; its successor continues
             self._error = error
         except PagedServeError as error:
             await self._give_up(error)
@@ -123,6 +123,8 @@ class BackgroundRun:
                     async for batch in batches:
                         await self._take(batch)
             except Overloaded as error:  # an accepted response is not refused later
+                if error.draining:
+                    raise
                 self._num_made = 0
                 await asyncio.sleep(error.retry_after_s)
             else:

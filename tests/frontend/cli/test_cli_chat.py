@@ -45,6 +45,20 @@ def test_an_interrupted_answer_resumes_after_the_received_text(server):
     assert not server.deleted
 
 
+def test_an_answer_that_a_stop_of_the_server_cuts_off_resumes_at_its_successor(server):
+    server.breaks_after, server.error = [1], {"message": "The server is shutting down", "code": 503}
+    result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
+    assert result.stdout == "Good day.\n"
+    assert [had for _, had in server.keys] == [None, "cmpl-a:1"]
+
+
+def test_an_answer_that_fails_does_not_resume(server):
+    server.breaks_after, server.error = [1], {"message": "The engine cannot compute it", "code": 500}
+    result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
+    assert str(result.exception) == "The engine cannot compute it"
+    assert len(server.keys) == 1
+
+
 def test_every_event_resets_the_count_of_retries(server, monkeypatch):
     monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.0)
     server.words = [f" {i}" for i in range(2 * http_client.MAX_TRIES)]
