@@ -38,9 +38,13 @@ async def _found_or_begun(
     service: Service, exchange: Exchange, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
 ) -> StoredAnswer:
     fingerprint = await service.fingerprint_for(raw)
-    if fingerprint is None and (answer := _of_unloaded(service, exchange, endpoint, key, raw, after)) is not None:
-        return answer
-    request = _keyed(exchange, key, fingerprint or "", raw)
+    if fingerprint is None and (stored := service.answers.of_key(exchange.caller, key)) is not None:
+        fingerprint = stored.request.fingerprint  # of an adapter that has been unloaded since
+    digest = request_digest(fingerprint or "", exchange.path, key, raw)
+    request = KeyedRequest(exchange.caller, key, digest, fingerprint or "")
+    if (answer := service.answers.of_request(request, after)) is not None:
+        _check_event_id(endpoint, request, answer.streams, after)
+        return answer  # before decoding: what the request refers to may have been deleted since
     body, raw, model, warnings = await endpoint.decode(service, raw)
     _check_event_id(endpoint, request, body.stream, after)
     if (answer := service.answers.of_request(request, after)) is not None:
@@ -61,23 +65,6 @@ async def _found_or_begun(
         answer = service.answers.begin(request, head.answer_id, streams=streams, first=first)
         answer.make(events, admitted.pop_all())
         return answer
-
-
-def _keyed(exchange: Exchange, key: str, fingerprint: str, raw: bytes) -> KeyedRequest:
-    digest = request_digest(fingerprint, exchange.path, key, raw)
-    return KeyedRequest(exchange.caller, key, digest, fingerprint)
-
-
-def _of_unloaded(
-    service: Service, exchange: Exchange, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
-) -> StoredAnswer | None:
-    """The answer of an adapter that has been unloaded since it began."""
-    if (stored := service.answers.of_key(exchange.caller, key)) is None:
-        return None
-    request = _keyed(exchange, key, stored.request.fingerprint, raw)
-    if (answer := service.answers.of_request(request, after)) is not None:
-        _check_event_id(endpoint, request, answer.streams, after)
-    return answer
 
 
 async def get_stream(service: Service, exchange: Exchange) -> None:

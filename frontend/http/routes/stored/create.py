@@ -1,12 +1,14 @@
 """POST /v1/responses with stored responses: continues stored conversations and stores the answer."""
 
-import functools
 import time
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import msgspec
 
+from ....buffer_budget import Lease
 from ...exchange.errors import HttpError
 from ...exchange.exchange import Exchange
 from ...exchange.memory_costs import DECODED_PER_BYTE
@@ -14,7 +16,6 @@ from ...idempotency.keys import KeyedRequest, idempotency_key, request_digest
 from ...openai.endpoints import Endpoint, check_time_limit, decode
 from ...openai.generation import Generation, Prompt
 from ...responses.answers import Response
-from ...responses.chat_request import Earlier
 from ...responses.writer import ResponseWriter
 from ...service import Service
 from ...stored_responses.background_run import BackgroundRun
@@ -23,7 +24,7 @@ from ...stored_responses.store import StoredResponses
 from ..generate import create_answer
 from ..responses import RESPONSES, ChatSource, TranslatedResponsesRequest, translate
 from .background_work import BackgroundWork, Job, ended, row_of
-from .earlier_responses import earlier_of, references_of
+from .earlier_responses import References, earlier_of, references_of
 from .retrieve import send_response, send_stream
 
 
@@ -33,13 +34,11 @@ async def create_response(service: Service, exchange: Exchange) -> None:
     if store is None:
         await create_answer(service, exchange, RESPONSES)
         return
-    key = idempotency_key(exchange.headers)
-    if key is None or not service.answers.has_key(exchange.caller, key):
+    if not await _is_known(service, exchange, store):
         service.admission.check(exchange.tenant.name, exchange.tenant.weight)
-    raw, caller = await exchange.peek(), store.caller_of(exchange.tenant)
+    raw = await exchange.peek()
     asked = await service.off_loop(len(raw), references_of, raw)
-    earlier = await earlier_of(store, caller, asked, lambda size: exchange.lease.grow(DECODED_PER_BYTE * size))
-    endpoint = _endpoint(store, caller, earlier)
+    endpoint = _endpoint(store, store.caller_of(exchange.tenant), asked, exchange.lease)
     if not asked.background:
         await create_answer(service, exchange, endpoint)
         return
@@ -49,9 +48,32 @@ async def create_response(service: Service, exchange: Exchange) -> None:
             await _answer_in_background(service, exchange, store, endpoint, raw)
 
 
-def _endpoint(store: StoredResponses, caller: bytes, earlier: Earlier) -> Endpoint:
-    """The endpoint for one request."""
+async def _is_known(service: Service, exchange: Exchange, store: StoredResponses) -> bool:
+    """Whether the request may be a repetition, which is not refused."""
+    if (key := idempotency_key(exchange.headers)) is None:
+        return False
+    is_stored = service.answers.has_key(exchange.caller, key)
+    return is_stored or await store.of_key(store.caller_of(exchange.tenant), key) is not None
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredEndpoint(Endpoint):
+    """The endpoint for one request of `caller`; `asked`: what it refers to, which is read when the body is decoded."""
+
+    store: StoredResponses
+    caller: bytes
+    asked: References
+    lease: Lease  # for the memory of what it refers to
+
+    async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
+        earlier = await earlier_of(self.store, self.caller, self.asked, self._hold)
+        return await decode(service, replace(self, translate=partial(translate, earlier=earlier)), raw)
+
+    def _hold(self, num_bytes: int) -> None:
+        self.lease.grow(DECODED_PER_BYTE * num_bytes)
+
+
+def _endpoint(store: StoredResponses, caller: bytes, asked: References, lease: Lease) -> _StoredEndpoint:
     def writer(
         service: Service, body: TranslatedResponsesRequest, prompts: list[Prompt], generation: Generation
     ) -> ResponseWriter:
@@ -61,11 +83,16 @@ def _endpoint(store: StoredResponses, caller: bytes, earlier: Earlier) -> Endpoi
         source = ChatSource(service, body, prompts[0], generation)
         return ResponseWriter(source, body.asked, keep) if body.asked.store else ResponseWriter(source, body.asked)
 
-    return replace(
-        RESPONSES,
-        writer=writer,
-        translate=functools.partial(translate, earlier=earlier),
-        answer_id=store.new_id(int(time.time())),
+    return _StoredEndpoint(
+        RESPONSES.prefix,
+        RESPONSES.body,
+        RESPONSES.prompts,
+        writer,
+        store.new_id(int(time.time())),
+        store=store,
+        caller=caller,
+        asked=asked,
+        lease=lease,
     )
 
 
@@ -78,15 +105,14 @@ async def _answer_in_background(
         digest = request_digest(await service.fingerprint_for(raw) or "", exchange.path, key, raw)
         request = KeyedRequest(exchange.caller, key, digest)
     await store.resumed.wait()
-    body, raw, model, warnings = await decode(service, endpoint, raw)
-    assert isinstance(body, TranslatedResponsesRequest)
     async with nullcontext() if request is None else store.accepting(caller, request.key):
         row = None if request is None else await _of_key(store, caller, request)
         if row is None:
+            body, raw, model, warnings = await endpoint.decode(service, raw)
             job = Job(raw.decode(), model, warnings, service.fingerprint_of(model))
             check_time_limit(service, exchange, body)
             row = await _accept(service, exchange, store, body, job, request)
-    if body.stream:
+    if row.has_events:
         await send_stream(service, exchange, row, 0)
     else:
         await send_response(service, exchange, row)

@@ -351,6 +351,23 @@ def test_one_key_has_one_background_response(start):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_repeated_key_has_its_background_response_while_the_server_drains(start, stream):
+    async def run():
+        server = start()
+        async with client_of(server) as client:
+            body = {"input": "hi", "stream": stream, **BEHIND}
+            first = await client.post(PATH, json=body, headers={"idempotency-key": "k"})
+            server.admission.draining = True
+            again = await client.post(PATH, json=body, headers={"idempotency-key": "k"})
+            assert again.status_code == 200, again.text
+            assert again.text == first.text if stream else again.json()["id"] == first.json()["id"]
+            new = await client.post(PATH, json=body, headers={"idempotency-key": "new"})
+            assert new.status_code == 503
+
+    asyncio.run(run())
+
+
 def test_a_key_repeated_at_once_has_one_background_response(start):
     async def run():
         server = start()

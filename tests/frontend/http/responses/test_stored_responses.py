@@ -69,6 +69,30 @@ def test_a_conversation_continues_after_a_stored_response(start):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("more", [{}, {"stream": True}, BEHIND, {"stream": True, **BEHIND}])
+def test_a_repeated_key_has_its_answer_after_the_response_before_it_was_deleted(start, more):
+    async def run():
+        async with client_of(start()) as client:
+            first = await created(client)
+            body = {"input": "and now?", "previous_response_id": first["id"], **more}
+            keyed = {"headers": {"idempotency-key": "k"}}
+            answer = await client.post(PATH, json=body, **keyed)
+            assert answer.status_code == 200, answer.text
+            whole = answer.text
+            if more == BEHIND:
+                await ended(client, answer.json()["id"])
+                whole = (await client.get(f"{PATH}/{answer.json()['id']}")).text
+            assert (await client.delete(f"{PATH}/{first['id']}")).status_code == 200
+            again = await client.post(PATH, json=body, **keyed)
+            assert (again.status_code, again.text) == (200, whole)
+            other = await client.post(PATH, json=body | {"input": "other"}, **keyed)
+            assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
+            new = await client.post(PATH, json=body, headers={"idempotency-key": "new"})
+            assert (new.status_code, new.json()["error"]["param"]) == (400, "previous_response_id")
+
+    asyncio.run(run())
+
+
 def test_a_missing_part_of_a_conversation_is_named(start):
     async def run():
         async with client_of(start(), "") as client:
