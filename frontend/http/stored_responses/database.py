@@ -37,6 +37,7 @@ CREATE TABLE responses (
     response BLOB NOT NULL,
     job BLOB,
     has_events INTEGER NOT NULL,
+    fingerprint TEXT,
     UNIQUE (caller, id),
     UNIQUE (caller, key)
 );
@@ -69,12 +70,15 @@ CREATE TRIGGER removed AFTER DELETE ON responses BEGIN
     DELETE FROM held WHERE caller = old.caller AND bytes <= 0;
 END;
 """
-_COLUMNS = "caller, id, created, previous, input, response, key, digest, job, has_events"
+_COLUMNS = "caller, id, created, previous, input, response, key, digest, job, has_events, fingerprint"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One response. `job`: the request, until the response has ended; `key`, `digest`: of a request with a key."""
+    """One response. `job`: the request, until the response has ended; `key`, `digest`: of a request with a key.
+
+    `fingerprint`: of the model, which `digest` covers.
+    """
 
     caller: bytes
     id: str
@@ -86,6 +90,7 @@ class Row:
     digest: str | None = None
     job: bytes | None = None
     has_events: int = 0  # 1: its stream is stored too
+    fingerprint: str | None = None
 
     @property
     def size(self) -> int:
@@ -129,8 +134,8 @@ class Database:
             connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (row.caller, row.id))
             values = (row.caller, row.id, row.created, row.previous, row.input, row.response, row.key, row.digest)
             made = connection.execute(
-                f"INSERT INTO responses ({_COLUMNS}, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, row.job, row.has_events, row.size + _size(items)),
+                f"INSERT INTO responses ({_COLUMNS}, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, row.job, row.has_events, row.fingerprint, row.size + _size(items)),
             )
             self._add_items(row.caller, made.lastrowid, items)
             connection.execute("DELETE FROM responses WHERE created < ?", (time.time() - self._max_age_s,))
@@ -212,6 +217,8 @@ class Database:
                 connection.execute("INSERT INTO facts VALUES (?)", (secrets.token_bytes(32),))
                 connection.execute(f"PRAGMA user_version = {VERSION}")
                 version = VERSION
+            if not any(name == "fingerprint" for _, name, *_ in connection.execute("PRAGMA table_info(responses)")):
+                connection.execute("ALTER TABLE responses ADD COLUMN fingerprint TEXT")  # earlier servers ignore it
         return int(version)
 
     @contextmanager

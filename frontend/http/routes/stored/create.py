@@ -100,13 +100,11 @@ async def _answer_in_background(
     service: Service, exchange: Exchange, store: StoredResponses, endpoint: Endpoint, raw: bytes
 ) -> None:
     """Accept a background response, or find it by its key; answer with its current state or its stream."""
-    caller, request = store.caller_of(exchange.tenant), None
-    if (key := idempotency_key(exchange.headers)) is not None:
-        digest = request_digest(await service.fingerprint_for(raw) or "", exchange.path, key, raw)
-        request = KeyedRequest(exchange.caller, key, digest)
+    key, caller = idempotency_key(exchange.headers), store.caller_of(exchange.tenant)
     await store.resumed.wait()
-    async with nullcontext() if request is None else store.accepting(caller, request.key):
-        row = None if request is None else await _of_key(store, caller, request)
+    async with nullcontext() if key is None else store.accepting(caller, key):
+        row = None if key is None else await store.of_key(caller, key)
+        request = None if key is None else await _keyed(service, exchange, key, raw, row)
         if row is None:
             body, raw, model, warnings = await endpoint.decode(service, raw)
             job = Job(raw.decode(), model, warnings, service.fingerprint_of(model))
@@ -118,15 +116,19 @@ async def _answer_in_background(
         await send_response(service, exchange, row)
 
 
-async def _of_key(store: StoredResponses, caller: bytes, request: KeyedRequest) -> Row | None:
-    row = await store.of_key(caller, request.key)
-    if row is not None and row.digest != request.digest:
+async def _keyed(service: Service, exchange: Exchange, key: str, raw: bytes, row: Row | None) -> KeyedRequest:
+    """The request with its key. Raises HttpError 422 if `row`, the stored response of the key, is of another one."""
+    fingerprint = await service.fingerprint_for(raw)
+    if fingerprint is None and row is not None:
+        fingerprint = row.fingerprint  # of an adapter that has been unloaded since
+    digest = request_digest(fingerprint or "", exchange.path, key, raw)
+    if row is not None and row.digest != digest:
         raise HttpError(
             422,
             "This Idempotency-Key belongs to another request, whose response is stored. Use a new key per request.",
             "Idempotency-Key",
         )
-    return row
+    return KeyedRequest(exchange.caller, key, digest, fingerprint or "")
 
 
 async def _accept(
@@ -144,14 +146,13 @@ async def _accept(
         admitted.enter_context(service.admission.entered(tenant.name, tenant.weight))
         work = await BackgroundWork.prepared(service, tenant, answer_id, created, job)
         admitted.callback(work.close)
-        key, digest = (None, None) if request is None else (request.key, request.digest)
         row = replace(
             row_of(store.caller_of(tenant), work.queued(), body),
-            key=key,
-            digest=digest,
             job=msgspec.json.encode(job),
             has_events=int(bool(body.stream)),
         )
+        if request is not None:
+            row = replace(row, key=request.key, digest=request.digest, fingerprint=request.fingerprint)
         await store.add(row, ())
         store.begin(BackgroundRun(store, row, work, admitted.pop_all()))
     return row

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,18 @@ def test_several_frontends_create_the_file_at_once(tmp_path, _):
     with ThreadPoolExecutor(together.parties) as pool:
         opened = [pool.submit(open_file) for _ in range(together.parties)]
     assert len({each.result() for each in opened}) == 1
+
+
+def test_a_file_without_fingerprints_is_used(tmp_path):
+    database = Database(str(tmp_path), 1 << 20, 30)
+    database.add(row(b"", 1, 3), [])
+    database._connection.execute("ALTER TABLE responses DROP COLUMN fingerprint")
+    database.close()
+    database = Database(str(tmp_path), 1 << 20, 30)
+    database.add(replace(row(b"", 2, 3), fingerprint="f"), [])
+    assert [database.row(b"", f"resp_{number}").fingerprint for number in (1, 2)] == [None, "f"]
+    database.close()
+    assert Database(str(tmp_path), 1 << 20, 30).row(b"", "resp_2").fingerprint == "f"
 
 
 def test_a_file_of_another_version_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """LoRA adapters over HTTP: as names of models, loaded and unloaded by clients, found by a plugin."""
 
+import asyncio
 import json
 import re
 import sys
@@ -17,6 +18,7 @@ from ....plugins.test_loading import PACKAGE
 from ....workers.tier.accidents import full_disk
 from ...adapter_folders import make_adapter_folder
 from ...http_server import Server, make_model_folder
+from ..responses.stored_server import client_of, ended
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -31,8 +33,8 @@ def sql(tmp_path):
     return make_adapter_folder(tmp_path / "sql")
 
 
-def serving(model, *entries, **options):
-    return Server(model, lora=LoraConfig(adapters=entries, **options))
+def serving(model, *entries, server=None, **options):
+    return Server(model, options=server or {}, lora=LoraConfig(adapters=entries, **options))
 
 
 REQUESTS = [
@@ -150,6 +152,32 @@ def test_a_repeated_key_has_its_stored_answer_after_its_adapter_was_unloaded(mod
         event_id = re.findall("id: (.*)", first.text)[1]
         rest = ask(body, **{"idempotency-key": "k", "last-event-id": event_id})
         assert rest.text == first.text.split(f"id: {event_id}\n")[1].partition("\n\n")[2]
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+def test_a_repeated_key_has_its_background_response_after_its_adapter_was_unloaded(model, sql, tmp_path, more):
+    server = serving(model, allow_loading=True, server={"store_responses": str(tmp_path)})
+    body = {"input": "hi", "model": "sql", "background": True, **more}
+
+    async def run():
+        async with client_of(server) as client:
+            load = await client.post("/v1/load_lora_adapter", json={"lora_name": "sql", "lora_path": sql})
+            assert load.status_code == 200
+            keyed = {"headers": {"idempotency-key": "k"}}
+            first = await client.post("/v1/responses", json=body, **keyed)
+            answer_id = re.search("resp_[0-9a-f]+", first.text)[0]
+            await ended(client, answer_id)
+            whole = first if more else await client.get(f"/v1/responses/{answer_id}")
+            unload = await client.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})
+            assert unload.status_code == 200
+            again = await client.post("/v1/responses", json=body, **keyed)
+            assert (again.status_code, again.text) == (200, whole.text)
+            other = await client.post("/v1/responses", json=body | {"input": "other"}, **keyed)
+            assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
+            new = await client.post("/v1/responses", json=body, headers={"idempotency-key": "new"})
+            assert new.status_code == 404
+
+    asyncio.run(run())
 
 
 def test_clients_load_and_unload_adapters(model, sql):
