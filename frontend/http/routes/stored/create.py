@@ -1,5 +1,6 @@
 """POST /v1/responses with stored responses: continues stored conversations and stores the answer."""
 
+import asyncio
 import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -153,6 +154,10 @@ async def _accept(
         )
         if request is not None:
             row = replace(row, key=request.key, digest=request.digest, fingerprint=request.fingerprint)
-        await store.add(row, ())
-        store.begin(BackgroundRun(store, row, work, admitted.pop_all()))
+        adding = asyncio.create_task(store.add(row, ()))
+        try:
+            await asyncio.shield(adding)
+        finally:  # also if the client disconnects meanwhile: a repeated request finds the response by its key
+            await adding
+            store.begin(BackgroundRun(store, row, work, admitted.pop_all()))
     return row
