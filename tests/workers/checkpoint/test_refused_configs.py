@@ -30,6 +30,8 @@ from .small_configs import GEMMA3, GPT2, LLAMA4, LONGROPE, MODERNBERT, MPNET, MP
         (GEMMA3 | {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 must be a number above 0"),
         (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries for 2 layers"),
         (GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "multi_query": False}, "multi_query=False is not supp"),
+        ({"rope_theta": 0}, "the rope parameters cannot be used.*theta"),
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 0.0}}, "the rope parameters cannot be used.*theta"),
         ({"rope_scaling": {"rope_type": "proportional"}}, "rope type 'proportional' is not supported"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor has 0 numbers, but a head has 4 rot"),
         ({"rope_scaling": LONGROPE | {"long_factor": [1.0] * 3}}, "long_factor has 3 numbers, but a head has 4 rot"),

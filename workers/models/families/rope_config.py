@@ -41,7 +41,8 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
     if kind not in ROPE_KINDS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}")
     known = {ours: parameters[theirs] for theirs, ours in ROPE_FIELDS.items() if parameters.get(theirs) is not None}
-    theta = parameters.get("rope_theta") or config.rope_theta or 10000.0
+    stated = (parameters.get("rope_theta"), config.rope_theta)
+    theta = next((each for each in stated if each is not None), 10000.0)  # 0 is refused
     if config.original_max_position_embeddings is not None:
         known["original_max_positions"] = config.original_max_position_embeddings
     known.setdefault("original_max_positions", config.max_position_embeddings)
