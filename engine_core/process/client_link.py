@@ -214,4 +214,5 @@ def welcome(engine: EngineCore, known: bool, failures: tuple[CoreFailure, ...]) 
         tasks=facts.pooling.tasks,
         embedding_size=facts.pooling.embedding_size,
         num_labels=facts.pooling.num_labels,
+        eos_token_ids=tuple(sorted(facts.eos_token_ids)),
     )

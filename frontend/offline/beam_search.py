@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from paged_serve.protocol.messages.engine_core import Welcome
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..text.beam_search import BeamSearch, BeamSearchParams
@@ -27,13 +28,13 @@ def beam_search(
     prompts: Sequence[list[int]],
     params: BeamSearchParams,
     tokenizer: Tokenizer,
-    max_model_len: int,
+    limits: Welcome,
 ) -> list[BeamSearchOutput]:
     """Search all prompts together; sequences that fill the context end there. Raises InvalidRequest."""
     step = params.step_params()
-    searches = [BeamSearch[Logprob](prompt, params, tokenizer.eos_token_ids) for prompt in prompts]
+    searches = [BeamSearch[Logprob](prompt, params, limits.eos_token_ids) for prompt in prompts]
     # The first step of a prompt that fills the context is refused like any other request.
-    last_steps = [max(1, min(params.max_tokens, max_model_len - len(prompt))) for prompt in prompts]
+    last_steps = [max(1, min(params.max_tokens, limits.max_model_len - len(prompt))) for prompt in prompts]
     for step_number in range(params.max_tokens):
         growing = [number for number, last in enumerate(last_steps) if step_number < last]
         asked = [(beam.tokens, number) for number in growing for beam in searches[number].beams]

@@ -192,7 +192,7 @@ class LLM(PoolingMethods):
             jobs = self._jobs(list(map(Prompt, repeat(None), beams, salts)), step, None, own)
             return self._run(jobs, False)
 
-        return beam_search(one_step, begun, params, self._text.tokenizer, self.limits.max_model_len)
+        return beam_search(one_step, begun, params, self._text.tokenizer, self.limits)
 
     @property
     def limits(self) -> Welcome:

@@ -30,6 +30,7 @@ from .message import (
     Step,
     TokenBytes,
     TokenId,
+    TokenIds,
     Weight,
     check_int32,
     check_logprobs,
@@ -152,6 +153,7 @@ class Welcome(Message, frozen=True):
     tasks: Tasks = ("generate",)  # that the model supports
     embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: no embeddings
     num_labels: Count = 0  # columns of `classify` and `token_classify`
+    eos_token_ids: TokenIds = ()  # the model's end tokens, whatever the tokenizer's are
 
 
 class TokenColumns(Record, frozen=True):

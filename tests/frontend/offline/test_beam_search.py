@@ -12,12 +12,15 @@ from paged_serve.frontend.offline.beam_search import beam_search
 from paged_serve.frontend.offline.outputs import CompletionOutput, Logprob, RequestOutput
 from paged_serve.frontend.text.beam_search import MAX_LENGTH_PENALTY, BeamSearchParams, BeamSearchSequence
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.engine_core import Welcome
 from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
 
 EOS, VOCABULARY, LENGTH = 0, 4, 4
 PROMPT = [7, 8]
-TOKENIZER = SimpleNamespace(
-    eos_token_ids=(EOS,), decode=lambda ids, skip_special_tokens: " ".join(map(str, ids)) + "!" * skip_special_tokens
+LIMITS = Welcome(0, 4096, VOCABULARY, 16, 64, 8, eos_token_ids=(EOS,))
+TOKENIZER = SimpleNamespace(  # another model's: its end token is not the model's
+    eos_token_ids=(EOS + 1,),
+    decode=lambda ids, skip_special_tokens: " ".join(map(str, ids)) + "!" * skip_special_tokens,
 )
 
 
@@ -56,7 +59,7 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_best(penalty):
     width = VOCABULARY**LENGTH
     for seed in range(5):
         params = BeamSearchParams(beam_width=width, max_tokens=LENGTH, length_penalty=penalty)
-        [output] = beam_search(one_step(seed, width), [PROMPT], params, TOKENIZER, 4096)
+        [output] = beam_search(one_step(seed, width), [PROMPT], params, TOKENIZER, LIMITS)
         found = [(beam.score(penalty), tuple(beam.tokens[len(PROMPT) :])) for beam in output.sequences]
         assert sorted(found, reverse=True) == all_sequences(seed, penalty)
         assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
@@ -72,7 +75,7 @@ def test_narrow_beams_are_the_best_at_each_step():
     for _ in range(LENGTH):
         grown = [(total + logprob(at, token, 9), (*at, token)) for total, at in beams for token in range(VOCABULARY)]
         beams = sorted(grown, key=lambda beam: beam[0] / len(beam[1]), reverse=True)[:2]
-    [output] = beam_search(one_step(9, 2), [PROMPT], params, TOKENIZER, 4096)
+    [output] = beam_search(one_step(9, 2), [PROMPT], params, TOKENIZER, LIMITS)
     assert [tuple(beam.tokens) for beam in output.sequences] == [tokens for _, tokens in beams]
     assert output.sequences[0].text == " ".join(map(str, beams[0][1]))
     assert {beam.finish_reason for beam in output.sequences} == {"length"}
@@ -80,12 +83,12 @@ def test_narrow_beams_are_the_best_at_each_step():
 
 def test_sequences_that_fill_the_context_end_there_and_others_go_on():
     params = BeamSearchParams(beam_width=2, max_tokens=LENGTH, ignore_eos=True)
-    prompts = [[*PROMPT, 7], PROMPT]
-    found = beam_search(one_step(9, 2), prompts, params, TOKENIZER, max_model_len=4)
+    prompts, limits = [[*PROMPT, 7], PROMPT], Welcome(0, 4, VOCABULARY, 16, 64, 8)
+    found = beam_search(one_step(9, 2), prompts, params, TOKENIZER, limits)
     assert [[len(beam.tokens) for beam in output.sequences] for output in found] == [[4, 4], [4, 4]]
     [first, _] = found
     params = replace(params, max_tokens=1)
-    assert beam_search(one_step(9, 2), prompts[:1], params, TOKENIZER, max_model_len=4) == [first]
+    assert beam_search(one_step(9, 2), prompts[:1], params, TOKENIZER, limits) == [first]
 
 
 @pytest.mark.parametrize("penalty", [-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY])

@@ -63,7 +63,7 @@ class BeamGeneration(Generation):
         """`params`: one per prompt; further arguments as Generation's."""
         super().__init__(service, prompts, *args)
         self._num_tops = prompts[0].params.logprobs
-        eos_ids = service.tokenizer.eos_token_ids
+        eos_ids = service.engine.limits.eos_token_ids
         self._searches = [
             BeamSearch[_Candidate](prompt.token_ids, each, eos_ids)
             for prompt, each in zip(prompts, params, strict=True)

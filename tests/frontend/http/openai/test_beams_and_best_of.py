@@ -6,6 +6,7 @@ import math
 import random
 import re
 
+import msgspec
 import pytest
 
 from paged_serve.frontend.offline.beam_search import beam_search
@@ -13,7 +14,7 @@ from paged_serve.frontend.offline.outputs import CompletionOutput, Logprob, Requ
 from paged_serve.frontend.text.beam_search import BeamSearchParams
 from paged_serve.protocol.errors import EngineDead
 
-from ...fake_engine import FakeRequest
+from ...fake_engine import LIMITS, FakeRequest
 from ...http_server import Server, make_model_folder
 from ..connections.test_http_memory import Sender
 
@@ -44,8 +45,8 @@ class TableRequest(FakeRequest):
 
 @pytest.fixture
 def beams(folder):
-    """A server whose engine answers from the table; the end token is one of the candidates."""
-    server = Server(folder, ends=False)
+    """A server whose engine answers from the table; the model's end token is a candidate, and so is the tokenizer's."""
+    server = Server(folder, ends=False, limits=msgspec.structs.replace(LIMITS, eos_token_ids=(LETTERS[0],)))
     assert server.tokenizer.token_id("<|end|>") == 256
     submit = server.engine.submit
 
@@ -68,7 +69,7 @@ def expected(server: Server, prompt: str, params: BeamSearchParams):
             yield RequestOutput("", None, tokens, outputs=[CompletionOutput(0, "", [1], 0.0, [found])])
 
     steps = lambda asked, _, step: list(one_step(asked, step))  # noqa: E731
-    [output] = beam_search(steps, [server.tokenizer.encode(prompt)], params, server.tokenizer, 4096)
+    [output] = beam_search(steps, [server.tokenizer.encode(prompt)], params, server.tokenizer, server.engine.limits)
     return output.sequences
 
 
