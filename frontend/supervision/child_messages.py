@@ -10,6 +10,7 @@ from paged_serve.protocol.messages.control import (
     Drain,
     Drained,
     Failed,
+    FileStamp,
     FromChild,
     Heartbeat,
     IsolatesCandidates,
@@ -65,13 +66,16 @@ class ChildMessages:
         recovery: Recovery,
         shutdown: Shutdown,
         recorder: FlightRecorder,
+        files: tuple[FileStamp, ...] = (),
     ):
+        """`files`: those that results depend on, as they were before the first process started."""
         self._config = config
         self._processes = processes
         self._link = link
         self._recovery = recovery
         self._shutdown = shutdown
         self._recorder = recorder
+        self._files = files
 
     def read(self, now: float, on_progress: OnProgress | None) -> list[FailureReport]:
         """Handle the messages since the last call."""
@@ -108,7 +112,8 @@ class ChildMessages:
         child.last_heard = now
         self._processes.introduce(child, peer)
         is_core = child.role == "engine-core"
-        self._link.send(peer, Welcome(self._config, self._recovery.core_failures if is_core else ()))
+        failures = self._recovery.core_failures if is_core else ()
+        self._link.send(peer, Welcome(self._config, failures, self._files))
         if is_core and child.epoch != self._recovery.engine_epoch:
             self._link.send(peer, WorkersReplaced(self._recovery.engine_epoch))
         if self._shutdown.phase in DRAINED_IN.get(child.role, ()):

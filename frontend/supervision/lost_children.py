@@ -76,14 +76,18 @@ class LostChildren:
             if epoch != self._recovery.engine_epoch or self._shutdown.is_over:
                 return
             if report.lost_workers.refused:
-                self._give_up(reason, 2, now)
+                self._refuse(reason, now)
             elif not self._start_lacks_memory(now):
                 self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
                 self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
         elif report.refused and not self._shutdown.is_over:
-            self._give_up(report.child.failure, 2, now)
+            self._refuse(report.child.failure, now)
         else:
             self._lost(report.child, now)
+
+    def _refuse(self, reason: str, now: float) -> None:
+        """End because a process would not start. A new start might: with changed files, or without a lost device."""
+        self._give_up(reason, 2 if self._shutdown.phase is Phase.STARTING else 1, now)
 
     def _await_last_message(self, now: float, speaker: Child | None) -> None:
         deadline = time.monotonic() + LAST_MESSAGE_S

@@ -3,7 +3,7 @@
 worker lost        the group is killed; standby workers or new processes start the next epoch; the core requeues
 engine core lost   core and workers are killed and started with the next epoch; the clients resume
 frontend lost      a new one starts on the same listening socket
-start refused      a restart would not help: everything ends, exit code 2
+start refused      a restart would not help: everything ends, exit code 2; that of a replacement: exit code 1
 too many losses    everything ends, exit code 1
 
 One loop waits on the control socket, on the children's process handles, and on a pipe that signals and other threads
@@ -37,6 +37,7 @@ from .processes.hang_detector import HangDetector
 from .processes.process_table import ProcessTable, Slot
 from .processes.restart_budget import RestartBudget
 from .processes.standby_workers import StandbyWorkers
+from .read_files import files_read_by
 from .recovery import Recovery
 from .shutdown import Phase, PhaseEvent, Shutdown
 from .shutdown_steps import ShutdownSteps
@@ -75,6 +76,7 @@ class Supervisor:
         """Make the run directory, start every process, bind the control socket; returns before they are ready."""
         with self._resources.pop_all() as resources:  # released unless the whole start succeeds
             _check_texts(self.config)
+            self._files = files_read_by(self.config)
             self.run_dir = make_run_dir()
             resources.callback(remove_run_dir, self.run_dir)
             http_fd = -1 if self._http_socket is None else self._http_socket.fileno()
@@ -115,7 +117,7 @@ class Supervisor:
         resources.callback(self._recorder.write)
         resources.enter_context(CopyLog(self._recorder.events.append))
         child_messages = ChildMessages(
-            self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder
+            self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder, self._files
         )
         self._lost_children = LostChildren(
             self._processes,

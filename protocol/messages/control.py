@@ -6,7 +6,16 @@ from msgspec import Meta
 
 from .config import Config
 from .engine_core import MAX_CORE_FAILURES, CoreFailure
-from .message import Count, Epoch, Hello, LongText, Message, Refused, ShortText, Step
+from .message import Count, Epoch, Hello, LongText, Message, Record, Refused, ShortText, Step
+
+MAX_FILES = 1 << 14
+
+
+class FileStamp(Record, frozen=True):
+    """A file that results depend on, as it was before the first process started."""
+
+    path: LongText
+    version: ShortText  # its size and the time of its last write; "": there was no such file
 
 
 class Welcome(Message, frozen=True):
@@ -14,6 +23,7 @@ class Welcome(Message, frozen=True):
 
     config: Config
     core_failures: Annotated[tuple[CoreFailure, ...], Meta(max_length=MAX_CORE_FAILURES)] = ()  # to a core: the latest
+    files: Annotated[tuple[FileStamp, ...], Meta(max_length=MAX_FILES)] = ()  # to be read only while they are the same
 
 
 class Drain(Message, frozen=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..errors import ConfigError, MemoryShortage, PagedServeError, ProtocolError
 from ..messages import control
 from ..messages.config import Config
-from ..messages.control import Welcome
+from ..messages.control import FileStamp, Welcome
 from ..messages.engine_core import CoreFailure
 from ..messages.message import MAX_LONG_TEXT, Refused
 from ..transport.authentication import read_secret
@@ -56,6 +56,7 @@ class ChildProcess:
     control: DealerChannel[control.FromChild, control.ToChild]
     flight: FlightRecord
     core_failures: tuple[CoreFailure, ...] = ()  # of earlier cores
+    files: tuple[FileStamp, ...] = ()  # that results depend on, as they were before the first process started
     stop_requested: bool = False
     report_asked: bool = False  # by SIGUSR1; the supervisor writes the report
     _next_heartbeat: float = 0.0
@@ -97,7 +98,7 @@ class ChildProcess:
         signal.signal(signal.SIGTERM, lambda *_: child.request_stop())
         signal.signal(signal.SIGUSR1, lambda *_: child.ask_for_report())
         welcome = child._ask_for_config()
-        child.config, child.core_failures = welcome.config, welcome.core_failures
+        child.config, child.core_failures, child.files = welcome.config, welcome.core_failures, welcome.files
         configure_logging(f"{role}-{child.index}", child.config.server.log_level)
         return child
 

@@ -22,6 +22,7 @@ from paged_serve.protocol.messages.worker import (
     Welcome,
     WorkerFailed,
 )
+from paged_serve.protocol.process.file_stamps import unchanged
 from paged_serve.protocol.process.lifecycle import HEARTBEAT_S, LINGER_S, ChildProcess, run_child
 from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
@@ -133,7 +134,7 @@ class WorkerProcess:
 
         child = self._child
         rendezvous = f"{child.run_dir}/rendezvous-{child.epoch}"
-        with shortage_named(child.config):
+        with unchanged(child.files), shortage_named(child.config):
             self._rank = Rank.load(child.config, child.index, rendezvous, partial(self._progress, "weights"))
             self._rank.load_kernels(partial(self._progress, "kernels"))
             ready = self._rank.ready()
@@ -150,7 +151,7 @@ class WorkerProcess:
         from .memory_shortage import shortage_named
 
         rank = self._loaded()
-        with shortage_named(self._child.config):
+        with unchanged(self._child.files), shortage_named(self._child.config):
             rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
         self._poller.register(rank.steps.fd, zmq.POLLIN)
         self._poller.register(rank.adapters.fd, zmq.POLLIN)

@@ -15,8 +15,8 @@ import uvicorn
 import uvloop
 
 from paged_serve.protocol.messages import control
-from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.stats import SchedulerStats
+from paged_serve.protocol.process.file_stamps import unchanged
 from paged_serve.protocol.process.lifecycle import ChildProcess
 from paged_serve.protocol.process.lifeline import is_stopped
 from paged_serve.protocol.transport.authentication import read_secret
@@ -178,7 +178,7 @@ class FrontendProcess:
                 context=child.context,
             )
         )
-        text, make_routers = await loop.run_in_executor(None, _load_text, child.config, child.run_dir)
+        text, make_routers = await loop.run_in_executor(None, _load_text, child)
         self._client = self._buffers.outputs = await connecting
         self._client.on_outputs = self._buffers.outputs_arrived
         router, self._admin.router = make_routers(
@@ -246,15 +246,15 @@ class FrontendProcess:
 
 
 def _load_text(
-    config: Config,
-    run_dir: str,
+    child: ChildProcess,
 ) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str, BufferBudget], tuple[Router, Router]]]":
     from ..routes.router import make_routers  # imported late, in a thread: /live answers meanwhile
     from ..service import TextSide
 
-    text = TextSide.load(config, run_dir)
-    if text.template is not None:
-        text.template.start()
+    with unchanged(child.files):
+        text = TextSide.load(child.config, child.run_dir)
+        if text.template is not None:
+            text.template.start()
     return text, make_routers
 
 

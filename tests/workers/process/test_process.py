@@ -15,6 +15,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfi
 from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello, Refused, pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.process.file_stamps import stamp_of
 from paged_serve.protocol.process.lifeline import lifeline_pipe
 from paged_serve.protocol.transport.authentication import Authenticator, read_secret
 from paged_serve.protocol.transport.channel import RouterChannel, check_hello, new_context
@@ -38,6 +39,7 @@ class Harness:
 
     def __init__(self, config: Config):
         self.config = config
+        self.files: tuple[control.FileStamp, ...] = ()  # that the workers must find unchanged
         self.run_dir = make_run_dir()
         self.context = new_context()
         self.authenticator = Authenticator(self.context, read_secret(self.run_dir))
@@ -78,7 +80,7 @@ class Harness:
             peer, message = received
             if isinstance(message, Hello):
                 self.supervised.append(peer)
-                assert self.control.send(peer, control.Welcome(self.config))
+                assert self.control.send(peer, control.Welcome(self.config, files=self.files))
             elif isinstance(message, control.Heartbeat):
                 self.num_heartbeats += 1
             else:
@@ -247,6 +249,25 @@ def test_a_refused_worker_of_an_old_group_ends_as_lost_and_any_other_as_refused(
     [failed] = harness.to_supervisor
     assert "group 5 is in use" in failed.reason
     assert failed.refused is not stale
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_worker_refuses_weights_that_were_written_after_the_server_had_started(harnesses, is_loaded):
+    harness = harnesses()
+    weights = Path(harness.config.model.model, "model.safetensors")
+    harness.files = (stamp_of(weights),)
+    if is_loaded:
+        harness.welcome()
+        harness.expect(startup.WorkerReady)
+    os.utime(weights, ns=(0, 0))
+    if is_loaded:
+        harness.to_all(startup.CreateKVCache(32))
+    else:
+        harness.welcome()
+    _, failed = harness.expect(worker.WorkerFailed)
+    assert failed.refused
+    assert f"{weights} was changed after the server had started" in failed.reason
+    assert harness.exit_codes() == [2]
 
 
 def test_a_broken_plan_ends_the_worker_with_the_reason(harnesses):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from paged_serve.protocol.messages import control
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
 from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.process.file_stamps import stamp_of
 from paged_serve.protocol.transport.run_dir import make_run_dir, remove_run_dir
 
 from ...fake_core import FakeCore, output
@@ -63,6 +65,17 @@ def test_a_request_before_the_server_is_imported_is_answered_by_it(start_fronten
         link.sendall(b"\r\n")
         assert link.recv(4096).startswith(b"HTTP/1.1 503 ")
     assert frontend.get("/live") == (200, b"")
+
+
+def test_a_frontend_refuses_a_template_that_was_written_after_the_server_had_started(start_frontend, folder):
+    frontend = start_frontend(welcome=False)
+    template = Path(folder, "chat_template.jinja")
+    files = (stamp_of(template),)
+    os.utime(template, ns=(0, 0))
+    frontend.send(control.Welcome(frontend.config, files=files))
+    failed = frontend.wait_for(control.Failed)
+    assert failed.refused
+    assert f"{template} was changed after the server had started" in failed.reason
 
 
 def test_the_frontend_never_loads_numpy_or_torch():

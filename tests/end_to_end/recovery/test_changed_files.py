@@ -1,0 +1,70 @@
+"""A process that replaces another reads the same files, or the server ends: no stream continues with other bytes."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from paged_serve.frontend.config.model_folder import demo_model_folder
+
+from ..server_process import ServerProcess
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+
+@pytest.fixture
+def start(tmp_path_factory) -> Iterator[Callable[..., ServerProcess]]:
+    servers = []
+
+    def start(*options: str) -> ServerProcess:
+        home = tmp_path_factory.mktemp("t")
+        model = shutil.copytree(demo_model_folder(), home / "model")
+        servers.append(ServerProcess(home, str(model), "--served-model-name", "demo", *options))
+        servers[-1].wait_ready()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def negate(weights: Path) -> None:
+    """Change the sign of every second weight, in place."""
+    content = bytearray(weights.read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    content[begin + 1 :: 4] = bytes(byte ^ 0x80 for byte in content[begin + 1 :: 4])
+    with weights.open("r+b") as file:
+        file.write(content)
+
+
+def ends(server: ServerProcess, reason: str) -> None:
+    """The server ends with one reason. A service manager starts it again after exit code 1, with the new files."""
+    assert server.process.wait(60) == 1, server.stderr()
+    *_, last = server.stderr().splitlines()
+    assert last.startswith("paged-serve: ")
+    assert reason in last
+    assert "Traceback" not in server.stderr()
+
+
+def test_a_stream_does_not_continue_with_weights_that_were_written_meanwhile(start):
+    server = start()
+    undisturbed = server.complete(max_tokens=300, ignore_eos=True)
+    server.wait_for_standby()  # it was started before the change, and reads the weights after it
+    stream = server.stream(max_tokens=300, ignore_eos=True)
+    received = next(stream)
+    negate(server.temporary / "model" / "model.safetensors")
+    server.children()["worker"].kill()
+    received += "".join(stream)
+    assert undisturbed.startswith(received)
+    assert received != undisturbed
+    ends(server, "model.safetensors was changed after the server had started")
+
+
+def test_a_frontend_is_not_replaced_by_one_with_another_chat_template(start, tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    server = start("--no-standby-workers", "--chat-template", str(template))
+    template.write_text(template.read_text() + "\n")
+    server.children()["frontend"].kill()
+    ends(server, "template.jinja was changed after the server had started")
