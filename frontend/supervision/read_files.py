@@ -1,6 +1,7 @@
 """The files that results depend on, as they are before the first process reads them.
 
-Not among them: the keys of clients, which are meant to change, and LoRA adapters, whose contents have digests.
+Not among them: the keys of clients, which are meant to change; LoRA adapters, whose contents have digests; and
+--chat-template, of which the first frontend keeps a copy.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ OF_MODULES = ("*/config.json", "*/*.safetensors")  # of sentence-transformers, i
 
 
 def files_read_by(config: Config) -> tuple[FileStamp, ...]:
-    """The stamps of the files of the model, its tokenizer, its draft model and its chat template."""
+    """The stamps of the files of the model, its tokenizer and its draft model."""
     return tuple(stamp_of(path) for path in sorted(set(_paths(config))) if not has_half_pair(str(path)))
 
 
@@ -34,8 +35,6 @@ def _paths(config: Config) -> Iterator[Path]:
             yield from _of_model(Path(folder))
     if model.tokenizer:
         yield from (Path(model.tokenizer, name) for name in OF_TOKENIZER)
-    if config.server.chat_template:
-        yield Path(config.server.chat_template)
 
 
 def _of_model(folder: Path) -> Iterator[Path]:

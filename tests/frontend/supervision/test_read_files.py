@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from paged_serve.frontend.supervision.read_files import files_read_by
-from paged_serve.protocol.messages.config import Config, ModelConfig, ServerConfig, SpeculationConfig
+from paged_serve.protocol.messages.config import Config, ModelConfig, SpeculationConfig
 
 
 def write(*paths: Path) -> None:
@@ -20,13 +20,11 @@ def found(config: Config) -> dict[str, bool]:
 
 def test_the_files_of_all_folders_are_found(tmp_path):
     model, tokenizer, draft = (tmp_path / name for name in ("model", "tokenizer", "draft"))
-    template = tmp_path / "template.jinja"
-    write(model / "config.json", model / "model-00001-of-00002.safetensors", draft / "model.safetensors", template)
+    write(model / "config.json", model / "model-00001-of-00002.safetensors", draft / "model.safetensors")
     write(tokenizer / "tokenizer.json", model / "additional_chat_templates" / "rag.jinja", model / "modeling_own.py")
     config = Config(
         model=ModelConfig(model=str(model), tokenizer=str(tokenizer)),
         speculation=SpeculationConfig(method="draft", draft_model=str(draft)),
-        server=ServerConfig(chat_template=str(template)),
     )
     present = {path for path, is_present in found(config).items() if is_present}
     assert present == {str(path) for path in tmp_path.rglob("*") if path.is_file()}
