@@ -7,6 +7,7 @@ are illegal, too, replace them.
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 REPORT = "PAGED_SERVE_TEST_AMX_REPORT"  # the variable that amx_trap.cpp reads
 is_emulated = REPORT in os.environ
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
+OPTIONS = ("-q", "-p", "no:cacheprovider", "--timeout", "3000")
 REPLACED = {"cpuid": (b"\x0f\xa2", b"\xd6\x01"), "xgetbv": (b"\x0f\x01\xd0", b"\xd6\x02\x90")}  # as in amx_trap.cpp
 TILES = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 DOTS = ("tdpbf16ps", "tdpbsud")  # the instructions that csrc/cpu uses for its two kinds of tiles
@@ -60,14 +62,27 @@ class EmulatedAmx:
     def run_tests(self, *arguments: str) -> dict[str, int]:
         """Run pytest with `arguments` on the emulated library; how often each instruction ran. Fails if a test does."""
         self.report.unlink(missing_ok=True)
-        options = ["-q", "-p", "no:cacheprovider", "--cpu-isa", self.isa, "--timeout", "3000"]
-        command = [sys.executable, "-m", "pytest", *options, *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False)
+        done = self.run("pytest", *OPTIONS, "--cpu-isa", self.isa, *arguments)
         report = self.report.read_text().splitlines() if self.report.exists() else []
         faults = [line for line in report if line.startswith("fault")]
         assert done.returncode == 0, "\n".join([*faults, done.stdout[-6000:], done.stderr[-2000:]])
         assert not faults, faults
         return dict(counted(report))
+
+    def run(self, *module: str, checkout: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        """Run a module with its arguments; all its processes are emulated."""
+        environment = {**self.environment(), "PYTHONPATH": str(checkout)}
+        command = [sys.executable, "-m", *module]
+        return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+
+    def checkout(self) -> Path:
+        """A copy of this checkout, whose servers have the emulated library, too, and find that the processor has AMX."""
+        copy = self._folder / "checkout"
+        left_out = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info")
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
+        for library in self._folder.glob("_cpu_*.so"):
+            shutil.copy(library, copy / "csrc")
+        return copy
 
 
 def counted(report: list[str]) -> Iterator[tuple[str, int]]:

@@ -13,7 +13,7 @@ from tiles.bench_tiles import build
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
-from ..emulation.amx import DOTS, HERE, EmulatedAmx, is_emulated
+from ..emulation.amx import DOTS, HERE, OPTIONS, EmulatedAmx, is_emulated
 
 ORDERS = ("order_of_sums/test_tile_order.py", "order_of_sums/test_tile_attention.py")
 SUBJECTS = {
@@ -82,6 +82,22 @@ def test_each_room_of_the_workers_tests_is_among_the_subjects():
 def test_the_tests_of_kernels_and_whole_models_pass(optimized_amx, subject):
     counts = optimized_amx.run_tests(*(f"tests/workers/{place}" for place in SUBJECTS[subject]), "-m", "not nightly")
     assert counts["tdpbf16ps"] > 1000, counts
+
+
+@pytest.fixture(scope="module")
+def checkout(amx):
+    if amx.isa != "amx":
+        pytest.skip("servers start with the library for AMX, which also needs AVX-512")
+    return amx.checkout()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("room", ["answers", "models", "offline", "recovery"])
+def test_servers_pass_their_tests(amx, checkout, room):
+    assert "amx: the best that this machine runs" in amx.run("paged_serve", "doctor", checkout=checkout).stdout
+    tests = f"tests/end_to_end/{room}", "-m", "not nightly"
+    done = amx.run("pytest", *OPTIONS, *tests, checkout=checkout)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 @pytest.mark.nightly
