@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ COMPILER = shutil.which("g++")
 OPTIONS = (
     # -O2 takes 1.5 times as long to compile, and the emulated kernels are no faster.
     *("-x", "c++", "-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
-    *("-fPIC", "-shared", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-DEMULATOR"),  # each library has its own emulator
+    *("-fPIC", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-DEMULATOR"),  # each library has its own emulator
 )
 ASCENDING, DESCENDING, RANDOM = range(3)
 
@@ -103,9 +103,10 @@ class EmulatorLauncher:
 
     def _build(self, kernel: Kernel) -> Path:
         options = [*self._options, *kernel.options]
-        key = key_of(included(self._folder, kernel.file), [kernel.file, *options])
+        key = key_of(included(self._folder, kernel.file) | set(EMULATOR.iterdir()), [kernel.file, *options])
         command = [*options, "-include", str(precompiled_headers(self._options)), f"-I{EMULATOR}", f"-I{self._folder}"]
-        return built(CACHE / f"{kernel.function}-{key}.so", [*command, str(self._folder / kernel.file)])
+        source, objects = str(self._folder / kernel.file), [str(path) for path in emulator_objects(self._options)]
+        return built(CACHE / f"{kernel.function}-{key}.so", [*command, "-shared", source, "-x", "none", *objects])
 
 
 def precompiled_headers(options: tuple[str, ...]) -> Path:
@@ -120,6 +121,13 @@ def precompiled_headers(options: tuple[str, ...]) -> Path:
     command = [*options, f"-I{EMULATOR}", "-c", "-x", "c++-header", str(path)]
     assert built(path.with_suffix(".h.gch"), command).read_bytes()[:4] == b"gpch", "not a precompiled header"
     return path
+
+
+def emulator_objects(options: tuple[str, ...]) -> Iterator[Path]:
+    """What every kernel's library has of the emulator, compiled once."""
+    for source in sorted(EMULATOR.glob("*.cpp")):
+        key = key_of(included(EMULATOR, source.name), options)
+        yield built(CACHE / f"emulator-{source.stem}-{key}.o", [*options, "-c", str(source)])
 
 
 def key_of(sources: set[Path], options: Iterable[str]) -> str:

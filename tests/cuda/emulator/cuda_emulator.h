@@ -110,11 +110,3 @@ inline int max(int a, int b) { return a > b ? a : b; }
   }                                                                                                              \
   extern "C" uint64_t name##_params_bytes() { return sizeof(Params); }                                           \
   static void name##_thread(const Params& p)
-
-extern "C" inline __attribute__((used)) void emulator_schedule(int order, int late_copies, uint64_t seed) {
-  emulator::state.order = emulator::Order(order);
-  emulator::state.late_copies = late_copies;
-  emulator::state.random = seed;
-  emulator::state.stats = {};
-}
-extern "C" inline __attribute__((used)) void emulator_stats(emulator::Stats* stats) { *stats = emulator::state.stats; }

@@ -5,33 +5,13 @@
 
 #include "fibers.h"
 
-namespace emulator {
+namespace emulator __attribute__((visibility("hidden"))) {
 
 // ---- asynchronous copies ------------------------------------------------------------------------------------------
 
-inline void finish(const Copy& copy) {
-  if (copy.valid)
-    memcpy(copy.to, copy.from, 16);
-  else
-    memset(copy.to, 0, 16);
-}
-inline void copy_async(void* to, const void* from, bool valid, const Place& here) {
-  if ((uintptr_t(to) | (valid ? uintptr_t(from) : 0)) % 16) fail(here, "an asynchronous copy is not aligned to 16 bytes");
-  if (!state.late_copies) return finish({to, from, valid});
-  memset(to, 0xff, 16);
-  state.current->open.push_back({to, from, valid});
-}
-inline void copy_commit() {
-  state.current->groups.push_back(std::move(state.current->open));
-  state.current->open.clear();
-}
-inline void copy_wait(size_t pending) {
-  auto& groups = state.current->groups;
-  while (groups.size() > pending) {
-    for (const Copy& copy : groups.front()) finish(copy);
-    groups.erase(groups.begin());
-  }
-}
+void copy_async(void* to, const void* from, bool valid, const Place& here);
+void copy_commit();
+void copy_wait(size_t pending);
 
 // ---- bits ---------------------------------------------------------------------------------------------------------
 
@@ -60,32 +40,7 @@ inline float e4m3_value(int bits) {
 
 // ---- matrices of a warp ---------------------------------------------------------------------------------------------
 
-inline void load_matrices(uint32_t (&fragment)[4], const void* row, bool transposed, const Place& here) {
-  struct Lane {
-    const uint16_t* row;
-    uint32_t fragment[4];
-  } mine{static_cast<const uint16_t*>(row), {}};
-  if (uintptr_t(row) % 16) fail(here, "a matrix row is not aligned to 16 bytes");
-  auto work = [transposed](void** brought) {
-    auto lane = [&](int i) -> Lane& { return *static_cast<Lane*>(brought[i]); };
-    for (int matrix = 0; matrix < 4; matrix++) {
-      int hits[8] = {}, most = 0;
-      for (int i = 0; i < 8; i++) {
-        int& bank = hits[uintptr_t(lane(matrix * 8 + i).row) / 16 % 8];
-        most = ++bank > most ? bank : most;
-      }
-      state.stats.matrix_loads++;
-      state.stats.bank_conflicts += most - 1;
-      for (int i = 0; i < 32; i++) {
-        int a = i / 4, b = i % 4 * 2;
-        auto at = [&](int r, int c) { return uint32_t(lane(matrix * 8 + r).row[c]); };
-        lane(i).fragment[matrix] = transposed ? at(b, a) | at(b + 1, a) << 16 : at(a, b) | at(a, b + 1) << 16;
-      }
-    }
-  };
-  meet(~0u, transposed ? Meeting::LOAD_MATRICES_TRANSPOSED : Meeting::LOAD_MATRICES, here, &mine, work);
-  memcpy(fragment, mine.fragment, sizeof fragment);
-}
+void load_matrices(uint32_t (&fragment)[4], const void* row, bool transposed, const Place& here);
 
 template <class ToFloat>
 void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, ToFloat to_float,
