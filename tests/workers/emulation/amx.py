@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from check_spills import functions
-
 from paged_serve.workers.kernels.cpu import library as cpu
 
 REPORT = "PAGED_SERVE_TEST_AMX_REPORT"  # the variable that amx_trap.cpp reads
@@ -94,13 +92,14 @@ def counted(report: list[str]) -> Iterator[tuple[str, int]]:
 def replace_questions(library: Path, folder: Path) -> None:
     """Write a copy of `library` to `folder` that asks the emulator what the processor has."""
     code = bytearray(library.read_bytes())
-    for _, body in functions(library):
-        for address, text in body:
-            if text.strip() in REPLACED:
-                old, new = REPLACED[text.strip()]
-                at = file_offset(code, address)
-                assert code[at : at + len(old)] == old, (library, hex(address))
-                code[at : at + len(new)] = new
+    command = ["objdump", "--disassemble", "--no-show-raw-insn", str(library)]
+    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+        address, _, text = line.partition(":")
+        if (instruction := text.strip()) in REPLACED:
+            old, new = REPLACED[instruction]
+            at = file_offset(code, int(address, 16))
+            assert code[at : at + len(old)] == old, (library, address)
+            code[at : at + len(new)] = new
     (folder / library.name).write_bytes(code)
 
 
