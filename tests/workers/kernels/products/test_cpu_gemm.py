@@ -1,5 +1,6 @@
 """Packed matrix products of every built instruction set: close to the float64 product, and independent for each row."""
 
+import platform
 import shutil
 
 import pytest
@@ -159,4 +160,6 @@ def test_a_library_with_other_structs_is_refused(cpu_library, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs binutils")
 def test_no_product_keeps_its_accumulators_on_the_stack(cpu_library):
+    if cpu_library.isa == "portable" and platform.machine() == "x86_64":
+        pytest.skip("its products have no instruction to look for")
     assert excessive(spills(cpu_library.path)) == []
