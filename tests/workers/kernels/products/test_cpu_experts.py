@@ -106,6 +106,7 @@ FORMS = {
     "fp32": (torch.float32, lambda w: w),
     "int8": (torch.bfloat16, lambda w: Int8Weight((w * 20).round().clamp(-127, 127).to(torch.int8), w.abs().amax(1))),
     "int4": (torch.bfloat16, lambda w: grouped(w, None)),
+    "mxfp4": (torch.bfloat16, lambda w: replace(grouped(w, None), is_e2m1=True)),
     "int4 with zeros": (torch.float16, lambda w: grouped(w, 7)),
 }
 
