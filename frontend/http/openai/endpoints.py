@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ...buffer_budget import Lease
 from ...client.request_terms import RequestTerms
@@ -72,7 +73,8 @@ class Endpoint:
         self, service: Service, sender: "Sender", body: Any, prompts: list[Any], lease: Lease, *, in_turn: bool = False
     ) -> "Work":
         """Raises Overloaded or InvalidRequest."""
-        return generation_of(service, sender, body, prompts, lease, in_turn=in_turn)
+        adapter = service.adapter_of(body.model)
+        return generation_of(service, sender, body, adapter, prompts, lease, in_turn=in_turn)
 
 
 async def _completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
@@ -119,14 +121,14 @@ def _cache_salt(service: Service, sender: Sender, asked: str) -> str:
     return hashlib.sha256(f"{sender.tenant.name} {asked}".encode()).hexdigest()
 
 
-def terms_of(service: Service, sender: Sender, body: Terms) -> RequestTerms:
+def terms_of(service: Service, sender: Sender, body: Terms, adapter: Adapter | None) -> RequestTerms:
     return RequestTerms(
         priority=body.priority or 0,
         cache_salt=_cache_salt(service, sender, body.cache_salt or ""),
         tenant=sender.tenant.name,
         weight=sender.tenant.weight,
         timeout_s=body.timeout or sender.timeout_s() or 0.0,
-        adapter=service.adapter_of(body.model),
+        adapter=adapter,
     )
 
 
@@ -139,6 +141,7 @@ def generation_of(
     service: Service,
     sender: Sender,
     body: SamplingFields,
+    adapter: Adapter | None,
     prompts: list[Prompt],
     lease: Lease,
     *,
@@ -160,7 +163,7 @@ def generation_of(
         keeps=not body.stream or getattr(body, "repeats_output", False),
         shows_prompt=shows_prompt,
     )
-    terms = terms_of(service, sender, body)
+    terms = terms_of(service, sender, body, adapter)
     interval = (body.stream_interval or 1) if body.stream else 1
     request_id = body.request_id or sender.request_id
     others = terms, request_id, sender.arrival, memory, in_turn, interval

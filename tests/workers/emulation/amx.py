@@ -74,7 +74,7 @@ class EmulatedAmx:
         return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
 
     def checkout(self) -> Path:
-        """A copy of this checkout, whose servers have the emulated library, too, and find that the processor has AMX."""
+        """A copy of this checkout, whose servers, too, have the emulated library and find that there is AMX."""
         copy = self._folder / "checkout"
         left_out = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info")
         shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)

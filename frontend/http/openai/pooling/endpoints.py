@@ -71,7 +71,8 @@ class PoolingEndpoint(Endpoint):
         self, service: Service, sender: Sender, body: Any, prompts: list[Any], lease: Lease, *, in_turn: bool = False
     ) -> Work:
         request_id = body.request_id or sender.request_id
-        terms, number_bytes = terms_of(service, sender, body), self.number_bytes(body)
+        terms = terms_of(service, sender, body, service.adapter_of(body.model))
+        number_bytes = self.number_bytes(body)
         kept = _num_chars(body)
         return PoolingWork(service, prompts, terms, request_id, sender.arrival, lease, number_bytes, 4 * kept)
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, aclosing
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest, PagedServeError
+from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ....conversation.strict_json import decode_body
 from ...exchange.auth import Tenant
@@ -33,6 +34,7 @@ class Job(msgspec.Struct, frozen=True):
     model: str
     warnings: list[str]
     fingerprint: str  # of the server that accepted it; with another one, the output would have other bytes
+    adapter: Adapter | None = None  # None: the base model; its name may be unloaded, or of another one, meanwhile
 
 
 class BackgroundSender:
@@ -49,10 +51,17 @@ class BackgroundSender:
 class BackgroundWork:
     """Produces the events of one background response. `ended`: the response, once it has ended."""
 
-    def __init__(self, service: Service, tenant: Tenant, head: AnswerHead, body: TranslatedResponsesRequest):
+    def __init__(
+        self,
+        service: Service,
+        tenant: Tenant,
+        head: AnswerHead,
+        body: TranslatedResponsesRequest,
+        adapter: Adapter | None,
+    ):
         self.ended: Ended | None = None
         self._service, self._sender = service, BackgroundSender(tenant, head.answer_id)
-        self._head, self._body = head, body
+        self._head, self._body, self._adapter = head, body, adapter
         self._prompts: list[Prompt] = []
         self._begun: tuple[Generation, ResponseWriter] | None = None
         self._writer: ResponseWriter
@@ -67,7 +76,7 @@ class BackgroundWork:
         body = with_vocabulary(body, service.engine.limits.vocab_size)
         prompts = await RESPONSES.prompts(service, body, raw, created)
         head = AnswerHead(row_id, job.model, [*job.warnings, *prompts[0].warnings], created)
-        work = cls(service, tenant, head, body)
+        work = cls(service, tenant, head, body, job.adapter)
         work._prompts = prompts
         work._begun = work._begin()
         return work
@@ -114,7 +123,9 @@ class BackgroundWork:
     def _begin(self) -> tuple[Generation, ResponseWriter]:
         lease = self._leased.enter_context(self._service.buffers.lease(self._sender.tenant.name))
         try:
-            generation = generation_of(self._service, self._sender, self._body, self._prompts, lease, in_turn=True)
+            generation = generation_of(
+                self._service, self._sender, self._body, self._adapter, self._prompts, lease, in_turn=True
+            )
         except BaseException:
             self._leased.close()
             raise

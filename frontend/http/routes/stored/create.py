@@ -108,7 +108,8 @@ async def _answer_in_background(
         request = None if key is None else await _keyed(service, exchange, key, raw, row)
         if row is None:
             body, raw, model, warnings = await endpoint.decode(service, raw)
-            job = Job(raw.decode(), model, warnings, service.fingerprint_of(model))
+            adapter = service.adapter_of(body.model)
+            job = Job(raw.decode(), model, warnings, service.fingerprint_with(adapter), adapter)
             check_time_limit(service, exchange, body)
             row = await _accept(service, exchange, store, body, job, request)
     if row.has_events:

@@ -70,7 +70,7 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
         tenant, num_stored = by_caller.get(row.caller), await store.num_events(row)
         if tenant is None:
             await _fail(store, row, num_stored, "its API key is no longer valid on this server")
-        elif job.fingerprint != service.fingerprint_of(job.model):
+        elif job.fingerprint != service.fingerprint_with(job.adapter):
             await _fail(store, row, num_stored, "the server was restarted with another model or other settings")
         else:
             with ExitStack() as admitted:

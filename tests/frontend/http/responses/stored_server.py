@@ -10,7 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from paged_serve.frontend.http.exchange.auth import tenants_of
-from paged_serve.protocol.messages.config import ServerConfig
+from paged_serve.protocol.messages.config import LoraConfig, ServerConfig
 
 from ...http_server import Server, make_model_folder
 from .test_responses import OUTPUT, PATH, TEMPLATE
@@ -23,10 +23,10 @@ def stored_servers(tmp_path):
     """A function that starts servers of one folder: each is another process of the same server."""
     (tmp_path / "t.jinja").write_text(TEMPLATE)
 
-    def start(output: str = OUTPUT, **options) -> Server:
+    def start(output: str = OUTPUT, lora: LoraConfig | None = None, **options) -> Server:
         folder = make_model_folder(tmp_path / "model")
         named = {"chat_template": str(tmp_path / "t.jinja"), "store_responses": str(tmp_path / "stored"), **options}
-        server = Server(folder, output, named)
+        server = Server(folder, output, named, lora=lora or LoraConfig())
         server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=2048)
         return server
 

@@ -1,4 +1,4 @@
-"""A background response that is stored is computed, whatever happens while it is accepted."""
+"""A background response that is stored is computed, whatever happens to its connection and its adapter."""
 
 import asyncio
 import json
@@ -7,9 +7,12 @@ import threading
 import pytest
 
 from paged_serve.frontend.http.stored_responses.database import Database
+from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.config import LoraConfig
 
+from ...adapter_folders import make_adapter_folder
 from ...http_server import Server
-from .stored_server import BEHIND, client_of, ended, stored_servers
+from .stored_server import BEHIND, client_of, created, ended, stored_servers
 from .test_responses import PATH
 
 start = pytest.fixture(stored_servers)
@@ -56,5 +59,46 @@ def test_a_response_whose_client_leaves_while_it_is_stored_is_computed(start, mo
             assert (await ended(client, again["id"]))["status"] == "completed"
             assert len(server.engine.requests) == 1
             assert server.admission.num_active == 0
+
+    asyncio.run(run())
+
+
+LOADING = LoraConfig(allow_loading=True)
+
+
+async def begun_with_adapter(server: Server, folder: str) -> str:
+    """A response of an adapter that is unloaded at once; returns its id."""
+    async with client_of(server) as client:
+        await client.post("/v1/load_lora_adapter", json={"lora_name": "sql", "lora_path": folder})
+        begun = await created(client, model="sql", **BEHIND)
+        assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})).status_code == 200
+    return begun["id"]
+
+
+def test_a_response_is_resumed_with_the_adapter_that_it_began_with(start, tmp_path):
+    folder = make_adapter_folder(tmp_path / "sql")
+
+    async def begin(server: Server) -> str:
+        server.engine.pause_s = 1.0
+        return await begun_with_adapter(server, folder)
+
+    async def run(server: Server, answer_id: str) -> None:
+        async with client_of(server) as client:
+            answer = await ended(client, answer_id)
+            assert (answer["status"], answer["error"], answer["model"]) == ("completed", None, "sql")
+            assert [adapter.path for adapter in server.engine.adapters] == [folder]
+
+    asyncio.run(run(start(lora=LOADING), asyncio.run(begin(start(lora=LOADING)))))
+
+
+def test_a_response_that_a_full_engine_refuses_at_first_keeps_its_adapter(start, tmp_path):
+    async def run():
+        server = start(lora=LOADING)
+        server.engine.refusal = Overloaded("full", 0.001)
+        answer_id = await begun_with_adapter(server, make_adapter_folder(tmp_path / "sql"))
+        server.engine.refusal = None
+        async with client_of(server, has_resumed=False) as client:
+            answer = await ended(client, answer_id)
+            assert (answer["status"], answer["error"]) == ("completed", None)
 
     asyncio.run(run())
