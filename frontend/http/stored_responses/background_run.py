@@ -6,7 +6,7 @@ next one computes the response again from the beginning and skips the events tha
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from typing import Literal, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ from .database import Items, Row
 log = logging.getLogger(__name__)
 
 FLUSH_BYTES = 64 << 10  # events buffered before they are stored
+STORE_AGAIN_S = 1.0  # after the file could not be written
 
 
 class Ended(NamedTuple):
@@ -42,6 +43,8 @@ class Work(Protocol):
 
 
 class Storage(Protocol):
+    """Methods raise HttpError 503 when the file fails."""
+
     async def append_events(self, row: Row, first: int, events: Sequence[bytes]) -> None: ...
     async def finish(self, row: Row, ended: Ended, first: int, events: Sequence[bytes]) -> None: ...
     async def events(self, row: Row, after: int) -> list[bytes]: ...
@@ -60,6 +63,7 @@ class BackgroundRun:
         self._num_waiting_bytes = 0
         self._grown = asyncio.Event()
         self._is_cancelled = False
+        self._refusal: HttpError | None = None  # why it cannot be stored now
         self._error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -78,8 +82,13 @@ class BackgroundRun:
         return self._task
 
     async def cancel(self) -> None:
-        """End the response with its output so far, unless the output is whole; returns once it is stored."""
+        """End the response with its output so far, unless the output is whole; returns once it is stored.
+
+        Raises HttpError while it cannot be stored.
+        """
         assert self._task is not None
+        if self._refusal is not None:
+            raise self._refusal
         if not self._is_cancelled and self._work.ended is None:
             self._is_cancelled = True
             self._task.cancel()
@@ -136,7 +145,7 @@ class BackgroundRun:
         self.status = "in_progress"
         self._push(batch)
         if self._num_waiting_bytes > FLUSH_BYTES:
-            await self._storage.append_events(self.row, self._num_stored, self._waiting)
+            await self._until_stored(lambda: self._storage.append_events(self.row, self._num_stored, self._waiting))
             self._num_stored += len(self._waiting)
             self._waiting, self._num_waiting_bytes = [], 0
 
@@ -155,7 +164,21 @@ class BackgroundRun:
         await self._finish(ended)
 
     async def _finish(self, ended: Ended) -> None:
-        await self._storage.finish(self.row, ended, self._num_stored, self._waiting)
+        await self._until_stored(lambda: self._storage.finish(self.row, ended, self._num_stored, self._waiting))
+
+    async def _until_stored(self, store: Callable[[], Awaitable[None]]) -> None:
+        """The disk may be full, or the file locked by another program; an accepted response waits for both."""
+        while True:
+            try:
+                await store()
+            except HttpError as error:
+                if self._refusal is None:
+                    log.warning("response=%s waits to be stored: %s", self.row.id, error)
+                self._refusal = error
+                await asyncio.sleep(STORE_AGAIN_S)
+            else:
+                self._refusal = None
+                return
 
     def _wake(self) -> None:
         self._grown.set()

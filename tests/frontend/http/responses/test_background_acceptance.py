@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
+from paged_serve.frontend.http.stored_responses import background_run
 from paged_serve.frontend.http.stored_responses.database import Database
 from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.messages.config import LoraConfig
 
+from ....workers.tier.accidents import full_disk
 from ...adapter_folders import make_adapter_folder
 from ...http_server import Server
 from .stored_server import BEHIND, client_of, created, ended, stored_servers
@@ -100,5 +102,26 @@ def test_a_response_that_a_full_engine_refuses_at_first_keeps_its_adapter(start,
         async with client_of(server, has_resumed=False) as client:
             answer = await ended(client, answer_id)
             assert (answer["status"], answer["error"]) == ("completed", None)
+
+    asyncio.run(run())
+
+
+def test_a_response_waits_while_the_disk_is_full(start, monkeypatch, caplog):
+    monkeypatch.setattr(background_run, "STORE_AGAIN_S", 0.001)
+
+    async def run():
+        server = start()
+        async with client_of(server) as client:
+            server.engine.pause_s = 0.001
+            begun = await created(client, **BEHIND)
+            [background] = server.app.router._service.stored.runs.values()
+            with full_disk(free_bytes=0):
+                while not caplog.records:
+                    await asyncio.sleep(0)
+                assert not background.done, caplog.text
+                refused = await client.post(f"{PATH}/{begun['id']}/cancel")
+                assert (refused.status_code, "stored responses cannot be used" in refused.text) == (503, True)
+            answer = await ended(client, begun["id"])
+            assert (answer["status"], len(server.engine.requests)) == ("completed", 1)
 
     asyncio.run(run())
