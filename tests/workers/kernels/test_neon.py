@@ -17,7 +17,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 EMULATION = HERE.parent / "emulation"
 CROSS, QEMU, ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
-PRODUCTS = ("gemm", "quantized_gemm", "blocks", "experts", "fp8", "lora", "segments")
+PRODUCTS = ("gemm", "quantized_gemm", "blocks", "experts", "fp8", "lora", "mxfp4", "segments")
 ATTENTION = ("attention", "latent")
 KERNELS = (
     *(f"products/test_cpu_{name}" for name in PRODUCTS),
