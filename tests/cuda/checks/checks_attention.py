@@ -17,13 +17,13 @@ NARROWED = AttentionShape(FLOAT16, FP8, 4, 1, 80, 32)
 def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:
     """Raises AssertionError or EmulatorError."""
     lengths = [(1, 0), (1, 64), (3, 574), (21, 500)]
-    _agree(launcher, batch(USUAL, lengths), PLAIN, ALL_PREFILL)
+    _agree(launcher, batch(USUAL, lengths), Options(blocks=1), ALL_PREFILL)  # one after another in the same memory
     _agree(launcher, batch(USUAL, lengths, window=75), Options(window=75, cap=5.0, sinks=True), ALL_DECODE)
     cancelling = [Request.cancelling(USUAL, 1, 1090, seed=1)]
     _agree(launcher, Batch(USUAL, cancelling), PLAIN, ALL_PREFILL)
     chunks = batch(NARROWED, [(2, 126), (17, 50)])
     _agree(launcher, chunks, Options(scales=(0.5, 2.0)), ALL_PREFILL)
-    chunked = batch(replace(USUAL, attention_chunk=520), [(1, 64), (21, 510), (1, 1100)])
+    chunked = batch(replace(USUAL, attention_chunk=520), [(1, 64), (21, 510), (1, 519), (1, 1100)])
     _agree(launcher, chunked, Options(sinks=True), ALL_PREFILL)
     alibi = replace(USUAL, has_alibi=True)
     slanted = batch(replace(alibi, attention_chunk=510), [(1, 64), (21, 500)])
