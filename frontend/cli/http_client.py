@@ -216,7 +216,7 @@ class HttpClient:
                 raise EngineDead("the client is closed")
             connected = True
             root = "" if self._parts.scheme == "unix" else self._parts.path.rstrip("/").removesuffix("/v1")
-            text = json.dumps(body) if body else None
+            text = None if body is None else json.dumps(body)
             connection.request(method, root + path, text, {**self._headers, **(headers or {})})
             with connection.getresponse() as response:
                 yield response

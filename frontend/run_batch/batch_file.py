@@ -1,5 +1,6 @@
 """OpenAI's batch files: one request per line in, one answer per line out, matched by custom_id."""
 
+import codecs
 import errno
 import fcntl
 import os
@@ -66,8 +67,14 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
 class _Done(msgspec.Struct):
     id: Annotated[str, msgspec.Meta(pattern=f"^{ID_PREFIX}")]  # requests have none
     custom_id: str | None = None
+    error: BatchError | None = None
 
 
+class _Named(msgspec.Struct):
+    custom_id: str | None = None
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
 _decode_request = msgspec.json.Decoder(BatchRequest).decode
 _decode_done = msgspec.json.Decoder(_Done).decode
 _encode = msgspec.json.Encoder().encode
@@ -78,6 +85,8 @@ def read_requests(file: BinaryIO) -> Iterator[BatchRequest | BatchResult]:
     number, seen = 0, set[str]()
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         if len(line) > MAX_LINE_BYTES:
             _skip_rest(line, file)
             yield refusal(number, None, f"line {number} has more than {MAX_LINE_BYTES} bytes")
@@ -103,9 +112,17 @@ def _request(line: bytes, number: int) -> BatchRequest | BatchResult:
     try:
         request = _decode_request(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return refusal(number, None, f"line {number} is not a request: {error}")
+        return refusal(number, _custom_id(line), f"line {number} is not a request: {error}")
     problem = request.problem()
     return refusal(number, request.custom_id, f"line {number}: {problem}") if problem else request
+
+
+def _custom_id(line: bytes) -> str | None:
+    """The custom_id of a line that is not a request, if it has one."""
+    try:
+        return _decode_named(line).custom_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def refusal(number: int, custom_id: str | None, message: str) -> BatchResult:
@@ -113,7 +130,7 @@ def refusal(number: int, custom_id: str | None, message: str) -> BatchResult:
 
 
 class ResultFile:
-    """The output file, which a later run continues: `done` holds the custom_ids already answered.
+    """The output file, which a later run continues.
 
     An incomplete last line of a killed run is removed. Raises ConfigError for a file of another kind, and for one that
     another run is writing.
@@ -122,7 +139,8 @@ class ResultFile:
     def __init__(self, path: str):
         if os.path.exists(path) and not os.path.isfile(path):
             raise ConfigError(f"{path} is not a regular file; give another -o")
-        self.done: set[str] = set()
+        self._answered: set[str] = set()  # custom_ids
+        self._refused: set[str] = set()  # errors of lines without one
         self._file = open(path, "a+b")  # noqa: SIM115
         self._lock(path)
         self._file.seek(0)
@@ -155,8 +173,17 @@ class ResultFile:
         is_begun = line.startswith(_LINE_PREFIX) or _LINE_PREFIX.startswith(line)
         if not line.endswith(b"\n") and is_begun:
             return
-        if (custom_id := _decode_done(line).custom_id) is not None:
-            self.done.add(custom_id)
+        done = _decode_done(line)
+        if done.custom_id is not None:
+            self._answered.add(done.custom_id)
+        elif done.error is not None:
+            self._refused.add(done.error.message)
+
+    def has(self, entry: BatchRequest | BatchResult) -> bool:
+        """Whether an earlier run has written the result of this line."""
+        if entry.custom_id is not None:
+            return entry.custom_id in self._answered
+        return isinstance(entry, BatchResult) and entry.error is not None and entry.error.message in self._refused
 
     def add(self, result: BatchResult) -> None:
         """Write a line to the kernel at once, so that it survives a kill of this process."""

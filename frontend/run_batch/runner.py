@@ -64,7 +64,7 @@ class BatchRun:
         threads = ThreadPoolExecutor(self._concurrency, "batch")
         try:
             for entry in read_requests(file):
-                if entry.custom_id in self._results.done:
+                if self._results.has(entry):
                     self.counts.skipped += 1
                     continue
                 if isinstance(entry, BatchResult):

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.num_active += 1
             self.server.most_active = max(self.server.most_active, self.server.num_active)
-            self.server.prompts.append(body["prompt"])
+            self.server.prompts.append(body.get("prompt"))
             self.server.keys.append(self.headers["Idempotency-Key"])
             status = self.server.statuses.pop(0) if self.server.statuses else 200
             is_held = len(self.server.prompts) <= self.server.num_held
@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.pages:
             self.send(502, self.server.pages.pop(0))
         elif status:
-            self.answer(status, {"text": body["prompt"]})
+            self.answer(status, {"text": body.get("prompt")})
         self.server.answered.release()
         with self.server.lock:
             self.server.num_active -= 1
@@ -142,6 +142,7 @@ def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
         line(3, body={"prompt": "a", "stream": True}),
         "no JSON\n",
         line(4),
+        {"custom_id": "c5", "method": "POST", "url": "/v1/completions"},
     ]
     write(tmp_path / "in.jsonl", wrong)
     assert run(server, tmp_path).exit_code == 1
@@ -151,7 +152,31 @@ def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
     assert "url is '/v1/moderations'" in reasons["c2"]
     assert "stream is true" in reasons["c3"]
     assert "line 4 is not a request" in reasons[None]
+    assert "line 6 is not a request: Object missing required field `body`" in reasons["c5"]
     assert (reasons["c4"], server.prompts) == (None, ["p4"])
+
+
+def test_a_later_run_refuses_no_line_again(server, tmp_path):
+    nameless = {"method": "POST", "url": "/v1/completions", "body": {}}
+    write(tmp_path / "in.jsonl", ["no JSON\n", nameless, line(1, url="/nowhere"), line(2)])
+    run(server, tmp_path)
+    before = (tmp_path / "out.jsonl").read_text()
+    assert "0 answered, 0 failed, 4 skipped" in run(server, tmp_path).stderr
+    assert (tmp_path / "out.jsonl").read_text() == before
+    write(tmp_path / "in.jsonl", ["{}\n", nameless, line(3)])
+    assert "1 answered, 1 failed, 1 skipped" in run(server, tmp_path).stderr, "the first line has another fault now"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(server, tmp_path):
+    write(tmp_path / "in.jsonl", ["\ufeff", line(1), line(2)])
+    assert run(server, tmp_path).exit_code == 0
+    assert set(results(tmp_path)) == {"c1", "c2"}
+
+
+def test_an_empty_body_is_sent_as_it_is(server, tmp_path):
+    write(tmp_path / "in.jsonl", [line(1, body={})])
+    run(server, tmp_path)
+    assert server.prompts == [None]
 
 
 def test_a_line_that_is_too_long_is_refused_and_the_lines_after_it_are_answered(server, tmp_path, monkeypatch):
