@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from paged_serve.protocol.errors import Overloaded
+
 from ....buffer_budget import Lease
 from ...exchange.errors import HttpError
 from ...exchange.exchange import Exchange
@@ -35,8 +37,7 @@ async def create_response(service: Service, exchange: Exchange) -> None:
     if store is None:
         await create_answer(service, exchange, RESPONSES)
         return
-    if not await _is_known(service, exchange, store):
-        service.admission.check(exchange.tenant.name, exchange.tenant.weight)
+    await _check_admission(service, exchange, store)
     raw = await exchange.peek()
     asked = await service.off_loop(len(raw), references_of, raw)
     endpoint = _endpoint(store, store.caller_of(exchange.tenant), asked, exchange.lease)
@@ -49,12 +50,16 @@ async def create_response(service: Service, exchange: Exchange) -> None:
             await _answer_in_background(service, exchange, store, endpoint, raw)
 
 
-async def _is_known(service: Service, exchange: Exchange, store: StoredResponses) -> bool:
-    """Whether the request may be a repetition, which is not refused."""
-    if (key := idempotency_key(exchange.headers)) is None:
-        return False
-    is_stored = service.answers.has_key(exchange.caller, key)
-    return is_stored or await store.of_key(store.caller_of(exchange.tenant), key) is not None
+async def _check_admission(service: Service, exchange: Exchange, store: StoredResponses) -> None:
+    """Refuse a request before its body is read, unless it may be a repetition. Raises Overloaded."""
+    key = idempotency_key(exchange.headers)
+    if key is not None and service.answers.has_key(exchange.caller, key):
+        return
+    try:
+        service.admission.check(exchange.tenant.name, exchange.tenant.weight)
+    except Overloaded:
+        if key is None or await store.of_key(store.caller_of(exchange.tenant), key) is None:
+            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,19 @@ def test_a_repeated_key_has_its_answer_after_the_response_before_it_was_deleted(
     asyncio.run(run())
 
 
+def test_a_request_with_a_key_that_stores_nothing_does_not_need_the_file(start):
+    async def run():
+        server = start()
+        async with client_of(server) as client:
+            server.app.router._service.stored._database.close()
+            client.headers["idempotency-key"] = "k"
+            await created(client, store=False)
+            stored = await client.post(PATH, json={"input": "hi"}, headers={"idempotency-key": "new"})
+            assert stored.status_code == 503
+
+    asyncio.run(run())
+
+
 def test_a_missing_part_of_a_conversation_is_named(start):
     async def run():
         async with client_of(start(), "") as client:
