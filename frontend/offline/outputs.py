@@ -87,7 +87,8 @@ class OutputBuilder:
         self._messages = None if chat is None else MessageReader(tokenizer, chat, prompt_token_ids, params)
         self._tokenizer = tokenizer
         stops = StopAutomaton(params.stop)
-        self._texts = [SequenceText(tokenizer, prompt_token_ids, params, stops) for _ in range(params.n)]
+        tags = frozenset[int]() if self._messages is None else self._messages.tags
+        self._texts = [SequenceText(tokenizer, prompt_token_ids, params, stops, tags) for _ in range(params.n)]
         has_logprobs, self._are_named = params.logprobs is not None, bool(params.logprob_token_ids)
         self.output.outputs = [
             CompletionOutput(index, "", [], 0.0 if has_logprobs else None, [] if has_logprobs else None)
@@ -106,7 +107,8 @@ class OutputBuilder:
         if sequence.finished():  # by a stop string; this delta is the engine's confirmation
             return False
         new = self._texts[delta.index].push(delta.token_ids, delta.finish_reason, delta.stop_token_id)
-        sequence.text += new.text
+        shown = new.text if self._messages is None else self._messages.push(delta.index, delta.token_ids, new)
+        sequence.text += shown
         sequence.token_ids += delta.token_ids[: new.num_tokens]
         if sequence.logprobs is not None and sequence.cumulative_logprob is not None:
             entries = (delta.logprobs or [])[: new.num_tokens]
@@ -117,8 +119,7 @@ class OutputBuilder:
             sequence.stop_reason = delta.error if new.finish_reason is FinishReason.ERROR else new.stop_reason
             output.finished = all(other.finished() for other in output.outputs)
             if self._messages is not None:
-                by_token = new.finish_reason is FinishReason.STOP and not new.hit_stop_string
-                sequence.message = self._messages.message(delta.index, sequence.text, sequence.token_ids, by_token)
+                sequence.message = self._messages.message(delta.index)
         return new.hit_stop_string
 
     def snapshot(self) -> RequestOutput:

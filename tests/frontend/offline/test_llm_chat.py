@@ -135,6 +135,37 @@ def test_a_message_has_separate_reasoning(start, tmp_path, model):
     assert llm.generate("5", params())[0].outputs[0].message is None
 
 
+@pytest.mark.parametrize(
+    ("stop", "text", "reason", "content"),
+    [("5 6", " 5 6", None, "6"), ("</think>", " 5", "</think>", "")],
+)
+def test_stop_strings_are_found_in_the_text_with_its_tags_as_over_http(
+    start, tmp_path, model, stop, text, reason, content
+):
+    folder, begin, end = thinking_model(model, tmp_path)
+    tokens = [begin, 5, end, 6, 2]
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            for place, token in enumerate(tokens):
+                finish = FinishReason.STOP if token == 2 else None
+                core.send(output(1, message.request_id, place, [token], finish), peer)
+
+    [whole] = start(script, model=folder).chat([{"role": "user", "content": "5"}], params(9, stop=[stop]))[0].outputs
+    assert (whole.text, whole.finish_reason, whole.stop_reason) == (text, "stop", reason)
+    assert whole.message == {"role": "assistant", "content": content, "reasoning_content": "5"}
+    server = Server(Path(folder))
+    server.engine.outputs, server.engine.eos = [tokens[:-1]], 2
+    [choice] = server.chat(stop=[stop])["choices"]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": content or None,
+        "reasoning": "5",
+        "reasoning_content": "5",
+    }
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", reason)
+
+
 def test_a_budget_of_reasoning_is_sent_in_the_models_tokens(start, tmp_path, model):
     thinking, begin, end = thinking_model(model, tmp_path)
     llm, budget = start(model=thinking), params(thinking_token_budget=6)
