@@ -176,7 +176,8 @@ struct Int4Codes {
     }
     table = _mm512_broadcast_i64x4(_mm256_load_si256((const __m256i*)values));
   }
-  Bf16::Weights word(I32 packed, int j) const {
-    return Bf16::weights((I32)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)packed, 4 * j), table));
+  I32 whole_word(I32 packed, int j) const {
+    return (I32)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)packed, 4 * j), table);
   }
+  Bf16::Weights word(I32 packed, int j) const { return Bf16::weights(whole_word(packed, j)); }
 };

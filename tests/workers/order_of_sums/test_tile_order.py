@@ -152,20 +152,49 @@ def test_int8_has_the_same_bits_in_both_orders(tile_pools, shape, segments):
         assert same_bits(*results)
 
 
-@pytest.mark.parametrize("with_zeros", [False, True])
-@pytest.mark.parametrize(
-    "shape", [(1, 64, 64, 32), (19, 65, 256, 128), (33, 70, 40, 8), (2, 64, 48, 24), (3, 66, 672, 336)]
-)
-def test_an_int4_product_matches_the_definition(tile_pools, shape, with_zeros):
-    rows, outputs, inputs, group_size = shape
-    x, _ = operands(rows, outputs, inputs)
+INT4_SHAPES = [  # rows, outputs, inputs, group size: groups have one to eleven pieces
+    *[(1, 64, 64, 32), (1, 70, 256, 128), (1, 65, 112, 56), (2, 64, 48, 24), (2, 66, 672, 336), (3, 66, 672, 336)],
+    *[(19, 65, 256, 128), (33, 70, 40, 8), (21, 64, 96, 32), (258, 64, 120, 40)],
+]
+
+
+def int4_operands(outputs, inputs, group_size, with_zeros):
     generator = torch.Generator().manual_seed(1)
     codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, generator=generator)
     scales = torch.randn(outputs, inputs // group_size, generator=generator).bfloat16().float()
     zeros = torch.randint(0, 17, scales.shape, dtype=torch.uint8, generator=generator) if with_zeros else None
-    expected = tile_oracle.int4_product(x, codes, scales, zeros)
+    return codes, scales, zeros
+
+
+@pytest.mark.parametrize("with_zeros", [False, True])
+@pytest.mark.parametrize("shape", INT4_SHAPES)
+def test_an_int4_product_matches_the_definition(tile_pools, shape, with_zeros):
+    rows, outputs, inputs, group_size = shape
+    x, weight = operands(rows, outputs, inputs)[0], int4_operands(outputs, inputs, group_size, with_zeros)
+    expected = tile_oracle.int4_product(x, *weight)
     for pool in tile_pools:
-        assert same_bits(gemm(pool, x, pack_int4(codes, scales, zeros), out_dtype=torch.float32), expected)
+        assert same_bits(gemm(pool, x, pack_int4(*weight), out_dtype=torch.float32), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 17])
+def test_int4_products_of_any_bits_match_the_definition(tile_pools, rows):
+    x, weight = any_bits(rows, 200, seed=rows), int4_operands(70, 200, 40, with_zeros=False)
+    for part in (x, (x.float() * 2.0**-60).bfloat16()):
+        expected = tile_oracle.int4_product(part, *weight)
+        assert same_bits(gemm(tile_pools[0], part, pack_int4(*weight), out_dtype=torch.float32), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_padding_makes_a_positive_zero_of_a_negative_one(tile_pools, rows):
+    """Every sum but that of the last piece, which is padded, is a negative denormal and hence -0."""
+    x, codes = torch.zeros(rows, 144), torch.full((64, 144), 8, dtype=torch.uint8)
+    x[:, [0, 72, 140, 141]], x[:, [104, 142, 143]] = 2.0**-126, 1.25 * 2.0**-126
+    codes[:, [72, 140, 141]], codes[:, [0, 104, 142, 143]] = 9, 7
+    weight = codes, torch.tensor([[2.0**-20, 1.0]]).expand(64, 2).contiguous(), None
+    expected = tile_oracle.int4_product(x, *weight)
+    assert not expected.any()
+    assert not expected.signbit().any()
+    assert same_bits(gemm(tile_pools[0], x.bfloat16(), pack_int4(*weight), out_dtype=torch.float32), expected)
 
 
 def test_denormals_are_treated_as_zeros(tile_pools):

@@ -121,25 +121,34 @@ inline void prefetch_rows(const char* x, int rows, size_t x_stride, size_t bytes
     for (size_t line = 0; line < bytes; line += 64) prefetch<2>(x + m * x_stride + line);
 }
 
+// sums[rows][PANEL] += the products of rows and one group.
+template <class F, class Codes>
+void add_many(float* sums, const char* x, int rows, size_t x_stride, const char* group, const Int4Layout& layout, const Codes& codes,
+              const float* of_x) {
+  thread_local Arena arena;
+  char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
+  const size_t group_bytes = layout.octets * OCTET_WORDS * WordLayout<F>::X_BYTES;
+  expand_codes(words, group + layout.codes_at, layout.octets, codes);
+  for_blocks<F>(rows, [&](auto n, int row, int, int) {
+    prefetch_rows(x + row * x_stride + group_bytes, n, x_stride, group_bytes);  // for the next group
+    const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
+    const auto add = of_rows ? add_expanded<F, n, true> : add_expanded<F, n, false>;
+    for (int strip = 0; strip < STRIPS<n>; strip++)
+      add(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
+  });
+}
+
 // y of any number of rows.
 template <class F, class Element, class Codes>
 void multiply_many(const Int4Product& product, const GemmParams& p, const PanelRows& of, int offset, const Codes& codes) {
   constexpr int SLAB_ROWS = SLAB_BLOCKS * MOST_ROWS<F>;
-  thread_local Arena arena;
   const Int4Layout& layout = product.layout;
   const size_t x_stride = p.x_stride * sizeof(Element), group_bytes = layout.octets * OCTET * sizeof(Element);
-  char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
-  multiply_slabs<SLAB_ROWS>(product.params, p, layout, of, [&](float* sums, int first, int rows, const char* group, int g) {
-    const char* x = (const char*)p.x + first * x_stride + g * group_bytes;
-    const float* of_x = product.params.group_sums ? product.sums_of(offset + first) + g : nullptr;
-    expand_codes(words, group + layout.codes_at, layout.octets, codes);
-    for_blocks<F>(rows, [&](auto n, int row, int, int) {
-      prefetch_rows(x + row * x_stride + group_bytes, n, x_stride, group_bytes);  // for the next group
-      const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
-      const auto add = of_rows ? add_expanded<F, n, true> : add_expanded<F, n, false>;
-      for (int strip = 0; strip < STRIPS<n>; strip++)
-        add(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
-    });
+  multiply_slabs<SLAB_ROWS>(product.params, p, layout, of, [&](float* sums, int row, int rows, const char* panel, int first, int past) {
+    const char* x = (const char*)p.x + row * x_stride;
+    const float* of_x = product.sums_of(offset + row);
+    for (int g = first; g < past; g++)
+      add_many<F>(sums, x + g * group_bytes, rows, x_stride, panel + g * layout.group_bytes, layout, codes, of_x ? of_x + g : nullptr);
   });
 }
 

@@ -3,23 +3,28 @@
 #pragma once
 #include "gemm/int4/groups.h"
 
+// Two bfloat16 of each output: word j of `packed`, joined if the codes return it split.
+template <class Codes> inline I32 whole_word(const Codes& codes, I32 packed, int j) {
+  if constexpr (requires { codes.whole_word(packed, j); }) return codes.whole_word(packed, j);
+  else {
+    const Halves w = codes.word(packed, j);
+    return ((w.even >> 16) & 0xffff) | w.odd;
+  }
+}
+
 // `octets` octets of codes -> panel[octets * OCTET_WORDS][PANEL] words of bfloat16.
-template <class Codes> [[gnu::noipa]] void expand_codes(char* panel, const char* codes, int octets, const Codes& table) {
-  const auto whole = [](auto w) {  // joins the word that Int4Codes returns split on some instruction sets
-    if constexpr (requires { w.even; }) return ((w.even >> 16) & 0xffff) | w.odd;
-    else return w;
-  };
-  for (int c = 0; c < octets; c++, codes += STEP_BYTES) {
-    EACH(line, 4) prefetch<1>(codes + NEAR_BYTES + line * 64);
+template <class Codes> [[gnu::noipa]] void expand_codes(char* panel, const char* octets, int count, const Codes& codes) {
+  for (int c = 0; c < count; c++, octets += STEP_BYTES) {
+    EACH(line, 4) prefetch<1>(octets + NEAR_BYTES + line * 64);
     EACH(v, PANEL_VECTORS) {
-      const I32 packed = load_words(codes + v * sizeof(I32));
-      EACH(j, OCTET_WORDS) store_words(panel + (c * OCTET_WORDS + j) * STEP_BYTES + v * sizeof(I32), whole(table.word(packed, j)));
+      const I32 packed = load_words(octets + v * sizeof(I32));
+      EACH(j, OCTET_WORDS) store_words(panel + (c * OCTET_WORDS + j) * STEP_BYTES + v * sizeof(I32), whole_word(codes, packed, j));
     }
   }
 }
 
-// Rows times a panel into y, up to ROWS at a time. `add(sums, row, rows, group, g)` adds to sums[rows][PANEL] the products of
-// the rows from `row` on and group g.
+// Rows times a panel into y, up to ROWS at a time. `add(sums, row, rows, panel, first, past)` adds to sums[rows][PANEL] the
+// products of the rows from `row` on and groups [first, past).
 template <int ROWS, class Add>
 void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int4Layout& layout, const PanelRows& of, Add add) {
   alignas(64) float sums[ROWS * PANEL];
@@ -31,7 +36,7 @@ void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int
     const int row = of.first_row + from, rows = std::min(ROWS, of.rows - from);
     for (int s = 0; s < p.segments; s++) {
       std::fill_n(sums, rows * PANEL, 0.0f);
-      for (int g = s * groups; g < (s + 1) * groups; g++) add(sums, row, rows, panel + g * layout.group_bytes, g);
+      add(sums, row, rows, panel, s * groups, (s + 1) * groups);
       segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c) * unit; });
     }
     finish(p, of, from, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
