@@ -18,6 +18,7 @@ from paged_serve.protocol.messages.pooling_params import Task
 from ..adapters.known_adapters import KnownAdapters
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
+from ..client.async_client import AsyncClient
 from ..conversation.model_files import kept_template, model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
@@ -29,7 +30,6 @@ from ..structured_outputs.compiler import GrammarCompiler
 from ..structured_outputs.helper_messages import added_tokens
 from ..text.off_loop import LONG, off_loop, text_threads
 from ..text.tokenizer import Tokenizer
-from .engine import Engine
 from .exchange.errors import HttpError
 from .exchange.fingerprint import fingerprint, named_model, with_adapter
 from .exchange.metrics import Metrics
@@ -115,7 +115,7 @@ class Service:
     """The state of one frontend process; route handlers are functions of it and an exchange."""
 
     config: Config
-    engine: Engine
+    engine: AsyncClient
     tokenizer: Tokenizer
     encoder: PromptEncoder
     pooling: PoolingTexts
@@ -143,7 +143,7 @@ class Service:
     def of(
         cls,
         text: TextSide,
-        engine: Engine,
+        engine: AsyncClient,
         admission: Admission,
         index: int = 0,
         run_dir: str = "",

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from paged_serve.protocol.errors import EngineDead, PagedServeError, RequestExpired, RequestFailed
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
+from ...client.async_request import AsyncRequest
 from ...client.request_terms import RequestTerms
 from ...client.streams.deltas import SequenceDelta, TokenLogprobs
 from ...parsers.output_reading import OutputReading
 from ...text.sequence_text import SequenceText
 from ...text.stop_strings import StopAutomaton
-from ..engine import EngineRequest
 from ..service import RequestInProgress, Service
 from .answers import PromptTokensDetails, Timings, Usage
 from .pieces import Piece
@@ -83,7 +83,7 @@ class Generation:
         self._interval = StreamInterval(interval)
         self._cached = [0] * len(prompts)
         self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
-        self._requests: list[EngineRequest] = []
+        self._requests: list[AsyncRequest] = []
         self._deltas = DeltaBatches(self._requests)
 
     def _tags(self, prompt: Prompt) -> frozenset[int]:

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
-from ..engine import Engine
+from ...client.async_client import AsyncClient
 from ..exchange.access_log import PROBES
 from ..exchange.auth import Tenant
 from ..exchange.errors import DO_NOT_RETRY, HttpError
@@ -89,7 +89,7 @@ class Router:
 
 def make_routers(
     text: TextSide,
-    engine: Engine,
+    engine: AsyncClient,
     admission: Admission,
     index: int = 0,
     run_dir: str = "",

@@ -12,8 +12,8 @@ from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ....buffer_budget import Lease
+from ....client.async_pooling import AsyncPoolingRequest
 from ....client.request_terms import RequestTerms
-from ...engine import EnginePooling
 from ...exchange.memory_costs import PROMPT_TOKEN_BYTES, REQUEST_BYTES, SEQUENCE_BYTES
 from ...service import RequestInProgress, Service
 from .answers import PoolingUsage
@@ -62,7 +62,7 @@ class PoolingWork:
         """
         self._service, self._prompts, self._terms = service, prompts, terms
         self._request_id, self._arrival = request_id, arrival
-        self._under_way: deque[EnginePooling] = deque()
+        self._under_way: deque[AsyncPoolingRequest] = deque()
         self._num_submitted = self._num_done = 0
         self._failed = False
         lease.resize(
@@ -134,7 +134,7 @@ class PoolingWork:
         self._num_submitted += 1
         self._under_way.append(self._pool(prompt))
 
-    def _pool(self, prompt: PoolingPrompt) -> EnginePooling:
+    def _pool(self, prompt: PoolingPrompt) -> AsyncPoolingRequest:
         terms = self._terms
         return self._service.engine.pool(
             prompt.token_ids,

@@ -9,9 +9,9 @@ from typing import Any
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, RequestFailed
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
+from ....client.async_request import AsyncRequest
 from ....client.streams.deltas import SequenceDelta, TokenLogprobs
 from ....text.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, check_beam_width
-from ...engine import EngineRequest
 from ...service import Service
 from ..generation import Generation, Prompt
 from ..pieces import Piece
@@ -121,7 +121,7 @@ class BeamGeneration(Generation):
             search.grow([_candidates(next(found)) for _ in search.beams])
         await asyncio.sleep(0)
 
-    def _submitted(self, tokens: list[int], step: SamplingParams, timeout_s: float) -> EngineRequest:
+    def _submitted(self, tokens: list[int], step: SamplingParams, timeout_s: float) -> AsyncRequest:
         terms = self._terms
         return self._service.engine.submit(
             tokens,
@@ -158,7 +158,7 @@ class BeamGeneration(Generation):
         return entries
 
 
-async def _only_delta(request: EngineRequest) -> SequenceDelta:
+async def _only_delta(request: AsyncRequest) -> SequenceDelta:
     """The delta of a request of one token. Raises RequestFailed or EngineDead."""
     with contextlib.suppress(StopAsyncIteration):
         delta = await request.__anext__()

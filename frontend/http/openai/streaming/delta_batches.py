@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import TypeAlias
 
+from ....client.async_request import AsyncRequest
 from ....client.streams.deltas import SequenceDelta
-from ...engine import EngineRequest
 
 MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms of the event loop
 
@@ -16,7 +16,7 @@ DeltaBatch: TypeAlias = list[tuple[int, SequenceDelta]]  # (number of the engine
 class DeltaBatches:
     """The deltas of `requests`, all of which are submitted before `read`. Call `close` whatever happens."""
 
-    def __init__(self, requests: Sequence[EngineRequest]):
+    def __init__(self, requests: Sequence[AsyncRequest]):
         self._requests = requests
         self._pumps: list[asyncio.Task[None]] = []
 
@@ -47,7 +47,7 @@ class DeltaBatches:
         """Deltas of several requests. Those that do not fit the queue wait packed in the client, which counts them."""
         queue: asyncio.Queue[tuple[int, SequenceDelta] | Exception | None] = asyncio.Queue(len(self._requests))
 
-        async def pump(number: int, request: EngineRequest) -> None:
+        async def pump(number: int, request: AsyncRequest) -> None:
             ended: Exception | None = None
             try:
                 with contextlib.suppress(StopAsyncIteration):
