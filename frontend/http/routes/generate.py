@@ -12,36 +12,8 @@ from ..exchange.exchange import JSON, Exchange
 from ..exchange.sse import AnswerHead
 from ..idempotency.keys import idempotency_key
 from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_time_limit
-from ..openai.token_generation.endpoint import TOKENS
 from ..service import Service
-from .chat_batch import CHAT_BATCH
 from .idempotent import create_once
-from .messages import MESSAGES
-
-
-async def create_completion(service: Service, exchange: Exchange) -> None:
-    """Continue one or more prompts."""
-    await create_answer(service, exchange, COMPLETION)
-
-
-async def create_chat_completion(service: Service, exchange: Exchange) -> None:
-    """Answer a conversation."""
-    await create_answer(service, exchange, CHAT_COMPLETION)
-
-
-async def create_chat_batch(service: Service, exchange: Exchange) -> None:
-    """Answer several conversations."""
-    await create_answer(service, exchange, CHAT_BATCH)
-
-
-async def create_message(service: Service, exchange: Exchange) -> None:
-    """Answer a conversation, with Anthropic's API."""
-    await create_answer(service, exchange, MESSAGES)
-
-
-async def generate_tokens(service: Service, exchange: Exchange) -> None:
-    """Continue a prompt given as tokens; the answer has tokens, no text."""
-    await create_answer(service, exchange, TOKENS)
 
 
 async def invoke(service: Service, exchange: Exchange) -> None:

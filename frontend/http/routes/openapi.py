@@ -152,7 +152,7 @@ def _operation(spec: RouteSpec) -> dict[str, Any]:
         content[_PLAIN[spec.path]] = {"schema": {"type": "object" if "json" in _PLAIN[spec.path] else "string"}}
     operation: dict[str, Any] = {
         "summary": spec.summary,
-        "operationId": spec.handler.__name__,
+        "operationId": spec.operation or spec.handler.__name__,
         "responses": {"200": {"description": "Done", "content": content}}
         | {code: _error(code, spec.errors) for code in _ERRORS},
     }

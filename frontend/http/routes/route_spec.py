@@ -29,3 +29,4 @@ class RouteSpec:
     statuses: tuple[int, ...] = ()  # in addition to those of every route
     errors: Kinds = (ErrorAnswer,)
     tasks: Tasks = ()  # the model must serve one of these; (): the route needs no task
+    operation: str = ""  # its name in the OpenAPI document; "": the handler's

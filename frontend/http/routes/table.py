@@ -1,5 +1,7 @@
 """Every route in one table: its body, its answer, and its handler."""
 
+from functools import partial
+
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ServerConfig
 
@@ -9,7 +11,9 @@ from ..anthropic.schemas import CountTokensRequest, MessagesRequest
 from ..exchange.errors import ErrorAnswer
 from ..exchange.exchange import Exchange
 from ..openai import answers
+from ..openai.endpoints import CHAT_COMPLETION, COMPLETION
 from ..openai.request import schemas
+from ..openai.token_generation.endpoint import TOKENS
 from ..openai.token_generation.request import TokensRequest
 from ..openai.token_generation.writer import TokensAnswer
 from ..page.page_files import send_page_file
@@ -18,19 +22,13 @@ from ..responses.schemas import ResponsesRequest
 from ..service import Service
 from .adapters.routes import ADAPTER_ROUTES
 from .admin import METRICS
-from .generate import (
-    create_chat_batch,
-    create_chat_completion,
-    create_completion,
-    create_message,
-    generate_tokens,
-    invoke,
-)
+from .chat_batch import CHAT_BATCH
+from .generate import create_answer, invoke
 from .idempotent import delete_stream, get_stream, head_stream
-from .messages import count_tokens, model_info, model_page
+from .messages import MESSAGES, count_tokens, model_info, model_page
 from .openapi import document
 from .pooling.routes import POOLING_ROUTES
-from .route_spec import Handler, Kinds, RouteSpec
+from .route_spec import Handler, Kinds, RouteSpec, Tasks
 from .stored.create import create_response
 from .stored.retrieve import cancel_response, delete_response, get_response, list_input_items
 from .tokens import apply_template, detokenize, tokenize, tokenizer_info
@@ -78,10 +76,12 @@ def _generating(
     bodies: Kinds,
     answers: Kinds,
     errors: Kinds = (ErrorAnswer,),
+    operation: str = "",
 ) -> RouteSpec:
     """A route whose answer may be streamed, and is computed once if the request has an idempotency key."""
     headers, statuses = ("Idempotency-Key", "Last-Event-ID"), (204, 409, 410, 422)
-    return RouteSpec("POST", path, handler, summary, bodies, answers, True, headers, statuses, errors, ("generate",))
+    tasks: Tasks = ("generate",)
+    return RouteSpec("POST", path, handler, summary, bodies, answers, True, headers, statuses, errors, tasks, operation)
 
 
 _OF_ANY_STREAM = (ErrorAnswer, MessagesErrorAnswer)  # which of them depends on the stream's id
@@ -89,28 +89,31 @@ _OF_ANY_STREAM = (ErrorAnswer, MessagesErrorAnswer)  # which of them depends on 
 ROUTES = (
     _generating(
         "/v1/completions",
-        create_completion,
+        partial(create_answer, endpoint=COMPLETION),
         "Continue a prompt",
         (schemas.CompletionRequest,),
         (answers.Completion,),
+        operation="create_completion",
     ),
     _generating(
         "/v1/chat/completions",
-        create_chat_completion,
+        partial(create_answer, endpoint=CHAT_COMPLETION),
         "Answer a conversation",
         (schemas.ChatCompletionRequest,),
         (answers.ChatCompletion,),
+        operation="create_chat_completion",
     ),
     RouteSpec(
         "POST",
         "/v1/chat/completions/batch",
-        create_chat_batch,
+        partial(create_answer, endpoint=CHAT_BATCH),
         "Answer several conversations, one choice each",
         (schemas.ChatBatchRequest,),
         (answers.ChatCompletion,),
         headers=("Idempotency-Key",),
         statuses=(409, 410, 422),
         tasks=("generate",),
+        operation="create_chat_batch",
     ),
     _generating(
         "/v1/responses",
@@ -131,11 +134,12 @@ ROUTES = (
     RouteSpec("DELETE", "/v1/responses/{id}", delete_response, "Delete a stored response", answers=(DeletedResponse,)),
     _generating(
         "/v1/messages",
-        create_message,
+        partial(create_answer, endpoint=MESSAGES),
         "Answer a conversation, with Anthropic's API",
         (MessagesRequest,),
         (MessageAnswer,),
         errors=(MessagesErrorAnswer,),
+        operation="create_message",
     ),
     RouteSpec(
         "POST",
@@ -148,10 +152,11 @@ ROUTES = (
     ),
     _generating(
         "/inference/v1/generate",
-        generate_tokens,
+        partial(create_answer, endpoint=TOKENS),
         "Continue a prompt, tokens in and tokens out",
         (TokensRequest,),
         (TokensAnswer,),
+        operation="generate_tokens",
     ),
     *POOLING_ROUTES,
     RouteSpec(
