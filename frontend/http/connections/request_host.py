@@ -4,7 +4,7 @@ import re
 
 import httptools
 
-Headers = list[tuple[bytes, bytes]]
+from ..exchange.errors import Headers
 
 _HOST = re.compile(rb"[!$&'()*+,;=A-Za-z0-9._~%:\[\]-]*")  # a name or an address, then perhaps a port; or nothing
 

@@ -121,17 +121,17 @@ class Exchange:
         self._body_taken()
         return body
 
-    async def send(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    async def send(self, status: int, body: bytes, headers: Headers) -> None:
         length = [(b"content-length", str(len(body)).encode())] if status != 204 else []
         await self._start(status, [*headers, *length])
         await self._send_slices(body, more_body=False)
 
-    async def send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    async def send_head(self, status: int, headers: Headers) -> None:
         """Answer HEAD for a body of unknown length."""
         await self._start(status, headers)
         await self.send_event({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def send_json(self, answer: msgspec.Struct) -> None:
+    async def send_json(self, answer: Any) -> None:
         await self.send(200, msgspec.json.encode(answer), JSON)
 
     async def send_error(self, error: HttpError) -> None:
@@ -209,7 +209,7 @@ class Exchange:
                 {"type": "http.response.body", "body": part, "more_body": more_body or end < len(body)}
             )
 
-    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
         request_id = [(name, self.request_id.encode()) for name in self.wire_format.request_id_headers]
         named = [*headers, *self.page_headers, *request_id]

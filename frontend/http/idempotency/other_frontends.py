@@ -43,7 +43,7 @@ OURS = HOP_BY_HOP | {b"content-length", b"x-request-id"}  # request headers that
 NOT_AGAIN = HOP_BY_HOP | {b"date"}  # answer headers that the connection to the client adds itself
 
 
-_RETRY_SOON = [(b"retry-after", b"1")]
+RETRY_SOON = [(b"retry-after", b"1")]
 
 
 class Outcome(enum.Enum):
@@ -93,7 +93,7 @@ class OtherFrontends:
             while (outcome := await _send(exchange, path, request)) is not Outcome.ANSWERED:
                 times_sent += outcome is Outcome.BROKE_OFF
                 if exchange.started or times_sent == MAX_TIMES_SENT or time.monotonic() > deadline:
-                    raise HttpError(503, "The frontend that stored this answer has ended.", headers=_RETRY_SOON)
+                    raise HttpError(503, "The frontend that stored this answer has ended.", headers=RETRY_SOON)
                 if outcome is Outcome.AWAY:
                     self._check_draining()
                 await asyncio.sleep(CONNECT_EVERY_S)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from paged_serve.protocol.messages.engine_core import Utility
 from paged_serve.protocol.messages.stats import AdapterStats, KVTierStats, SchedulerStats
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
-from ..exchange.exchange import Exchange
+from ..exchange.exchange import JSON, Exchange
 from ..service import RequestInProgress, Service
 from .route_spec import RouteSpec
 
@@ -22,7 +23,6 @@ ENGINE_WITHIN_S = 0.5
 OWN_METRICS = "/metrics/own"
 OWN_REQUESTS = "/v1/requests/own"
 _TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
-_JSON = [(b"content-type", b"application/json")]
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:
@@ -55,11 +55,11 @@ async def requests(service: Service, exchange: Exchange) -> None:
     for text in await _get_from_others(service, OWN_REQUESTS):
         found += msgspec.json.decode(text or b"[]", type=list[RequestInProgress])
     found.sort(key=lambda request: -request.age_s)
-    await exchange.send(200, msgspec.json.encode({"object": "list", "data": found}), _JSON)
+    await exchange.send_json({"object": "list", "data": found})
 
 
 async def own_requests(service: Service, exchange: Exchange) -> None:
-    await exchange.send(200, msgspec.json.encode(_own_requests(service)), _JSON)
+    await exchange.send_json(_own_requests(service))
 
 
 def _own_requests(service: Service) -> list[RequestInProgress]:
@@ -70,12 +70,12 @@ async def server_info(service: Service, exchange: Exchange) -> None:
     """The configuration, with the number of API keys in place of the keys."""
     config = msgspec.to_builtins(service.config)
     config["server"]["api_keys"] = len(config["server"]["api_keys"])
-    await exchange.send(200, msgspec.json.encode({"version": __version__, "config": config}), _JSON)
+    await exchange.send_json({"version": __version__, "config": config})
 
 
 async def nothing_to_reset(service: Service, exchange: Exchange) -> None:
     """Programs that drop all caches between two runs call these routes; the server has no such caches."""
-    await exchange.send(200, b"{}", _JSON)
+    await exchange.send_json({})
 
 
 async def _get_from_others(service: Service, path: str) -> list[bytes]:
@@ -112,33 +112,30 @@ def merged(expositions: Iterable[bytes]) -> bytes:
     return b"".join(line for family in families.values() for line in family.values())
 
 
-async def stats(service: Service, exchange: Exchange) -> None:
-    await exchange.send(200, await service.engine.utility(Utility.STATS), _JSON)
+async def _ask_engine(service: Service, exchange: Exchange, utility: Utility) -> None:
+    await exchange.send(200, await service.engine.utility(utility), JSON)
 
 
-async def state(service: Service, exchange: Exchange) -> None:
-    await exchange.send(200, await service.engine.utility(Utility.DUMP_STATE), _JSON)
-
-
-async def check(service: Service, exchange: Exchange) -> None:
-    await exchange.send(200, await service.engine.utility(Utility.CHECK_INVARIANTS), _JSON)
-
-
-async def reset_prefix_cache(service: Service, exchange: Exchange) -> None:
-    await exchange.send(200, await service.engine.utility(Utility.RESET_PREFIX_CACHE), _JSON)
+def _of_engine(method: str, path: str, utility: Utility, summary: str) -> RouteSpec:
+    return RouteSpec(method, path, partial(_ask_engine, utility=utility), summary)
 
 
 METRICS = RouteSpec("GET", "/metrics", metrics, "Metrics for Prometheus")
 ADMIN_ROUTES = (
     METRICS,
     RouteSpec("GET", OWN_METRICS, own_metrics, "The metrics of this frontend only"),
-    RouteSpec("GET", "/stats", stats, "The engine's current statistics"),
+    _of_engine("GET", "/stats", Utility.STATS, "The engine's current statistics"),
     RouteSpec("GET", "/v1/requests", requests, "The requests in progress"),
     RouteSpec("GET", OWN_REQUESTS, own_requests, "The requests in progress of this frontend only"),
     RouteSpec("GET", "/server_info", server_info, "Version and configuration, without keys"),
-    RouteSpec("GET", "/state", state, "The engine's state: sequences, blocks, steps in flight"),
-    RouteSpec("POST", "/check", check, "Check the engine's invariants on blocks and rows; 500 if one is violated"),
-    RouteSpec("POST", "/reset_prefix_cache", reset_prefix_cache, "Empty the prefix cache"),
+    _of_engine("GET", "/state", Utility.DUMP_STATE, "The engine's state: sequences, blocks, steps in flight"),
+    _of_engine(
+        "POST",
+        "/check",
+        Utility.CHECK_INVARIANTS,
+        "Check the engine's invariants on blocks and rows; 500 if one is violated",
+    ),
+    _of_engine("POST", "/reset_prefix_cache", Utility.RESET_PREFIX_CACHE, "Empty the prefix cache"),
     RouteSpec("POST", "/reset_mm_cache", nothing_to_reset, "No effect: there is no image cache"),
     RouteSpec("POST", "/reset_encoder_cache", nothing_to_reset, "No effect: there is no image cache"),
 )

@@ -9,7 +9,7 @@ from ..anthropic.answers import MessageAnswer, TokenCount
 from ..anthropic.errors import ANTHROPIC, MessagesErrorAnswer
 from ..anthropic.schemas import CountTokensRequest, MessagesRequest
 from ..exchange.errors import ErrorAnswer
-from ..exchange.exchange import Exchange
+from ..exchange.exchange import JSON, Exchange
 from ..openai import answers
 from ..openai.endpoints import CHAT_COMPLETION, COMPLETION
 from ..openai.request import schemas
@@ -66,7 +66,7 @@ async def openapi(service: Service, exchange: Exchange) -> None:
         limits.max_model_len,
         service.config.server.root_path,
     )
-    await exchange.send(200, text, [(b"content-type", b"application/json")])
+    await exchange.send(200, text, JSON)
 
 
 def _generating(

@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import msgspec
-
 from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import check_token_ids
 from ...conversation.strict_json import decode_body, has_field
 from ...text.off_loop import LONG
 from ...text.tokenizer import read_json
-from ..exchange.exchange import JSON, Exchange
+from ..exchange.exchange import Exchange
 from ..openai import answers
 from ..openai.request import schemas
 from ..openai.request.custom_tools import without_custom_tools
@@ -87,4 +85,4 @@ async def tokenizer_info(service: Service, exchange: Exchange) -> None:
     info = {name: value for name, value in declared.items() if not name.endswith(("_file", "_or_path"))}  # paths
     shown = template["default"] if template is not None and [*template] == ["default"] else template
     answer = {"tokenizer_class": "PreTrainedTokenizerFast", **info, "chat_template": shown}
-    await exchange.send(200, msgspec.json.encode(answer), JSON)
+    await exchange.send_json(answer)

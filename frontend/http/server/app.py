@@ -17,7 +17,7 @@ from ..exchange.auth import Guard
 from ..exchange.body import Disconnected
 from ..exchange.errors import HttpError, http_error
 from ..exchange.exchange import Exchange, Receive, Scope, Send
-from ..idempotency.other_frontends import PASSED_ON, REPLACED_WITHIN_S, OtherFrontends
+from ..idempotency.other_frontends import PASSED_ON, REPLACED_WITHIN_S, RETRY_SOON, OtherFrontends
 from ..page.page_files import is_page_file
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OPEN_PROBES = ("/live", "/health", "/ping")  # answered with a status without a body, so they need no key
-_RETRY_SOON = [(b"retry-after", b"1")]
 
 
 class Application:
@@ -122,18 +121,18 @@ class Application:
             async with asyncio.timeout(max(router_wait_s, self._router_wait_s)):
                 await self._has_router.wait()
         if self.router is None:
-            raise HttpError(503, "The server is starting: it is loading the model.", headers=_RETRY_SOON)
+            raise HttpError(503, "The server is starting: it is loading the model.", headers=RETRY_SOON)
         return self.router
 
     def _check_ready(self) -> None:
         if self._admission.draining:
             raise HttpError(503, "The server is shutting down.")
         if self.router is None:
-            raise HttpError(503, "The server is starting: it is loading the model.", headers=_RETRY_SOON)
+            raise HttpError(503, "The server is starting: it is loading the model.", headers=RETRY_SOON)
         if not self._engine_ready():
-            raise HttpError(503, "The engine does not respond at the moment.", headers=_RETRY_SOON)
+            raise HttpError(503, "The engine does not respond at the moment.", headers=RETRY_SOON)
         if not self._progresses():
-            raise HttpError(503, "A process of the engine is being replaced.", headers=_RETRY_SOON)
+            raise HttpError(503, "A process of the engine is being replaced.", headers=RETRY_SOON)
 
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
         if isinstance(error, Disconnected):

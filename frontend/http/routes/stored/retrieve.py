@@ -96,7 +96,7 @@ async def send_response(service: Service, exchange: Exchange, row: Row) -> None:
     response = msgspec.json.decode(row.response)
     if (run := _store(service).run_of(row)) is not None:
         response["status"] = run.status
-    await exchange.send(200, msgspec.json.encode(response), [(b"content-type", b"application/json")])
+    await exchange.send_json(response)
 
 
 async def send_stream(service: Service, exchange: Exchange, row: Row, number: int) -> None:
