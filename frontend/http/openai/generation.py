@@ -96,23 +96,25 @@ class Generation:
 
     async def submit(self) -> None:
         """Submit all prompts to the engine; other tasks may run between two of them."""
-        terms = self._terms
         self._service.in_progress.add(self)
         for prompt in self._prompts:
             if self._requests:
                 await asyncio.sleep(0)
             self._service.metrics.submitted(len(prompt.token_ids), self._n, prompt.params.max_tokens)
-            request = self._service.engine.submit(
-                prompt.token_ids,
-                prompt.params,
-                priority=terms.priority,
-                cache_salt=terms.cache_salt,
-                tenant=terms.tenant,
-                weight=terms.weight,
-                timeout_s=self._time_left(),
-                adapter=terms.adapter,
-            )
-            self._requests.append(request)
+            self._requests.append(self._submitted(prompt.token_ids, prompt.params, self._time_left()))
+
+    def _submitted(self, token_ids: Sequence[int], params: SamplingParams, timeout_s: float) -> AsyncRequest:
+        terms = self._terms
+        return self._service.engine.submit(
+            token_ids,
+            params,
+            priority=terms.priority,
+            cache_salt=terms.cache_salt,
+            tenant=terms.tenant,
+            weight=terms.weight,
+            timeout_s=timeout_s,
+            adapter=terms.adapter,
+        )
 
     def _time_left(self) -> float:
         """Seconds left of the request's time limit, counted from its arrival; 0: no limit. Raises RequestExpired."""

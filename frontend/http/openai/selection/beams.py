@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, RequestFailed
-from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ....client.async_request import AsyncRequest
 from ....client.streams.deltas import SequenceDelta, TokenLogprobs
@@ -120,19 +120,6 @@ class BeamGeneration(Generation):
             search = self._searches[number]
             search.grow([_candidates(next(found)) for _ in search.beams])
         await asyncio.sleep(0)
-
-    def _submitted(self, tokens: list[int], step: SamplingParams, timeout_s: float) -> AsyncRequest:
-        terms = self._terms
-        return self._service.engine.submit(
-            tokens,
-            step,
-            priority=terms.priority,
-            cache_salt=terms.cache_salt,
-            tenant=terms.tenant,
-            weight=terms.weight,
-            timeout_s=timeout_s,
-            adapter=terms.adapter,
-        )
 
     def _pieces(self, number: int, beams: Sequence[BeamSearchSequence[_Candidate]]) -> list[Piece]:
         prompt, pieces = self._prompts[number], list[Piece]()
