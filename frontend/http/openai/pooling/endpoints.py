@@ -1,7 +1,5 @@
 """The pooling endpoints: the vectors that a body asks for, and the writer of its answer."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -46,22 +44,15 @@ _NOT_OF_DATA = (  # fields of /pooling that have no effect on what an IO process
 
 def _answer_bytes(body: Any) -> int:
     """The bytes that one number of a vector takes in the answer to `body`."""
+    if isinstance(body, ScoreRequest | RerankRequest):
+        return VECTOR_BYTES
     kinds = [getattr(body, "encoding_format", None)]
     if isinstance(body, CohereEmbedRequest):
         kinds = [*(body.embedding_types or kinds)]
     return VECTOR_BYTES + sum(_TYPE_BYTES.get(kind, DECIMAL_BYTES) for kind in kinds)
 
 
-def _score_bytes(body: Any) -> int:
-    return VECTOR_BYTES
-
-
-@dataclass(frozen=True, slots=True)
 class PoolingEndpoint(Endpoint):
-    """`number_bytes`: returns the bytes that one number of a vector takes in the answer to a body."""
-
-    number_bytes: Callable[[Any], int] = field(default=_answer_bytes, kw_only=True)
-
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
         lenient = service.config.server.lenient
         body, warnings = await service.off_loop(len(raw), decode_body, self.body, raw, lenient)
@@ -72,9 +63,8 @@ class PoolingEndpoint(Endpoint):
     ) -> Work:
         request_id = body.request_id or sender.request_id
         terms = terms_of(service, sender, body, service.adapter_of(body.model))
-        number_bytes = self.number_bytes(body)
-        kept = _num_chars(body)
-        return PoolingWork(service, prompts, terms, request_id, sender.arrival, lease, number_bytes, 4 * kept)
+        number_bytes, kept_bytes = _answer_bytes(body), 4 * _num_chars(body)
+        return PoolingWork(service, prompts, terms, request_id, sender.arrival, lease, number_bytes, kept_bytes)
 
 
 async def _embedding_prompts(service: Service, body: EmbeddingRequest, raw: bytes, moment: int) -> list[PoolingPrompt]:
@@ -160,6 +150,6 @@ def _num_chars(body: PoolingFields) -> int:
 EMBEDDINGS = PoolingEndpoint("embd-", EmbeddingRequest, _embedding_prompts, EmbeddingWriter)
 POOLING = PoolingEndpoint("pool-", PoolingRequest, _pooling_prompts, PoolingWriter)
 CLASSIFICATION = PoolingEndpoint("classify-", ClassificationRequest, _classification_prompts, ClassificationWriter)
-SCORE = PoolingEndpoint("score-", ScoreRequest, _pair_prompts, ScoreWriter, number_bytes=_score_bytes)
-RERANK = PoolingEndpoint("rerank-", RerankRequest, _pair_prompts, RankWriter, number_bytes=_score_bytes)
+SCORE = PoolingEndpoint("score-", ScoreRequest, _pair_prompts, ScoreWriter)
+RERANK = PoolingEndpoint("rerank-", RerankRequest, _pair_prompts, RankWriter)
 COHERE_EMBED = PoolingEndpoint("embd-", CohereEmbedRequest, _cohere_prompts, CohereWriter)

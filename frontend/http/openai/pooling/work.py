@@ -53,7 +53,7 @@ class PoolingWork:
         arrival: float,
         lease: Lease,
         number_bytes: int,
-        kept_bytes: int = 0,
+        kept_bytes: int,
     ):
         """`number_bytes`: bytes of the answer per number of a vector; `kept_bytes`: bytes of the request that stay
         until it is answered. Takes over the lease.

@@ -13,7 +13,7 @@ from ...service import Service
 from . import answers
 from .encoding import VectorEncoder
 from .pairs import pairs_of
-from .schemas import CohereEmbedRequest, PoolingRequest, RerankRequest, TextDocument, VectorFields
+from .schemas import CohereEmbedRequest, PoolingRequest, RerankRequest, VectorFields
 from .work import PoolingPrompt, PoolingWork
 
 
@@ -88,14 +88,15 @@ class ScoreWriter(Writer):
 class RankWriter(Writer):
     async def answer(self, head: AnswerHead) -> answers.Ranking:
         body: RerankRequest = self.body
-        scores = await pairs_of(body).scores(self.service, self.work)
+        pairs = pairs_of(body)
+        scores = await pairs.scores(self.service, self.work)
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         shown = body.return_documents is not False
         results = [
             answers.Rank(
                 index=index,
                 relevance_score=scores[index],
-                document=answers.RankedDocument(text=_text(body.documents[index])) if shown else UNSET,
+                document=answers.RankedDocument(text=pairs.second[index]) if shown else UNSET,
             )
             for index in order[: body.top_n or None]
         ]
@@ -126,7 +127,3 @@ class CohereWriter(Writer):
             response_type="embeddings_by_type",
             warnings=head.warnings or UNSET,
         )
-
-
-def _text(document: str | TextDocument) -> str:
-    return document if isinstance(document, str) else document.text
