@@ -21,6 +21,7 @@ from ..buffer_budget import BufferBudget
 from ..client.async_client import AsyncClient
 from ..conversation.model_files import kept_template, model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
+from ..conversation.strict_json import decode_body
 from ..conversation.template_renderer import TemplateRenderer
 from ..parsers.detection import ModelFormats, model_formats
 from ..pooling.io_processors import IOProcessor, load_io_processors
@@ -110,6 +111,16 @@ class InProgress(Protocol):
     def progress(self) -> RequestInProgress: ...
 
 
+class NamesModel(Protocol):
+    """The body of a request."""
+
+    @property
+    def model(self) -> str | None: ...
+
+
+Body = TypeVar("Body", bound=NamesModel)
+
+
 @dataclass(slots=True)
 class Service:
     """The state of one frontend process; route handlers are functions of it and an exchange."""
@@ -188,6 +199,11 @@ class Service:
         if asked is None or asked in self.model_names or await self._found(asked):
             return asked or self.model_names[0]
         raise self._no_model(asked)
+
+    async def decoded(self, kind: type[Body], raw: bytes) -> tuple[Body, str, list[str]]:
+        """(the body in `raw`, its model's name, warnings). Raises InvalidRequest, or HttpError 404."""
+        body, warnings = await self.off_loop(len(raw), decode_body, kind, raw, self.config.server.lenient)
+        return body, await self.model_name(body.model), warnings
 
     def adapter_of(self, model: str | None) -> Adapter | None:
         """The adapter of this name; None: the base model. Raises HttpError 404 if it was unloaded meanwhile."""

@@ -33,8 +33,8 @@ from .request.structured_outputs import grammar_of
 from .request.truncation import limit_of
 
 
-async def completion_prompts(service: Service, body: CompletionRequest, size: int) -> list[Prompt]:
-    """All prompts with their parameters; `size`: the bytes of the body.
+async def completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
+    """All prompts with their parameters; `raw`: the JSON of the body.
 
     Raises InvalidRequest or HttpError for a request that cannot be served.
     """
@@ -54,7 +54,7 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
         )
         if max_tokens not in params:
             params[max_tokens] = await service.off_loop(
-                size_of_work(body, size), completion_params, service, body, max_tokens, grammar
+                size_of_work(body, len(raw)), completion_params, service, body, max_tokens, grammar
             )
             params[max_tokens].check_vocabulary(service.engine.limits.vocab_size)
             check_num_named_tokens(params[max_tokens], len(given))

@@ -12,7 +12,6 @@ from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ...buffer_budget import Lease
 from ...client.request_terms import RequestTerms
-from ...conversation.strict_json import decode_body
 from ..exchange.auth import Tenant
 from ..exchange.errors import HttpError
 from ..exchange.exchange import Exchange
@@ -67,7 +66,15 @@ class Endpoint:
 
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
         """(body, its JSON, model's name, warnings). Raises HttpError or InvalidRequest."""
-        return await decode(service, self, raw)
+        translated = list[str]()
+        if self.translate is not None:
+            raw, translated = await service.off_loop(len(raw), self.translate, raw, service.config.server.lenient)
+        body, model, warnings = await service.decoded(self.body, raw)
+        options = body.stream_options
+        if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
+            raise HttpError(400, "stream_options needs stream to be true", "stream_options")
+        body = with_logprobs(with_vocabulary(body, service.engine.limits.vocab_size))
+        return body, raw, model, translated + warnings
 
     def begin(
         self, service: Service, sender: "Sender", body: Any, prompts: list[Any], lease: Lease, *, in_turn: bool = False
@@ -77,29 +84,12 @@ class Endpoint:
         return generation_of(service, sender, body, adapter, prompts, lease, in_turn=in_turn)
 
 
-async def _completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
-    return await completion_prompts(service, body, len(raw))
-
-
 async def _chat_prompts(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
     return [await chat_prompt(service, body, raw, moment)]
 
 
-COMPLETION = Endpoint("cmpl-", CompletionRequest, _completion_prompts, CompletionWriter)
+COMPLETION = Endpoint("cmpl-", CompletionRequest, completion_prompts, CompletionWriter)
 CHAT_COMPLETION = Endpoint("chatcmpl-", WithCustomTools, _chat_prompts, ChatWriter, translate=translate)
-
-
-async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[SamplingFields, bytes, str, list[str]]:
-    """(body, its JSON, model's name, warnings). Raises HttpError or InvalidRequest."""
-    lenient, translated = service.config.server.lenient, list[str]()
-    if endpoint.translate is not None:
-        raw, translated = await service.off_loop(len(raw), endpoint.translate, raw, lenient)
-    body, warnings = await service.off_loop(len(raw), decode_body, endpoint.body, raw, lenient)
-    model = await service.model_name(body.model)
-    options = body.stream_options
-    if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
-        raise HttpError(400, "stream_options needs stream to be true", "stream_options")
-    return with_logprobs(with_vocabulary(body, service.engine.limits.vocab_size)), raw, model, translated + warnings
 
 
 class Sender(Protocol):

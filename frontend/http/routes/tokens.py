@@ -5,7 +5,7 @@ from pathlib import Path
 from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import check_token_ids
-from ...conversation.strict_json import decode_body, has_field
+from ...conversation.strict_json import has_field
 from ...text.off_loop import LONG
 from ...text.tokenizer import read_json
 from ..exchange.exchange import Exchange
@@ -21,17 +21,15 @@ MAX_LISTED_TOKENS = 1 << 18  # the model's context length if that is greater
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """Turn a text, or a conversation rendered by the chat template, into token ids."""
-    raw, lenient = await exchange.body(), service.config.server.lenient
+    raw = await exchange.body()
     if await service.off_loop(len(raw), has_field, raw, "messages"):
         raw = await service.off_loop(len(raw), without_custom_tools, raw)
-        chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
-        await service.model_name(chat.model)
+        chat, _, _ = await service.decoded(schemas.TokenizeChatRequest, raw)
         special, limit = bool(chat.add_special_tokens), limit_of(service, chat, 0)
         ids, _ = await chat_tokens(service, chat, raw, add_special_tokens=special, limit=limit)
         names = chat.return_token_strs
     else:
-        text, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeTextRequest, raw, lenient)
-        await service.model_name(text.model)
+        text, _, _ = await service.decoded(schemas.TokenizeTextRequest, raw)
         special = True if text.add_special_tokens is None else text.add_special_tokens
         limit = limit_of(service, text, 0)
         long = service.encoder.may_take_long([text.prompt])
@@ -44,9 +42,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
-    raw, lenient = await exchange.body(), service.config.server.lenient
-    body, _ = await service.off_loop(len(raw), decode_body, schemas.DetokenizeRequest, raw, lenient)
-    await service.model_name(body.model)
+    body, _, _ = await service.decoded(schemas.DetokenizeRequest, await exchange.body())
 
     def decode() -> str:
         _check_number_of_tokens(service, len(body.tokens), "tokens")
@@ -58,10 +54,9 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
 
 async def apply_template(service: Service, exchange: Exchange) -> None:
     """Render a conversation with the model's chat template."""
-    raw, lenient = await exchange.body(), service.config.server.lenient
+    raw = await exchange.body()
     raw = await service.off_loop(len(raw), without_custom_tools, raw)
-    body, _ = await service.off_loop(len(raw), decode_body, schemas.ApplyTemplateRequest, raw, lenient)
-    await service.model_name(body.model)
+    body, _, _ = await service.decoded(schemas.ApplyTemplateRequest, raw)
     await exchange.send_json(answers.Text(prompt=await chat_text(service, body, raw)))
 
 

@@ -8,7 +8,6 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.pooling_params import PoolingTask
 
 from ....buffer_budget import Lease
-from ....conversation.strict_json import decode_body
 from ....pooling.io_processors import IOProcessor, io_processor, prompts_of
 from ....pooling.texts import Limit
 from ....text.off_loop import LONG
@@ -54,9 +53,8 @@ def _answer_bytes(body: Any) -> int:
 
 class PoolingEndpoint(Endpoint):
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
-        lenient = service.config.server.lenient
-        body, warnings = await service.off_loop(len(raw), decode_body, self.body, raw, lenient)
-        return body, raw, await service.model_name(body.model), warnings
+        body, model, warnings = await service.decoded(self.body, raw)
+        return body, raw, model, warnings
 
     def begin(
         self, service: Service, sender: Sender, body: Any, prompts: list[Any], lease: Lease, *, in_turn: bool = False

@@ -4,7 +4,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...service import Service
 from ..endpoints import Endpoint
-from ..generation import Generation, Prompt
+from ..generation import Prompt
 from .request import FlatTokensRequest, TokenSampling, prompt_of, translate
 from .writer import TokensWriter
 
@@ -17,8 +17,4 @@ async def _prompts(service: Service, body: FlatTokensRequest, raw: bytes, moment
         raise InvalidRequest(error.message, f"sampling_params.{error.param}" if nested else error.param) from None
 
 
-def _writer(service: Service, body: FlatTokensRequest, prompts: list[Prompt], generation: Generation) -> TokensWriter:
-    return TokensWriter(service, body, prompts[0], generation)
-
-
-TOKENS = Endpoint("generate-", FlatTokensRequest, _prompts, _writer, translate=translate)
+TOKENS = Endpoint("generate-", FlatTokensRequest, _prompts, TokensWriter, translate=translate)

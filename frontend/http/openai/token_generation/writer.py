@@ -40,10 +40,10 @@ class TokensAnswer(Answer):
 class TokensWriter:
     """Turns the pieces of all choices into one answer or into frames."""
 
-    def __init__(self, service: Service, body: FlatTokensRequest, prompt: Prompt, generation: Generation):
+    def __init__(self, service: Service, body: FlatTokensRequest, prompts: list[Prompt], generation: Generation):
         self._service = service
         self._body = without_prompt(body)
-        self._n = prompt.params.n
+        self._n = prompts[0].params.n
         self._generation = generation
 
     async def answer(self, head: AnswerHead) -> TokensAnswer:

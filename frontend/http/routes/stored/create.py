@@ -16,7 +16,7 @@ from ...exchange.errors import HttpError
 from ...exchange.exchange import Exchange
 from ...exchange.memory_costs import DECODED_PER_BYTE
 from ...idempotency.keys import KeyedRequest, idempotency_key, request_digest
-from ...openai.endpoints import Endpoint, check_time_limit, decode
+from ...openai.endpoints import Endpoint, check_time_limit
 from ...openai.generation import Generation, Prompt
 from ...responses.answers import Response
 from ...responses.writer import ResponseWriter
@@ -73,7 +73,8 @@ class _StoredEndpoint(Endpoint):
 
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
         earlier = await earlier_of(self.store, self.caller, self.asked, self._hold)
-        return await decode(service, replace(self, translate=partial(translate, earlier=earlier)), raw)
+        with_earlier = replace(self, translate=partial(translate, earlier=earlier))
+        return await Endpoint.decode(with_earlier, service, raw)
 
     def _hold(self, num_bytes: int) -> None:
         self.lease.grow(DECODED_PER_BYTE * num_bytes)
