@@ -213,10 +213,6 @@ class Service:
             raise self._no_model(model)
         return adapter
 
-    def fingerprint_of(self, model: str) -> str:
-        """The system_fingerprint of requests for this model from now on."""
-        return self.fingerprint_with(None if model in self.model_names else self.adapters.get(model))
-
     def fingerprint_with(self, adapter: Adapter | None) -> str:
         """The system_fingerprint of answers: different for each adapter's weights."""
         return self.fingerprint if adapter is None else with_adapter(self.fingerprint, adapter)
@@ -228,7 +224,7 @@ class Service:
         model = await self.off_loop(len(body), named_model, body)
         if not model or model in self.model_names:
             return self.fingerprint
-        return self.fingerprint_of(model) if await self._found(model) else None
+        return self.fingerprint_with(self.adapters.get(model)) if await self._found(model) else None
 
     async def _found(self, name: str) -> bool:
         """Whether an adapter has this name; one that a plugin finds is known from then on."""
