@@ -14,7 +14,6 @@ from paged_serve.protocol.errors import Overloaded
 from ....buffer_budget import Lease
 from ...exchange.errors import HttpError
 from ...exchange.exchange import Exchange
-from ...exchange.memory_costs import DECODED_PER_BYTE
 from ...idempotency.keys import KeyedRequest, idempotency_key, request_digest
 from ...openai.endpoints import Endpoint, check_time_limit
 from ...openai.generation import Generation, Prompt
@@ -72,12 +71,9 @@ class _StoredEndpoint(Endpoint):
     lease: Lease  # for the memory of what it refers to
 
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
-        earlier = await earlier_of(self.store, self.caller, self.asked, self._hold)
+        earlier = await earlier_of(self.store, self.caller, self.asked, self.lease)
         with_earlier = replace(self, translate=partial(translate, earlier=earlier))
         return await Endpoint.decode(with_earlier, service, raw)
-
-    def _hold(self, num_bytes: int) -> None:
-        self.lease.grow(DECODED_PER_BYTE * num_bytes)
 
 
 def _endpoint(store: StoredResponses, caller: bytes, asked: References, lease: Lease) -> _StoredEndpoint:

@@ -1,15 +1,17 @@
 """Reads the earlier responses, and the items, that a request refers to from the store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
+from ....buffer_budget import Lease
 from ....conversation.messages import MAX_MESSAGES
 from ...exchange.body import MAX_BODY_BYTES
 from ...exchange.errors import HttpError
+from ...exchange.memory_costs import DECODED_PER_BYTE
 from ...responses.chat_request import Earlier
 from ...responses.schemas import GivenItem
 from ...stored_responses.store import StoredResponses
@@ -52,17 +54,14 @@ class _Output(msgspec.Struct):
     output: msgspec.Raw
 
 
-async def earlier_of(store: StoredResponses, caller: bytes, asked: References, hold: Callable[[int], None]) -> Earlier:
-    """`hold`: called with the number of bytes of JSON read; it raises if there is no memory for them.
-
-    Raises InvalidRequest.
-    """
+async def earlier_of(store: StoredResponses, caller: bytes, asked: References, lease: Lease) -> Earlier:
+    """`lease`: grows by the memory of what is read. Raises InvalidRequest, or Overloaded without memory for it."""
     parts = await _parts(store, caller, asked.previous_response_id)
     found: dict[str, bytes] = {}
     for item_id in asked.item_ids[:MAX_MESSAGES]:
         if (item := await store.item(caller, item_id)) is not None:
             found[item_id] = item
-    hold(sum(map(len, parts)) + sum(map(len, found.values())))
+    lease.grow(DECODED_PER_BYTE * (sum(map(len, parts)) + sum(map(len, found.values()))))
     items = [item for part in parts for item in _decode_items(part)]
     if len(items) > MAX_MESSAGES:
         raise _too_long(f"has {len(items)} items; at most {MAX_MESSAGES}")
