@@ -33,9 +33,6 @@ class AnswerStore:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def has_key(self, caller: bytes, key: str) -> bool:
-        return (caller, key) in self._by_key
-
     def of_key(self, caller: bytes, key: str) -> StoredAnswer | None:
         return self._by_key.get((caller, key))
 

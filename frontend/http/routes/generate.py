@@ -19,7 +19,7 @@ from .idempotent import create_once
 async def invoke(service: Service, exchange: Exchange) -> None:
     """Answer a conversation or continue a prompt; SageMaker uses one route for both."""
     key = idempotency_key(exchange.headers)
-    if key is None or not service.answers.has_key(exchange.caller, key):
+    if key is None or service.answers.of_key(exchange.caller, key) is None:
         service.admission.check(exchange.tenant.name, exchange.tenant.weight)
     raw = await exchange.peek()
     has_messages = await service.off_loop(len(raw), has_field, raw, "messages")

@@ -24,7 +24,7 @@ async def create_once(service: Service, exchange: Exchange, endpoint: Endpoint, 
     """Answer a request, or resume its answer. Raises HttpError 422 if the key belongs to another request."""
     after = last_event_id(exchange.headers)
     with service.admission.reading():
-        if not service.answers.has_key(exchange.caller, key):  # a full server refuses before reading the body
+        if service.answers.of_key(exchange.caller, key) is None:  # a full server refuses before reading the body
             service.admission.check(exchange.tenant.name, exchange.tenant.weight)
         raw = await exchange.body()
         async with exchange.until_disconnect():

@@ -52,7 +52,7 @@ async def create_response(service: Service, exchange: Exchange) -> None:
 async def _check_admission(service: Service, exchange: Exchange, store: StoredResponses) -> None:
     """Refuse a request before its body is read, unless it may be a repetition. Raises Overloaded."""
     key = idempotency_key(exchange.headers)
-    if key is not None and service.answers.has_key(exchange.caller, key):
+    if key is not None and service.answers.of_key(exchange.caller, key) is not None:
         return
     try:
         service.admission.check(exchange.tenant.name, exchange.tenant.weight)
