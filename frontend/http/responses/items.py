@@ -1,6 +1,7 @@
 """Builds the items of a response's output incrementally: messages, reasoning, calls."""
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -24,11 +25,11 @@ _NAMES = {OutputMessage: "response.output_text", ReasoningOutput: "response.reas
 
 
 class Items:
-    """`make_id`: makes the id of an item from a prefix and its index; set before the first item."""
+    """`answer_id`: the ids of items are derived from it; set before the first item."""
 
     def __init__(self) -> None:
         self.items: list[OutputItem] = []
-        self.make_id: Callable[[str, int], str]
+        self.answer_id: str
         self._is_open = False
         self._texts: list[str] = []  # of the last item; joined once, because appending to a str copies it
         self._logprobs: list[OutputLogprob] = []  # of the text
@@ -100,16 +101,13 @@ class Items:
         if self._is_open and isinstance(self.items[-1], kind):
             return []
         changes = self.end()
-        index = len(self.items)
         part: OutputTextPart | ReasoningTextPart
         if kind is OutputMessage:
             part = OutputTextPart(text="", annotations=[], logprobs=[])
-            item_id = self.make_id("msg_", index)
-            begun = self._begin(OutputMessage(id=item_id, role="assistant", status="in_progress", content=[]))
+            begun = self._begin(OutputMessage(id=self._id("msg_"), role="assistant", status="in_progress", content=[]))
         else:
             part = ReasoningTextPart(text="")
-            item_id = self.make_id("rs_", index)
-            begun = self._begin(ReasoningOutput(id=item_id, status="in_progress", summary=[], content=[]))
+            begun = self._begin(ReasoningOutput(id=self._id("rs_"), status="in_progress", summary=[], content=[]))
         return [*changes, *begun, ("response.content_part.added", {**self._place(), "content_index": 0, "part": part})]
 
     def _begin(self, item: OutputItem) -> list[Change]:
@@ -120,10 +118,14 @@ class Items:
 
     def _call(self, start: CallStart) -> FunctionCallOutput | CustomCallOutput:
         if start.is_custom:
-            item_id = self.make_id("ctc_", len(self.items))
+            item_id = self._id("ctc_")
             return CustomCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, input="")
-        item_id = self.make_id("fc_", len(self.items))
+        item_id = self._id("fc_")
         return FunctionCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, arguments="")
+
+    def _id(self, prefix: str) -> str:
+        """The id of the next item."""
+        return prefix + hashlib.sha256(f"{self.answer_id} item {len(self.items)}".encode()).hexdigest()[:32]
 
     def _delta(self, text: str, more: dict[str, Any]) -> Change:
         self._texts.append(text)

@@ -1,6 +1,5 @@
 """Turns generated text into one response or into the events of a stream."""
 
-import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -81,12 +80,12 @@ class ResponseWriter:
     def __init__(self, source: Source, asked: Asked, keep: Keep = _keep_nothing):
         self._source, self._asked, self._keep = source, asked, keep
         self._items = Items()
-        self._frames = _Frames()
         self._is_cut = False
+        self._num_events = 0
 
     async def answer(self, head: AnswerHead) -> Response:
         """The whole answer."""
-        self._items.make_id = _id_maker(head.answer_id)
+        self._items.answer_id = head.answer_id
         async for batch in self._source.batches(head.answer_id):
             for output in batch:
                 self._changes(output)
@@ -96,10 +95,10 @@ class ResponseWriter:
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The answer as server-sent events, in lists of those available at a time."""
-        self._items.make_id = _id_maker(head.answer_id)
+        self._items.answer_id = head.answer_id
         events = self._begin(head)
         async for batch in self._source.batches(head.answer_id):
-            events += [self._frames.of(*change) for output in batch for change in self._changes(output)]
+            events += [self._event(*change) for output in batch for change in self._changes(output)]
             if events:
                 yield events
             events = []
@@ -109,7 +108,7 @@ class ResponseWriter:
 
     def given_up(self, head: AnswerHead, error: ResponseError | None) -> tuple[Response, list[bytes]]:
         """The incomplete response of an aborted answer, and its last events. `error` None: it was cancelled."""
-        events = [self._frames.of(*change) for change in self._items.end("incomplete")]
+        events = [self._event(*change) for change in self._items.end("incomplete")]
         response = self._response(head, "cancelled" if error is None else "failed", self._items.items)
         response.error = error
         return response, events if error is None else [*events, self._last_event(response)]
@@ -124,10 +123,14 @@ class ResponseWriter:
             kinds = {"created": begun, "in_progress": begun}
         else:
             kinds = {"created": self.queued(head), "queued": self.queued(head), "in_progress": begun}
-        return [self._frames.of(f"response.{kind}", {"response": response}) for kind, response in kinds.items()]
+        return [self._event(f"response.{kind}", {"response": response}) for kind, response in kinds.items()]
+
+    def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
+        self._num_events += 1
+        return event(kind, self._num_events - 1, fields)
 
     def _last_event(self, response: Response) -> bytes:
-        return self._frames.of(f"response.{response.status}", {"response": response})
+        return self._event(f"response.{response.status}", {"response": response})
 
     def _changes(self, output: Output) -> list[Change]:
         changes = self._items.push(output.events, output.logprobs)
@@ -178,24 +181,6 @@ class ResponseWriter:
         )
 
 
-class _Frames:
-    """Makes the numbered events of one stream."""
-
-    def __init__(self) -> None:
-        self._number = 0
-
-    def of(self, kind: str, fields: dict[str, Any]) -> bytes:
-        self._number += 1
-        return event(kind, self._number - 1, fields)
-
-
 def event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
     """One server-sent event; the first event of a stream has number 0."""
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), _encode({"type": kind, "sequence_number": number, **fields}))
-
-
-def _id_maker(answer_id: str) -> Callable[[str, int], str]:
-    def made(prefix: str, index: int) -> str:
-        return prefix + hashlib.sha256(f"{answer_id} item {index}".encode()).hexdigest()[:32]
-
-    return made
