@@ -151,6 +151,8 @@ class ChatWriter:
                 events, reason = choices[piece.choice].push(piece)
                 messages[piece.choice].add(events)
                 self._append(whole[piece.choice], piece, reason)
+        entries = self._generation.prompt_logprobs[0]
+        of_prompt = await logprobs.prompt_logprobs(self._service, entries, self._body.prompt_logprobs)
         for choice in whole:
             choice.message = messages[choice.index].message()
             if self._calls_functions:
@@ -164,18 +166,11 @@ class ChatWriter:
             usage=self._usage(),
             system_fingerprint=self._generation.fingerprint,
             prompt_token_ids=self._prompts[0].token_ids.tolist() if self._body.return_token_ids else UNSET,
-            prompt_logprobs=await self._prompt_logprobs(),
+            prompt_logprobs=UNSET if of_prompt is None else of_prompt,
             service_tier="default" if self._body.service_tier else UNSET,
             timings=self._generation.timings() if self._body.timings_per_token else UNSET,
             warnings=head.warnings or UNSET,
         )
-
-    async def _prompt_logprobs(self) -> answers.PromptLogprobs | UnsetType:
-        entries, num_top = self._generation.prompt_logprobs[0], self._body.prompt_logprobs
-        if num_top is None or entries is None:
-            return UNSET
-        size = len(entries) * (1 + num_top)
-        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries, num_top)
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The answer as server-sent events, in lists of those available at a time."""

@@ -103,8 +103,10 @@ class CompletionWriter:
                 _append(choices[piece.choice], part)
         for choice in choices:
             choice.text = "".join(texts[choice.index])
-        if self._body.prompt_logprobs is not None:
-            await self._add_prompt_logprobs(choices)
+        for number, entries in enumerate(self._generation.prompt_logprobs):
+            of_prompt = await logprobs.prompt_logprobs(self._service, entries, self._body.prompt_logprobs)
+            for choice in choices[number * self._n : (number + 1) * self._n]:
+                choice.prompt_logprobs = UNSET if of_prompt is None else of_prompt
         return Completion(
             id=head.answer_id,
             object="text_completion",
@@ -193,15 +195,6 @@ class CompletionWriter:
             size = len(ids) * (2 + (self._body.logprobs or 0))
             self._echoes[number] = await self._service.off_loop(size, make)
         return self._echoes[number]
-
-    async def _add_prompt_logprobs(self, choices: list[CompletionChoice]) -> None:
-        tokenizer, n, num_top = self._service.tokenizer, self._n, self._body.prompt_logprobs or 0
-        for number, entries in enumerate(self._generation.prompt_logprobs):
-            if entries is not None:
-                size = len(entries) * (1 + num_top)
-                found = await self._service.off_loop(size, logprobs.prompt_logprobs, tokenizer, entries, num_top)
-                for choice in choices[number * n : (number + 1) * n]:
-                    choice.prompt_logprobs = found
 
     def _logprobs_writer(self, before: Sequence[int]) -> logprobs.CompletionLogprobsWriter:
         """A writer for a text that follows the tokens `before`."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ...client.streams.deltas import TokenLogprobs
 from ...text.detokenizer import Detokenizer
 from ...text.tokenizer import Tokenizer
+from ..service import Service
 from .answers import ChatLogprob, ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TopLogprob
 
 LOWEST = -9999.0  # JSON has no infinity
@@ -80,7 +81,17 @@ def chat_logprobs(
     return ChatLogprobs(content=content)
 
 
-def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> PromptLogprobs:
+async def prompt_logprobs(
+    service: Service, logprobs: Sequence[TokenLogprobs] | None, num_top: int | None
+) -> PromptLogprobs | None:
+    """Those of the engine in the answer's form; None if the request has not asked for any."""
+    if logprobs is None or num_top is None:
+        return None
+    size = len(logprobs) * (1 + num_top)
+    return await service.off_loop(size, _prompt_logprobs, service.tokenizer, logprobs, num_top)
+
+
+def _prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> PromptLogprobs:
     """One entry per prompt token, a dict by token id; None for the first token. An echo may need more top tokens."""
     answer: PromptLogprobs = [None]
     for entry in logprobs:

@@ -52,6 +52,7 @@ class TokensWriter:
         async for batch in self._generation.batches():
             for piece in batch:
                 _append(choices[piece.choice], self._choice(piece))
+        entries = self._generation.prompt_logprobs[0]
         return TokensAnswer(
             id=head.answer_id,
             request_id=head.answer_id,
@@ -60,7 +61,7 @@ class TokensWriter:
             model=head.model,
             choices=choices,
             usage=self._generation.usage(),
-            prompt_logprobs=await self._prompt_logprobs(),
+            prompt_logprobs=await logprobs.prompt_logprobs(self._service, entries, self._body.prompt_logprobs),
             system_fingerprint=self._generation.fingerprint,
             warnings=head.warnings or UNSET,
         )
@@ -102,13 +103,6 @@ class TokensWriter:
         if self._body.logprobs is None or not entries:
             return None
         return logprobs.chat_logprobs(self._service.tokenizer, entries, self._body.logprobs, names_ids=True)
-
-    async def _prompt_logprobs(self) -> PromptLogprobs | None:
-        entries, num_top = self._generation.prompt_logprobs[0], self._body.prompt_logprobs
-        if num_top is None or entries is None:
-            return None
-        size = len(entries) * (1 + num_top)
-        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries, num_top)
 
 
 def _append(whole: TokensChoice, part: TokensChoice) -> None:
