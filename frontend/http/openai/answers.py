@@ -106,10 +106,7 @@ class TopLogprob(Answer):
     bytes: list[int]
 
 
-class ChatLogprob(Answer):
-    token: str
-    logprob: float
-    bytes: list[int]
+class ChatLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from paged_serve.protocol.errors import InvalidRequest
 
@@ -222,7 +222,7 @@ class ChatWriter:
                 logprobs=chosen,
                 finish_reason=reason,
                 stop_reason=piece.stop_reason,
-                token_ids=self._token_ids(piece),
+                token_ids=piece.token_ids if self._body.return_token_ids else UNSET,
             )
         )
         return chunks
@@ -242,6 +242,3 @@ class ChatWriter:
             return None
         names_ids = bool(self._body.return_tokens_as_token_ids)
         return logprobs.chat_logprobs(self._service.tokenizer, entries, self._body.top_logprobs or 0, names_ids)
-
-    def _token_ids(self, piece: Piece) -> list[int] | UnsetType:
-        return piece.token_ids if self._body.return_token_ids else UNSET

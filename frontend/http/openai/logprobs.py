@@ -65,18 +65,12 @@ def chat_logprobs(
     name = id_name if names_ids else tokenizer.token_text
     content = []
     for entry in logprobs:
-        top = [
-            TopLogprob(token=name(token), logprob=max(value, LOWEST), bytes=_bytes(tokenizer, token))
-            for token, value in zip(entry.token_ids[1:], entry.logprobs[1:], strict=True)
-        ]
-        token = entry.token_ids[0]
+        sampled, *top = (
+            TopLogprob(token=name(token), logprob=max(value, LOWEST), bytes=[*tokenizer.token_bytes(token)])
+            for token, value in zip(entry.token_ids, entry.logprobs, strict=True)
+        )
         content.append(
-            ChatLogprob(
-                token=name(token),
-                logprob=max(entry.logprobs[0], LOWEST),
-                bytes=_bytes(tokenizer, token),
-                top_logprobs=top[:num_top],
-            )
+            ChatLogprob(token=sampled.token, logprob=sampled.logprob, bytes=sampled.bytes, top_logprobs=top[:num_top])
         )
     return ChatLogprobs(content=content)
 
@@ -102,7 +96,3 @@ def _prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], nu
             found.setdefault(token, known)
         answer.append(found)
     return answer
-
-
-def _bytes(tokenizer: Tokenizer, token_id: int) -> list[int]:
-    return list(tokenizer.token_bytes(token_id))
