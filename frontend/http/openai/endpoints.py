@@ -160,5 +160,5 @@ def generation_of(
     if getattr(body, "use_beam_search", None):
         return BeamGeneration(service, prompts, [beam_params(service, body, each) for each in prompts], *others)
     if best_of > n:
-        return BestOfGeneration(prompts, best_of, service, *others)
+        return BestOfGeneration(service, generated, prompts[0].params, *others)
     return Generation(service, prompts, *others)

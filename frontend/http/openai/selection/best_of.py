@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from ...service import Service
 from ..generation import Generation, Prompt
 from ..pieces import Piece
 
@@ -24,12 +27,10 @@ class BestOfGeneration(Generation):
     Its usage counts the tokens of all sequences.
     """
 
-    def __init__(self, prompts: list[Prompt], best_of: int, *args: Any, **options: Any):
-        """`prompts`: without `with_best_of`; service and further arguments as Generation's."""
-        service, *others = args
-        super().__init__(service, with_best_of(prompts, best_of), *others, **options)
-        self._num_kept, self._best_of = prompts[0].params.n, best_of
-        self._shows_logprobs = prompts[0].params.logprobs is not None
+    def __init__(self, service: Service, prompts: list[Prompt], asked: SamplingParams, *args: Any):
+        """`prompts`: those of `with_best_of`; `asked`: the parameters before it; further arguments as Generation's."""
+        super().__init__(service, prompts, *args)
+        self._num_kept, self._shows_logprobs = asked.n, asked.logprobs is not None
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All pieces of the sequences kept, in one batch."""
@@ -37,13 +38,13 @@ class BestOfGeneration(Generation):
         async for batch in super().batches():
             for piece in batch:
                 pieces[piece.choice].append(piece)
-        yield [piece for first in range(0, len(pieces), self._best_of) for piece in self._kept(pieces, first)]
+        yield [piece for first in range(0, len(pieces), self._n) for piece in self._kept(pieces, first)]
 
     def _kept(self, pieces: list[list[Piece]], first: int) -> list[Piece]:
         """Those of the prompt whose sequences begin with number `first`."""
-        numbers = range(first, first + self._best_of)
+        numbers = range(first, first + self._n)
         ranked = sorted(numbers, key=lambda number: -_cumulative_logprob(pieces[number]))
-        start = first // self._best_of * self._num_kept
+        start = first // self._n * self._num_kept
         return [
             replace(piece, choice=start + place, logprobs=piece.logprobs if self._shows_logprobs else None)
             for place, number in enumerate(ranked[: self._num_kept])
