@@ -11,7 +11,7 @@ from ....conversation.messages import Conversation
 from ....pooling.texts import Limit, entry_names
 from ....text.off_loop import LONG
 from ...service import Service
-from ..request.prompts import chat_tokens
+from ..request.prompts import chat_tokens, of_one_type
 from ..request.truncation import Limit as ChatLimit
 from .schemas import MAX_INPUTS, Input, InputFields, PoolingFields
 from .work import PoolingPrompt
@@ -64,12 +64,7 @@ def split_input(given: Input, limit: Limit) -> list[str | list[int]]:
             raise limit.too_long(f"{len(given)}", "input")
     elif len(given) > MAX_INPUTS:
         raise InvalidRequest(f"input has {len(given)} entries; a request may have at most {MAX_INPUTS}", "input")
-    kinds = set(map(type, given))
-    if len(kinds) != 1:
-        raise InvalidRequest(
-            "input mixes types; send only strings, only token ids, or only lists of token ids", "input"
-        )
-    return [given] if kinds == {int} else given  # type: ignore[list-item, return-value]
+    return of_one_type(given, "input")
 
 
 async def text_prompts(

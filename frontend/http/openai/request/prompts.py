@@ -28,14 +28,17 @@ def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
         limit.check_length(len(prompt), "prompt")
     elif len(prompt) > fields.MAX_PROMPTS:
         raise InvalidRequest(f"prompt has {len(prompt)} prompts; at most {fields.MAX_PROMPTS} are accepted", "prompt")
-    kinds = set(map(type, prompt))
-    if len(kinds) != 1:
+    return of_one_type(prompt, "prompt")
+
+
+def of_one_type(given: Sequence[str | int | list[int]], field: str) -> list[str | list[int]]:
+    """The prompts in a list that is not empty. Raises InvalidRequest if its entries have different types."""
+    types = set(map(type, given))
+    if len(types) != 1:
         raise InvalidRequest(
-            "prompt mixes types; send only strings, only token ids, or only lists of token ids", "prompt"
+            f"{field} mixes types; send only strings, only token ids, or only lists of token ids", field
         )
-    if kinds == {int}:
-        return [prompt]  # type: ignore[list-item]
-    return prompt  # type: ignore[return-value]
+    return [given] if types == {int} else given  # type: ignore[list-item, return-value]
 
 
 async def prompts_tokens(
