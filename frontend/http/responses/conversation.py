@@ -54,18 +54,15 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
     names: dict[str, str] = {}  # call id -> name of the function
     for i, item in enumerate(items):
         match item:
-            case MessageItem(role="assistant", content=content):
+            case MessageItem(role="assistant") | ReasoningItem():
                 if answer is not None and (answer.calls or answer.texts):
                     yield answer.message()
                     answer = None
                 answer = answer or _Answer()
-                answer.texts.append(_text(content))
-            case ReasoningItem():
-                if answer is not None and (answer.calls or answer.texts):
-                    yield answer.message()
-                    answer = None
-                answer = answer or _Answer()
-                answer.reasoning += [part.text for part in item.content or item.summary]
+                if isinstance(item, MessageItem):
+                    answer.texts.append(_text(item.content))
+                else:
+                    answer.reasoning += [part.text for part in item.content or item.summary]
             case FunctionCallItem() | CustomCallItem():
                 answer = answer or _Answer()
                 names[item.call_id] = item.name
@@ -74,19 +71,14 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
                 if answer is not None:
                     yield answer.message()
                     answer = None
-                yield (
-                    _message(item)
-                    if isinstance(item, MessageItem)
-                    else _output(item, names, f"input[{i - num_earlier}]")
-                )
+                if isinstance(item, MessageItem):
+                    yield {"role": item.role, "content": _text(item.content)}
+                else:
+                    yield _output(item, names, f"input[{i - num_earlier}]")
             case _:
                 assert_never(item)
     if answer is not None:
         yield answer.message()
-
-
-def _message(item: MessageItem) -> ChatMessage:
-    return {"role": item.role, "content": _text(item.content)}
 
 
 def _call(item: CallItem) -> dict[str, Any]:
