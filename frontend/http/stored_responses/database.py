@@ -197,12 +197,8 @@ class Database:
         found = self._connection.execute(f"SELECT {_COLUMNS} FROM responses WHERE job IS NOT NULL ORDER BY number")
         return [Row(*values) for values in found]
 
-    def delete(self, caller: bytes, answer_id: str) -> bool:
-        """Delete a response; False when it was not there."""
-        return (
-            self._connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, answer_id)).rowcount
-            > 0
-        )
+    def delete(self, caller: bytes, answer_id: str) -> None:
+        self._connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, answer_id))
 
     def num_bytes(self) -> int:
         return int(self._connection.execute("SELECT coalesce(sum(bytes), 0) FROM held").fetchone()[0])

@@ -101,8 +101,8 @@ class StoredResponses:
         rows = await self._call(Database.jobs)
         return [row for row in rows if owner_of_answer(row.id, self._num_frontends) == self._index]
 
-    async def delete(self, caller: bytes, answer_id: str) -> bool:
-        return await self._call(Database.delete, caller, answer_id)
+    async def delete(self, caller: bytes, answer_id: str) -> None:
+        await self._call(Database.delete, caller, answer_id)
 
     async def _call(
         self,
