@@ -92,8 +92,10 @@ class ChatWriter:
 
     def __init__(self, service: Service, body: ChatFields, prompts: list[Prompt], generation: Generation):
         self._service = service
-        self._names_function = tool_choice_of(body).is_named or names_function(body)
         self._calls_functions = bool(body.functions)
+        self._call_reason = "function_call" if self._calls_functions else "tool_calls"  # of an output with calls
+        if tool_choice_of(body).is_named or names_function(body):
+            self._call_reason = "stop"
         self._body = without_prompt(body)
         self._prompts = [prompt for prompt in prompts for _ in range(prompt.params.n)]  # one per choice
         self._generation = generation
@@ -106,17 +108,11 @@ class ChatWriter:
                 answer_id,
                 index,
                 prompt.reading,
-                call_reason=self._call_reason(),
+                call_reason=self._call_reason,
                 shows_reasoning=self._body.include_reasoning is not False,
             )
             for index, prompt in enumerate(self._prompts)
         ]
-
-    def _call_reason(self) -> str:
-        """The finish reason of an output with calls."""
-        if self._names_function:
-            return "stop"
-        return "function_call" if self._calls_functions else "tool_calls"
 
     def _count(self, piece: Piece) -> None:
         if self._reasoning_counts:

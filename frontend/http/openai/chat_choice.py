@@ -67,12 +67,11 @@ class ChatChoice:
         events = self._custom.push(self._parser.push(piece.text, is_last, piece.tag_ends), final=is_last)
         if piece.finish_reason is FinishReason.STOP and self._parser.num_calls:
             reason = self._call_reason
-        return [self._shown(event) for event in events if self._shows(event)], reason
+        if not self._shows_reasoning:
+            events = [event for event in events if not isinstance(event, Reasoning)]
+        return [self._named(event) for event in events], reason
 
-    def _shows(self, event: Event) -> bool:
-        return self._shows_reasoning or not isinstance(event, Reasoning)
-
-    def _shown(self, event: Event) -> Event:
+    def _named(self, event: Event) -> Event:
         """The event with a call id, which clients need to answer a call."""
         if not isinstance(event, CallStart) or event.id:
             return event

@@ -23,10 +23,8 @@ def uvicorn_config(
     buffers: ConnectionBuffers | None = None,
     page_headers: PageHeaders = no_page_headers,
 ) -> uvicorn.Config:
-    connection_limit, buffers = (
-        connection_limit or ConnectionLimit(),
-        buffers or ConnectionBuffers(BufferBudget(DEFAULT_MAX_BYTES)),
-    )
+    connection_limit = connection_limit or ConnectionLimit()
+    buffers = buffers or ConnectionBuffers(BufferBudget(DEFAULT_MAX_BYTES))
     return uvicorn.Config(
         app,
         http=partial(  # type: ignore[arg-type]

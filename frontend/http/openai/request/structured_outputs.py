@@ -64,7 +64,8 @@ def _form(given: ResponseFormat) -> StructuredOutputsParams | None:
         case "json_object":
             return StructuredOutputsParams(json_object=True)
         case "structural_tag":
-            return StructuredOutputsParams(structural_tag=_text(_without_none(given)))
+            named = {name: value for name, value in msgspec.to_builtins(given).items() if value is not None}
+            return StructuredOutputsParams(structural_tag=_text(named))
     return None
 
 
@@ -89,8 +90,3 @@ def _check_fields(given: ResponseFormat) -> None:
 
 def _text(value: dict[str, Any]) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _without_none(given: ResponseFormat) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(given)
-    return {name: value for name, value in found.items() if value is not None}

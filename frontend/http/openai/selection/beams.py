@@ -81,7 +81,8 @@ class BeamGeneration(Generation):
         """All choices, in one batch."""
         try:
             for step in range(max(self._max_tokens)):
-                running = [number for number, search in enumerate(self._searches) if self._goes_on(number, step)]
+                pairs = enumerate(zip(self._searches, self._max_tokens, strict=True))
+                running = [number for number, (search, most) in pairs if step < most and search.beams]
                 if not running:
                     break
                 await self._grow(running, is_first=not step)
@@ -103,9 +104,6 @@ class BeamGeneration(Generation):
             for prompt, search in zip(self._prompts, self._searches, strict=True)
             for beam in search.best()
         )
-
-    def _goes_on(self, number: int, step: int) -> bool:
-        return step < self._max_tokens[number] and bool(self._searches[number].beams)
 
     async def _grow(self, numbers: Sequence[int], *, is_first: bool) -> None:
         """One step of the searches with these numbers."""

@@ -2,11 +2,11 @@
 
 import logging
 import os
+from functools import partial
 
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ....conversation.strict_json import decode_body
 from ....text.off_loop import LONG
@@ -45,7 +45,8 @@ async def load_adapter(service: Service, exchange: Exchange) -> None:
     if body.lora_name in service.model_names:
         raise HttpError(400, f"The base model has the name '{body.lora_name}'; choose another.", "lora_name")
     try:
-        adapter = await service.off_loop(LONG, _load, service, body)
+        load = partial(service.adapters.load, body.lora_name, body.lora_path, in_place=body.load_inplace)
+        adapter = await service.off_loop(LONG, load)
     except ConfigError as error:
         status = 400 if await service.off_loop(LONG, _is_folder, body.lora_path) else 404
         raise HttpError(status, f"{error}.", "lora_path") from error
@@ -63,10 +64,6 @@ async def unload_adapter(service: Service, exchange: Exchange) -> None:
         raise HttpError(404, f"The lora adapter '{body.lora_name[:200]}' cannot be found.", "lora_name")
     log.info("adapter removed name=%r", body.lora_name)
     await exchange.send(200, f"Success: LoRA adapter '{body.lora_name}' removed successfully.".encode(), _TEXT)
-
-
-def _load(service: Service, body: LoadAdapterRequest) -> Adapter:
-    return service.adapters.load(body.lora_name, body.lora_path, in_place=body.load_inplace)
 
 
 def _is_folder(path: str) -> bool:
