@@ -63,13 +63,6 @@ def fitting_max_tokens(
     return asked if asked is not None or default is None else min(default, room)
 
 
-def check_text_can_fit(text: str, longest_token_chars: int, max_model_len: int, field: str) -> None:
-    """Refuse a text that cannot fit however it is tokenized, before spending time on tokenizing it."""
-    at_least = len(text) // longest_token_chars
-    if at_least >= max_model_len:
-        raise too_many_tokens(at_least, text, max_model_len, field)
-
-
 def too_many_tokens(at_least: int, text: str, max_model_len: int, field: str) -> PromptTooLong:
     return PromptTooLong(
         f"This model's maximum context length is {max_model_len} tokens; the request has at least {at_least} "
