@@ -99,25 +99,6 @@ def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = Tr
     return TemplateInput(messages, tools if use_tools and tools else None, begins_turn, goes_on, kwargs)
 
 
-def conversation_input(
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-    *,
-    add_generation_prompt: bool | None = None,
-    continue_final_message: bool = False,
-    kwargs: Mapping[str, Any] | None = None,
-) -> TemplateInput:
-    """The template's input for Python objects. Raises InvalidRequest."""
-    conversation = {
-        "messages": messages,
-        "tools": tools,
-        "add_generation_prompt": add_generation_prompt,
-        "continue_final_message": continue_final_message,
-        "chat_template_kwargs": kwargs,
-    }
-    return template_input(*conversation_of(conversation))
-
-
 def conversation_of(conversation: Mapping[str, Any]) -> tuple[Conversation, bytes]:
     """Convert Python objects with the fields of Conversation, and return them with their JSON.
 

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from paged_serve.frontend.conversation.conversation import TemplateInput, conversation_of, template_input
+
 FOLDER = Path(__file__).with_name("chat_templates")
 EXPECTED = FOLDER / "expected.json"
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
@@ -107,6 +109,11 @@ def rendered_by_transformers(name: str, case: dict[str, Any]) -> str | None:
             )
         except Exception:  # templates and the library may raise anything
             return None
+
+
+def conversation_input(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> TemplateInput:
+    """The template's input as LLM.chat makes it."""
+    return template_input(*conversation_of({"messages": messages, "tools": tools}))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.conversation.chat_template import ChatTemplate
-from paged_serve.frontend.conversation.conversation import TemplateInput, conversation_input, template_input
+from paged_serve.frontend.conversation.conversation import TemplateInput, template_input
 from paged_serve.frontend.conversation.strict_json import decode_body
 from paged_serve.frontend.http.openai.request.schemas import ChatCompletionRequest
 from paged_serve.protocol.errors import InvalidRequest
@@ -16,6 +16,7 @@ from .chat_template_cases import (
     MOMENT,
     TEMPLATES,
     VARIABLES,
+    conversation_input,
     expected,
     rendered_by_transformers,
     with_written_arguments,

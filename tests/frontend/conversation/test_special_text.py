@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from paged_serve.frontend.conversation.chat_template import ChatTemplate
-from paged_serve.frontend.conversation.conversation import conversation_input
 from paged_serve.frontend.conversation.prompt_encoder import PromptEncoder, without
 from paged_serve.frontend.conversation.special_text import MARKS, SpecialSpellings
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import InvalidRequest
 
-from .chat_template_cases import CASES, TEMPLATES, VARIABLES
+from .chat_template_cases import CASES, TEMPLATES, VARIABLES, conversation_input
 
 CHATML = (
     "{% if tools %}<|im_start|>tools\n{% for t in tools %}{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from paged_serve.frontend.conversation.conversation import conversation_input
 from paged_serve.frontend.parsers.events import Arguments, CallStart, Content, Event, Reasoning
 from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK
 from paged_serve.frontend.parsers.output_parser import OutputParser
@@ -14,6 +13,7 @@ from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.parsers.readers.collector import joined
 from paged_serve.frontend.parsers.readers.states import Format
 
+from ..conversation.chat_template_cases import conversation_input
 from .outputs import TOOLS, WRITERS, Output, damaged, drawn_output, drawn_pieces
 
 FORMATS = {each.name: each for each in ALL_TOOL_FORMATS}
