@@ -58,15 +58,15 @@ class BackgroundWork:
         head: AnswerHead,
         body: TranslatedResponsesRequest,
         adapter: Adapter | None,
+        prompts: list[Prompt],
     ):
         self.ended: Ended | None = None
         self._service, self._sender = service, BackgroundSender(tenant, head.answer_id)
-        self._head, self._body, self._adapter = head, body, adapter
-        self._prompts: list[Prompt] = []
-        self._begun: tuple[Generation, ResponseWriter] | None = None
+        self._head, self._body, self._adapter, self._prompts = head, body, adapter, prompts
         self._writer: ResponseWriter
         self._num_made = 0  # events, since the last beginning
         self._leased = ExitStack()
+        self._begun: tuple[Generation, ResponseWriter] | None = self._begin()
 
     @classmethod
     async def prepared(cls, service: Service, tenant: Tenant, row_id: str, created: int, job: Job) -> "BackgroundWork":
@@ -76,10 +76,7 @@ class BackgroundWork:
         body = with_vocabulary(body, service.engine.limits.vocab_size)
         prompts = await RESPONSES.prompts(service, body, raw, created)
         head = AnswerHead(row_id, job.model, [*job.warnings, *prompts[0].warnings], created)
-        work = cls(service, tenant, head, body, job.adapter)
-        work._prompts = prompts
-        work._begun = work._begin()
-        return work
+        return cls(service, tenant, head, body, job.adapter, prompts)
 
     def queued(self) -> Response:
         return self._writer.queued(self._head)
