@@ -16,6 +16,7 @@ from ...stored_responses.database import Row
 from ...stored_responses.store import StoredResponses
 
 MAX_LISTED, DEFAULT_LISTED = 100, 20
+MAX_PARAMETERS = 100  # of a query
 _PREFIXES = {
     "message": "msg_",
     "reasoning": "rs_",
@@ -122,9 +123,11 @@ async def _row(service: Service, exchange: Exchange) -> Row:
 
 
 def _query(exchange: Exchange) -> Mapping[str, str]:
-    """The query parameters; of repeated ones, the last."""
+    """The query parameters; of repeated ones, the last. Raises HttpError 400 for too many."""
     text = exchange.scope.get("query_string", b"").decode("latin-1")
-    return {name: values[-1] for name, values in parse_qs(text, max_num_fields=100).items()}
+    if text.count("&") >= MAX_PARAMETERS:
+        raise HttpError(400, f"The query has more than {MAX_PARAMETERS} parameters.")
+    return {name: values[-1] for name, values in parse_qs(text).items()}
 
 
 def _number(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -31,6 +31,18 @@ def test_a_response_is_found_until_it_is_deleted(start):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("path", ["", "/input_items"])
+def test_a_query_with_too_many_parameters_is_refused(start, path):
+    async def run():
+        async with client_of(start()) as client:
+            stored = await created(client)
+            answer = await client.get(f"{PATH}/{stored['id']}{path}?{'&'.join(['a=b'] * 101)}")
+            assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadRequestError")
+            assert (await client.get(f"{PATH}/{stored['id']}{path}?{'&'.join(['a=b'] * 100)}")).status_code == 200
+
+    asyncio.run(run())
+
+
 def test_a_stream_is_stored_before_its_last_event_is_sent(start):
     async def run():
         async with client_of(start()) as client:
