@@ -1,6 +1,7 @@
 """The routes of stored responses: read, stream, cancel and delete a response, and list its input items."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
@@ -17,6 +18,7 @@ from ...stored_responses.store import StoredResponses
 
 MAX_LISTED, DEFAULT_LISTED = 100, 20
 MAX_PARAMETERS = 100  # of a query
+_DIGITS = re.compile("[0-9]{1,12}")  # more than any of its numbers, and fewer than Python refuses to read
 _PREFIXES = {
     "message": "msg_",
     "reasoning": "rs_",
@@ -135,7 +137,7 @@ def _number(query: Mapping[str, str], name: str, default: int, least: int, most:
     given = query.get(name)
     if given is None:
         return default
-    if not given.isascii() or not given.isdigit() or not least <= int(given[:12]) <= most:
+    if not _DIGITS.fullmatch(given) or not least <= int(given) <= most:
         raise HttpError(400, f"{name} is {given[:60]!r}; it must be a number from {least} to {most}.", name)
     return int(given)
 
