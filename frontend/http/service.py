@@ -160,7 +160,11 @@ class Service:
         run_dir: str = "",
         buffers: BufferBudget | None = None,
     ) -> "Service":
-        """Raises ConfigError if the tokenizer is unsuitable for the model's tasks."""
+        """`index`: of this frontend, whose metrics are merged with those of the others in `run_dir`. `buffers`: None
+        creates a separate budget.
+
+        Raises ConfigError if the tokenizer is unsuitable for the model's tasks.
+        """
         config = text.config
         text.tokenizer.check_tasks(engine.limits.tasks)
         buffers = buffers or BufferBudget(config.server.max_buffered_bytes)

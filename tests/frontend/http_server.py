@@ -14,7 +14,7 @@ from paged_serve.frontend.admission import Admission
 from paged_serve.frontend.http.exchange.exchange import Exchange
 from paged_serve.frontend.http.routes.router import make_routers
 from paged_serve.frontend.http.server.app import Application
-from paged_serve.frontend.http.service import TextSide
+from paged_serve.frontend.http.service import Service, TextSide
 from paged_serve.protocol.messages.config import CacheConfig, Config, LoraConfig, ModelConfig, ServerConfig
 from paged_serve.protocol.messages.engine_core import Welcome
 
@@ -67,7 +67,7 @@ class Server:
         self.engine = FakeEngine([self.tokenizer.encode(self.text)], eos, limits=self.limits)
         self.admission = Admission(max_active=8)
         self.app = Application(config.server, self.admission, lambda: self.engine.ready)
-        self.app.router, self.admin = make_routers(text, self.engine, self.admission)
+        self.app.router, self.admin = make_routers(Service.of(text, self.engine, self.admission))
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
         async def send() -> httpx.Response:

@@ -7,14 +7,11 @@ from typing import Any
 import starlette.routing
 from starlette.exceptions import HTTPException
 
-from ...admission import Admission
-from ...buffer_budget import BufferBudget
-from ...client.async_client import AsyncClient
 from ..exchange.access_log import PROBES
 from ..exchange.auth import Tenant
 from ..exchange.errors import DO_NOT_RETRY, HttpError
 from ..exchange.exchange import Exchange
-from ..service import Service, TextSide
+from ..service import Service
 from .admin import ADMIN_ROUTES
 from .route_spec import RouteSpec
 from .stored.resume import resume_responses
@@ -87,18 +84,6 @@ class Router:
         self._service.metrics.rejected(status)
 
 
-def make_routers(
-    text: TextSide,
-    engine: AsyncClient,
-    admission: Admission,
-    index: int = 0,
-    run_dir: str = "",
-    buffers: BufferBudget | None = None,
-) -> tuple[Router, Router]:
-    """The public routes and the operator's routes, for one model and one engine.
-
-    `index`: of this frontend, whose metrics are merged with those of the others in `run_dir`. `buffers`: None creates
-    a separate budget.
-    """
-    service = Service.of(text, engine, admission, index, run_dir, buffers)
-    return Router(service, public_routes(text.config.server), PROBES), Router(service, ADMIN_ROUTES)
+def make_routers(service: Service) -> tuple[Router, Router]:
+    """The public routes and the operator's routes."""
+    return Router(service, public_routes(service.config.server), PROBES), Router(service, ADMIN_ROUTES)

@@ -43,7 +43,7 @@ from .uvicorn_server import UvicornServer, uvicorn_config
 
 if TYPE_CHECKING:
     from ..routes.router import Router
-    from ..service import TextSide
+    from ..service import Service, TextSide
 
 log = logging.getLogger(__name__)
 
@@ -178,11 +178,11 @@ class FrontendProcess:
                 context=child.context,
             )
         )
-        text, make_routers = await loop.run_in_executor(None, _load_text, child)
+        text, service, make_routers = await loop.run_in_executor(None, _load_text, child)
         self._client = self._buffers.outputs = await connecting
         self._client.on_outputs = self._buffers.outputs_arrived
         router, self._admin.router = make_routers(
-            text, self._client, self._admission, child.index, child.run_dir, self._buffers
+            service.of(text, self._client, self._admission, child.index, child.run_dir, self._buffers)
         )
         self._app.router = router
         gc.freeze()  # objects alive now stay alive, and collecting them would hold up all requests
@@ -247,15 +247,15 @@ class FrontendProcess:
 
 def _load_text(
     child: ChildProcess,
-) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str, BufferBudget], tuple[Router, Router]]]":
+) -> "tuple[TextSide, type[Service], Callable[[Service], tuple[Router, Router]]]":
     from ..routes.router import make_routers  # imported late, in a thread: /live answers meanwhile
-    from ..service import TextSide
+    from ..service import Service, TextSide
 
     with unchanged(child.files):
         text = TextSide.load(child.config, child.run_dir)
         if text.template is not None:
             text.template.start()
-    return text, make_routers
+    return text, Service, make_routers
 
 
 def serve(early_health: EarlyHealth, child: ChildProcess) -> None:
