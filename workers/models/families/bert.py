@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from ...checkpoint.hf_config import HFConfig
 from ...pooling.head import LabelLayer
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, need, renamed
+from .family import Family, biases_of_layers, need, renamed
 
 DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "rms_norm_eps": 1e-12, "type_vocab_size": 2}
 
@@ -29,10 +28,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     found["num_key_value_heads"] = None  # never grouped-query attention, whatever config.json says
     need("BERT", found, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     return found
-
-
-def biases(_: HFConfig) -> Biases:
-    return Biases(qkv=True, output=True, mlp=True)
 
 
 def weight_names(prefix: str, first_position: int = 0) -> WeightNames:
@@ -60,7 +55,7 @@ BERT = Family(
     "bert",
     ("BertModel",),
     weight_names("bert"),
-    biases,
+    biases_of_layers,
     norm="layer",
     is_gated=False,
     config=config,

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, need, no_ropes, renamed, usual_slopes
+from .family import Family, biases_of_layers, need, no_ropes, renamed, usual_slopes
 
 FIELDS = {
     "n_embed": "hidden_size",
@@ -23,10 +22,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(size := found.get("hidden_size"), int):
         found["intermediate_size"] = 4 * size
     return found
-
-
-def biases(_: HFConfig) -> Biases:
-    return Biases(qkv=True, output=True, mlp=True)
 
 
 LAYER = "transformer.h.{}."
@@ -49,7 +44,7 @@ BLOOM = Family(
     "bloom",
     ("BloomForCausalLM",),
     NAMES,
-    biases,
+    biases_of_layers,
     norm="layer",
     is_gated=False,
     ropes=no_ropes,

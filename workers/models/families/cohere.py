@@ -8,7 +8,7 @@ import torch
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import SLIDING, Biases, Family, layer_kinds, positive, renamed
+from .family import SLIDING, Family, biases_of_attention, layer_kinds, positive, renamed
 from .rope_config import rope_of
 
 
@@ -16,10 +16,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = {"tie_word_embeddings": True, "logit_scale": 0.0625, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
     found |= renamed(fields, {"layer_norm_eps": "rms_norm_eps", "use_qk_norm": "qk_norm"})
     return found | {"logits_scaling": 1.0 / positive(found, "logit_scale")}
-
-
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias, output=config.attention_bias)
 
 
 def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
@@ -48,7 +44,7 @@ COHERE = Family(
     name="cohere",
     architectures=("CohereForCausalLM",),
     weight_names=WeightNames(mlp_norm=""),
-    biases=biases,
+    biases=biases_of_attention,
     norm="unbiased_layer",
     is_parallel=True,
     interleaved=True,

@@ -48,6 +48,18 @@ def no_biases(_: HFConfig) -> Biases:
     return Biases()
 
 
+def biases_of_layers(_: HFConfig) -> Biases:
+    return Biases(qkv=True, output=True, mlp=True)
+
+
+def biases_of_attention(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias, output=config.attention_bias)
+
+
+def biases_of_qkv(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias)
+
+
 def renamed(fields: dict[str, Any], names: Mapping[str, str], **defaults: Any) -> dict[str, Any]:
     """A config.json's fields, renamed by `names` (its own name: the common one). A null field counts as absent."""
     return defaults | {names.get(name, name): value for name, value in fields.items() if value is not None}

@@ -7,7 +7,7 @@ import torch
 
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family
+from .family import Family, biases_of_attention
 
 TANH = "gelu_pytorch_tanh"
 
@@ -18,10 +18,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return {"tie_word_embeddings": True} | fields | {"hidden_act": TANH if kind in (None, "gelu") else kind}
 
 
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias, output=config.attention_bias)
-
-
 def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:
     """The square root of hidden_size as a factor of embeddings, rounded to their dtype."""
     return Multipliers(embedding=torch.tensor(math.sqrt(config.hidden_size), dtype=dtype).item())
@@ -30,7 +26,7 @@ def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:
 GEMMA = Family(
     name="gemma",
     architectures=("GemmaForCausalLM",),
-    biases=biases,
+    biases=biases_of_attention,
     default_head_dim=256,
     norm="rms_less_1",
     multipliers=multipliers,

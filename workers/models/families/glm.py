@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, partial_rope_everywhere, renamed
+from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed
 
 LAYER = "model.layers.{}."
 GATE_UP = f"{LAYER}mlp.gate_up_proj"
@@ -16,15 +15,11 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return renamed(fields, {}, partial_rotary_factor=0.5, **defaults)
 
 
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias)
-
-
 GLM = Family(
     name="glm",
     architectures=("GlmForCausalLM",),
     weight_names=WeightNames(gate=GATE_UP, up=GATE_UP),
-    biases=biases,
+    biases=biases_of_qkv,
     ropes=partial_rope_everywhere,
     interleaved=True,
     config=config,

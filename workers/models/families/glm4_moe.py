@@ -8,7 +8,7 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.mtp_names import MTP_NAMES
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_chosen_layers
-from .family import Biases, Family, partial_rope_everywhere, renamed
+from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed
 
 SHARED = "model.layers.{}.mlp.shared_experts."
 NAMES = ExpertNames(shared_gate=f"{SHARED}gate_proj", shared_up=f"{SHARED}up_proj", shared_down=f"{SHARED}down_proj")
@@ -19,10 +19,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     sizes = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_shared_experts": 1}
     found = renamed(fields, names, norm_topk_prob=True, first_k_dense_replace=1, partial_rotary_factor=0.5, **sizes)
     return {"rms_norm_eps": 1e-5} | found
-
-
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias)
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:
@@ -47,7 +43,7 @@ GLM4_MOE = Family(
     name="glm4_moe",
     architectures=("Glm4MoeForCausalLM",),
     weight_names=WeightNames(experts=NAMES),
-    biases=biases,
+    biases=biases_of_qkv,
     ropes=partial_rope_everywhere,
     config=config,
     adapted=adapted,

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, need, renamed
+from .family import Family, biases_of_layers, need, renamed
 
 FIELDS = {
     "n_embd": "hidden_size",
@@ -26,10 +25,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def biases(_: HFConfig) -> Biases:
-    return Biases(qkv=True, output=True, mlp=True)
-
-
 LAYER = "transformer.h.{}."
 QKV = f"{LAYER}attn.c_attn"
 NAMES = WeightNames(
@@ -47,4 +42,4 @@ NAMES = WeightNames(
     are_transposed=True,
     unused=(".attn.bias", ".attn.masked_bias"),
 )
-GPT2 = Family("gpt2", ("GPT2LMHeadModel",), NAMES, biases, norm="layer", is_gated=False, config=config)
+GPT2 = Family("gpt2", ("GPT2LMHeadModel",), NAMES, biases_of_layers, norm="layer", is_gated=False, config=config)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import gpt2
-from .family import Family, need
+from .family import Family, biases_of_layers, need
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
@@ -17,7 +17,7 @@ GPT_BIGCODE = Family(
     name="gpt_bigcode",
     architectures=("GPTBigCodeForCausalLM",),
     weight_names=replace(gpt2.NAMES, are_transposed=False),
-    biases=gpt2.biases,
+    biases=biases_of_layers,
     norm="layer",
     is_gated=False,
     config=config,

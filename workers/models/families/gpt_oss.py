@@ -6,7 +6,7 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
-from .family import SLIDING, Biases, Family, layer_kinds, renamed
+from .family import SLIDING, Family, biases_of_attention, layer_kinds, renamed
 
 LAYER = "model.layers.{}."
 NAMES = ExpertNames(router=f"{LAYER}mlp.router", are_transposed=True, are_interleaved=True)
@@ -24,10 +24,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return found | {"hidden_act": "clamped"}
 
 
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias, output=config.attention_bias)
-
-
 def windows(config: HFConfig) -> tuple[int, ...]:
     return tuple((config.sliding_window or 0) if kind == SLIDING else 0 for kind in layer_kinds(config, 2))
 
@@ -41,7 +37,7 @@ GPT_OSS = Family(
     name="gpt_oss",
     architectures=("GptOssForCausalLM",),
     weight_names=WeightNames(experts=NAMES, sinks=f"{LAYER}self_attn.sinks"),
-    biases=biases,
+    biases=biases_of_attention,
     sliding_windows=windows,
     config=config,
     experts=experts,

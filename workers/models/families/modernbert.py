@@ -10,7 +10,8 @@ from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ...pooling.head import LabelLayer
 from ..names.weight_names import WeightNames
-from .family import FULL, SLIDING, Biases, Family, need, renamed
+from .family import FULL, SLIDING, Family, need, renamed
+from .llama import biases
 from .rope_config import rope_of
 
 FIELDS = {
@@ -50,10 +51,6 @@ def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
 def reaches(config: HFConfig) -> tuple[int, ...]:
     """The positions on each side of a token that a layer attends to: half of `local_attention`; 0: all."""
     return tuple((config.sliding_window or 0) // 2 if kind == SLIDING else 0 for kind in kinds(config))
-
-
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias, output=config.attention_bias, mlp=config.mlp_bias)
 
 
 MODERNBERT = Family(

@@ -2,16 +2,11 @@
 
 from typing import Any
 
-from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family
+from .family import Family, biases_of_attention
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"rms_norm_eps": 1e-5}
 
 
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias, output=config.attention_bias)
-
-
-OLMO = Family("olmo", ("OlmoForCausalLM",), biases=biases, norm="plain_layer", config=config)
+OLMO = Family("olmo", ("OlmoForCausalLM",), biases=biases_of_attention, norm="plain_layer", config=config)

@@ -3,8 +3,7 @@
 from typing import Any
 
 from ..names.weight_names import WeightNames
-from .family import Family
-from .olmo import biases
+from .family import Family, biases_of_attention
 
 LAYER = "model.layers.{}."
 NAMES = WeightNames(
@@ -19,4 +18,4 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return {"rms_norm_eps": 1e-5} | fields
 
 
-OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), NAMES, biases, whole_qk_norm=True, config=config)
+OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), NAMES, biases_of_attention, whole_qk_norm=True, config=config)

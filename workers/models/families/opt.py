@@ -5,7 +5,7 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, need, positive, renamed
+from .family import Family, biases_of_layers, need, positive, renamed
 
 FIELDS = {"ffn_dim": "intermediate_size", "activation_function": "hidden_act"}
 NEEDED = {
@@ -24,10 +24,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     elif "word_embed_proj_dim" in found:
         positive(found, "word_embed_proj_dim")
     return found
-
-
-def biases(_: HFConfig) -> Biases:
-    return Biases(qkv=True, output=True, mlp=True)
 
 
 LAYER = "model.decoder.layers.{}."
@@ -57,4 +53,6 @@ def adapted(family: Family, config: HFConfig) -> Family:
     return replace(family, weight_names=names, is_post_norm=True)
 
 
-OPT = Family("opt", ("OPTForCausalLM",), NAMES, biases, norm="layer", is_gated=False, config=config, adapted=adapted)
+OPT = Family(
+    "opt", ("OPTForCausalLM",), NAMES, biases_of_layers, norm="layer", is_gated=False, config=config, adapted=adapted
+)

@@ -6,7 +6,7 @@ from typing import Any
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
 from .expert_layers import in_chosen_layers
-from .family import Biases, renamed
+from .family import biases_of_qkv, renamed
 from .qwen2 import QWEN2
 from .qwen3 import QWEN3
 
@@ -21,10 +21,6 @@ def config3(fields: dict[str, Any]) -> dict[str, Any]:
     return renamed(fields, names, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768)
 
 
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias)
-
-
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:
     sizes, shared = (config.num_experts, config.num_experts_per_tok), config.shared_expert_intermediate_size
     found = Experts(*sizes, config.moe_intermediate_size, renormalises=config.norm_topk_prob)
@@ -33,6 +29,11 @@ def experts(config: HFConfig) -> tuple[Experts | None, ...]:
 
 SHARED = {"shared_expert_intermediate_size": 5632}
 QWEN2_MOE = replace(
-    QWEN2, name="qwen2_moe", architectures=("Qwen2MoeForCausalLM",), config=config2, biases=biases, experts=experts
+    QWEN2,
+    name="qwen2_moe",
+    architectures=("Qwen2MoeForCausalLM",),
+    config=config2,
+    biases=biases_of_qkv,
+    experts=experts,
 )
 QWEN3_MOE = replace(QWEN3, name="qwen3_moe", architectures=("Qwen3MoeForCausalLM",), config=config3, experts=experts)

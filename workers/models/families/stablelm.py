@@ -5,17 +5,13 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, partial_rope_everywhere, renamed
+from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed
 
 FIELDS = {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias", "qk_layernorm": "qk_norm"}
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     return renamed(fields, FIELDS, rms_norm_eps=1e-5, partial_rotary_factor=0.25)
-
-
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias)
 
 
 def adapted(family: Family, config: HFConfig) -> Family:
@@ -32,7 +28,7 @@ STABLELM = Family(
     weight_names=WeightNames(
         query_norm=f"{ATTENTION}q_layernorm.norms.{{}}.weight", key_norm=f"{ATTENTION}k_layernorm.norms.{{}}.weight"
     ),
-    biases=biases,
+    biases=biases_of_qkv,
     norm="layer",
     qk_norm_kind="unbiased_layer",
     qk_norm_per_head=True,
