@@ -12,9 +12,9 @@ from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
 from ..names.mtp_names import MTP_NAMES
 from ..names.weight_names import WeightNames
+from . import glm4_moe
 from .expert_layers import in_chosen_layers
 from .family import Family, need, renamed
-from .glm4_moe import NAMES, without_later_layers
 from .latent_sizes import latent, scale_of_scores, sized
 
 LATENT = (1536, 512, 128, 64, 128)  # the defaults of `sized`
@@ -45,29 +45,21 @@ def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
 
 
 def experts_v2(config: HFConfig) -> tuple[Experts | None, ...]:
-    return in_chosen_layers(config, _experts(config))
-
-
-def experts_v3(config: HFConfig) -> tuple[Experts | None, ...]:
-    found = replace(_experts(config), score="sigmoid", renormalises=config.norm_topk_prob, has_correction=True)
-    return in_chosen_layers(config, found)
-
-
-def _experts(config: HFConfig) -> Experts:
     size, groups, top_groups = config.moe_intermediate_size, config.n_group, config.topk_group
     found = Experts(config.num_experts, config.num_experts_per_tok, size, scale=config.routed_scaling_factor)
-    return replace(found, groups=groups, top_groups=top_groups, shared_size=size * config.n_shared_experts)
+    whole = replace(found, groups=groups, top_groups=top_groups, shared_size=size * config.n_shared_experts)
+    return in_chosen_layers(config, whole)
 
 
 def adapted(family: Family, config: HFConfig) -> Family:
-    names = without_later_layers(family.weight_names, config)
+    names = glm4_moe.without_later_layers(family.weight_names, config)
     return replace(family, weight_names=names, interleaved=config.rope_interleave)
 
 
 DEEPSEEK_V2 = Family(
     name="deepseek_v2",
     architectures=("DeepseekV2ForCausalLM",),
-    weight_names=WeightNames(experts=NAMES),
+    weight_names=WeightNames(experts=glm4_moe.NAMES),
     config=config_v2,
     multipliers=multipliers,
     adapted=adapted,
@@ -79,6 +71,6 @@ DEEPSEEK_V3 = replace(
     name="deepseek_v3",
     architectures=("DeepseekV3ForCausalLM",),
     config=config_v3,
-    experts=experts_v3,
+    experts=glm4_moe.experts,
     mtp=MTP_NAMES,
 )
