@@ -1,5 +1,6 @@
 """Nemotron-H and Nemotron 3: each layer is Mamba 2, attention without rotation, a feed-forward, or experts."""
 
+from dataclasses import replace
 from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
@@ -8,20 +9,17 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Part
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
-from ..names.recurrent_names import Mamba2Names
-from ..names.weight_names import ExpertNames, WeightNames
+from ..names.weight_names import ExpertNames
+from . import mamba2
 from .family import FULL, Family, need, no_ropes, renamed
+from .mamba2 import MIXER
 from .mamba2_layers import LINEAR, OLDER, layer_of_heads, time_steps
 
 DENSE, EXPERTS = "mlp", "moe"
 LETTERS = {"M": LINEAR, "*": FULL, "-": DENSE, "E": EXPERTS}  # of hybrid_override_pattern
-MIXER = "backbone.layers.{}.mixer."
 SHARED = f"{MIXER}shared_experts."
-NAMES = WeightNames(
-    embedding="backbone.embeddings.weight",
-    final_norm="backbone.norm_f.weight",
-    attention_norm="backbone.layers.{}.norm.weight",
-    mlp_norm="",
+NAMES = replace(
+    mamba2.NAMES,
     query=f"{MIXER}q_proj",
     key=f"{MIXER}k_proj",
     value=f"{MIXER}v_proj",
@@ -35,15 +33,6 @@ NAMES = WeightNames(
         down=f"{MIXER}experts.{{}}.down_proj",
         shared_up=f"{SHARED}up_proj",
         shared_down=f"{SHARED}down_proj",
-    ),
-    mamba2=Mamba2Names(
-        into=f"{MIXER}in_proj",
-        convolution=f"{MIXER}conv1d",
-        a_log=f"{MIXER}A_log",
-        d=f"{MIXER}D",
-        dt_bias=f"{MIXER}dt_bias",
-        norm=f"{MIXER}norm.weight",
-        output=f"{MIXER}out_proj",
     ),
     unused_prefixes=("mtp.",),  # layers that predict several tokens at once
 )
