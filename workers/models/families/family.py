@@ -111,15 +111,7 @@ def windows_by_layer_type(config: HFConfig) -> tuple[int, ...]:
     return tuple(window if slides else 0 for slides in sliding)
 
 
-def no_experts(_: HFConfig) -> tuple[Experts | None, ...]:
-    return ()
-
-
-def no_recurrent_layers(_: HFConfig) -> tuple[Recurrent | None, ...]:
-    return ()
-
-
-def both_parts(_: HFConfig) -> tuple[Part, ...]:
+def none_in_any_layer(_: HFConfig) -> tuple[()]:
     return ()
 
 
@@ -131,10 +123,6 @@ def lone_mixers(config: HFConfig) -> tuple[Part, ...]:
 
 def no_latent(_: HFConfig) -> Latent | None:
     return None
-
-
-def no_reaches(_: HFConfig) -> tuple[int, ...]:
-    return ()
 
 
 def as_it_is(family: "Family", _: HFConfig) -> "Family":
@@ -181,16 +169,16 @@ class Family:
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
-    experts: Callable[[HFConfig], tuple[Experts | None, ...]] = no_experts  # per layer; None: dense
-    recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = no_recurrent_layers  # per layer; None: attention
+    experts: Callable[[HFConfig], tuple[Experts | None, ...]] = none_in_any_layer  # per layer; None: dense
+    recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = none_in_any_layer  # per layer; None: attention
     is_beside_attention: bool = False  # recurrent layers have attention too
-    lone_parts: Callable[[HFConfig], tuple[Part, ...]] = both_parts  # per layer, see Geometry
+    lone_parts: Callable[[HFConfig], tuple[Part, ...]] = none_in_any_layer  # per layer, see Geometry
     has_gated_attention: bool = False  # query projections have a gate after each head's query
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
     latent: Callable[[HFConfig], Latent | None] = no_latent  # the sizes of latent attention; raises ConfigError
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
-    reaches: Callable[[HFConfig], tuple[int, ...]] = no_reaches  # encoders, per layer; see Geometry
+    reaches: Callable[[HFConfig], tuple[int, ...]] = none_in_any_layer  # encoders, per layer; see Geometry
     label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # from the pooled hidden state to the labels' scores
     token_label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # of …ForTokenClassification
     reward_layers: tuple[LabelLayer, ...] = ()  # of …ForRewardModel and …ForProcessRewardModel; empty: not served
