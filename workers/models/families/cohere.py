@@ -8,7 +8,7 @@ import torch
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import SLIDING, Family, biases_of_attention, layer_kinds, positive, renamed
+from .family import SLIDING, Family, biases_of_attention, layer_kinds, positive, renamed, with_qk_norm
 from .rope_config import rope_of
 
 
@@ -36,10 +36,6 @@ def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in kinds(config))
 
 
-def adapted(family: Family, config: HFConfig) -> Family:
-    return replace(family, qk_norm=config.qk_norm)
-
-
 COHERE = Family(
     name="cohere",
     architectures=("CohereForCausalLM",),
@@ -51,7 +47,7 @@ COHERE = Family(
     multipliers=multipliers,
     config=config,
     qk_norm_per_head=True,
-    adapted=adapted,
+    adapted=with_qk_norm,
 )
 TWO = "Cohere2ForCausalLM"
 COHERE2 = replace(COHERE, name="cohere2", architectures=(TWO,), sliding_windows=windows, ropes=ropes)

@@ -1,7 +1,7 @@
 """The ways in which model families differ, with the defaults that most of them share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -141,6 +141,11 @@ def layer_kinds(config: HFConfig, pattern: int) -> list[str]:
     """`layer_types`, or else full attention in every `pattern`-th layer and sliding windows in the others."""
     layers = range(1, config.num_hidden_layers + 1)
     return config.layer_types or [FULL if layer % pattern == 0 else SLIDING for layer in layers]
+
+
+def with_qk_norm(family: "Family", config: HFConfig) -> "Family":
+    """The family, whose models have query and key norms if config.json says so."""
+    return replace(family, qk_norm=config.qk_norm)
 
 
 @dataclass(frozen=True, slots=True)

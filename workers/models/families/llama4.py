@@ -9,7 +9,7 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import RopeScaling, Temperature
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames, WeightNames
-from .family import FULL, Family, renamed
+from .family import FULL, Family, renamed, with_qk_norm
 from .llama import biases
 from .rope_config import rope_of
 
@@ -55,10 +55,6 @@ def attention_chunks(config: HFConfig) -> tuple[int, ...]:
     return tuple((config.attention_chunk_size or 0) if kind == CHUNKED else 0 for kind in kinds)
 
 
-def adapted(family: Family, config: HFConfig) -> Family:
-    return replace(family, qk_norm=config.qk_norm)
-
-
 LAYER = "model.layers.{}.feed_forward."
 NAMES = WeightNames(
     gate=f"{LAYER}gate_proj",
@@ -88,6 +84,6 @@ LLAMA4 = Family(
     attention_chunks=attention_chunks,
     layer_types=(FULL, CHUNKED),
     config=config,
-    adapted=adapted,
+    adapted=with_qk_norm,
     experts=experts,
 )

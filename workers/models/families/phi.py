@@ -1,11 +1,10 @@
 """Phi 1, 1.5 and 2: partial rotation; parallel layers with one norm; biases everywhere."""
 
-from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, need, partial_rope_everywhere, renamed
+from .family import Biases, Family, need, partial_rope_everywhere, renamed, with_qk_norm
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
@@ -16,10 +15,6 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 def biases(_: HFConfig) -> Biases:
     return Biases(qkv=True, output=True, mlp=True, head=True)
-
-
-def adapted(family: Family, config: HFConfig) -> Family:
-    return replace(family, qk_norm=config.qk_norm)
 
 
 LAYER = "model.layers.{}."
@@ -42,5 +37,5 @@ PHI = Family(
     is_parallel=True,
     ropes=partial_rope_everywhere,
     config=config,
-    adapted=adapted,
+    adapted=with_qk_norm,
 )
