@@ -8,12 +8,22 @@ import torch
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
-from .family import SLIDING, Family, biases_of_attention, layer_kinds, positive, renamed, with_qk_norm
+from .family import (
+    SLIDING,
+    Family,
+    biases_of_attention,
+    layer_kinds,
+    positive,
+    renamed,
+    windows_by_pattern,
+    with_qk_norm,
+)
 from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = {"tie_word_embeddings": True, "logit_scale": 0.0625, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
+    found |= {"sliding_window": 4096, "sliding_window_pattern": 4}
     found |= renamed(fields, {"layer_norm_eps": "rms_norm_eps", "use_qk_norm": "qk_norm"})
     return found | {"logits_scaling": 1.0 / positive(found, "logit_scale")}
 
@@ -22,18 +32,9 @@ def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
     return Multipliers(logits=1.0 / config.logits_scaling)
 
 
-def kinds(config: HFConfig) -> list[str]:
-    return layer_kinds(config, config.sliding_window_pattern or 4)
-
-
-def windows(config: HFConfig) -> tuple[int, ...]:
-    window = 4096 if config.sliding_window is None else config.sliding_window
-    return tuple(window if kind == SLIDING else 0 for kind in kinds(config))
-
-
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     """The ropes of the layers; those with full attention have no rotary embedding."""
-    return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in kinds(config))
+    return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in layer_kinds(config))
 
 
 COHERE = Family(
@@ -50,4 +51,4 @@ COHERE = Family(
     adapted=with_qk_norm,
 )
 TWO = "Cohere2ForCausalLM"
-COHERE2 = replace(COHERE, name="cohere2", architectures=(TWO,), sliding_windows=windows, ropes=ropes)
+COHERE2 = replace(COHERE, name="cohere2", architectures=(TWO,), sliding_windows=windows_by_pattern, ropes=ropes)

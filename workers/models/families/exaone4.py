@@ -7,39 +7,30 @@ from typing import Any
 
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from .family import SLIDING, Family, layer_kinds, renamed, rope_everywhere
+from .family import SLIDING, Family, layer_kinds, renamed, rope_everywhere, windows_by_pattern
 from .olmo2 import NAMES
 from .rope_config import rope_of
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields in common names. A window pattern that is null or a string is dropped: `layer_types` has the same."""
-    found = renamed(fields, {}, rms_norm_eps=1e-5)
-    if not isinstance(found.get("sliding_window_pattern"), int) or not found["sliding_window_pattern"]:
-        found.pop("sliding_window_pattern", None)
+    """The fields in common names. A window pattern that is 0 or a string is dropped: `layer_types` has the same."""
+    found = renamed(fields, {}, rms_norm_eps=1e-5, sliding_window_pattern=4)
+    if not isinstance(found["sliding_window_pattern"], int) or not found["sliding_window_pattern"]:
+        found["sliding_window_pattern"] = 4
     return found
-
-
-def kinds(config: HFConfig) -> list[str]:
-    return layer_kinds(config, config.sliding_window_pattern or 4)
-
-
-def windows(config: HFConfig) -> tuple[int, ...]:
-    window = config.sliding_window or 0
-    return tuple(window if kind == SLIDING else 0 for kind in kinds(config))
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     if not config.sliding_window:
         return rope_everywhere(config)
-    return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in kinds(config))
+    return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in layer_kinds(config))
 
 
 EXAONE4 = Family(
     name="exaone4",
     architectures=("Exaone4ForCausalLM",),
     weight_names=NAMES,
-    sliding_windows=windows,
+    sliding_windows=windows_by_pattern,
     qk_norm=True,
     ropes=ropes,
     config=config,

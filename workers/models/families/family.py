@@ -137,10 +137,14 @@ def no_ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     return (RopeScaling("none"),) * config.num_hidden_layers
 
 
-def layer_kinds(config: HFConfig, pattern: int) -> list[str]:
-    """`layer_types`, or else full attention in every `pattern`-th layer and sliding windows in the others."""
-    layers = range(1, config.num_hidden_layers + 1)
+def layer_kinds(config: HFConfig) -> list[str]:
+    """`layer_types`, or else full attention in every n-th layer (sliding_window_pattern) and windows in the others."""
+    pattern, layers = config.sliding_window_pattern or 1, range(1, config.num_hidden_layers + 1)
     return config.layer_types or [FULL if layer % pattern == 0 else SLIDING for layer in layers]
+
+
+def windows_by_pattern(config: HFConfig) -> tuple[int, ...]:
+    return tuple((config.sliding_window or 0) if kind == SLIDING else 0 for kind in layer_kinds(config))
 
 
 def with_qk_norm(family: "Family", config: HFConfig) -> "Family":

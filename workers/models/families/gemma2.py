@@ -5,7 +5,7 @@ from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from . import gemma, gemma3
-from .family import FULL, SLIDING, Caps, need, positive
+from .family import Caps, need, positive, windows_by_pattern
 
 DEFAULTS = {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
@@ -13,12 +13,8 @@ DEFAULTS = {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Gemma 2", fields, use_bidirectional_attention=False)
     found = {"query_pre_attn_scalar": 256} | DEFAULTS | fields
-    return gemma.config(found) | {"attention_multiplier": positive(found, "query_pre_attn_scalar") ** -0.5}
-
-
-def windows(config: HFConfig) -> tuple[int, ...]:
-    kinds = config.layer_types or [FULL if layer % 2 else SLIDING for layer in range(config.num_hidden_layers)]
-    return tuple((config.sliding_window or 0) if kind == SLIDING else 0 for kind in kinds)
+    scale = positive(found, "query_pre_attn_scalar") ** -0.5
+    return gemma.config(found) | {"attention_multiplier": scale, "sliding_window_pattern": 2}
 
 
 def caps(config: HFConfig) -> Caps:
@@ -30,7 +26,7 @@ GEMMA2 = replace(
     name="gemma2",
     architectures=("Gemma2ForCausalLM",),
     weight_names=gemma3.GEMMA3.weight_names,
-    sliding_windows=windows,
+    sliding_windows=windows_by_pattern,
     multipliers=gemma3.multipliers,
     caps=caps,
     config=config,

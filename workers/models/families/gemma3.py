@@ -9,7 +9,7 @@ from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
 from . import gemma
-from .family import FULL, SLIDING, layer_kinds, need, positive
+from .family import FULL, SLIDING, layer_kinds, need, positive, windows_by_pattern
 from .rope_config import rope_of
 
 
@@ -18,15 +18,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
         "Gemma 3", fields, attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False
     )
     found = {"rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "head_dim": 256} | fields
-    return gemma.config(found) | {"attention_multiplier": positive(found, "query_pre_attn_scalar") ** -0.5}
-
-
-def kinds(config: HFConfig) -> list[str]:
-    return layer_kinds(config, 6)
-
-
-def windows(config: HFConfig) -> tuple[int, ...]:
-    return tuple((config.sliding_window or 0) if kind == SLIDING else 0 for kind in kinds(config))
+    scale = positive(found, "query_pre_attn_scalar") ** -0.5
+    return gemma.config(found) | {"attention_multiplier": scale, "sliding_window_pattern": 6}
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
@@ -34,7 +27,7 @@ def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     full = given.get(FULL) or ({} if SLIDING in given else given or config.rope_scaling or {})
     sliding = given.get(SLIDING) or {"rope_theta": config.rope_local_base_freq}
     of_kind = {FULL: rope_of(config, full), SLIDING: rope_of(config, sliding)}
-    return tuple(of_kind[kind] for kind in kinds(config))
+    return tuple(of_kind[kind] for kind in layer_kinds(config))
 
 
 def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:
@@ -50,7 +43,7 @@ GEMMA3 = replace(
         mlp_norm="model.layers.{}.pre_feedforward_layernorm.weight",
         mlp_out_norm="model.layers.{}.post_feedforward_layernorm.weight",
     ),
-    sliding_windows=windows,
+    sliding_windows=windows_by_pattern,
     qk_norm=True,
     ropes=ropes,
     multipliers=multipliers,

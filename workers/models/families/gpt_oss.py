@@ -6,7 +6,7 @@ from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
-from .family import SLIDING, Family, biases_of_attention, layer_kinds, renamed
+from .family import Family, biases_of_attention, renamed, windows_by_pattern
 
 LAYER = "model.layers.{}."
 NAMES = ExpertNames(router=f"{LAYER}mlp.router", are_transposed=True, are_interleaved=True)
@@ -21,11 +21,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     )
     if not found.keys() & {"rope_scaling", "rope_parameters"}:
         found["rope_parameters"] = YARN | {"original_max_position_embeddings": 4096}
-    return found | {"hidden_act": "clamped"}
-
-
-def windows(config: HFConfig) -> tuple[int, ...]:
-    return tuple((config.sliding_window or 0) if kind == SLIDING else 0 for kind in layer_kinds(config, 2))
+    return found | {"hidden_act": "clamped", "sliding_window_pattern": 2}
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:
@@ -38,7 +34,7 @@ GPT_OSS = Family(
     architectures=("GptOssForCausalLM",),
     weight_names=WeightNames(experts=NAMES, sinks=f"{LAYER}self_attn.sinks"),
     biases=biases_of_attention,
-    sliding_windows=windows,
+    sliding_windows=windows_by_pattern,
     config=config,
     experts=experts,
 )
