@@ -109,6 +109,10 @@ def test_windows_and_ropes_of_gemma3_depend_on_the_kind_of_layer(tmp_path):
     old = geometry(tmp_path, **GEMMA3, num_hidden_layers=7, rope_theta=1e6, rope_scaling=linear)
     assert old.sliding_windows == (16, 16, 16, 16, 16, 0, 16)
     assert old.ropes == (local,) * 5 + (long, local)
+    pattern = geometry(tmp_path, **GEMMA3, num_hidden_layers=5, sliding_window_pattern=2)
+    assert pattern.sliding_windows == (16, 0, 16, 0, 16), "as in transformers"
+    null = geometry(tmp_path, **GEMMA3, num_hidden_layers=7, sliding_window_pattern=None)
+    assert null.sliding_windows == old.sliding_windows
     by_kind = {"full_attention": {**linear, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
     kinds = ["sliding_attention", "full_attention"]
     assert geometry(tmp_path, **GEMMA3, rope_parameters=by_kind, layer_types=kinds).ropes == (local, long)

@@ -18,8 +18,9 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
         "Gemma 3", fields, attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False
     )
     found = {"rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "head_dim": 256} | fields
-    scale = positive(found, "query_pre_attn_scalar") ** -0.5
-    return gemma.config(found) | {"attention_multiplier": scale, "sliding_window_pattern": 6}
+    if found.get("sliding_window_pattern") is None:
+        found["sliding_window_pattern"] = 6
+    return gemma.config(found) | {"attention_multiplier": positive(found, "query_pre_attn_scalar") ** -0.5}
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
