@@ -1,7 +1,8 @@
 """The steps of a model on a CUDA device: sampled on the device, with decode steps as CUDA graphs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from paged_serve.protocol.messages.config import SchedulerConfig
 
 from ..backends.cuda.backend import CudaBackend
 from ..backends.cuda.sampler import DeviceSampler
@@ -17,15 +18,12 @@ from .cuda_graphs import CudaGraphs, ladder
 from .model_runner import ModelRunner
 from .steps import Steps
 
-if TYPE_CHECKING:
-    from paged_serve.protocol.messages.config import SchedulerConfig
-
 
 def cuda_steps(
     model: Model,
     cache: KVCache,
     group: TensorParallelGroup,
-    scheduler: "SchedulerConfig",
+    scheduler: SchedulerConfig,
     max_model_len: int,
     device: CudaDevice,
     grammars: Grammars | None = None,
@@ -41,7 +39,7 @@ def cuda_runner(
     model: Model,
     cache: KVCache,
     group: TensorParallelGroup,
-    scheduler: "SchedulerConfig",
+    scheduler: SchedulerConfig,
     max_model_len: int,
     device: CudaDevice,
     sizes: Sequence[int],

@@ -1,6 +1,6 @@
 """The steps of a model with host sampling: on the CPU, or in torch on a CUDA device without our kernels."""
 
-from typing import TYPE_CHECKING
+from paged_serve.protocol.messages.config import SchedulerConfig
 
 from ..batch.grammars import Grammars
 from ..distributed.tensor_parallel import TensorParallelGroup
@@ -17,15 +17,12 @@ from .cuda_device import CudaDevice
 from .model_runner import ModelRunner
 from .steps import Steps
 
-if TYPE_CHECKING:
-    from paged_serve.protocol.messages.config import SchedulerConfig
-
 
 def host_steps(
     model: Model,
     cache: KVCache,
     group: TensorParallelGroup,
-    scheduler: "SchedulerConfig",
+    scheduler: SchedulerConfig,
     max_model_len: int,
     grammars: Grammars | None = None,
     processors: Classes | None = None,
@@ -43,7 +40,7 @@ def host_runner(
     model: Model,
     cache: KVCache,
     group: TensorParallelGroup,
-    scheduler: "SchedulerConfig",
+    scheduler: SchedulerConfig,
     max_model_len: int,
     grammars: Grammars | None = None,
     processors: Classes | None = None,
