@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..checkpoint.attention_options import AttentionOptions, distance_buckets
 from ..checkpoint.blocks.block_weight import BlockWeight
-from ..checkpoint.conversion import converted
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import StoredWeight, Weight, with_outputs
@@ -235,15 +234,9 @@ class Assembly(LatentReader, ParallelMixerReader):
         if (relative := self._geometry.relative_positions) is None:
             return None
         name, heads = self._names.relative_bias, slice(*self._even_span(self._geometry.num_heads))
-        table = self._tensor(name, lambda: self._read_whole(name, (relative.num_buckets, self._geometry.num_heads)))
+        table = self._tensor(name, lambda: self._read_tensor(name, (relative.num_buckets, self._geometry.num_heads)))
         buckets = distance_buckets(relative.num_buckets, relative.max_distance).to(table.device)
         return table.float()[buckets, heads].T.contiguous()
-
-    def _read_whole(self, name: str, shape: tuple[int, int]) -> Tensor:
-        """A matrix that every rank holds, in the model's dtype."""
-        held = converted(name, self._checkpoint.read(name, shape), self._geometry.dtype).to(self._device)
-        self._loaded(held.nbytes)
-        return held
 
     def _head_matrix(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""

@@ -30,7 +30,7 @@ class EncoderAssembly(Assembly):
     def _token_types(self) -> Tensor:
         """The embeddings of token types; every rank holds all of them."""
         name, shape = self._names.token_types, (self._geometry.num_token_types, self._geometry.hidden_size)
-        return self._tensor(name, lambda: self._read_whole(name, shape))
+        return self._tensor(name, lambda: self._read_tensor(name, shape))
 
 
 class PreNormEncoderAssembly(Assembly):

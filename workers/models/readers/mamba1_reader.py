@@ -5,7 +5,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...checkpoint.conversion import converted
 from ...checkpoint.recurrent.mamba1 import Mamba1Layer
 from ...layers.recurrent.keeping import KeepingSelectiveScan
 from ...layers.recurrent.recurrences import SelectiveScan
@@ -53,14 +52,8 @@ class Mamba1Reader(Mamba2Reader):
 
     def _rates(self, name: str, kind: Mamba1Layer) -> Tensor:
         """-exp(A_log), [channels, state_size] float32, not rounded to the model's dtype."""
-
-        def read() -> Tensor:
-            found = self._checkpoint.read(name, (kind.channels, kind.state_size))
-            held = -converted(name, found, torch.float32).to(self._device).exp()
-            self._loaded(held.nbytes)
-            return held
-
-        return self._tensor(name, read)
+        shape = kind.channels, kind.state_size
+        return self._tensor(name, lambda: -self._read_tensor(name, shape, dtype=torch.float32).exp())
 
     def _part_norms(self, index: int, kind: Mamba1Layer) -> PartNorms:
         names, weight, sizes = self._names.mamba1, None, (kind.step_rank, kind.state_size, kind.state_size)

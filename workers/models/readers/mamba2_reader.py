@@ -81,13 +81,7 @@ class Mamba2Reader(FeedForwardReader):
 
     def _per_head(self, name: str, heads: int) -> Tensor:
         """A vector of all heads in float32, not rounded to the model's dtype: decays are powers of it."""
-
-        def read() -> Tensor:
-            held = converted(name, self._checkpoint.read(name, (heads,)), torch.float32).to(self._device)
-            self._loaded(held.nbytes)
-            return held
-
-        return self._tensor(name, read)
+        return self._tensor(name, lambda: self._read_tensor(name, (heads,), dtype=torch.float32))
 
 
 def _spans(kind: Mamba2Layer, rank: int, tp_size: int) -> list[Span]:

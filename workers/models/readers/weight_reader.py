@@ -140,6 +140,15 @@ class WeightReader:
         into.copy_(converted(name, found if rows.order is None else found[rows.order], into.dtype))
         self._loaded(into.nbytes)
 
+    def _read_tensor(
+        self, name: str, shape: tuple[int, ...], rows: Span | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """The tensor of that shape, or some of its rows, in the model's dtype or another."""
+        found = self._checkpoint.read(name, shape, 0, *(rows or (0, shape[0])))
+        held = converted(name, found, dtype or self._geometry.dtype).to(self._device)
+        self._loaded(held.nbytes)
+        return held
+
     def _loaded(self, num_bytes: int) -> None:
         self._loaded_bytes += num_bytes
         self._on_progress(self._checkpoint.read_bytes, self._checkpoint.total_bytes)
@@ -203,14 +212,8 @@ class NormReader(WeightReader):
         if name.count("{}") == 2:
             every = [self._vector(name.format(index, head), head_dim) for head in range(num_heads)]
             return torch.stack(every[slice(*heads)])
-        return self._tensor(name.format(index), lambda: self._read_matrix(name.format(index), num_heads, heads))
-
-    def _read_matrix(self, name: str, num_heads: int, heads: Span) -> Tensor:
-        into = self._empty(heads[1] - heads[0], self._geometry.head_dim)
-        found = self._checkpoint.read(name, (num_heads, self._geometry.head_dim), 0, *heads)
-        into.copy_(converted(name, found, into.dtype))
-        self._loaded(into.nbytes)
-        return into
+        name = name.format(index)
+        return self._tensor(name, lambda: self._read_tensor(name, (num_heads, head_dim), heads))
 
 
 def _bias_of(name: str) -> str:
