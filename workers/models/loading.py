@@ -72,12 +72,11 @@ def load_model(
     labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
     head = pooling_head(path, spec, hidden_size, labels)
     assembly = _assembly(family)
-    found = family.weight_names.found_in(checkpoint.entries)
-    check_experts(checkpoint, found, geometry)
-    check_latent(checkpoint, found, geometry)
+    names = family.weight_names.found_in(checkpoint.entries)
+    check_experts(checkpoint, names, geometry)
+    check_latent(checkpoint, names, geometry)
 
     def assembled(store: PackedStore | None) -> Model:
-        names = family.weight_names.found_in(checkpoint.entries)
         source = matrix_source(path, checkpoint, config, geometry.dtype, pool, is_transposed=names.are_transposed)
         adapters = _adapters(path, lora, backend, geometry, group)
         return assembly(checkpoint, source, names, geometry, group, backend, on_progress, store, adapters).model(head)
