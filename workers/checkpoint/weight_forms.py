@@ -177,12 +177,8 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
             return replace(weight, parts=tuple(change(part) for part in weight.parts))
         case BlockWeight():
             return weight.changed(change)
-        case Int8Weight():
-            return Int8Weight(change(weight.codes), change(weight.scales))
-        case Fp8Weight():
-            return Fp8Weight(change(weight.codes), change(weight.scales))
-        case Fp8BlockWeight():
-            return Fp8BlockWeight(change(weight.codes), change(weight.scales), weight.form)
+        case Int8Weight() | Fp8Weight() | Fp8BlockWeight():
+            return replace(weight, codes=change(weight.codes), scales=change(weight.scales))
         case GroupedWeight():
             zeros = None if weight.zeros is None else change(weight.zeros)
             return replace(weight, codes=change(weight.codes), scales=change(weight.scales), zeros=zeros)
