@@ -53,14 +53,8 @@ class PackedShare:
         return sum_parts(self._pool, self._group.stack(part), self.bias, out)
 
 
-class PackedHead:
+class PackedHead(PackedLinear):
     """A product with float32 results for any operands, in memory that no other product uses."""
-
-    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None):
-        self.weight = weight
-        self.bias = None if bias is None else bias.float()  # [out]
-        self._pool = pool
-        self._buffers = buffers
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self._buffers.take("logits", len(x), self.weight.outputs, torch.float32)
