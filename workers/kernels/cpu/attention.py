@@ -6,7 +6,7 @@ from torch import Tensor
 from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from .library import Pool
-from .parameters import AttentionParams, packer
+from .parameters import AttentionParams, packer, pointer
 
 KERNELS = {  # (dtype of the query, dtype of the cache) -> kernel
     (torch.bfloat16, torch.bfloat16): "attention_bf16",
@@ -55,7 +55,7 @@ def attention_fields(
     _, kv_heads, block_size, _ = keys.shape
     _check(query, view, layer, out)
     _check_options(options, query.shape[1])
-    of_heads = (0 if each is None else each.data_ptr() for each in (options.slopes, bias, options.sinks))
+    of_heads = map(pointer, (options.slopes, bias, options.sinks))
     bias_reach = 0 if bias is None else bias.shape[1] // 2
     cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
     return (

@@ -9,7 +9,7 @@ from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from .attention import cached_head_dim
 from .library import Pool
-from .parameters import DTYPE_CODES, ActivateParams, CapParams, ClipParams, NormParams, RotateParams, packer
+from .parameters import DTYPE_CODES, ActivateParams, CapParams, ClipParams, NormParams, RotateParams, packer, pointer
 
 NORM, ACTIVATE, CLIP, CAP, ROTATE = map(packer, (NormParams, ActivateParams, ClipParams, CapParams, RotateParams))
 KINDS = ("silu", "gelu_tanh", "gelu", "relu", "relu2", "clamped")  # ActivateParams.kind
@@ -42,7 +42,7 @@ def normalise(
         assert strided.shape == hidden.shape, strided.shape
         assert strided.stride(1) == 1, strided.stride()
     _check(torch.float32, (size,), weight, bias)
-    pointers, strides = map(_pointer, (out, hidden, delta, weight, bias)), (hidden.stride(0), out.stride(0))
+    pointers, strides = map(pointer, (out, hidden, delta, weight, bias)), (hidden.stride(0), out.stride(0))
     fields = NORM(*pointers, *strides, rows, size, eps, multiplier, is_centred, DTYPE_CODES[hidden.dtype])
     pool.functions["norm"](pool.handle, fields)
     return out
@@ -126,7 +126,7 @@ def rotate_and_cache(
     if query_scales is not None:
         _check(torch.float32, (len(query_scales),), query_scales)
     places = angles, query_scales, positions, slots, keys, values, key_scales, value_scales
-    pointers = map(_pointer, (query, projected, *norms, *biases, *places))
+    pointers = map(pointer, (query, projected, *norms, *biases, *places))
     sizes = tokens, heads, kv_heads, head_dim, block_size, is_per_head * head_dim
     fields = ROTATE(*pointers, *sizes, eps, is_centred, DTYPE_CODES[projected.dtype])
     pool.functions["rotate_and_cache"](pool.handle, fields)
@@ -140,7 +140,3 @@ def _check(dtype: torch.dtype, shape: Sequence[int], *tensors: Tensor | None) ->
             assert tensor.dtype == dtype, (tensor.dtype, dtype)
             assert tensor.shape == torch.Size(shape), (tensor.shape, shape)
             assert tensor.is_contiguous()
-
-
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()

@@ -18,6 +18,7 @@ from .parameters import (
     QuantizeParams,
     SumPartsParams,
     packer,
+    pointer,
 )
 from .structs.blocks import GemmBlocksParams
 from .structs.fp8 import GemmFp8Params
@@ -97,18 +98,18 @@ def gemm(
     if weight.format == WeightFormat.INT8:
         x = x if isinstance(x, QuantizedRows) else quantize_rows(pool, x, buffers, segments)
         assert x.scales.shape == (rows, segments)
-        rest = x.scales.data_ptr(), x.sums.data_ptr(), _pointer(weight.scales)
+        rest = x.scales.data_ptr(), x.sums.data_ptr(), pointer(weight.scales)
         fields = GEMM_INT8(*_fields(x.codes, weight, bias, residual, out, segments), *rest)
     else:
         x = _multiplied_rows(x, weight)
         product, code = _fields(x, weight, bias, residual, out, segments), DTYPE_CODES[x.dtype]
         if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
             sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
-            fields = GEMM_INT4(*product, _pointer(sums), weight.scale_unit, weight.group_size, code)
+            fields = GEMM_INT4(*product, pointer(sums), weight.scale_unit, weight.group_size, code)
         elif weight.format in BLOCK_FORMATS:
             fields = GEMM_BLOCKS(*product, weight.skipped, code)
         elif weight.format == WeightFormat.FP8:
-            fields = GEMM_FP8(*product, _pointer(weight.scales), weight.scale_inputs)
+            fields = GEMM_FP8(*product, pointer(weight.scales), weight.scale_inputs)
         else:
             fields = GEMM(*product)
     pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
@@ -125,7 +126,7 @@ def sum_parts(pool: Pool, parts: Tensor, bias: Tensor | None, out: Tensor) -> Te
     assert bias is None or bias.shape == (size,)
     assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (parts, bias) if each is not None)
     assert out.is_contiguous()
-    fields = SUM_PARTS(out.data_ptr(), parts.data_ptr(), _pointer(bias), count, rows, size, DTYPE_CODES[out.dtype])
+    fields = SUM_PARTS(out.data_ptr(), parts.data_ptr(), pointer(bias), count, rows, size, DTYPE_CODES[out.dtype])
     pool.functions["sum_parts"](pool.handle, fields)
     return out
 
@@ -147,7 +148,7 @@ def embed_rows(
     assert out.shape == (len(ids), table.inputs)
     assert out.stride(1) == 1
     ids = ids.contiguous()
-    pointers = out.data_ptr(), ids.data_ptr(), table.data.data_ptr(), _pointer(table.scales)
+    pointers = out.data_ptr(), ids.data_ptr(), table.data.data_ptr(), pointer(table.scales)
     sizes = len(ids), table.outputs, table.inputs, DTYPE_CODES[out.dtype]
     pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes, multiplier))
     return out
@@ -165,10 +166,6 @@ def _take(buffers: Buffers | None, role: str, rows: int, columns: int, dtype: to
     return torch.empty((rows, columns), dtype=dtype) if buffers is None else buffers.take(role, rows, columns, dtype)
 
 
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def _fields(
     x: Tensor, weight: PackedWeight, bias: Tensor | None, residual: Tensor | None, out: Tensor, segments: int
 ) -> tuple[int, ...]:
@@ -178,5 +175,5 @@ def _fields(
     assert (rows, outputs, x_step, y_step) == (len(x), weight.outputs, 1, 1), (x.shape, weight.outputs, out.shape)
     assert bias is None or (bias.dtype == torch.float32 and bias.shape == (outputs,) and bias.is_contiguous())
     assert residual is None or (residual.dtype == out.dtype and residual.stride() == (y_stride, 1))
-    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), _pointer(bias), _pointer(residual)
+    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), pointer(bias), pointer(residual)
     return (*pointers, x_stride, y_stride, rows, outputs, weight.inputs, DTYPE_CODES[out.dtype], segments)

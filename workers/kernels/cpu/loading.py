@@ -15,7 +15,7 @@ from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight,
 from ...distributed.huge_pages import allocate
 from .library import Pool
 from .packing import OCTET, PANEL, copy_panels, grouped_format, scale_unit
-from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer
+from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer, pointer
 
 ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # see weights/stored_elements.h
 FORMATS = {
@@ -96,7 +96,7 @@ def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
     codes = weight.codes if weight.codes.stride(1) == 1 else weight.codes.contiguous()
     header = PANEL * (2 if zeros is None else 3)  # bytes before the codes of a group
     data = allocate((-(-outputs // PANEL), groups, header + PANEL * size // 2), torch.uint8)
-    pointers = data.data_ptr(), codes.data_ptr(), scales.data_ptr(), 0 if zeros is None else zeros.data_ptr()
+    pointers = data.data_ptr(), codes.data_ptr(), scales.data_ptr(), pointer(zeros)
     pool.functions["pack_int4"](pool.handle, PACK_INT4(*pointers, codes.stride(0), outputs, inputs, size))
     rest = size, unit, zeros is not None, weight.order
     return PackedWeight(grouped_format(weight), data, outputs, inputs, None, *rest)

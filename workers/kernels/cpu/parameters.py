@@ -228,6 +228,10 @@ API_KERNELS: dict[str, type[ctypes.Structure]] = {
 }
 
 
+def pointer(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
 def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
     """A function that packs a struct's fields in order, with inner structs flattened, in a third of ctypes' time.
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...distributed.huge_pages import allocate
 from .library import Pool
-from .parameters import UnpackCodesParams, packer
+from .parameters import UnpackCodesParams, packer, pointer
 
 UNPACK_CODES = packer(UnpackCodesParams)
 
@@ -40,7 +40,7 @@ def unpack_codes(
     if order is not None:
         order = order.to(torch.int64).contiguous()
     codes = allocate(shape, torch.uint8)
-    pointers = codes.data_ptr(), words.data_ptr(), 0 if order is None else order.data_ptr()
+    pointers = codes.data_ptr(), words.data_ptr(), pointer(order)
     fields = UNPACK_CODES(*pointers, words.stride(0), *shape, first, bits, layout)
     pool.functions["unpack_codes"](pool.handle, fields)
     return codes

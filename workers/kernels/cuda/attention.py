@@ -13,7 +13,7 @@ from torch import Tensor
 from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
-from .kernel import Launcher
+from .kernel import Launcher, pointer
 
 SPLIT_KEYS = 512  # attention/work.cuh
 DECODE_ROWS = 64  # of a request; the rows of a larger request are computed in larger tiles whose keys are not split
@@ -148,7 +148,7 @@ def attention(
     scale = options.scale * key_scale
     before = 2 * LOG2_E * scale / cap if cap else scale
     to_log2 = LOG2_E if cap or heads.has_alibi else LOG2_E * scale
-    sinks_at, slopes_at = (None if tensor is None else tensor.data_ptr() for tensor in (options.sinks, slopes))
+    sinks_at, slopes_at = map(pointer, (options.sinks, slopes))
     parts = plan.part_sums.data_ptr(), plan.part_tops.data_ptr(), sinks_at
     lengths = block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()
     grid = plan.blocks, heads.kv_heads, 1

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .kernel import SCALARS, Kernel, Launcher
+from .kernel import SCALARS, Kernel, Launcher, pointer
 
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2"]  # functions of activation.cu
 LOG2_E = 1.4426950408889634
@@ -37,7 +37,7 @@ def rms_norm(
     rows, size = hidden.shape
     out = torch.empty_like(hidden) if out is None else out
     _check_norm(hidden, (hidden, out, delta), (weight,))
-    pointers = out.data_ptr(), hidden.data_ptr(), None if delta is None else delta.data_ptr(), weight.data_ptr()
+    pointers = out.data_ptr(), hidden.data_ptr(), pointer(delta), weight.data_ptr()
     if rows:
         launcher.launch(rms_norm_kernel(hidden.dtype, size), (rows, 1, 1), RmsNormParams(*pointers, eps))
     return out
@@ -71,7 +71,7 @@ def layer_norm(
     out = torch.empty_like(hidden) if out is None else out
     _check_norm(hidden, (hidden, out, delta), (weight, bias))
     tensors = out, hidden, delta, weight, bias
-    pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    pointers = map(pointer, tensors)
     if rows:
         launcher.launch(layer_norm_kernel(hidden.dtype, size), (rows, 1, 1), LayerNormParams(*pointers, eps))
     return out

@@ -34,6 +34,10 @@ class Kernel:
         return [f"-D{name}={value}" for name, value in macros]
 
 
+def pointer(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
 class Launcher(Protocol):
     """Launches kernels. A kernel is compiled and loaded at its first launch, unless `load_all` has loaded it."""
 

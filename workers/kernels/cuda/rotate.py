@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...kv.cache_view import CacheView
-from .kernel import SCALARS, Kernel, Launcher
+from .kernel import SCALARS, Kernel, Launcher, pointer
 
 CACHED = {**SCALARS, torch.float8_e4m3fn: "fp8"}
 MAX_THREADS = 512  # beyond this, each thread processes several heads
@@ -67,7 +67,7 @@ def rotate_and_cache(
             if norm is not None:
                 _check(norm, torch.float32, *((count, head_dim) if is_per_head else (head_dim,)))
     tensors = query, projected, query_norm, key_norm, *biases, angles, query_scales, positions, slots, keys, values
-    pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    pointers = map(pointer, tensors)
     kernel = rotate_and_cache_kernel(projected.dtype, keys.dtype, head_dim, heads, kv_heads, block_size, is_centred)
     if tokens:
         factors = (1.0 / scale for scale in code_scales)

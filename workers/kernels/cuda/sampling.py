@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kernel import Kernel, Launcher
+from .kernel import Kernel, Launcher, pointer
 
 MAX_VOCAB = 1 << 19  # the total mass of this many tokens fits 64 bits
 WEIGHT_OF_BEST = 1 << 44
@@ -123,7 +123,7 @@ class SamplerKernels:
             self._workspace = Workspace(size, self._vocab_size, self._blocks, self._device)
         work = self._workspace
         tensors = logits, rows, work.states, work.partials, work.histograms, work.tiles, work.finished, token_ids
-        pointers = *(tensor.data_ptr() for tensor in tensors), *(_address(tensor) for tensor in (bad, lists))
+        pointers = *(tensor.data_ptr() for tensor in tensors), *map(pointer, (bad, lists))
         params = SamplerParams(*pointers, logits.stride(0), self._vocab_size, 0, 0)
         return RowPasses(self, params, work.states[: len(rows)])
 
@@ -144,7 +144,7 @@ class SamplerKernels:
         self._check(logits, token_ids, adjustments)
         assert adjustments.shape[1] == ADJUSTMENT.itemsize, adjustments.shape
         assert words.dtype == torch.int32
-        pointers = logits.data_ptr(), adjustments.data_ptr(), words.data_ptr(), _address(token_ids)
+        pointers = logits.data_ptr(), adjustments.data_ptr(), words.data_ptr(), pointer(token_ids)
         params = AdjustParams(*pointers, logits.stride(0), self._vocab_size)
         self._launcher.launch(self._kernels[function], (slices, len(adjustments), 1), params)
 
@@ -198,7 +198,3 @@ class RowPasses:
 
     def _launch(self, function: str) -> None:
         self._kernels.launch(function, len(self.states), self._params)
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

@@ -10,7 +10,7 @@ from ..buffers import Buffers
 from ..elementwise import activate_fields
 from ..gemm import CODES_MULTIPLE, ROW_DTYPES
 from ..library import Pool
-from ..parameters import DTYPE_CODES, packer
+from ..parameters import DTYPE_CODES, packer, pointer
 from ..structs.blocks import ExpertGemmBlocksParams
 from ..structs.experts import (
     CountedActivateParams,
@@ -95,6 +95,6 @@ def _quantized(pool: Pool, x: Tensor, routing: Routing, buffers: Buffers) -> tup
 
 def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor) -> tuple[int, ...]:
     """The fields of GemmParams."""
-    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), 0 if bias is None else bias.data_ptr(), 0
+    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), pointer(bias), 0
     (places, outputs), dtype = out.shape, DTYPE_CODES[out.dtype]
     return *pointers, x.stride(0), out.stride(0), places, outputs, weight.inputs, dtype, 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from ....checkpoint.experts import NUM_SHARES, Experts
 from ..buffers import Buffers
 from ..library import Pool
-from ..parameters import DTYPE_CODES, packer
+from ..parameters import DTYPE_CODES, packer, pointer
 from ..structs.experts import AddSharedParams, CombineParams, DispatchParams, RouteParams
 
 ROUTE, DISPATCH, COMBINE, ADD_SHARED = map(packer, (RouteParams, DispatchParams, CombineParams, AddSharedParams))
@@ -55,7 +55,7 @@ def route_experts(
     starts = buffers.take("expert starts", 1, len(held) + 1, torch.int32).view(-1)
     written = (tensor.data_ptr() for tensor in (chosen, weights, places, starts))
     fields = ROUTE(
-        *(logits.data_ptr(), 0 if correction is None else correction.data_ptr(), *written, logits.stride(0)),
+        *(logits.data_ptr(), pointer(correction), *written, logits.stride(0)),
         *(rows, experts.count, top_k, experts.groups, experts.top_groups, held.start, len(held)),
         *(SCORES.index(experts.score), experts.renormalises, experts.scale, experts.jitter),
     )

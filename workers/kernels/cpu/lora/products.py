@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ....checkpoint.adapters.deltas import Deltas
 from ..library import Pool
-from ..parameters import DTYPE_CODES, packer
+from ..parameters import DTYPE_CODES, packer, pointer
 from ..structs.lora import LoraParams
 
 LORA = packer(LoraParams)
@@ -79,7 +79,7 @@ def _run(
         assert early.dtype == torch.float32, early.dtype
         assert early.is_contiguous()
     into = (0, 0) if y is None else (y.data_ptr(), y.stride(0))
-    temporary = shares.data_ptr(), 0 if early is None else early.data_ptr()
+    temporary = shares.data_ptr(), pointer(early)
     pointers = into[0], x, *temporary, groups.data_ptr(), deltas.table.data_ptr(), deltas.starts.data_ptr()
     sizes = rows, len(shape.outputs), shape.inputs, deltas.max_rank, shape.segments, count
     dtypes = DTYPE_CODES[deltas.dtype], DTYPE_CODES[deltas.dtype if y is None else y.dtype]

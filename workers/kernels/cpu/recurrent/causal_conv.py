@@ -5,7 +5,7 @@ from torch import Tensor
 from ....kv.state_rows import StateRows
 from ...shapes.recurrent import check_convolution, state_fields
 from ..library import Pool
-from ..parameters import DTYPE_CODES, packer
+from ..parameters import DTYPE_CODES, packer, pointer
 from ..structs.recurrent import CausalConvParams
 
 PARAMS = packer(CausalConvParams)
@@ -29,10 +29,10 @@ def causal_conv(
     width, channels = weight.shape
     assert width in WIDTHS, width
     check_convolution(states, weight, bias, x, out, (x_factors, y_factors))
-    optional = (0 if each is None else each.data_ptr() for each in (x_factors, y_factors))
+    optional = map(pointer, (x_factors, y_factors))
     fields = PARAMS(
         *(*state_fields(rows, states), out.data_ptr(), x.data_ptr(), *optional, weight.data_ptr()),
-        0 if bias is None else bias.data_ptr(),
+        pointer(bias),
         *(x.stride(0), out.stride(0), channels, width, activates, DTYPE_CODES[x.dtype]),
     )
     pool.functions["causal_conv"](pool.handle, fields)

@@ -5,7 +5,7 @@ from torch import Tensor
 from ....kv.state_rows import StateRows
 from ...shapes.recurrent import check_mamba1, check_norm_parts, state_fields
 from ..library import Pool
-from ..parameters import DTYPE_CODES, packer
+from ..parameters import DTYPE_CODES, packer, pointer
 from ..structs.recurrent import Mamba1ScanParams, NormPartsParams
 
 SCAN, NORM_PARTS = packer(Mamba1ScanParams), packer(NormPartsParams)
@@ -40,7 +40,7 @@ def mamba1_scan(
 def norm_parts(pool: Pool, x: Tensor, weight: Tensor | None, sizes: tuple[int, int], eps: float, out: Tensor) -> Tensor:
     """Set `out` as SelectiveScan.normed_parts has it; `sizes` are steps and state_size, rows may be strided."""
     check_norm_parts(x, weight, sizes, out)
-    pointers = out.data_ptr(), x.data_ptr(), 0 if weight is None else weight.data_ptr()
+    pointers = out.data_ptr(), x.data_ptr(), pointer(weight)
     fields = NORM_PARTS(*pointers, out.stride(0), x.stride(0), len(x), *sizes, eps, DTYPE_CODES[x.dtype])
     pool.functions["norm_parts"](pool.handle, fields)
     return out

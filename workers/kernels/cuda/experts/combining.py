@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....checkpoint.experts import NUM_SHARES
 from ....checkpoint.geometry import Activation
-from ..kernel import SCALARS, Kernel, Launcher
+from ..kernel import SCALARS, Kernel, Launcher, pointer
 from .routing import Choice, Places
 
 MAX_THREADS = 256
@@ -124,7 +124,7 @@ def combine_experts(
     dtype = torch.bfloat16 if sums.is_part else out.dtype
     kernel = combine_kernel(dtype, size, choice.experts.shape[1], sums)
     tensors = out, outputs, choice.experts, places.places, choice.weights if weighed else None, shared, choice.gates
-    pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    pointers = map(pointer, tensors)
     if rows:
         params = CombineExpertsParams(*pointers, rows, num_experts, shares.start)
         launcher.launch(kernel, _grid(kernel, rows, size), params)
@@ -156,7 +156,7 @@ def join_experts(launcher: Launcher, parts: Tensor, gates: Tensor | None, out: T
         assert tensor.data_ptr() % 16 == 0
     kernel = join_kernel(out.dtype, size, ranks, columns > size)
     if rows:
-        pointers = out.data_ptr(), parts.data_ptr(), None if gates is None else gates.data_ptr()
+        pointers = out.data_ptr(), parts.data_ptr(), pointer(gates)
         launcher.launch(kernel, _grid(kernel, rows, size), JoinExpertsParams(*pointers, rows))
     return out
 

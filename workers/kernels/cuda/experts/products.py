@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ....checkpoint.stacked_experts import padded_outputs
-from ..kernel import SCALARS, Kernel, Launcher
+from ..kernel import SCALARS, Kernel, Launcher, pointer
 from .routing import Places
 
 INPUTS_MULTIPLE = 8  # of a group: copies of 16 bytes
@@ -71,7 +71,7 @@ def expert_product(
     assert weight.shape == (held * padded, inputs), (weight.shape, held, padded)
     assert bias is None or (bias.dtype == torch.float32 and bias.shape == (held, outputs) and bias.is_contiguous())
     _check(x, weight, out, inputs)
-    pointers = out.data_ptr(), x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr()
+    pointers = out.data_ptr(), x.data_ptr(), weight.data_ptr(), pointer(bias)
     sorted_by = places.sources.data_ptr() if gathers else None, places.starts.data_ptr()
     strides = x.stride(0), inputs, 0, padded * inputs, 0, outputs
     shape = shape_for(count, held)

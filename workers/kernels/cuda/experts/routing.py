@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ....checkpoint.experts import Experts
-from ..kernel import Kernel, Launcher
+from ..kernel import Kernel, Launcher, pointer
 
 WARPS, PLACE_THREADS = 4, 256
 MAX_EXPERTS = 1024  # 32 a lane
@@ -68,7 +68,7 @@ def route_experts(
     chosen = torch.empty((rows, top_k), dtype=torch.int32, device=device)
     weights = torch.empty((rows, top_k), dtype=torch.float32, device=device)
     gates = torch.empty(rows, dtype=torch.float32, device=device) if experts.has_shared_gate else None
-    pointers = map(_pointer, (chosen, weights, gates, logits, bias, correction))
+    pointers = map(pointer, (chosen, weights, gates, logits, bias, correction))
     params = RouteExpertsParams(*pointers, rows, segments, experts.scale, experts.jitter)
     if rows:
         launcher.launch(route_kernel(experts), (-(-rows // WARPS), 1, 1), params)
@@ -117,7 +117,3 @@ def production_kernels() -> list[Kernel]:
         Experts(16, 2, 64, "sparse_mixer", jitter=0.01),
     )
     return [*map(route_kernel, routers), place_kernel(2), place_kernel(8)]
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

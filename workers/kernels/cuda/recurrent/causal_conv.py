@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ....kv.state_rows import StateRows
 from ...shapes.recurrent import check_convolution
-from ..kernel import SCALARS, Kernel, Launcher
+from ..kernel import SCALARS, Kernel, Launcher, pointer
 from .state_rows import StateRowsParams, state_rows_params
 
 WIDTHS = range(2, 9)  # that the kernel supports
@@ -41,7 +41,7 @@ def causal_conv(
     (width, channels), tokens = weight.shape, len(x)
     check_convolution(states, weight, bias, x, out, (x_factors, y_factors))
     tensors = out, x, x_factors, y_factors, weight, bias
-    pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    pointers = map(pointer, tensors)
     if tokens:
         span = 1 if tokens <= FEW_TOKENS else SPAN
         strides, sizes = (x.stride(0), out.stride(0)), (channels, tokens, span)
