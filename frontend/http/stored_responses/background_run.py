@@ -63,6 +63,7 @@ class BackgroundRun:
         self._num_waiting_bytes = 0
         self._grown = asyncio.Event()
         self._is_cancelled = False
+        self._has_failed = False  # and its end is being stored
         self._refusal: HttpError | None = None  # why it cannot be stored now
         self._error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -82,14 +83,14 @@ class BackgroundRun:
         return self._task
 
     async def cancel(self) -> None:
-        """End the response with its output so far, unless the output is whole; returns once it is stored.
+        """End the response with its output so far, unless it has an end already; returns once it is stored.
 
         Raises HttpError while it cannot be stored.
         """
         assert self._task is not None
         if self._refusal is not None:
             raise self._refusal
-        if not self._is_cancelled and self._work.ended is None:
+        if not self._is_cancelled and not self._has_failed and self._work.ended is None:
             self._is_cancelled = True
             self._task.cancel()
         await asyncio.wait({self._task})
@@ -123,6 +124,7 @@ class BackgroundRun:
         except (EngineDead, Overloaded) as error:  # this process ends too; its successor continues
             self._error = error
         except PagedServeError as error:
+            self._has_failed = True
             await self._give_up(error)
 
     async def _make(self) -> None:

@@ -264,9 +264,11 @@ def test_the_stream_of_a_resumed_response_that_fails_has_an_end(start, monkeypat
     asyncio.run(run(start()))
 
 
-def test_a_response_cancelled_while_its_end_is_stored_is_completed(start):
+@pytest.mark.parametrize(("refusal", "end"), [(None, "completed"), (InvalidRequest("prompt is odd"), "failed")])
+def test_a_response_cancelled_while_its_end_is_stored_keeps_that_end(start, refusal, end):
     async def run():
         server = start()
+        server.engine.refusal = refusal
         async with client_of(server) as client:
             store, is_free = server.app.router._service.stored, threading.Event()
             reading = asyncio.create_task(client.post(PATH, json={"input": "hi", "stream": True, **BEHIND}))
@@ -274,7 +276,7 @@ def test_a_response_cancelled_while_its_end_is_stored_is_completed(start):
                 await asyncio.sleep(0)
             (background,) = store.runs.values()
             store._thread.submit(is_free.wait)  # as when another frontend writes to the file
-            while b"response.completed" not in b"".join(background._waiting[-1:]):
+            while f"response.{end}".encode() not in b"".join(background._waiting[-1:]):
                 await asyncio.sleep(0)
             cancelling = asyncio.create_task(background.cancel())
             await asyncio.sleep(0)
@@ -282,7 +284,7 @@ def test_a_response_cancelled_while_its_end_is_stored_is_completed(start):
             await cancelling
             last = events_of((await reading).text)[-1]
             answer = (await client.get(f"{PATH}/{background.row.id}")).json()
-            assert (last["type"], answer) == ("response.completed", last["response"])
+            assert (last["type"], answer) == (f"response.{end}", last["response"])
 
     asyncio.run(run())
 
