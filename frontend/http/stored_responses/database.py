@@ -205,17 +205,22 @@ class Database:
 
     def _create(self) -> int:
         """The format version of the file; creates the tables in a new file."""
+        if (version := self._version()) and self._has_fingerprints():
+            return version  # without a transaction, which would wait for another program's
         with self._transaction() as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                for statement in _statements(_SCHEMA):
+            if not self._version():
+                for statement in (*_statements(_SCHEMA), f"PRAGMA user_version = {VERSION}"):
                     connection.execute(statement)
                 connection.execute("INSERT INTO facts VALUES (?)", (secrets.token_bytes(32),))
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-                version = VERSION
-            if not any(name == "fingerprint" for _, name, *_ in connection.execute("PRAGMA table_info(responses)")):
+            if not self._has_fingerprints():
                 connection.execute("ALTER TABLE responses ADD COLUMN fingerprint TEXT")  # earlier servers ignore it
-        return int(version)
+        return self._version()
+
+    def _version(self) -> int:
+        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+
+    def _has_fingerprints(self) -> bool:
+        return any(name == "fingerprint" for _, name, *_ in self._connection.execute("PRAGMA table_info(responses)"))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -3,11 +3,13 @@
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from paged_serve.frontend.http.stored_responses.database import Database, Row
+from paged_serve.frontend.http.stored_responses import database as database_module
+from paged_serve.frontend.http.stored_responses.database import FILE, Database, Row
 from paged_serve.protocol.errors import ConfigError
 
 
@@ -63,6 +65,18 @@ def test_several_frontends_create_the_file_at_once(tmp_path, _):
     with ThreadPoolExecutor(together.parties) as pool:
         opened = [pool.submit(open_file) for _ in range(together.parties)]
     assert len({each.result() for each in opened}) == 1
+
+
+def test_a_file_that_another_program_has_locked_is_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(database_module, "BUSY_S", 0.01)
+    first = Database(str(tmp_path), 1 << 20, 30)
+    first.add(row(b"", 1, 3), [])
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        second = Database(str(tmp_path), 1 << 20, 30)
+        assert second.row(b"", "resp_1") == first.row(b"", "resp_1")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            second.add(row(b"", 2, 3), [])
 
 
 def test_a_file_without_fingerprints_is_used(tmp_path):
