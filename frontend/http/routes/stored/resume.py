@@ -14,7 +14,6 @@ from ...responses.answers import Response, ResponseError
 from ...service import Service
 from ...stored_responses.background_run import BackgroundRun, Ended
 from ...stored_responses.database import Row
-from ...stored_responses.store import StoredResponses
 from .background_work import BackgroundWork, Job, ended, failed_event
 
 
@@ -22,10 +21,10 @@ class ResumedWork:
     """Produces the events of a resumed response. Its request is prepared as it runs: one that waits for memory takes
     none."""
 
-    def __init__(self, service: Service, tenant: Tenant, row: Row, job: Job, turn: asyncio.Lock):
-        """`turn`: held to prepare one request at a time."""
+    def __init__(self, service: Service, tenant: Tenant, row: Row, job: Job, turn: asyncio.Lock, refusal: str = ""):
+        """`turn`: held to prepare one request at a time. `refusal`: why it cannot be resumed."""
         self._service, self._tenant, self._row, self._job = service, tenant, row, job
-        self._turn = turn
+        self._turn, self._refusal = turn, refusal
         self._work: BackgroundWork | None = None
 
     @property
@@ -42,6 +41,8 @@ class ResumedWork:
 
     async def _prepared(self) -> BackgroundWork:
         row = self._row
+        if self._refusal:
+            raise InvalidRequest(f"It could not be resumed: {self._refusal}.")
         async with self._turn:
             try:
                 return await BackgroundWork.prepared(self._service, self._tenant, row.id, row.created, self._job)
@@ -67,23 +68,17 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
     by_caller = {store.caller_of(tenant): tenant for tenant in (NO_KEY, *tenants)}
     for row in await store.jobs():
         job = msgspec.json.decode(row.job or b"", type=Job)
-        tenant, num_stored = by_caller.get(row.caller), await store.num_events(row)
+        tenant, num_stored, refusal = by_caller.get(row.caller), await store.num_events(row), ""
         if tenant is None:
-            await _fail(store, row, num_stored, "its API key is no longer valid on this server")
+            tenant, refusal = NO_KEY, "its API key is no longer valid on this server"
         elif job.fingerprint != service.fingerprint_with(job.adapter):
-            await _fail(store, row, num_stored, "the server was restarted with another model or other settings")
-        else:
-            with ExitStack() as admitted:
-                admitted.enter_context(service.admission.entered(tenant.name, tenant.weight, is_accepted=True))
-                work = ResumedWork(service, tenant, row, job, turn)
-                admitted.callback(work.close)
-                store.begin(BackgroundRun(store, row, work, admitted.pop_all(), num_stored))
+            refusal = "the server was restarted with another model or other settings"
+        with ExitStack() as admitted:
+            admitted.enter_context(service.admission.entered(tenant.name, tenant.weight, is_accepted=True))
+            work = ResumedWork(service, tenant, row, job, turn, refusal)
+            admitted.callback(work.close)
+            store.begin(BackgroundRun(store, row, work, admitted.pop_all(), num_stored))
     store.resumed.set()
-
-
-async def _fail(store: StoredResponses, row: Row, num_stored: int, why: str) -> None:
-    end = ended(_given_up(row, f"It could not be resumed: {why}."))
-    await store.finish(row, end, num_stored, [failed_event(num_stored, end)] if row.has_events else [])
 
 
 def _given_up(row: Row, error: str | None) -> Response:

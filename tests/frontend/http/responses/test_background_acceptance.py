@@ -14,7 +14,7 @@ from paged_serve.protocol.messages.config import LoraConfig
 from ....workers.tier.accidents import full_disk
 from ...adapter_folders import make_adapter_folder
 from ...http_server import Server
-from .stored_server import BEHIND, client_of, created, ended, stored_servers
+from .stored_server import BEHIND, client_of, created, ended, resume, stored_servers
 from .test_responses import PATH
 
 start = pytest.fixture(stored_servers)
@@ -125,3 +125,25 @@ def test_a_response_waits_while_the_disk_is_full(start, monkeypatch, caplog):
             assert (answer["status"], len(server.engine.requests)) == ("completed", 1)
 
     asyncio.run(run())
+
+
+def test_a_response_that_cannot_be_resumed_fails_once_the_disk_has_space(start, monkeypatch, caplog):
+    monkeypatch.setattr(background_run, "STORE_AGAIN_S", 0.001)
+
+    async def begin(server: Server) -> str:
+        server.engine.pause_s = 1.0
+        async with client_of(server) as client:
+            return (await created(client, **BEHIND))["id"]
+
+    async def run(server: Server, answer_id: str) -> None:
+        async with client_of(server, has_resumed=False) as client:
+            with full_disk(free_bytes=0):
+                await resume(server)
+                while not caplog.records:
+                    await asyncio.sleep(0)
+                assert (await client.get(f"{PATH}/{answer_id}")).json()["status"] == "queued"
+            answer = await ended(client, answer_id)
+            assert (answer["status"], "other settings" in answer["error"]["message"]) == ("failed", True)
+
+    answer_id = asyncio.run(begin(start()))
+    asyncio.run(run(start(allow_special_tokens=True), answer_id))
