@@ -28,7 +28,7 @@ from .session import ClientSession
 from .streams.deltas import SequenceDelta
 from .streams.request_streams import RequestStreams
 from .sync_request import Request
-from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
+from .wire import TICK_S, UTILITY_TIMEOUT_S, Wire
 
 KEEP_EVERY_S, KEEP_AWAITED_EVERY_S = 0.5, 0.002
 FRAMES_PER_ITERATION = 64
@@ -59,15 +59,15 @@ class Client:
         role: str = "client",
         index: int = 0,
         timeout_s: float = 60.0,
-        away_s: float = AWAY_S,
+        away_s: float | None = None,
         context: Context | None = None,
     ) -> "Client":
         """Connect, and wait until the engine core accepts requests.
 
         `server`: None for this user's newest server on this host, its run directory, or the tcp:// address of a server
         elsewhere; the latter needs files with the client's secret `key` and the server's public `server_key`.
-        `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`,
-        and ConfigError for an argument that cannot be used.
+        `away_s`: how long a restart of the engine may take; None: as long as its server runs, 300 s elsewhere. Raises
+        EngineDead when no engine answers for `timeout_s`, and ConfigError for an argument that cannot be used.
         """
         keys = (key, server_key) if key or server_key else None
         client = cls(Wire.connect(DealerChannel, server, keys, role, index, timeout_s, away_s, context))

@@ -1,5 +1,6 @@
 """A client's socket and session together; shared by the asyncio and the synchronous client."""
 
+import math
 import os
 import time
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,7 +17,7 @@ from .session import ClientSession
 TCP = "tcp://"
 TICK_S = 0.25
 BACKLOG_TICK_S = 0.02  # while something could not be sent
-AWAY_S = 300.0  # how long a restart of the engine may take before its requests fail
+AWAY_S = 300.0  # how long a restart of an engine elsewhere may take; a server on this host says when it has ended
 UTILITY_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
 LINGER_S = 0.1  # for the aborts of `close` to leave
@@ -89,14 +90,15 @@ class Wire(Generic[C]):
         role: str,
         index: int,
         timeout_s: float,
-        away_s: float,
+        away_s: float | None,
         context: Context | None,
     ) -> "Wire[C]":
         """Open the socket; the session sends Hello when it is flushed. Raises ConfigError for an argument that cannot
         be used, and EngineDead when there is no server."""
+        server = find_run_dir() if server in (None, "") else _text(server, "server")
+        away_s = (AWAY_S if server.startswith(TCP) else math.inf) if away_s is None else away_s
         _check_seconds(timeout_s, "timeout_s")
         _check_seconds(away_s, "away_s")
-        server = find_run_dir() if server in (None, "") else _text(server, "server")
         named = None if keys is None else (_text(keys[0], "key"), _text(keys[1], "server_key"))
         where, secret = _address(server, named)
         own = new_context() if context is None else None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paged_serve.frontend.client.wire import Wire
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -14,6 +15,7 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import Hello, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.transport.channel import DealerChannel
 
 from ..fake_core import LIMITS, output
 from .session_link import PARAMS, Link
@@ -52,6 +54,20 @@ def test_a_core_that_knows_the_client_continues_its_streams(side, seconds):
     assert EngineCoreRequest not in link.kinds()
     link.receive(output(1, 1, 1, [6], FinishReason.STOP))
     assert request.take().token_ids == [5, 6]
+
+
+@pytest.mark.parametrize(("away_s", "is_lost"), [(None, False), (600.0, True)])
+def test_the_restart_of_a_server_on_this_host_may_take_an_hour(run_dir, away_s, is_lost):
+    wire = Wire.connect(DealerChannel, run_dir, None, "client", 0, timeout_s=60.0, away_s=away_s, context=None)
+    session, now = wire.session, 100.0
+    session.receive(Welcome(1, **LIMITS), now)
+    request = session.submit([1], PARAMS)
+    while now < 3700.0:
+        now += 0.5
+        session.tick(now)
+    assert not session.ready
+    assert isinstance(request.error, EngineDead) == is_lost
+    wire.close()
 
 
 def test_a_request_that_the_core_failed_to_accept_raises_engine_dead():
