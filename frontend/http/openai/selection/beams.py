@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, RequestFailed
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestFailed
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ....client.async_request import AsyncRequest
@@ -25,6 +25,7 @@ _CONTRADICTING = (
     *("tools", "functions", "dry_multiplier", "xtc_probability", "vllm_xargs", "echo", "suffix"),
 )
 _NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1, "thinking_token_budget": -1}
+MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
 
 
 @dataclass(slots=True)
@@ -110,7 +111,7 @@ class BeamGeneration(Generation):
         asked = [(number, beam.tokens) for number in numbers for beam in self._searches[number].beams]
         timeout_s = self._time_left() if is_first else 0.0  # a time limit is for the first token
         self._requests = [self._submitted(tokens, self._steps[number], timeout_s) for number, tokens in asked]
-        deltas = [await _only_delta(request) for request in self._requests]
+        deltas = [await self._delta(place, *each, is_first=is_first) for place, each in enumerate(asked)]
         if is_first:
             self._cached = [delta.num_cached_tokens for delta in deltas]
         found = iter(deltas)
@@ -118,6 +119,18 @@ class BeamGeneration(Generation):
             search = self._searches[number]
             search.grow([_candidates(next(found)) for _ in search.beams])
         await asyncio.sleep(0)
+
+    async def _delta(self, place: int, number: int, tokens: list[int], *, is_first: bool) -> SequenceDelta:
+        """Of the step's request at this place. After the first step the search is accepted: a full engine gets the
+        request again."""
+        while True:
+            try:
+                return await _only_delta(self._requests[place])
+            except Overloaded as full:
+                if full.draining or is_first:
+                    raise
+                await asyncio.sleep(min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
+                self._requests[place] = self._submitted(tokens, self._steps[number], 0.0)
 
     def _pieces(self, number: int, beams: Sequence[BeamSearchSequence[_Candidate]]) -> list[Piece]:
         prompt, pieces = self._prompts[number], list[Piece]()

@@ -9,10 +9,11 @@ import re
 import msgspec
 import pytest
 
+from paged_serve.frontend.http.openai.selection import beams as beams_module
 from paged_serve.frontend.offline.beam_search import beam_search
 from paged_serve.frontend.offline.outputs import CompletionOutput, Logprob, RequestOutput
 from paged_serve.frontend.text.beam_search import BeamSearchParams
-from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.errors import EngineDead, Overloaded
 
 from ...fake_engine import LIMITS, FakeRequest
 from ...http_server import Server, make_model_folder
@@ -104,6 +105,25 @@ def test_a_beam_search_that_fails_is_aborted_and_reported(beams):
     beams.engine.refusal = EngineDead("the engine is gone")
     response = beams.ask("POST", C, {"prompt": "abc", "use_beam_search": True, "n": 2, "max_tokens": 2})
     assert response.status_code >= 500
+
+
+@pytest.mark.parametrize(("refused", "status"), [(0, 429), (1, 200), (5, 200)])
+def test_a_beam_search_that_has_begun_waits_while_the_engine_is_full(beams, monkeypatch, refused, status):
+    monkeypatch.setattr(beams_module, "MIN_RETRY_S", 0.001)
+    body = {"prompt": "abc", "use_beam_search": True, "n": 3, "max_tokens": 4}
+    undisturbed, submit = beams.complete(**body)["choices"], beams.engine.submit
+    first = len(beams.engine.requests)
+
+    def submit_to_full(*args, **terms):
+        request = submit(*args, **terms)
+        if len(beams.engine.requests) - first == refused + 1:
+            request.refusal = Overloaded("full", 0.001)
+        return request
+
+    beams.engine.submit = submit_to_full
+    answer = beams.ask("POST", C, body)
+    assert answer.status_code == status, answer.text
+    assert status == 429 or answer.json()["choices"] == undisturbed
 
 
 def ended(server: Server, reason: str) -> float:
