@@ -82,9 +82,9 @@ class KVCache:
         areas = [*keys, *values] if memory is None else [memory]
         areas += [*of_scales[0], *of_scales[1]] if of_scales[2] is None else [of_scales[2]]
         pairs, none = list(zip(*of_scales[:2], strict=True)), torch.empty((0, *shape[1:]), dtype=dtype)
-        of_layer = groups.tensor_of_layer
+        of_layer, no_scales = groups.tensor_of_layer, torch.empty((0, *shape[1:3]))
         keys, values = ([none if index < 0 else held[index] for index in of_layer] for held in (keys, values))
-        scales_of = [pairs[max(0, index)] for index in of_layer if coded]
+        scales_of = [(no_scales, no_scales) if index < 0 else pairs[index] for index in of_layer if coded]
         return cls(keys, values, block_size, scales_of, groups, states, blocks=whole_blocks(num_blocks, areas))
 
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:

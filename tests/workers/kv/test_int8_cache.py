@@ -77,6 +77,16 @@ def test_a_row_continues_from_cached_blocks(model, alone):
     assert torch.equal(loop.prefill(continued, chunk=50), alone[0][9 * 16 :])
 
 
+def test_a_model_of_states_alone_has_nothing_to_code(tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    write_checkpoint("mamba2", tmp_path, torch.bfloat16)
+    model = ours(tmp_path, pool=pool)
+    coded, plain = PagedLoop(model, dtype=torch.int8), PagedLoop(model)
+    found, expected = (loop.prefill(loop.row(random_tokens(40))) for loop in (coded, plain))
+    assert torch.equal(found, expected)
+
+
 def test_logits_are_near_those_of_the_full_precision_cache(model, alone):
     loop = PagedLoop(model)
     whole = loop.prefill(loop.row(random_tokens(LENGTH)))
