@@ -156,7 +156,7 @@ class PackedWriter:
         rows_dtype = "" if weight.dtype is None else str(weight.dtype).removeprefix("torch.")
         rest = weight.group_size, weight.scale_unit, weight.has_zeros, weight.skipped, rows_dtype, weight.scale_inputs
         data = self._tensor(file, weight.data)
-        return StoredPacked(weight.format, weight.outputs, weight.inputs, data, scales, order, *rest)
+        return StoredPacked(weight.format, weight.outputs, weight.inputs, data, scales, order, *rest, weight.is_cut)
 
     def _tensor(self, file: int, tensor: Tensor) -> StoredTensor:
         tensor = tensor.contiguous()

@@ -47,6 +47,7 @@ class StoredPacked(msgspec.Struct, frozen=True):
     skipped: Size = 0
     rows_dtype: str = ""
     scale_inputs: Size = 0
+    is_cut: bool = False
 
     def weight(self, data: torch.Tensor, scales: torch.Tensor | None, order: torch.Tensor | None) -> PackedWeight:
         return PackedWeight(
@@ -62,6 +63,7 @@ class StoredPacked(msgspec.Struct, frozen=True):
             self.skipped,
             DTYPES.get(self.rows_dtype),
             self.scale_inputs,
+            self.is_cut,
         )
 
 

@@ -23,7 +23,7 @@ from paged_serve.workers.kernels.cpu.packing import LAYOUT
 from ..portable_numbers import integers, normals
 
 OUTPUTS, INPUTS, GROUP = 70, 96, 32  # more than one panel, the last one not whole
-DIGESTS_OF = 4  # the LAYOUT of these digests
+DIGESTS_OF = 5  # the LAYOUT of these digests
 DIGESTS = {
     "bfloat16": "1052e24384eb79c1",
     "bfloat16 of an odd number of inputs": "c4d1039429f6281a",

@@ -39,7 +39,7 @@ from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, T
 from .recorded_forward import RecordedForward
 from .recurrences import CpuRecurrences, CpuSelectiveScan
 from .sampling import CpuPasses
-from .segments import has_whole_segments, in_segments, segments_of_rank
+from .segments import has_whole_segments, in_segments, is_cut, segments_of_rank
 
 QUEUED_WEIGHTS_BYTES = 64 << 20  # so many evict Python's objects from a core's caches, layer by layer
 
@@ -69,7 +69,8 @@ class CpuBackend:
         if num_ranks is not None:
             self.adds_as_one_rank = self.adds_as_one_rank and has_whole_segments(weight, num_ranks)
             weight = in_segments(weight, segments_of_rank(weight, num_ranks))
-        return packed(self._pool, weight, must_be_finite=True)
+        found = packed(self._pool, weight, must_be_finite=True)
+        return replace(found, is_cut=True) if is_cut(weight) else found
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
         return "the CPU kernels do not quantize to fp8, though they multiply fp8 checkpoints; use quantization=int8"

@@ -6,9 +6,9 @@ the number of ranks. A single rank holds all of them, each of two ranks holds ha
 
 from dataclasses import replace
 
-from ...checkpoint.blocks.block_weight import GROUP_INPUTS, BlockWeight
+from ...checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
 from ...checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight
-from ...checkpoint.weight_forms import GroupedWeight, Weight
+from ...checkpoint.weight_forms import GroupedWeight, StoredWeight, Weight
 from ...kernels.cpu.packing import OCTET, WORD_INPUTS
 
 COUNTS = (4, 2)
@@ -21,8 +21,15 @@ def segments_of_rank(share: Weight, num_ranks: int) -> int:
 
 
 def has_whole_segments(share: Weight, num_ranks: int) -> bool:
-    """Whether each rank has whole segments, so that all of them add in the order of one rank."""
-    return _segments_of_all(share, num_ranks) % num_ranks == 0
+    """Whether each rank has whole segments in the form of one rank's, so that all of them add as one rank does."""
+    return not is_cut(share) and _segments_of_all(share, num_ranks) % num_ranks == 0
+
+
+def is_cut(share: Weight) -> bool:
+    """Whether `share` was dequantized because it cuts a group of a matrix in blocks."""
+    if isinstance(share, PackedWeight):
+        return share.is_cut
+    return isinstance(share, StoredWeight) and share.blocks in PRODUCT_FORMATS
 
 
 def in_segments(share: Weight, count: int) -> Weight:
