@@ -29,6 +29,8 @@ def fingerprint(config: Config, arithmetic: str) -> str:
         config.cache.kv_cache_dtype,
         config.server.chat_template,
         config.server.allow_special_tokens,
+        config.server.tool_call_parser,
+        config.server.reasoning_parser,
         arithmetic,
     )
     return f"paged-serve-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"

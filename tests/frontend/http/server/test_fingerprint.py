@@ -55,6 +55,8 @@ def test_settings_that_change_no_byte_keep_the_fingerprint(section, field, value
         ("cache", "kv_cache_dtype", "int8"),
         ("server", "chat_template", "{{ messages }}"),
         ("server", "allow_special_tokens", True),
+        ("server", "tool_call_parser", "none"),
+        ("server", "reasoning_parser", "none"),
     ],
 )
 def test_settings_that_change_answers_change_the_fingerprint(section, field, value):
