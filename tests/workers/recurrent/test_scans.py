@@ -200,6 +200,23 @@ def test_the_torch_reference_agrees(name, cpu_recurrences):
     torch.testing.assert_close(own_states, states, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [*LAYERS.values(), Mamba1Layer(16, 16), Mamba2Layer(4, 16, 2, 24), GatedDeltaLayer(4, 2, 24, 16)],
+    ids=[*LAYERS, *(f"{name}, one column" for name in ("mamba 1", "mamba 2", "gated delta"))],
+)
+def test_the_torch_reference_has_the_same_bits_for_any_division_into_steps(layer):
+    lengths = (20, 3)
+    requests = requests_of(layer, torch.float32, lengths=lengths)
+    expected, *others = (
+        computed(layer, TorchRecurrences(), requests, states_for(layer, requests), steps)
+        for steps in (at_once(lengths), one_by_one(lengths), mixed(lengths, 1))
+    )
+    for found in others:
+        for one, own in zip(found, expected, strict=True):
+            assert_same_bits(one, own)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_rows_of_padding_write_nothing(name, cpu_recurrences):
     layer = LAYERS[name]

@@ -123,7 +123,8 @@ def _scan(rows: StateRows, states: Tensor, outputs: int, step: Callable[[Tensor,
     for source, target, tokens in rows.pieces():
         state = states.new_zeros(heads, outputs, depth)
         if source is not None:
-            state = states[source].transpose(2, 3).reshape(heads, -1, depth)[:, :outputs]
+            # Heads of one column would stay transposed, and torch's order of a sum depends on the strides.
+            state = states[source].transpose(2, 3).reshape(heads, -1, depth)[:, :outputs].contiguous()
         for token in range(tokens.start, tokens.stop):
             state = step(state, token)
         if target is None:
