@@ -1,8 +1,8 @@
 """The folder of a rank's blocks, whose name changes with everything that a block's bytes depend on besides its tokens.
 
-That is: the weights' contents, the model's and the quantization's configuration, dtypes, the layout of a block, the
-number of ranks, the order of sums, and the program itself. Blocks of another configuration are therefore never found.
-Folders that were not used for UNUSED_S are removed.
+That is: the weights' contents, the model's and the quantization's configuration, the model's own code if it is trusted,
+dtypes, the layout of a block, the number of ranks, the order of sums, and the program itself. Blocks of another
+configuration are therefore never found. Folders that were not used for UNUSED_S are removed.
 """
 
 import hashlib
@@ -44,6 +44,7 @@ def folder_of(
         _program(),
         [_weights(root, path, checksum) for path in sorted(weights)],
         [_text(model / name) for name in SETTINGS],
+        _code(model) if settings.trust_remote_code else "",
         (settings.model_impl, settings.dtype, settings.quantization, settings.quantization_group_size),
         (settings.quantize_lm_head, settings.max_model_len, settings.platform, settings.plugins),
         facts,
@@ -55,8 +56,17 @@ def folder_of(
 
 def _program() -> str:
     """A digest of the sources and libraries that compute keys and values."""
+    return _digest((*WORKERS.rglob("*.py"), *(WORKERS.parent / "csrc").glob("_cpu_*.so")))
+
+
+def _code(model: Path) -> str:
+    """A digest of the Python files of a model folder."""
+    return _digest(model.rglob("*.py"))
+
+
+def _digest(files: Iterable[Path]) -> str:
     found = hashlib.sha256()
-    for path in sorted((*WORKERS.rglob("*.py"), *(WORKERS.parent / "csrc").glob("_cpu_*.so"))):
+    for path in sorted(files):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()
 

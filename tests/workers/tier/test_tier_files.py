@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.config import Config, ModelConfig
 from paged_serve.workers.kernels.cpu.library import best_library
 from paged_serve.workers.tier.block_files import CHECKSUM_BYTES, FIELDS, HEADER_BYTES, TEMPORARY, BlockFiles
 from paged_serve.workers.tier.block_memory import HostBlocks, Parts
@@ -253,6 +253,16 @@ def test_stamps_that_a_power_failure_has_zeroed_are_made_again(tmp_path):
         stamp.write_bytes(bytes(stamp.stat().st_size))
     assert folders() == before
     assert before[0] != before[1]
+
+
+def test_a_folder_is_of_the_models_own_code_where_it_runs(tmp_path):
+    configs, found = [Config(model=ModelConfig(trust_remote_code=runs)) for runs in (True, False)], []
+    for text in ("x", "2 * x"):
+        (tmp_path / "modeling_own.py").write_text(text)
+        found.append([folder_of(tmp_path / "tier", each, tmp_path, [], (), checksum(None)) for each in configs])
+    (running, unused), (running_changed, unused_changed) = found
+    assert running != running_changed
+    assert unused == unused_changed
 
 
 def test_levels_evict_by_their_own_budgets_and_report_what_none_has(tmp_path):
