@@ -19,7 +19,11 @@ SETTINGS = (
         "NAME",
     ),
     Setting(
-        "Model", "model.tokenizer", ("--tokenizer",), "Folder of a tokenizer to use instead of the model's.", "FOLDER"
+        "Model",
+        "model.tokenizer",
+        ("--tokenizer",),
+        "Folder of a tokenizer to use instead of the model's; its eos_token ends outputs, too.",
+        "FOLDER",
     ),
     Setting("Model", "model.dtype", ("--dtype",), "Precision; auto: the checkpoint's."),
     Setting("Model", "model.device", ("--device",), "Where the model runs; auto: CUDA if available."),

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.special_tokens import SPECIAL_TOKENS
 
-from ..text.tokenizer import SPECIAL_TOKENS
 from .chat_template import GLOBALS
 from .messages import (
     MAX_JSON_DEPTH,

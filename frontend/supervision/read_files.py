@@ -13,7 +13,10 @@ from paged_serve.protocol.messages.message import has_half_pair
 from paged_serve.protocol.process.file_stamps import stamp_of
 
 # Files that a model folder may have: if one is added later, it is read, too.
-OF_TOKENIZER = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+OF_TOKENIZER = (
+    *("config.json", "generation_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+)
 OF_MODEL = (
     *OF_TOKENIZER,
     *("model.safetensors.index.json", "quantize_config.json", "hf_quant_config.json", "chat_template.jinja"),

@@ -10,11 +10,11 @@ from typing import Any
 import tokenizers
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.special_tokens import special_tokens
 
 from .text_growth import check_growth
 from .token_bytes import bytes_of_token
 
-SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SMALL_TEXT_BYTES = 256 << 10  # has at most as many tokens, and encoding it takes at most 40 MB
 MAX_ADDED_TOKENS = 16
 PIECE_CHARS = 64 << 10
@@ -67,17 +67,17 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
         self._found: dict[str, tuple[int, ...]] = {}
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self.special_tokens = {name: text for name in SPECIAL_TOKENS if (text := _content(config.get(name)))}
+        self.special_tokens = special_tokens(path)
         self.bos_token: str | None = self.special_tokens.get("bos_token")
         added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
         self.added_tokens = added
         self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
-        self.eos_token_ids = self._find_eos(path)
+        ends = self._named_ends(path)
         # Several models declare special tokens as ordinary added ones: an end of turn and a <|name|> count too.
         self.special_spellings = {
             entry.content: token
             for token, entry in added.items()
-            if entry.special or token in self.eos_token_ids or _LOOKS_SPECIAL.fullmatch(entry.content)
+            if entry.special or token in ends or _LOOKS_SPECIAL.fullmatch(entry.content)
         }
         self._prefix_change = self._find_prefix_change(config.get("add_bos_token"))
         self._put_around = self._find_put_around()
@@ -179,7 +179,8 @@ class Tokenizer:
         """Characters of the longest token: a text of n characters has at least n / longest tokens. Slow."""
         return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
-    def _find_eos(self, folder: Path) -> tuple[int, ...]:
+    def _named_ends(self, folder: Path) -> tuple[int, ...]:
+        """The end tokens that the files of this folder name; those of the model are in Welcome."""
         ids: list[object] = [self.token_id(self.special_tokens.get("eos_token", ""))]
         for name in ("generation_config.json", "config.json"):
             declared = read_json(folder / name).get("eos_token_id")
@@ -235,10 +236,3 @@ def spellings(word: str) -> list[str]:
     """The word as it is, at the start of a text and after a space."""
     bare = word.lstrip(" ")
     return list(dict.fromkeys((word, bare, " " + bare)))
-
-
-def _content(token: object) -> str:
-    """A special token as tokenizer_config.json writes it: plain, or an object with `content`."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else ""

@@ -153,7 +153,7 @@ class Welcome(Message, frozen=True):
     tasks: Tasks = ("generate",)  # that the model supports
     embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: no embeddings
     num_labels: Count = 0  # columns of `classify` and `token_classify`
-    eos_token_ids: TokenIds = ()  # the model's end tokens, whatever the tokenizer's are
+    eos_token_ids: TokenIds = ()  # the tokens that end a sequence: those of the model and of its tokenizer
 
 
 class TokenColumns(Record, frozen=True):

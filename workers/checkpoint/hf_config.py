@@ -143,10 +143,6 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_id: int | list[int] | None = None
 
 
-class GenerationConfig(msgspec.Struct, frozen=True):
-    eos_token_id: int | list[int] | None = None
-
-
 class _Architectures(msgspec.Struct, frozen=True):
     architectures: list[str] | None = None
 
@@ -203,17 +199,6 @@ def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
     if kind == "clamped":
         return Activation(kind, is_gated, config.swiglu_alpha, config.swiglu_limit)
     return Activation(kind, is_gated)
-
-
-def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:
-    """The end tokens in generation_config.json if it has any, otherwise in config.json; may be empty."""
-    path = folder / "generation_config.json"
-    found: int | list[int] | None = None
-    if path.is_file():
-        found = read_json_file(path, GenerationConfig).eos_token_id
-    if found is None:
-        found = config.eos_token_id
-    return (found,) if isinstance(found, int) else tuple(found or ())
 
 
 def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:

@@ -135,7 +135,7 @@ def _assembly(family: Family) -> type[Assembly]:
 
 def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:
     """The family and geometry of the model in `folder`; reads no weights."""
-    return read_geometry(folder, config.dtype, config.max_model_len, config.plugins)
+    return read_geometry(folder, config.dtype, config.max_model_len, config.plugins, config.tokenizer)
 
 
 def device_of(config: ModelConfig) -> str:

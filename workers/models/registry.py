@@ -15,12 +15,12 @@ from ..checkpoint.hf_config import (
     HFConfig,
     activation_of,
     dtype_of,
-    eos_token_ids,
     read_architectures,
     read_hf_config,
 )
 from ..pooling.spec import max_seq_length
 from .catalogue import FAMILIES
+from .end_tokens import eos_token_ids
 from .families.family import Family
 
 
@@ -67,19 +67,28 @@ def not_supported(architectures: list[str], families: tuple[Family, ...]) -> str
 
 
 def read_geometry(
-    folder: Path, wanted_dtype: str = "auto", max_model_len: int | None = None, plugins: tuple[str, ...] = ()
+    folder: Path,
+    wanted_dtype: str = "auto",
+    max_model_len: int | None = None,
+    plugins: tuple[str, ...] = (),
+    tokenizer: str = "",
 ) -> tuple[Family, Geometry]:
     """The family and geometry of the model in `folder`; reads no weights.
 
-    `max_model_len`: the number of positions to support; None: all that the model has.
+    `max_model_len`: the number of positions to support; None: all that the model has. `tokenizer`: the folder of its
+    tokenizer, if that is another.
     """
-    return geometry_of(
-        folder, *family_of(read_architectures(folder), families_with(plugins)), wanted_dtype, max_model_len
-    )
+    family, head = family_of(read_architectures(folder), families_with(plugins))
+    return geometry_of(folder, family, head, wanted_dtype, max_model_len, tokenizer)
 
 
 def geometry_of(
-    folder: Path, family: Family, head: Head, wanted_dtype: str = "auto", max_model_len: int | None = None
+    folder: Path,
+    family: Family,
+    head: Head,
+    wanted_dtype: str = "auto",
+    max_model_len: int | None = None,
+    tokenizer: str = "",
 ) -> tuple[Family, Geometry]:
     """The family, adapted to the config.json in `folder`, and the geometry; as `read_geometry`."""
     config = read_hf_config(folder, family.config)
@@ -124,7 +133,7 @@ def geometry_of(
         clip_qkv=config.clip_qkv,
         is_parallel=family.is_parallel,
         head_bias=biases.head,
-        eos_token_ids=eos_token_ids(folder, config),
+        eos_token_ids=eos_token_ids(folder, config, tokenizer),
         dtype=dtype,
         scores_cap=caps.scores,
         logits_cap=caps.logits,

@@ -21,7 +21,8 @@ def found(config: Config) -> dict[str, bool]:
 def test_the_files_of_all_folders_are_found(tmp_path):
     model, tokenizer, draft = (tmp_path / name for name in ("model", "tokenizer", "draft"))
     write(model / "config.json", model / "model-00001-of-00002.safetensors", draft / "model.safetensors")
-    write(tokenizer / "tokenizer.json", model / "additional_chat_templates" / "rag.jinja", model / "modeling_own.py")
+    write(tokenizer / "tokenizer.json", tokenizer / "special_tokens_map.json")
+    write(model / "additional_chat_templates" / "rag.jinja", model / "modeling_own.py")
     config = Config(
         model=ModelConfig(model=str(model), tokenizer=str(tokenizer)),
         speculation=SpeculationConfig(method="draft", draft_model=str(draft)),

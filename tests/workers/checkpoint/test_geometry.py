@@ -170,15 +170,6 @@ def test_layers_of_command_r7b_with_full_attention_are_not_rotated(tmp_path):
     assert geometry(tmp_path, **cohere).sliding_windows == (16, 16, 16, 0, 16)
 
 
-def test_end_tokens_come_from_the_generation_config_first(tmp_path):
-    assert geometry(tmp_path).eos_token_ids == ()
-    assert geometry(tmp_path, eos_token_id=2).eos_token_ids == (2,)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7], "top_p": 0.9}))
-    assert geometry(tmp_path, eos_token_id=2).eos_token_ids == (5, 7)
-    (tmp_path / "generation_config.json").write_text("{}")
-    assert geometry(tmp_path, eos_token_id=[2, 3]).eos_token_ids == (2, 3)
-
-
 def test_windows_follow_the_rule_of_each_family(tmp_path):
     window = {"sliding_window": 16, "max_window_layers": 1}
     assert geometry(tmp_path, **window).sliding_windows == (0, 0)

@@ -9,7 +9,8 @@ from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.attention_options import AttentionOptions
 from ...checkpoint.geometry import Activation, Geometry, Multipliers, RopeScaling
-from ...checkpoint.hf_config import HFConfig, dtype_of, eos_token_ids
+from ...checkpoint.hf_config import HFConfig, dtype_of
+from ..end_tokens import eos_token_ids
 
 # Fields that are above 0 only in models with layers of other kinds.
 OTHER_KINDS = {
@@ -88,7 +89,7 @@ def geometry_of(folder: Path, config: Any, wanted: ModelConfig) -> Geometry:
         clip_qkv=None,
         is_parallel=False,
         head_bias=False,
-        eos_token_ids=eos_token_ids(folder, common),
+        eos_token_ids=eos_token_ids(folder, common, wanted.tokenizer),
         dtype=dtype_of(common, wanted.dtype),
     )
 
