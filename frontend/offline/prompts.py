@@ -123,7 +123,7 @@ def _token_ids(values: Any) -> list[int]:
         ids = array("i", values)  # of anything that converts to integers, such as those of numpy
     except (TypeError, ValueError, OverflowError):
         ids = None
-    if ids is None or isinstance(values, bytes | bytearray) or min(ids, default=0) < 0:
+    if ids is None or isinstance(values, bytes | bytearray) or min(ids, default=0) < 0 or bool in map(type, values):
         raise InvalidRequest(
             f"prompt_token_ids is {values!r:.100}; it must be a list of token ids, integers from 0 to {2**31 - 1}",
             "prompt_token_ids",

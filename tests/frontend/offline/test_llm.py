@@ -243,6 +243,8 @@ def test_an_invalid_request_is_refused_and_nothing_runs(start):
         (bytearray(b"5678"), "prompts", "a prompt is of type bytearray; pass a string"),
         ({"prompt_token_ids": b"567"}, "prompt_token_ids", "prompt_token_ids is b'567'; it must be a list"),
         ([5, -1], "prompt_token_ids", "prompt_token_ids is [5, -1]; it must be a list of token ids, integers from 0"),
+        ([[5, True]], "prompt_token_ids", "prompt_token_ids is [5, True]; it must be a list of token ids"),
+        ([True], "prompt_token_ids", "prompt_token_ids is [True]; it must be a list of token ids"),
         ([[5, 2**31]], "prompt_token_ids", "prompt_token_ids is [5, 2147483648]; it must be"),
         ({"prompt_token_ids": 5}, "prompt_token_ids", "prompt_token_ids is 5; it must be a list"),
         ({"prompt_token_ids": b"5678"}, "prompt_token_ids", "prompt_token_ids is b'5678'; it must be a list"),
