@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import dropwhile
 
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
@@ -16,10 +17,11 @@ from .pieces import Piece
 class ReasoningCount:
     """Counts the reasoning tokens of an output, tags included. Each tag must be a single token."""
 
-    def __init__(self, begin: int, end: int, *, has_begun: bool):
+    def __init__(self, begin: int, end: int, tokenizer: Tokenizer, *, has_begun: bool):
         self._end = end
-        self._goes_on: bool | None = True if has_begun else None  # None: the first token decides
+        self._goes_on: bool | None = True if has_begun else None  # None: the first token behind white space decides
         self._begin = begin
+        self._tokenizer = tokenizer
         self.num_tokens = 0
 
     @classmethod
@@ -28,14 +30,20 @@ class ReasoningCount:
         if reading is None:
             return None
         begin, end = tokenizer.token_id(reading.reasoning_begin), tokenizer.token_id(reading.reasoning_end)
-        return None if begin is None or end is None else cls(begin, end, has_begun=reading.begins_in_reasoning)
+        if begin is None or end is None:
+            return None
+        return cls(begin, end, tokenizer, has_begun=reading.begins_in_reasoning)
 
     def add(self, tokens: Sequence[int]) -> None:
-        if self._goes_on is None and tokens:
-            self._goes_on = tokens[0] == self._begin
+        if self._goes_on is None:
+            tokens = [*dropwhile(self._is_space, tokens)]
+            self._goes_on = tokens[0] == self._begin if tokens else None
         if self._goes_on:
             self._goes_on = self._end not in tokens
             self.num_tokens += len(tokens) if self._goes_on else tokens.index(self._end) + 1
+
+    def _is_space(self, token: int) -> bool:
+        return self._tokenizer.token_text(token).isspace()
 
 
 class ChatChoice:

@@ -248,6 +248,8 @@ def test_a_budget_is_refused_if_the_tags_are_unknown(start, options, remedy):
         ({}, "<think>abc</think>d", 5),
         ({}, "<think>ab", 4),  # includes the token that ends the output
         ({}, "d</think>", 0),
+        ({}, "\n <think>abc</think>d", 5),  # white space before reasoning is left out of the answer
+        ({}, " d<think>e</think>", 0),
         ({"chat_template_kwargs": {"opens": True}}, "abc</think>d", 4),
     ],
 )
