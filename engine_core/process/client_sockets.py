@@ -3,6 +3,7 @@
 Peers choose their own names, so a client is identified by its port and its name together.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 
@@ -17,6 +18,7 @@ from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint
 
 from .invalid_requests import rejection
 
+log = logging.getLogger(__name__)
 CLIENT_QUEUE_FRAMES = 1 << 16  # outputs are bounded by credits; refusals only by what a client sends before it reads
 LOCAL, REMOTE = b"l", b"r"
 _Port = RouterChannel[FromEngineCore, ToEngineCore]
@@ -27,10 +29,7 @@ class ClientSockets:
 
     def __init__(self, child: ChildProcess):
         server = child.config.server
-        keys = None
-        if server.client_address:
-            _check_address(server)
-            keys = server_keys(server.client_server_key, server.client_keys)
+        keys = _keys(child) if server.client_address else None
         allowed = frozenset[bytes]() if keys is None else keys.allowed
         self._authenticator = Authenticator(child.context, child.secret, allowed)
         where = endpoint(child.run_dir, ENGINE_SOCKET)
@@ -91,6 +90,23 @@ class ClientSockets:
 
 def is_remote(client: bytes) -> bool:
     return client.startswith(REMOTE)
+
+
+def _keys(child: ChildProcess) -> ServerKeys | None:
+    """The keys of the port for other hosts, as their files are now. Raises ConfigError at the first start.
+
+    A core that replaces another goes on without the clients whose keys are unusable, or without the port (None): the
+    requests of all other clients are to be continued.
+    """
+    server, is_replacement = child.config.server, child.epoch > 0
+    _check_address(server)
+    try:
+        return server_keys(server.client_server_key, server.client_keys, skips_unusable=is_replacement)
+    except ConfigError as error:
+        if not is_replacement:
+            raise
+        log.error("no client can connect to client_address=%s: %s", server.client_address, error)
+        return None
 
 
 def _check_address(server: ServerConfig) -> None:

@@ -2,12 +2,15 @@
 ZeroMQ binding reads and writes: NAME.key is public, NAME.key_secret holds both keys and is for its owner alone."""
 
 import contextlib
+import logging
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
 
+log = logging.getLogger(__name__)
 SECRET_SUFFIX = ".key_secret"
 PUBLIC_SUFFIX = ".key"
 
@@ -29,8 +32,11 @@ class ClientKeys:
     server: bytes
 
 
-def server_keys(secret_file: str, clients_folder: str) -> ServerKeys:
-    """Raises ConfigError when a file is missing, unreadable or open to other users, or when no client has a key."""
+def server_keys(secret_file: str, clients_folder: str, *, skips_unusable: bool = False) -> ServerKeys:
+    """Raises ConfigError when a file is missing, unreadable or open to other users, or when no client has a key.
+
+    `skips_unusable`: a client whose file cannot be read is left out, with a warning.
+    """
     if not os.path.isdir(clients_folder):
         raise ConfigError(f"there is no folder {clients_folder!r} of the clients' public keys; set --client-keys")
     files = sorted(Path(clients_folder).glob(f"*{PUBLIC_SUFFIX}"))
@@ -41,7 +47,15 @@ def server_keys(secret_file: str, clients_folder: str) -> ServerKeys:
     from zmq.utils import z85  # imported late, like all of zmq.auth here: most servers have no TCP socket
 
     _, secret = _load_secret(secret_file, "--client-server-key")
-    return ServerKeys(secret, frozenset(z85.decode(_load_public(file)) for file in files))
+    allowed = set[bytes]()
+    for file in files:
+        try:
+            allowed.add(z85.decode(_load_public(file)))
+        except ConfigError as error:
+            if not skips_unusable:
+                raise
+            log.warning("a client cannot connect: %s", error)
+    return ServerKeys(secret, frozenset(allowed))
 
 
 def client_keys(secret_file: str, server_file: str) -> ClientKeys:
@@ -93,6 +107,17 @@ def _load(file: Path) -> tuple[bytes, bytes | None]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the key {file}: {error}") from error
     for key in (public, secret or b""):
-        if key and len(key) != 40:
-            raise ConfigError(f"{file} has a key of {len(key)} characters; a Z85 key has 40")
+        if key:
+            _check_key(file, key)
     return public, secret
+
+
+def _check_key(file: Path, key: bytes) -> None:
+    from zmq.utils import z85
+
+    if len(key) != 40:
+        raise ConfigError(f"{file} has a key of {len(key)} characters; a Z85 key has 40")
+    try:
+        z85.decode(key)
+    except (KeyError, struct.error):  # a character, or five of them, that Z85 does not have
+        raise ConfigError(f"{file} has a key that is not written in Z85; copy the file as it is") from None

@@ -1,12 +1,15 @@
 """A process that replaces another reads the same files, or the server ends: no stream continues with other bytes."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from paged_serve import Client, SamplingParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
+from paged_serve.protocol.transport.curve import make_keys
 
 from ..server_process import ServerProcess
 
@@ -67,3 +70,25 @@ def test_a_frontend_is_not_replaced_by_one_with_another_tokenizer(start):
         file.write("\n")
     server.children()["frontend"].kill()
     ends(server, "tokenizer.json was changed after the server had started")
+
+
+def test_keys_of_clients_that_became_unusable_end_no_server(start, tmp_path):
+    for name in ("server", "client"):
+        make_keys(str(tmp_path), name)
+    listed = tmp_path / "listed"
+    listed.mkdir()
+    shutil.copy(tmp_path / "client.key", listed)
+    keys = "--client-server-key", str(tmp_path / "server.key_secret"), "--client-keys", str(listed)
+    server = start("--client-address", "tcp://127.0.0.1:*", *keys)
+    answer = server.complete(max_tokens=8)
+    (listed / "half-written.key").write_text("")
+    server.children()["engine-core"].kill()
+    assert server.complete_when_ready(max_tokens=8) == answer
+    *_, address = re.findall(r"remote clients=(\S+)", server.stderr())
+    with Client.connect(address, key=tmp_path / "client.key_secret", server_key=tmp_path / "server.key") as client:
+        [*deltas] = client.submit([1, 2], SamplingParams(max_tokens=4))
+        assert deltas[-1].finish_reason is not None
+    shutil.rmtree(listed)
+    server.children()["engine-core"].kill()
+    assert server.complete_when_ready(max_tokens=8) == answer
+    assert server.stderr().count("remote clients=") == 2, "none can connect any longer"

@@ -96,12 +96,15 @@ def test_secret_files_are_readable_only_by_their_owner(keys):
         ("server.key_secret", "nowhere", "no folder"),
         ("server.key_secret", "empty", "no client can connect"),
         ("server.key_secret", "broken", r"broken/a.key"),
+        ("server.key_secret", "damaged", r"damaged/a.key has a key that is not written in Z85"),
+        ("server.key_secret", "too large", r"too large/a.key has a key that is not written in Z85"),
     ],
 )
 def test_an_unusable_key_file_is_refused_by_name(keys, secret, folder, words):
     (keys / "empty").mkdir()
-    (keys / "broken").mkdir()
-    (keys / "broken" / "a.key").write_text('curve\n    public-key = "short"\n')
+    for name, key in (("broken", "short"), ("damaged", "~" * 40), ("too large", "#" * 40)):
+        (keys / name).mkdir()
+        (keys / name / "a.key").write_text(f'curve\n    public-key = "{key}"\n')
     with pytest.raises(ConfigError, match=words):
         server_keys(str(keys / secret), str(keys / folder))
 
