@@ -72,6 +72,10 @@ def loaded(keys: dict[str, Any], tmp_path: Path, architecture: str = "llama", nu
     return Tokenizer(str(tmp_path))
 
 
+def end_tokens(folder: Path) -> list[int]:
+    return json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+
+
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_a_byte_level_tokenizer_makes_the_same_tokens(pre, tmp_path):
     made = trained(pre)
@@ -81,7 +85,7 @@ def test_a_byte_level_tokenizer_makes_the_same_tokens(pre, tmp_path):
         assert found.encode(text) == expected.ids, text
         assert found.decode(expected.ids, False) == made.decode(expected.ids, skip_special_tokens=False)
     assert found.special_token_ids == {made.token_to_id(text) for text in SPECIALS[:2]}
-    assert found.eos_token_ids == (made.token_to_id("<|im_end|>"),)
+    assert end_tokens(tmp_path) == [made.token_to_id("<|im_end|>")]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_phi_3_removes_spaces_after_its_special_tokens(tmp_path):
     found = loaded(keys, tmp_path, "phi3")
     assert found.encode("<|end|>  the") == found.encode("<|end|>the")
     assert found.encode("<s>  the") != found.encode("<s>the")
-    assert found.eos_token_ids == (2, len(keys["tokenizer.ggml.tokens"]) - 1)  # <|end|> ends answers too
+    assert end_tokens(tmp_path) == [2, len(keys["tokenizer.ggml.tokens"]) - 1]  # <|end|> ends answers too
 
 
 @pytest.mark.parametrize("adds", [{}, {"bos": False}, {"eos": True}])
