@@ -1,7 +1,7 @@
 """Reads a checkpoint's quantization settings from config.json, and checks that they are supported."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -90,7 +90,6 @@ METHODS: dict[str, type[QuantizationConfig]] = {
     "fp8": BlockFp8,
 }
 MXFP4 = "mxfp4"  # it has no settings: tensors of experts in 4-bit floats are known by their names, see mxfp4.py
-Method = Literal["compressed-tensors", "gptq", "awq"]
 
 
 class _Folder(msgspec.Struct, frozen=True):

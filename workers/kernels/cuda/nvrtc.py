@@ -18,10 +18,10 @@ from .kernel import FOLDER, Kernel
 OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
 
 
-def compile_cubin(kernel: Kernel, arch: str, folder: Path = FOLDER) -> bytes:
+def compile_cubin(kernel: Kernel, arch: str) -> bytes:
     """The binary of `kernel` for exactly `arch` (such as "sm_90a"). Raises RuntimeError with the compiler's log."""
-    options = (*OPTIONS, *kernel.options, f"-arch={arch}", f"-I{folder}")
-    program = nvrtc.createProgram((folder / kernel.file).read_text(), kernel.file, (), ())
+    options = (*OPTIONS, *kernel.options, f"-arch={arch}", f"-I{FOLDER}")
+    program = nvrtc.createProgram((FOLDER / kernel.file).read_text(), kernel.file, (), ())
     try:
         nvrtc.compileProgram(program, options)
         return bytes(nvrtc.getCUBIN(program)) + b"\0"  # CuPy leaves out the last byte
@@ -34,11 +34,10 @@ def compile_cubin(kernel: Kernel, arch: str, folder: Path = FOLDER) -> bytes:
 class CubinCache:
     """Cubins by a key of all their inputs. Several processes may write to one folder concurrently."""
 
-    def __init__(self, folder: Path, sources: Path = FOLDER):
+    def __init__(self, folder: Path):
         self._folder = folder
-        self._sources = sources
-        names = sorted(str(path.relative_to(sources)) for path in sources.rglob("*.cu*"))
-        self._digest = hashlib.sha256(b"".join(name.encode() + b"\0" + (sources / name).read_bytes() for name in names))
+        names = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.cu*"))
+        self._digest = hashlib.sha256(b"".join(name.encode() + b"\0" + (FOLDER / name).read_bytes() for name in names))
 
     def path(self, kernel: Kernel, arch: str) -> Path:
         """The file of the kernel's cubin, which is compiled now if it does not exist."""
@@ -46,7 +45,7 @@ class CubinCache:
         key.update(repr((kernel.file, kernel.options, OPTIONS, arch, nvrtc.getVersion())).encode())
         path = self._folder / f"{kernel.function}-{arch}-{key.hexdigest()[:32]}.cubin"
         if not path.exists():
-            self._create(path, compile_cubin(kernel, arch, self._sources))
+            self._create(path, compile_cubin(kernel, arch))
         return path
 
     def _create(self, path: Path, cubin: bytes) -> None:
