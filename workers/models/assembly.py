@@ -12,7 +12,7 @@ from ..checkpoint.attention_options import AttentionOptions, distance_buckets
 from ..checkpoint.blocks.block_weight import BlockWeight
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
-from ..checkpoint.weight_forms import StoredWeight, Weight, with_outputs
+from ..checkpoint.weight_forms import Weight, with_outputs
 from ..distributed.allocator import release_freed_memory
 from ..layers.adapters.sites import SitePart
 from ..layers.attention import AttentionBackend
@@ -27,16 +27,15 @@ from ..mixers.mixer import Mixer
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
-from .matrix_rows import Rows, Span, query_key_value_rows
+from .matrix_rows import query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
 from .readers.gated_delta_reader import without_gates
 from .readers.latent_reader import LatentReader
 from .readers.parallel_mixer_reader import ParallelMixerReader
+from .readers.weight_reader import VOCABULARY_MULTIPLE
 
 log = logging.getLogger(__name__)
-
-VOCABULARY_MULTIPLE = 16  # rows; a rank's share of the vocabulary is padded to whole vectors
 
 
 class Assembly(LatentReader, ParallelMixerReader):
@@ -102,8 +101,8 @@ class Assembly(LatentReader, ParallelMixerReader):
         embedding = self._adapted_embedding(VocabularyEmbedding(table, self._group))
         head_name = names.embedding if is_tied else names.output_head
         (matrix,) = self._weights("head", lambda: [self._head_matrix(head_name)])
-        head = backend.head(matrix, self._head_bias() if geometry.head_bias else None)
-        return embedding, self._output_head(head)
+        bias = self._head_bias(names.output_head.removesuffix(".weight")) if geometry.head_bias else None
+        return embedding, self._output_head(backend.head(matrix, bias))
 
     def _adapted_embedding(self, embedding: VocabularyEmbedding) -> VocabularyEmbedding:
         geometry = self._geometry
@@ -244,12 +243,6 @@ class Assembly(LatentReader, ParallelMixerReader):
         part = MatrixPart((self._geometry.vocab_size, self._geometry.vector_size), 0, start, stop)
         return with_outputs(self._matrix(self._source.head, name.removesuffix(".weight"), part), rows)
 
-    def _head_bias(self) -> Tensor:
-        """This rank's rows, with zeros past the vocabulary's end."""
-        rows, span = self._vocabulary_rows()
-        found = self._bias([Rows(self._names.output_head.removesuffix(".weight"), self._geometry.vocab_size, span)])
-        return torch.cat([found, found.new_zeros(rows - len(found))])
-
     def _vocabulary_table(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
         rows, (start, stop) = self._vocabulary_rows()
@@ -269,14 +262,5 @@ class Assembly(LatentReader, ParallelMixerReader):
     def _position_table(self) -> Weight:
         geometry, name, first = self._geometry, self._names.positions, self._names.first_position
         count = geometry.max_position_embeddings
-        table = self._checkpoint.read(name, (first + count, geometry.hidden_size), 0, first, first + count)
-        stored = StoredWeight((table,), geometry.dtype)
-        self._loaded(stored.nbytes)
-        _, held = self._held(name, with_outputs(stored, -(-count // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE))
-        return held
-
-    def _vocabulary_rows(self) -> tuple[int, Span]:
-        """The number of rows per rank, and this rank's span in the checkpoint; the last spans may be short or empty."""
-        vocab = self._geometry.vocab_size
-        rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
-        return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
+        rows = -(-count // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        return self._table_rows(name, (first + count, geometry.hidden_size), (first, first + count), rows)

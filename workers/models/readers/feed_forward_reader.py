@@ -11,7 +11,7 @@ from ...checkpoint.stacked_experts import StackedPart, stacked_experts
 from ...checkpoint.weight_forms import Weight, joined
 from ...layers.adapters.sites import SitePart
 from ...layers.feed_forward import DenseFeedForward, ExpertWeights, FeedForward
-from ...layers.linear import JoinedLinear, Linear
+from ...layers.linear import Linear
 from ...layers.ops import Ops
 from ..matrix_rows import Rows, stacked_rows
 from .weight_reader import NormReader
@@ -32,16 +32,6 @@ class ProjectionReader(NormReader):
             return product
         sites = [SitePart(each.name, each.total, each.chosen_rows(), len(each)) for each in parts]
         return self._adapters.column_parallel(product, sites, columns)
-
-    def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
-        if len(weights) == 1:
-            return self._backend.linear(weights[0], bias)
-        products, at = [], 0
-        for weight in weights:
-            here = slice(at, at + weight.shape[0])
-            products.append(self._backend.linear(weight, None if bias is None else bias[here].contiguous()))
-            at = here.stop
-        return JoinedLinear(products)
 
     def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
         weight = self._share(name, rows, columns)

@@ -14,19 +14,24 @@ from ...checkpoint.weight_forms import (
     Fp8Weight,
     GroupedWeight,
     OutputScaledWeight,
+    StoredWeight,
     Weight,
     float_values,
     on_device,
+    with_outputs,
     with_rows,
 )
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.adapters.sites import Adapters
 from ...layers.backend import Backend, PackingBackend
+from ...layers.linear import JoinedLinear, Linear
 from ...layers.norm import LayerNorm, Norm, RMSNorm
 from ...quantization.source import MatrixSource
 from ..matrix_rows import Rows, Span, order_of_head
 from ..names.weight_names import WeightNames
 from ..packed_cache import PackedReader, PackedStore
+
+VOCABULARY_MULTIPLE = 16  # rows; tables, and each rank's share of the vocabulary, are padded to whole vectors
 
 
 class WeightReader:
@@ -122,6 +127,16 @@ class WeightReader:
         self._read(name, Rows(name, size, (0, size)), vector)
         return vector
 
+    def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
+        if len(weights) == 1:
+            return self._backend.linear(weights[0], bias)
+        products, at = [], 0
+        for weight in weights:
+            here = slice(at, at + weight.shape[0])
+            products.append(self._backend.linear(weight, None if bias is None else bias[here].contiguous()))
+            at = here.stop
+        return JoinedLinear(products)
+
     def _even_span(self, rows: int) -> Span:
         share = rows // self._group.size
         return self._group.rank * share, (self._group.rank + 1) * share
@@ -144,10 +159,30 @@ class WeightReader:
         self, name: str, shape: tuple[int, ...], rows: Span | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """The tensor of that shape, or some of its rows, in the model's dtype or another."""
-        found = self._checkpoint.read(name, shape, 0, *(rows or (0, shape[0])))
+        found = self._checkpoint.read(name, shape, 0, *(rows or (0, None)))
         held = converted(name, found, dtype or self._geometry.dtype).to(self._device)
         self._loaded(held.nbytes)
         return held
+
+    def _table_rows(self, name: str, shape: tuple[int, int], span: Span, rows: int) -> Weight:
+        """The rows `span` of a float table, with zeros up to `rows` rows."""
+        found = self._checkpoint.read(name, shape, 0, *span)
+        stored = StoredWeight((found,), self._geometry.dtype)
+        self._loaded(stored.nbytes)
+        _, held = self._held(name, with_outputs(stored, rows))
+        return held
+
+    def _vocabulary_rows(self) -> tuple[int, Span]:
+        """The number of rows per rank, and this rank's span in the checkpoint; the last spans may be short or empty."""
+        vocab = self._geometry.vocab_size
+        rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
+        return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
+
+    def _head_bias(self, name: str) -> Tensor:
+        """This rank's rows of the output head's bias, with zeros past the vocabulary's end."""
+        rows, span = self._vocabulary_rows()
+        found = self._bias([Rows(name, self._geometry.vocab_size, span)])
+        return torch.cat([found, found.new_zeros(rows - len(found))])
 
     def _loaded(self, num_bytes: int) -> None:
         self._loaded_bytes += num_bytes

@@ -9,23 +9,22 @@ from torch import Tensor, nn
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.conversion import converted
 from ...checkpoint.geometry import Activation, Geometry
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.safetensors_files import Checkpoint, check_names
-from ...checkpoint.weight_forms import StoredWeight, Weight, joined, with_outputs
+from ...checkpoint.weight_forms import Weight, joined, with_outputs
 from ...distributed.allocator import release_freed_memory
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.backend import Backend
 from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
-from ...layers.linear import JoinedLinear, Linear
+from ...layers.linear import Linear
 from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
 from ...quantization.gptq import skip_zero_biases
 from ...quantization.source import MatrixSource
 from ..matrix_rows import Rows
 from ..names.weight_names import WeightNames
-from ..readers.weight_reader import WeightReader
+from ..readers.weight_reader import VOCABULARY_MULTIPLE, WeightReader
 from .attention_module import NORMS, PRODUCTS, AttentionModule, PlainAttention, plain_attention, rotates_whole_heads
 from .modules import (
     ActivationModule,
@@ -39,7 +38,6 @@ from .modules import (
 from .parallel_plan import ParallelPlan, Style
 from .recognition import GATED, NormKind, activation_of, gated_activation, is_rotation, norm_kind
 
-VOCABULARY_MULTIPLE = 16  # rows; tables are padded to whole vectors
 UNUSED = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
 
 
@@ -163,14 +161,8 @@ class TransformersAssembly(WeightReader):
         """One product for several layers with the same input, and the number of outputs of each on this rank."""
         read = [self._outputs(each, layer) for each, layer in into]
         biases = [bias for _, bias in read if bias is not None]
-        weights = joined([weight for weight, _ in read])
-        whole = torch.cat(biases) if biases else None
-        products, at = [], 0
-        for weight in weights:
-            here = slice(at, at + weight.shape[0])
-            products.append(self._backend.linear(weight, None if whole is None else whole[here].contiguous()))
-            at = here.stop
-        return products[0] if len(products) == 1 else JoinedLinear(products), [weight.shape[0] for weight, _ in read]
+        product = self._product(joined([weight for weight, _ in read]), torch.cat(biases) if biases else None)
+        return product, [weight.shape[0] for weight, _ in read]
 
     def _feed_forward(self, name: str, module: nn.Module, activation: Activation, ops: Ops) -> nn.Module | None:
         """One module for three products; None if only one of two has a bias, or ranks divide the layers differently."""
@@ -214,7 +206,7 @@ class TransformersAssembly(WeightReader):
         embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
         names = {module: name for name, module in self._model.named_modules()}
         stored = self._stored_name(names[embedding])
-        rows, (start, stop) = self._vocabulary_rows()
+        rows, span = self._vocabulary_rows()
         shape = (self._geometry.vocab_size, self._geometry.hidden_size)
         if (embedding.num_embeddings, embedding.embedding_dim) != shape or head.out_features != shape[0]:
             raise ConfigError(f"its embedding and its head are not of {shape[0]} tokens and {shape[1]} elements")
@@ -224,13 +216,13 @@ class TransformersAssembly(WeightReader):
         table: VocabularyEmbedding | None = None
         product: Linear
         if is_tied and is_plain and bias is None and not self._source.quantizes_head:
-            tied = self._backend.tied_table(self._stored_rows(stored, shape, rows, start, stop))
+            tied = self._backend.tied_table(self._table_rows(f"{stored}.weight", shape, span, rows))
             table, product = VocabularyEmbedding(tied, self._group), tied
         else:
             if is_plain:
-                share = self._stored_rows(stored, shape, rows, start, stop)
+                share = self._table_rows(f"{stored}.weight", shape, span, rows)
                 table = VocabularyEmbedding(self._backend.table(share), self._group)
-            part = MatrixPart(shape, 0, start, stop)
+            part = MatrixPart(shape, 0, *span)
             matrix = with_outputs(self._matrix(self._source.head, head_name, part), rows)
             product = self._backend.head(matrix, bias)
         if table is not None:
@@ -240,27 +232,9 @@ class TransformersAssembly(WeightReader):
     def _table(self, name: str, module: nn.Embedding) -> Table:
         """A table other than the embedding of tokens; every rank holds all of it."""
         shape, rows = (module.num_embeddings, module.embedding_dim), -(-module.num_embeddings // VOCABULARY_MULTIPLE)
-        weight = self._stored_rows(self._stored_name(name), shape, rows * VOCABULARY_MULTIPLE, 0, shape[0])
+        stored = f"{self._stored_name(name)}.weight"
+        weight = self._table_rows(stored, shape, (0, shape[0]), rows * VOCABULARY_MULTIPLE)
         return self._backend.table(weight, name)
-
-    def _stored_rows(self, name: str, shape: tuple[int, int], rows: int, start: int, stop: int) -> Weight:
-        """[start, stop) of a table, with zeros up to `rows` rows."""
-        found = self._checkpoint.read(f"{name}.weight", shape, 0, start, stop)
-        stored = StoredWeight((found,), self._geometry.dtype)
-        self._loaded(stored.nbytes)
-        _, held = self._held(f"{name}.weight", with_outputs(stored, rows))
-        return held
-
-    def _vocabulary_rows(self) -> tuple[int, tuple[int, int]]:
-        """The rows that each rank holds, and this rank's span in the checkpoint; the last may be short or empty."""
-        vocab, multiple = self._geometry.vocab_size, self._group.size * VOCABULARY_MULTIPLE
-        rows = -(-vocab // multiple) * VOCABULARY_MULTIPLE
-        return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
-
-    def _head_bias(self, name: str) -> Tensor:
-        rows, span = self._vocabulary_rows()
-        found = self._bias([Rows(name, self._geometry.vocab_size, span)])
-        return torch.cat([found, found.new_zeros(rows - len(found))])
 
     def _vectors(self, name: str, module: nn.Module) -> tuple[Tensor, Tensor | None]:
         stored, parameters = self._stored_name(name), dict(module.named_parameters())
@@ -273,9 +247,7 @@ class TransformersAssembly(WeightReader):
         for owner, name, full_name, held in list(self._rest()):
             stored = self._stored_name(full_name)
             if isinstance(held, nn.Parameter) or stored in self._checkpoint.entries:
-                found = self._checkpoint.read(stored, tuple(held.shape))
-                values = converted(stored, found, self._geometry.dtype).to(self._device)
-                self._loaded(values.nbytes)
+                values = self._read_tensor(stored, tuple(held.shape))
                 kept = nn.Parameter(values, requires_grad=False) if isinstance(held, nn.Parameter) else values
                 setattr(owner, name, kept)
             elif held.is_meta:
