@@ -113,7 +113,8 @@ class OutputBuilder:
         if sequence.logprobs is not None and sequence.cumulative_logprob is not None:
             entries = (delta.logprobs or [])[: new.num_tokens]
             sequence.logprobs += to_logprobs(entries, self._tokenizer, are_named=self._are_named)
-            sequence.cumulative_logprob += sum(entry.logprobs[0] for entry in entries)
+            for entry in entries:  # one by one: the sum must not depend on how many tokens arrive at once
+                sequence.cumulative_logprob += entry.logprobs[0]
         if new.finish_reason is not None:
             sequence.finish_reason = new.finish_reason.api_name
             sequence.stop_reason = delta.error if new.finish_reason is FinishReason.ERROR else new.stop_reason

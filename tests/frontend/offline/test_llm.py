@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import paged_serve
+from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
+from paged_serve.frontend.offline.outputs import OutputBuilder
+from paged_serve.frontend.offline.prompts import Prompt
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -170,6 +173,15 @@ def test_logprobs_are_keyed_by_token(start):
     assert (result.outputs[0].stop_reason, result.outputs[0].text) == (11, " 10")
     (request,) = core_of(llm).all(EngineCoreRequest)
     assert request.sampling_params.skip_reading_prefix_cache
+
+
+@pytest.mark.parametrize("at_once", [(3,), (1, 2), (1, 1, 1)], ids=str)
+def test_the_sum_of_logprobs_does_not_depend_on_how_many_tokens_arrive_at_once(start, at_once):
+    values = [TokenLogprobs([10], [value], 1) for value in (-16.0, -(2.0**-49), -(2.0**-49))]
+    builder = OutputBuilder(start()._text.tokenizer, Prompt(None, [5, 6]), [5, 6], params(logprobs=0))
+    for count in at_once:
+        builder.push(SequenceDelta(0, [10] * count, [values.pop(0) for _ in range(count)]))
+    assert builder.output.outputs[0].cumulative_logprob == -16.0  # the last two are lost one by one, not together
 
 
 def test_bad_words_become_tokens(start):
