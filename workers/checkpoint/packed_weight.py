@@ -40,7 +40,7 @@ class PackedWeight:
     skipped: int = 0  # blocks: inputs of the first block that the weight does not have
     dtype: torch.dtype | None = None  # blocks: of a table's rows
     scale_inputs: int = 0  # fp8: inputs that share a scale
-    is_cut: bool = False  # floats: a rank's share of a matrix that one rank multiplies as blocks, so with other bits
+    is_cut: bool = False  # floats: a rank's share of a matrix that one rank holds in another form, so with other bits
 
     @property
     def shape(self) -> tuple[int, int]:

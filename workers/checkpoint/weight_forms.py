@@ -121,6 +121,7 @@ class StoredWeight:
     parts: tuple[Tensor, ...]  # stacked, [rows, in] each
     dtype: torch.dtype
     blocks: str = ""  # the block format that the values were dequantized from
+    is_cut: bool = False  # a rank's share that is dequantized only because it cuts a group of inputs
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -33,7 +33,7 @@ class GgufTableReader:
             blocks, skipped = self.checkpoint.blocks(f"{name}.weight", part.shape, part.dim, part.start, part.stop)
             return BlockWeight(found, (blocks,), len(inputs), skipped, self.floats.dtype)
         weight = self.floats.read(name, part)
-        return weight if found in FLOAT_FORMATS else replace(weight, blocks=found)
+        return weight if found in FLOAT_FORMATS else replace(weight, blocks=found, is_cut=found in PRODUCT_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ...batch.input_batch import InputBatch
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Activation
 from ...checkpoint.packed_weight import PackedWeight
-from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Weight
+from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cpu.attention import MAX_HEAD_DIM
 from ...kernels.cpu.buffers import Buffers
@@ -59,7 +59,8 @@ class CpuBackend:
         """The form of `weight` that the kernels support: int4 needs 16-bit activations, MXFP4 and fp8 bfloat16."""
         match weight:
             case GroupedWeight() if not is_int4_product(weight, dtype):
-                return weight.dequantized().to(dtype)
+                values = weight.dequantized().to(dtype)
+                return StoredWeight((values,), dtype, is_cut=True) if has_part_of_word(weight, dtype) else values
             case Fp8Weight() | Fp8BlockWeight() if not is_fp8_product(weight, dtype):
                 return weight.dequantized().to(dtype)
             case _:
@@ -151,6 +152,11 @@ class CpuBackend:
 def table_dtype(table: PackedWeight) -> torch.dtype:
     """The dtype of a table's rows: the model's."""
     return table.dtype or ROW_DTYPES[table.format][0]
+
+
+def has_part_of_word(weight: GroupedWeight, dtype: torch.dtype) -> bool:
+    """Whether the size of its groups alone prevents an int4 product; a rank's share of a longer group may have it."""
+    return weight.bits == 4 and dtype.itemsize == 2 and weight.group_size % OCTET != 0
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:

@@ -6,7 +6,7 @@ the number of ranks. A single rank holds all of them, each of two ranks holds ha
 
 from dataclasses import replace
 
-from ...checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
+from ...checkpoint.blocks.block_weight import GROUP_INPUTS, BlockWeight
 from ...checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight
 from ...checkpoint.weight_forms import GroupedWeight, StoredWeight, Weight
 from ...kernels.cpu.packing import OCTET, WORD_INPUTS
@@ -26,10 +26,8 @@ def has_whole_segments(share: Weight, num_ranks: int) -> bool:
 
 
 def is_cut(share: Weight) -> bool:
-    """Whether `share` was dequantized because it cuts a group of a matrix in blocks."""
-    if isinstance(share, PackedWeight):
-        return share.is_cut
-    return isinstance(share, StoredWeight) and share.blocks in PRODUCT_FORMATS
+    """Whether `share` was dequantized because it cuts a group, so that one rank holds the matrix in another form."""
+    return isinstance(share, PackedWeight | StoredWeight) and share.is_cut
 
 
 def in_segments(share: Weight, count: int) -> Weight:
