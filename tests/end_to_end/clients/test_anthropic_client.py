@@ -1,8 +1,8 @@
 """The official `anthropic` client against a real server: the most common calls."""
 
+import importlib
 from typing import Literal
 
-import anthropic
 import pydantic
 import pytest
 
@@ -15,8 +15,14 @@ ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 OPTIONS = {"model": "demo", "max_tokens": 60, "extra_body": {"temperature": 0}}
 
 
+@pytest.fixture(scope="module")
+def anthropic():
+    """Imported where it is used: it takes two seconds of a core, which each of pytest's processes would spend."""
+    return importlib.import_module("anthropic")
+
+
 @pytest.fixture
-def client(server):
+def client(server, anthropic):
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client
 
@@ -111,7 +117,7 @@ def test_the_models_list_names_the_demo_model(client):
     assert client.models.retrieve("demo") == model
 
 
-def test_errors_are_the_clients_own(client):
+def test_errors_are_the_clients_own(client, anthropic):
     with pytest.raises(anthropic.NotFoundError, match="not_found_error"):
         client.messages.create(messages=QUESTION, **{**OPTIONS, "model": "claude"})
     with pytest.raises(anthropic.BadRequestError, match="is not a known field"):
