@@ -53,4 +53,8 @@ class BestOfGeneration(Generation):
 
 
 def _cumulative_logprob(pieces: Sequence[Piece]) -> float:
-    return sum(entry.logprobs[0] for piece in pieces for entry in piece.logprobs or ())
+    total = 0.0
+    for piece in pieces:
+        for entry in piece.logprobs or ():  # one by one, as LLM does: sum() adds otherwise from Python 3.12 on
+            total += entry.logprobs[0]
+    return total
