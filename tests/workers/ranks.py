@@ -10,8 +10,12 @@ import torch
 
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu.library import Pool
 from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.process.arithmetic import arithmetic
 from paged_serve.workers.runner.model_runner import ModelRunner
+
+from .tiny_models.checkpoints import ours
 
 Result = TypeVar("Result")
 
@@ -41,6 +45,20 @@ def on_ranks(size: int, rendezvous: Path, work: Callable[[TensorParallelGroup], 
         return ranks.on_each(work)
     finally:
         ranks.close()
+
+
+def arithmetic_of_ranks(
+    folder: Path, make_pool: Callable[[], Pool | None], tmp_path: Path
+) -> tuple[str, list[list[str]]]:
+    """Of the model on one rank; and on each of two, loaded as it is, then packed to a file, then from that file."""
+    pool, pools = make_pool(), [make_pool(), make_pool()]
+    kept = {"packed_weights_dir": str(tmp_path)}
+
+    def on_rank(group: TensorParallelGroup) -> list[str]:
+        own = pools[group.rank]
+        return [arithmetic(ours(folder, group=group, pool=own, **more), 2, own) for more in ({}, kept, kept)]
+
+    return arithmetic(ours(folder, pool=pool), 1, pool), on_ranks(2, tmp_path / "rendezvous", on_rank)
 
 
 class SharedModel:

@@ -10,11 +10,10 @@ from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.checkpoint.gguf import gguf_checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
-from paged_serve.workers.process.arithmetic import arithmetic
 
 from ...gguf_files import Type, write_gguf
 from ..paged_loop import PagedLoop
-from ..ranks import on_ranks
+from ..ranks import arithmetic_of_ranks, on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens
 from .models import dequantize_folder, write_model
 
@@ -94,18 +93,12 @@ def test_two_ranks_and_chunks_and_decode_steps_have_the_same_bits(made, make_poo
 
 def test_ranks_whose_shares_cut_groups_have_an_arithmetic_of_their_own(tmp_path, make_pool):
     """They multiply floats where one rank multiplies blocks; so do shares from a file of packed weights."""
-    if (pool := make_pool()) is None:
+    if make_pool() is None:
         pytest.skip("the kernels are not built")
     folder = write_model("llama", tmp_path / "folder", torch.bfloat16)  # the inputs of its down projections are 2 x 48
     made = make_folder(write_gguf(folder, tmp_path / "model.gguf", lambda name, tensor: Type.Q8_0), tmp_path / "made")
-    of_one, pools = arithmetic(ours(made, pool=pool), 1, pool), [make_pool(), make_pool()]
-
-    def on_rank(group):
-        pool, kept = pools[group.rank], {"packed_weights_dir": str(tmp_path)}
-        return [arithmetic(ours(made, group=group, pool=pool, **more), 2, pool) for more in ({}, kept, kept)]
-
-    for found in on_ranks(2, tmp_path / "rendezvous", on_rank):
-        assert found == [f"{of_one} 2 ranks"] * 3
+    of_one, of_two = arithmetic_of_ranks(made, make_pool, tmp_path)
+    assert of_two == [[f"{of_one} 2 ranks"] * 3] * 2
 
 
 def test_packed_blocks_are_kept_and_read(made, make_pool, tmp_path, caplog):

@@ -10,10 +10,9 @@ from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weigh
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.layers.linear import JoinedLinear
-from paged_serve.workers.process.arithmetic import arithmetic
 
 from ..paged_loop import PagedLoop
-from ..ranks import on_ranks
+from ..ranks import arithmetic_of_ranks, on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 from ..tiny_models.quantized_checkpoints import write_quantized
 
@@ -138,18 +137,12 @@ def test_two_ranks_on_kernels_have_the_bits_of_one(kind, tmp_path, make_pool):
 @pytest.mark.parametrize("form", ["gptq-channel", "ct-w4a16-channel"])
 def test_ranks_whose_shares_cut_a_word_of_int4_have_an_arithmetic_of_their_own(form, tmp_path, make_pool):
     """36 inputs with one scale are held as floats, 72 as int4: two ranks have other bits than one."""
-    if (pool := make_pool()) is None:
+    if make_pool() is None:
         pytest.skip("the kernels are not built")
     write_checkpoint("llama", tmp_path / "model", torch.bfloat16, {"intermediate_size": 72})
     write_quantized(tmp_path / "model", folder := tmp_path / "quantized", form)
-    of_one, pools = arithmetic(ours(folder, pool=pool), 1, pool), [make_pool(), make_pool()]
-
-    def work(group):
-        pool, kept = pools[group.rank], {"packed_weights_dir": str(tmp_path)}
-        return [arithmetic(ours(folder, group=group, pool=pool, **more), 2, pool) for more in ({}, kept, kept)]
-
-    for found in on_ranks(2, tmp_path / "rendezvous", work):
-        assert found == [f"{of_one} 2 ranks"] * 3
+    of_one, of_two = arithmetic_of_ranks(folder, make_pool, tmp_path)
+    assert of_two == [[f"{of_one} 2 ranks"] * 3] * 2
 
 
 def test_forms_without_a_kernel_are_held_as_floats_and_reported(source, tmp_path, make_pool):
