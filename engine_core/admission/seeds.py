@@ -1,6 +1,7 @@
 """The seeds of requests and of their sequences. A request without a seed gets one that is derived from its contents."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 _encode = msgspec.msgpack.Encoder().encode
 _DEFAULTS = msgspec.structs.asdict(SamplingParams())
+_SETS = ("stop", "stop_token_ids", "bad_words", "bad_words_token_ids", "allowed_token_ids", "logprob_token_ids")
 
 
 def seed_of(message: EngineCoreRequest, server_seed: int, vocab_size: int) -> int:
@@ -34,8 +36,8 @@ def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
     """The parameters that differ from their defaults.
 
     Clients write the same request in several ways: with a default or without it, with -1 for none or for the whole
-    vocabulary, with biases in any order. Reading the prefix cache changes no answer, and the frontends turn it off
-    themselves where prompt logprobs are requested.
+    vocabulary, with biases and the entries of sets in any order. Reading the prefix cache changes no answer, and the
+    frontends turn it off themselves where prompt logprobs are requested.
     """
     given = {name: value for name, default in _DEFAULTS.items() if (value := getattr(params, name)) != default}
     given.pop("skip_reading_prefix_cache", None)
@@ -47,7 +49,16 @@ def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
             given[name] = vocab_size
     if biases := given.pop("logit_bias", None):
         given["logit_bias"] = sorted(biases.items())
+    for name in given.keys() & _SETS:
+        given[name] = _unique(given[name])
+    if (dry := given.get("dry")) is not None:
+        texts, ids = _unique(dry.sequence_breakers), _unique(dry.breaker_token_ids)
+        given["dry"] = msgspec.structs.replace(dry, sequence_breakers=texts, breaker_token_ids=ids)
     return given
+
+
+def _unique(entries: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(sorted(set(entries)))
 
 
 def _positive_int63(digest: bytes) -> int:

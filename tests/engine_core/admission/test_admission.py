@@ -5,6 +5,7 @@ import pytest
 from paged_serve.engine_core.admission import validation
 from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.samplers import Dry
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..conftest import CLIENT
@@ -216,6 +217,12 @@ def test_the_order_of_biases_does_not_change_the_output(drive):
         ({"seed": -1, "top_k": -1, "thinking_token_budget": -1, "logit_bias": {}}, {}),
         ({"logprobs": -1}, {"logprobs": 20}),
         ({"prompt_logprobs": -1, "skip_reading_prefix_cache": True}, {"prompt_logprobs": 20}),
+        ({"stop_token_ids": [7, 5, 7]}, {"stop_token_ids": [5, 7]}),
+        ({"allowed_token_ids": [*range(19, 0, -1), 3]}, {"allowed_token_ids": [*range(1, 20)]}),
+        ({"logprob_token_ids": [7, 5]}, {"logprob_token_ids": [5, 7]}),
+        ({"bad_words_token_ids": [[7, 5], [6], [6]]}, {"bad_words_token_ids": [[6], [7, 5]]}),
+        ({"stop": ["b", "a", "b"]}, {"stop": ["a", "b"]}),
+        ({"dry": Dry(multiplier=1, breaker_token_ids=(7, 5))}, {"dry": Dry(multiplier=1, breaker_token_ids=(5, 7))}),
     ],
     ids=str,
 )
