@@ -70,9 +70,11 @@ def instance_of(kind: type[T], value: Any, name: str) -> T:
 
 
 def listed(prompt: Sequence[int]) -> Sequence[int]:
-    """`prompt`. Raises TypeError for what an array of ids would take and no later check: bytes, and iterators."""
+    """`prompt`. Raises TypeError for what an array of ids would take: bytes, iterators and booleans."""
     if isinstance(prompt, bytes | bytearray | Iterator):
         raise TypeError(f"{type(prompt).__name__} is not a list")
+    if bool in map(type, prompt):
+        raise TypeError("a boolean is no token id")
     return prompt
 
 

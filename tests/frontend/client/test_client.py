@@ -160,6 +160,7 @@ def test_a_rejection_raises_the_exception_of_its_reason(run_dir, start_core, rea
         ([-1], {}, "prompt_token_ids"),
         ([2**40], {}, "prompt_token_ids"),
         (["a"], {}, "prompt_token_ids"),
+        ([1, True], {}, "prompt_token_ids"),
         ([1] * 4096, {}, "prompt_token_ids"),
         (b"5678", {}, "prompt_token_ids"),
         (b"56", {}, "prompt_token_ids"),
