@@ -49,6 +49,14 @@ def test_head_size_and_kv_heads_are_derived_when_absent(tmp_path):
     assert geometry(tmp_path, architectures=["Qwen3ForCausalLM"]).head_dim == 128
 
 
+def test_a_llama_without_a_number_of_positions_has_those_of_transformers(tmp_path):
+    """The first conversions of LLaMA name only max_sequence_length, which transformers does not read."""
+    (tmp_path / "config.json").write_text(
+        json.dumps({**PLAIN, "max_position_embeddings": None, "max_sequence_length": 4096})
+    )
+    assert read_geometry(tmp_path)[1].max_position_embeddings == 2048
+
+
 def test_the_field_names_of_gpt2_are_understood(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 300, "n_inner": None}))
     found = read_geometry(tmp_path)[1]
