@@ -1,7 +1,10 @@
 """Plugins from other packages: each kind is a group of entry points (packaging.python.org, "Entry points
 specification"). A plugin is loaded when the configuration names it, never because its package is installed."""
 
+import hashlib
+from collections.abc import Iterable
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import ConfigError
@@ -23,6 +26,8 @@ class PluginKind(Enum):
     LORA_RESOLVER = "paged_serve.lora_resolvers"  # a function, frontend.adapters.resolvers.Resolver
     STAT_LOGGER = "paged_serve.stat_loggers"  # a class, frontend.http.server.stat_loggers.StatLogger
 
+
+CODE = (".py", ".so")  # files of a package that its results depend on
 
 Loaded = TypeVar("Loaded")
 
@@ -55,6 +60,36 @@ def load_plugins(kind: PluginKind, names: tuple[str, ...], expected: type[Loaded
             raise ConfigError(f"--plugin {name}: {entry.value} is {found!r:.100}; it must be a {expected.__name__}")
         loaded[name] = found
     return loaded
+
+
+def digest_of_code(names_by_kind: Iterable[tuple[PluginKind, tuple[str, ...]]]) -> str:
+    """A digest of the code of the packages that provide these plugins; "" if none does. Imports no plugin.
+
+    An empty name is no plugin.
+    """
+    named = ((kind, tuple(filter(None, names))) for kind, names in names_by_kind)
+    entries = [entry for kind, names in named for entry in _entries(kind, names).values()]
+    if not entries:
+        return ""
+    found = hashlib.sha256()
+    for package in sorted({entry.module.partition(".")[0] for entry in entries}):
+        for folder, path in _code(package):
+            found.update(f"{package} {path.relative_to(folder)} ".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _code(package: str) -> list[tuple[Path, Path]]:
+    """(folder, file) of all code of a package, which may be one file, or parts in several folders."""
+    from importlib.util import find_spec
+
+    spec = find_spec(package)
+    if spec is None:  # loading it reports it
+        return []
+    if spec.submodule_search_locations is None:
+        return [(Path(spec.origin).parent, Path(spec.origin))] if spec.has_location and spec.origin else []
+    folders = map(Path, spec.submodule_search_locations)
+    files = ((folder, path) for folder in folders for path in folder.rglob("*"))
+    return sorted((folder, path) for folder, path in files if path.suffix in CODE and path.is_file())
 
 
 def _check(flag: str, names: tuple[str, ...], kinds: tuple[PluginKind, ...]) -> None:

@@ -1,5 +1,6 @@
 """A plugin is loaded by name, as the kind that it is, or refused with the reason."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import pytest
 
 from paged_serve.frontend.config.llm_options import config_of
 from paged_serve.frontend.config.options import resolve
+from paged_serve.frontend.http.exchange.fingerprint import fingerprint
 from paged_serve.frontend.http.server.stat_loggers import StatLoggers
 from paged_serve.frontend.parsers.detection import model_formats
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.messages.config import Config, ModelConfig, ParallelConfig
+from paged_serve.protocol.messages.config import Config, ModelConfig, ParallelConfig, ServerConfig
 from paged_serve.protocol.messages.logits_processors import MAX_ARGUMENTS, LogitsProcessorParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.stats import SchedulerStats
@@ -19,6 +21,8 @@ from paged_serve.workers.models.catalogue import FAMILIES
 from paged_serve.workers.models.families.family import Family
 from paged_serve.workers.models.registry import families_with
 from paged_serve.workers.process.platform import platform_of
+from paged_serve.workers.tier.checksum import checksum
+from paged_serve.workers.tier.identity import folder_of
 
 PACKAGE = Path(__file__).parent / "package"
 STATS = SchedulerStats(1, 0, 8, 8, 3, 5, 7, 0, 0, 0, 0.1, 1)
@@ -67,6 +71,38 @@ def test_what_is_no_plugin_of_its_kind_is_refused():
         load_plugins(PluginKind.FAMILY, ("acme-wrong",), Family)
     with pytest.raises(ConfigError, match=r"--plugin acme-missing: .* cannot be imported: No module named"):
         platform_of(Config(model=ModelConfig(platform="acme-missing")))
+
+
+@pytest.mark.parametrize("file", ["family.py", "logits.py", "formats.py"])
+def test_an_edited_plugin_changes_the_fingerprint_of_servers_that_name_it(tmp_path, monkeypatch, file):
+    package = Path(shutil.copytree(PACKAGE, tmp_path / "package"))
+    monkeypatch.syspath_prepend(str(package))
+    named = [
+        Config(model=ModelConfig(plugins=("acme",))),
+        Config(model=ModelConfig(platform="acme")),
+        Config(server=ServerConfig(tool_call_parser="acme")),
+    ]
+    before = [fingerprint(config, "torch") for config in (*named, Config())]
+    with (package / "acme_serve" / file).open("a") as edited:
+        edited.write("# edited")
+    after = [fingerprint(config, "torch") for config in (*named, Config())]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, False, True]
+    assert "acme_serve" not in sys.modules
+
+
+def test_blocks_of_an_edited_plugin_are_not_found(tmp_path, monkeypatch):
+    package = Path(shutil.copytree(PACKAGE, tmp_path / "package"))
+    monkeypatch.syspath_prepend(str(package))
+    configs = [
+        Config(model=ModelConfig(plugins=("acme",))),
+        Config(model=ModelConfig(platform="acme")),
+        Config(server=ServerConfig(tool_call_parser="acme")),
+    ]
+    found = []
+    for text in ("", "# edited"):
+        (package / "acme_serve" / "layers.py").write_text(text)
+        found.append([folder_of(tmp_path / "tier", each, tmp_path, [], (), checksum(None)) for each in configs])
+    assert [one == other for one, other in zip(*found, strict=True)] == [False, False, True]
 
 
 def test_two_families_of_one_architecture_are_refused():

@@ -1,8 +1,8 @@
 """The folder of a rank's blocks, whose name changes with everything that a block's bytes depend on besides its tokens.
 
 That is: the weights' contents, the model's and the quantization's configuration, the model's own code if it is trusted,
-dtypes, the layout of a block, the number of ranks, the order of sums, and the program itself. Blocks of another
-configuration are therefore never found. Folders that were not used for UNUSED_S are removed.
+the code of plugins, dtypes, the layout of a block, the number of ranks, the order of sums, and the program itself.
+Blocks of another configuration are therefore never found. Folders that were not used for UNUSED_S are removed.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.plugins import PluginKind, digest_of_code
 
 from .checksum import Checksum
 
@@ -45,6 +46,7 @@ def folder_of(
         [_weights(root, path, checksum) for path in sorted(weights)],
         [_text(model / name) for name in SETTINGS],
         _code(model) if settings.trust_remote_code else "",
+        digest_of_code([(PluginKind.FAMILY, settings.plugins), (PluginKind.PLATFORM, (settings.platform,))]),
         (settings.model_impl, settings.dtype, settings.quantization, settings.quantization_group_size),
         (settings.quantize_lm_head, settings.max_model_len, settings.platform, settings.plugins),
         facts,

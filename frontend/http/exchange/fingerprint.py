@@ -7,13 +7,16 @@ import msgspec
 
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.loading.adapters import Adapter
+from paged_serve.protocol.plugins import PluginKind, digest_of_code
+
+from ...parsers.detection import AUTO, NONE
 
 
 def fingerprint(config: Config, arithmetic: str) -> str:
     """A hash of exactly those settings that an answer depends on.
 
     `arithmetic`: device, dtype, summation and number of ranks as the workers resolved them. The model is identified by
-    its folder and name; its files are not read.
+    its folder and name; its files are not read. Those of plugins are.
     """
     model = config.model
     settings = (
@@ -32,8 +35,21 @@ def fingerprint(config: Config, arithmetic: str) -> str:
         config.server.tool_call_parser,
         config.server.reasoning_parser,
         arithmetic,
+        _plugins(config),
     )
     return f"paged-serve-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"
+
+
+def _plugins(config: Config) -> str:
+    """A digest of the plugins that answers depend on. An adapter that one finds has a fingerprint of its own."""
+    kinds = PluginKind.FAMILY, PluginKind.LOGITS_PROCESSOR, PluginKind.IO_PROCESSOR
+    options = (
+        (PluginKind.PLATFORM, config.model.platform),
+        (PluginKind.TOOL_PARSER, config.server.tool_call_parser),
+        (PluginKind.REASONING_PARSER, config.server.reasoning_parser),
+    )
+    of_options = [(kind, (name,)) for kind, name in options if name not in (AUTO, NONE)]
+    return digest_of_code([*((kind, config.model.plugins) for kind in kinds), *of_options])
 
 
 def with_adapter(base: str, adapter: Adapter) -> str:
