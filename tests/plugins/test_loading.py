@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from paged_serve.frontend.config.llm_options import config_of
 from paged_serve.frontend.config.options import resolve
@@ -19,6 +20,7 @@ from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.plugins import PluginKind, load_plugins, plugin_names
 from paged_serve.workers.models.catalogue import FAMILIES
 from paged_serve.workers.models.families.family import Family
+from paged_serve.workers.models.packed_records import key_of
 from paged_serve.workers.models.registry import families_with
 from paged_serve.workers.process.platform import platform_of
 from paged_serve.workers.tier.checksum import checksum
@@ -103,6 +105,17 @@ def test_blocks_of_an_edited_plugin_are_not_found(tmp_path, monkeypatch):
         (package / "acme_serve" / "layers.py").write_text(text)
         found.append([folder_of(tmp_path / "tier", each, tmp_path, [], (), checksum(None)) for each in configs])
     assert [one == other for one, other in zip(*found, strict=True)] == [False, False, True]
+
+
+def test_weights_that_an_edited_plugin_packed_are_not_found(tmp_path, monkeypatch):
+    package = Path(shutil.copytree(PACKAGE, tmp_path / "package"))
+    monkeypatch.syspath_prepend(str(package))
+    found = []
+    for text in ("", "# edited"):
+        (package / "acme_serve" / "names.py").write_text(text)
+        configs = ModelConfig(plugins=("acme",)), ModelConfig(plugins=("acme-faulty",))
+        found.append([key_of(tmp_path, config, [], torch.float32, 0, 1) for config in configs])
+    assert [one == other for one, other in zip(*found, strict=True)] == [False, True]
 
 
 def test_two_families_of_one_architecture_are_refused():

@@ -10,6 +10,7 @@ import torch
 
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.plugins import PluginKind, digest_of_code
 
 from ..checkpoint.packed_weight import PackedWeight, WeightFormat
 from ..kernels.cpu.packing import LAYOUT
@@ -101,6 +102,7 @@ def key_of(folder: Path, config: ModelConfig, entries: object, dtype: torch.dtyp
         str(dtype),
         (rank, size),
         (config.quantization, config.quantization_group_size, config.quantize_lm_head),
+        digest_of_code([(PluginKind.FAMILY, config.plugins)]),
         [path.read_text(errors="replace") if path.is_file() else "" for path in settings],
         entries,
     )
