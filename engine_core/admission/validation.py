@@ -43,6 +43,7 @@ class ModelFacts:
     pooling: PoolingFacts = field(default_factory=PoolingFacts)
     kv_bytes_per_block: int = 0  # of one rank
     device: str = "cpu"  # as in WorkerReady
+    grammar_end_token_ids: frozenset[int] = frozenset()  # likewise
 
 
 def fitting_model_len(
@@ -131,6 +132,8 @@ class Validation:
             request.deadline_s = now + message.ttl_s
         seed = seed_of(message, self.seed, self.facts.vocab_size)
         eos_ids = frozenset() if params.ignore_eos else self.facts.eos_token_ids
+        if params.grammar is not None:
+            eos_ids |= self.facts.grammar_end_token_ids
         stop_ids = eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids
         self._check_a_token_is_left(params, stop_ids)
         hashes = []

@@ -173,6 +173,7 @@ class EngineProcess:
                 PoolingFacts.of(facts),
                 max(ready.kv_bytes_per_block for ready in self._link.group.loaded.values()),
                 facts.device,
+                frozenset(facts.grammar_end_token_ids),
             ),
             self._child.epoch,
         )

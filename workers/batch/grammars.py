@@ -117,9 +117,10 @@ class Grammars:
             self._tokenizer = tokenizer_for_grammars(tokenizer_file, vocab_size, eos_token_ids)
         except ValueError as error:
             raise ConfigError(f"structured outputs cannot read {tokenizer_file}: {error}") from None
+        self.end_token_ids = tuple(eos_token_ids) or (self._tokenizer.eos_token,)  # after a complete output
         self._words = -(-vocab_size // 32)
         free = np.full(self._words, 0xFFFFFFFF, np.uint32)
-        for token in eos_token_ids:
+        for token in self.end_token_ids:
             free[token // 32] &= ~np.uint32(1 << token % 32)
         self._free_bits = free.view(np.int32)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()

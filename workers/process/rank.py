@@ -138,6 +138,7 @@ class Rank:
             max_model_len=max_model_len(self._config, geometry),
             vocab_size=geometry.vocab_size,
             eos_token_ids=geometry.eos_token_ids,
+            grammar_end_token_ids=() if self._grammars is None else self._grammars.end_token_ids,
             dtype=str(self._model.dtype).removeprefix("torch."),
             device=self._device,
             weights_bytes=self._model.weights_bytes,

@@ -63,6 +63,7 @@ class WorkerReady(Message, frozen=True):
     needs_whole_prompt: bool = False  # pooling reads more than the last token: no prefix cache
     is_bidirectional: bool = False  # tokens attend to later tokens: a prompt is computed in one step
     matryoshka_dimensions: Dimensions = ()  # allowed values of `dimensions`; empty: not known
+    grammar_end_token_ids: TokenIds = ()  # the end of outputs with a grammar: a model may have no end token; of rank 0
 
 
 class CreateKVCache(Message, frozen=True):

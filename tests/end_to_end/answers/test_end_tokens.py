@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from paged_serve import LLM, SamplingParams, StructuredOutputsParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..server_process import ServerProcess
@@ -48,6 +49,23 @@ def test_a_turn_ends_as_with_end_tokens_of_the_configuration(server):
     assert len(text) > len(ANSWER)
     text, reason, _ = chat(server, ignore_eos=True)
     assert (text[: len(ANSWER)], reason) == (ANSWER, "length")
+
+
+def test_without_any_end_token_an_output_ends_where_its_form_does(tmp_path):
+    model = shutil.copytree(demo_model_folder(), tmp_path / "model")
+    for name, field in (
+        ("config", "eos_token_id"),
+        ("generation_config", "eos_token_id"),
+        ("tokenizer_config", "eos_token"),
+    ):
+        fields = json.loads((model / f"{name}.json").read_text())
+        (model / f"{name}.json").write_text(json.dumps(fields | {field: None}))
+    form = StructuredOutputsParams(choice=["yes", "no"])
+    params = [SamplingParams(structured_outputs=form), SamplingParams(temperature=0, max_tokens=60)]
+    with LLM(str(model)) as llm:
+        formed, free = (each.outputs[0] for each in llm.generate(["Is it?"] * 2, params))
+    assert (formed.text in form.choice, formed.finish_reason, formed.stop_reason) == (True, "stop", None)
+    assert (len(free.token_ids), free.finish_reason) == (60, "length")
 
 
 def test_beams_end_there(server):

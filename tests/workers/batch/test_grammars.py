@@ -147,6 +147,15 @@ def test_the_first_token_decides_whether_free_text_comes_before(grammars):
     )
 
 
+def test_a_model_without_end_tokens_ends_with_its_tokenizers_after_a_grammar_alone():
+    grammars = Grammars(TOKENIZER, VOCAB_SIZE, ())
+    [end] = grammars.end_token_ids
+    row = grammars.prepare(lark('start: "no"'), [])
+    assert generated(grammars, row, np.random.default_rng(0))[-1] == end
+    free = allowed(grammars, grammars.prepare(lark('start: "no"', after=(7,)), [5]))
+    assert free == sorted({*range(VOCAB_SIZE)} - {end}), "it ended without the grammar's part"
+
+
 def test_the_output_is_free_until_a_token_starts_the_grammar(grammars):
     row = grammars.prepare(lark('start: "no"', after=(7, 9)), [5, 6])
     assert allowed(grammars, row) == sorted({*range(VOCAB_SIZE)} - {*EOS}), "it ended without the grammar's part"
