@@ -200,23 +200,22 @@ def test_each_rank_reads_only_its_share(tmp_path):
         assert model.weights_bytes < 0.54 * whole.weights_bytes
 
 
-RANK_PROCESS = """
+OTHER_RANK = """
 import sys, torch
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
-group = TensorParallelGroup.join(int(sys.argv[1]), 2, sys.argv[2], timeout_s=60)
+group = TensorParallelGroup.join(1, 2, sys.argv[1], timeout_s=60)
 print(group.all_reduce(torch.tensor([1.5 + group.rank])).item())
 """
 
 
 def test_processes_meet_at_a_file(tmp_path):
-    arguments = [sys.executable, "-c", RANK_PROCESS]
-    ranks = [
-        subprocess.Popen([*arguments, str(rank), str(tmp_path / "rendezvous")], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    rendezvous = str(tmp_path / "rendezvous")
+    other = subprocess.Popen([sys.executable, "-c", OTHER_RANK, rendezvous], stdout=subprocess.PIPE, text=True)
     try:
-        assert [rank.communicate(timeout=60)[0].strip() for rank in ranks] == ["4.0", "4.0"]
+        group = TensorParallelGroup.join(0, 2, rendezvous, timeout_s=60)
+        assert group.all_reduce(torch.tensor([1.5])).item() == 4.0
+        assert other.communicate(timeout=60)[0].strip() == "4.0"
+        group.close()
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        other.kill()
+        other.wait()
