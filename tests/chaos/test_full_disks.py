@@ -67,7 +67,7 @@ def test_a_full_run_directory_ends_no_process_and_a_replacement_runs_without_a_r
         for role in ("worker", "engine-core"):
             processes[role].kill()
         assert "".join([*received, *stream]) == undisturbed
-        assert "is not recorded" in server.stderr()
+        server.wait_for_text("is not recorded")
         server.process.terminate()
         assert server.process.wait(60) == 0
     finally:

@@ -75,12 +75,16 @@ class ServerProcess:
                     found[role] = child
         return found
 
+    def wait_for_text(self, text: str) -> None:
+        """Until the log has it, which other processes write after they have answered."""
+        deadline = time.monotonic() + 60
+        while text not in self.stderr():
+            assert time.monotonic() < deadline, f"no {text!r} in {self.stderr()}"
+            time.sleep(0.02)
+
     def wait_for_standby(self) -> psutil.Process:
         """The standby worker, once it is warm."""
-        deadline = time.monotonic() + 60
-        while "standing by" not in self.stderr():
-            assert time.monotonic() < deadline, self.stderr()
-            time.sleep(0.02)
+        self.wait_for_text("standing by")
         return self.children()["standby"]
 
     @contextmanager

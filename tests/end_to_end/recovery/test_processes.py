@@ -107,7 +107,7 @@ def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
     got = "".join([*received, *stream])
     assert got == undisturbed, server.stderr()
     assert supervisor.status() != psutil.STATUS_STOPPED
-    assert "the supervisor (pid" in server.stderr()
+    server.wait_for_text("the supervisor (pid")
 
 
 def test_a_report_describes_all_processes_and_no_request_contents(start, tmp_path):
