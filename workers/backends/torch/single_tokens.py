@@ -96,12 +96,8 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, opti
     for tile, score in zip(tiles, scores, strict=True):
         if options.cap:
             capped(score, options.cap)
-        distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - token.position
-        if options.slopes is not None:
-            score.add_(options.slopes.view(*query.shape[:2], 1) * distances.float())
-        if options.bias is not None:
-            heads = torch.arange(query.shape[0] * query.shape[1]).view(*query.shape[:2], 1)
-            score.add_(options.biases(heads, distances))
+        if options.slopes is not None or options.bias is not None:
+            _add_biases(score, tile, token.position, options)
     for score, mask in zip(scores, hidden, strict=True):
         if mask is not None:
             score.masked_fill_(mask, -math.inf)
@@ -123,10 +119,21 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, opti
     return mixed.div_(total)
 
 
+def _add_biases(score: Tensor, tile: int, position: int, options: AttentionOptions) -> None:
+    """Add to a tile's `score` [kv_heads, group, TILE_KEYS] what depends on a key's distance from the token."""
+    distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - position
+    if options.slopes is not None:
+        score.add_(options.slopes.view(*score.shape[:2], 1) * distances.float())
+    if options.bias is not None:
+        heads = torch.arange(score.shape[0] * score.shape[1]).view(*score.shape[:2], 1)
+        score.add_(options.biases(heads, distances))
+
+
 def _hidden(tile: int, seen_from: int, seen_to: int) -> Tensor | None:
     """The mask [TILE_KEYS] bool of the tile's keys that are not visible; None if all are."""
     first, last = tile * TILE_KEYS, tile * TILE_KEYS + TILE_KEYS - 1
     if seen_from <= first and last <= seen_to:
         return None
     positions = torch.arange(first, last + 1)
-    return (positions < seen_from) | (positions > seen_to)
+    after = positions > seen_to
+    return after if seen_from <= first else after | (positions < seen_from)
