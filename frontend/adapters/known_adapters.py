@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from paged_serve.protocol.errors import ConfigError, InvalidRequest
+from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.loading.adapters import Adapter
 
@@ -28,6 +28,10 @@ class _Shared(msgspec.Struct):
 
     adapters: dict[str, Adapter | None] = {}
     configured: dict[str, Adapter] | None = None
+
+
+class NotRecorded(PagedServeError, OSError):
+    """The run directory takes no change; nothing has changed."""
 
 
 class KnownAdapters:
@@ -93,7 +97,7 @@ class KnownAdapters:
     def load(self, name: str, path: str, *, in_place: bool = False) -> Adapter:
         """Make an adapter known to all frontends; may take long.
 
-        Raises InvalidRequest if the name is in use, ConfigError if the folder cannot be used.
+        Raises InvalidRequest if the name is in use, ConfigError if the folder cannot be used, NotRecorded.
         """
         if not in_place:
             self._check_free(name)
@@ -109,7 +113,7 @@ class KnownAdapters:
         return adapter
 
     def unload(self, name: str) -> bool:
-        """Forget an adapter; running requests keep it. False if it is not known."""
+        """Forget an adapter; running requests keep it. False if it is not known. Raises NotRecorded."""
         with self._locked():
             if self.get(name) is None:
                 return False
@@ -132,7 +136,10 @@ class KnownAdapters:
         if self._file is None:
             yield
             return
-        with open(self._file.with_suffix(".lock"), "ab") as lock:
+        path = self._file.with_suffix(".lock")
+        with self._recording():
+            path.touch()
+        with open(path, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._read()
             yield
@@ -159,6 +166,19 @@ class KnownAdapters:
         """Nothing changes if the file cannot be written: all frontends know the same."""
         if self._file is not None:
             new = self._file.with_suffix(".new")
-            new.write_bytes(msgspec.json.encode(shared))
-            new.replace(self._file)
+            with self._recording():
+                new.write_bytes(msgspec.json.encode(shared))
+                new.replace(self._file)
         self._shared = shared
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Context for a change of the files; names the folder, as the error of a failed write does not."""
+        try:
+            yield
+        except OSError as error:
+            folder = self._file.parent if self._file else ""
+            raise NotRecorded(
+                f"the LoRA adapters cannot be recorded in the run directory {folder}: {error}; free space there and "
+                "try again"
+            ) from error

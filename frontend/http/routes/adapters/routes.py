@@ -8,6 +8,7 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 
+from ....adapters.known_adapters import NotRecorded
 from ....conversation.strict_json import decode_body
 from ....text.off_loop import LONG
 from ...exchange.errors import HttpError
@@ -50,6 +51,8 @@ async def load_adapter(service: Service, exchange: Exchange) -> None:
     except ConfigError as error:
         status = 400 if await service.off_loop(LONG, _is_folder, body.lora_path) else 404
         raise HttpError(status, f"{error}.", "lora_path") from error
+    except NotRecorded as error:
+        raise _unavailable(error) from error
     log.info("adapter added name=%r path=%s digest=%.12s", adapter.name, adapter.path, adapter.digest)
     await exchange.send(200, f"Success: LoRA adapter '{body.lora_name}' added successfully.".encode(), _TEXT)
 
@@ -60,10 +63,18 @@ async def unload_adapter(service: Service, exchange: Exchange) -> None:
     body, _ = decode_body(UnloadAdapterRequest, await exchange.body(), service.config.server.lenient)
     if not body.lora_name:
         raise HttpError(400, "'lora_name' needs to be provided to unload a LoRA adapter.", "lora_name")
-    if not await service.off_loop(LONG, service.adapters.unload, body.lora_name):
+    try:
+        was_known = await service.off_loop(LONG, service.adapters.unload, body.lora_name)
+    except NotRecorded as error:
+        raise _unavailable(error) from error
+    if not was_known:
         raise HttpError(404, f"The lora adapter '{body.lora_name[:200]}' cannot be found.", "lora_name")
     log.info("adapter removed name=%r", body.lora_name)
     await exchange.send(200, f"Success: LoRA adapter '{body.lora_name}' removed successfully.".encode(), _TEXT)
+
+
+def _unavailable(error: NotRecorded) -> HttpError:
+    return HttpError(503, f"{error}.")
 
 
 def _is_folder(path: str) -> bool:

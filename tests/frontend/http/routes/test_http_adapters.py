@@ -249,6 +249,22 @@ def test_all_frontends_know_what_one_has_loaded_and_unloaded(model, tmp_path, sq
     assert len(other.ask("GET", "/v1/models").json()["data"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("route", "body"), [("load", {"lora_name": "sql", "lora_path": ""}), ("unload", {"lora_name": "first"})]
+)
+def test_a_full_run_directory_is_named_with_the_remedy(model, tmp_path, sql, route, body):
+    lora = LoraConfig(adapters=(f"first={sql}",), allow_loading=True)
+    server = Server(model, run_dir=str(tmp_path), lora=lora)
+    body = {name: value or sql for name, value in body.items()}
+    with full_disk(10):
+        answer = server.ask("POST", f"/v1/{route}_lora_adapter", body)
+    assert answer.status_code == 503, answer.text
+    message = answer.json()["error"]["message"]
+    assert f"run directory {tmp_path}" in message
+    assert "free space there" in message
+    assert server.ask("POST", f"/v1/{route}_lora_adapter", body).status_code == 200
+
+
 def test_what_a_full_disk_refuses_is_not_half_known(tmp_path, sql):
     known = KnownAdapters(Config(lora=LoraConfig(adapters=(f"first={sql}",), max_loras=1)), str(tmp_path))
     known.read_configured()
