@@ -31,6 +31,7 @@ from paged_serve.protocol.transport.run_dir import make_run_dir, remove_dead_run
 from ..listen import close_http_socket
 from .child_messages import ChildMessages, OnProgress
 from .flight_recorder.recorder import FlightRecorder
+from .folder_lock import locked_responses
 from .lost_children import LostChildren
 from .processes.child import MODULES, ChildState, Role, StartInfo
 from .processes.hang_detector import HangDetector
@@ -77,6 +78,8 @@ class Supervisor:
         with self._resources.pop_all() as resources:  # released unless the whole start succeeds
             _check_texts(self.config)
             self._files = files_read_by(self.config)
+            if self._http_socket is not None and self.config.server.store_responses:
+                resources.enter_context(locked_responses(self.config.server.store_responses))
             self.run_dir = make_run_dir()
             resources.callback(remove_run_dir, self.run_dir)
             http_fd = -1 if self._http_socket is None else self._http_socket.fileno()

@@ -187,6 +187,22 @@ def test_a_start_that_fails_early_releases_its_socket(monkeypatch, tmp_path):
     assert http_socket.fileno() == -1
 
 
+def test_a_folder_of_stored_responses_belongs_to_one_server_at_a_time(start, tmp_path):
+    config = msgspec.structs.replace(
+        CONFIG, server=msgspec.structs.replace(CONFIG.server, store_responses=str(tmp_path / "stored"))
+    )
+    running = start(config)
+    assert running.ready.wait(60)
+    http_socket = open_http_socket(config.server)
+    with pytest.raises(ConfigError, match=r"--store-responses .*stored: another server uses this folder"):
+        Supervisor(config, http_socket, modules=MODULES).start()
+    assert http_socket.fileno() == -1
+    running.supervisor.stop()
+    assert running.ended() == 0
+    next_one = start(config)
+    assert next_one.ready.wait(60)
+
+
 @pytest.mark.parametrize(
     ("layer", "fields", "named"),
     [
