@@ -137,7 +137,7 @@ class KnownAdapters:
             yield
             return
         path = self._file.with_suffix(".lock")
-        with self._recording():
+        with _change_in(path.parent):
             path.touch()
         with open(path, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -166,19 +166,19 @@ class KnownAdapters:
         """Nothing changes if the file cannot be written: all frontends know the same."""
         if self._file is not None:
             new = self._file.with_suffix(".new")
-            with self._recording():
+            with _change_in(new.parent):
                 new.write_bytes(msgspec.json.encode(shared))
                 new.replace(self._file)
         self._shared = shared
 
-    @contextmanager
-    def _recording(self) -> Iterator[None]:
-        """Context for a change of the files; names the folder, as the error of a failed write does not."""
-        try:
-            yield
-        except OSError as error:
-            folder = self._file.parent if self._file else ""
-            raise NotRecorded(
-                f"the LoRA adapters cannot be recorded in the run directory {folder}: {error}; free space there and "
-                "try again"
-            ) from error
+
+@contextmanager
+def _change_in(run_dir: Path) -> Iterator[None]:
+    """Context for a change of the files; names the folder, as the error of a failed write does not."""
+    try:
+        yield
+    except OSError as error:
+        raise NotRecorded(
+            f"the LoRA adapters cannot be recorded in the run directory {run_dir}: {error}; free space there and "
+            "try again"
+        ) from error

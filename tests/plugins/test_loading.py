@@ -27,6 +27,11 @@ from paged_serve.workers.tier.checksum import checksum
 from paged_serve.workers.tier.identity import folder_of
 
 PACKAGE = Path(__file__).parent / "package"
+NAMING = [
+    Config(model=ModelConfig(plugins=("acme",))),
+    Config(model=ModelConfig(platform="acme")),
+    Config(server=ServerConfig(tool_call_parser="acme")),
+]
 STATS = SchedulerStats(1, 0, 8, 8, 3, 5, 7, 0, 0, 0, 0.1, 1)
 
 
@@ -75,44 +80,36 @@ def test_what_is_no_plugin_of_its_kind_is_refused():
         platform_of(Config(model=ModelConfig(platform="acme-missing")))
 
 
-@pytest.mark.parametrize("file", ["family.py", "logits.py", "formats.py"])
-def test_an_edited_plugin_changes_the_fingerprint_of_servers_that_name_it(tmp_path, monkeypatch, file):
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """The folder of a copy of the plugins' code, which is found first."""
     package = Path(shutil.copytree(PACKAGE, tmp_path / "package"))
     monkeypatch.syspath_prepend(str(package))
-    named = [
-        Config(model=ModelConfig(plugins=("acme",))),
-        Config(model=ModelConfig(platform="acme")),
-        Config(server=ServerConfig(tool_call_parser="acme")),
-    ]
-    before = [fingerprint(config, "torch") for config in (*named, Config())]
-    with (package / "acme_serve" / file).open("a") as edited:
+    return package / "acme_serve"
+
+
+@pytest.mark.parametrize("file", ["family.py", "logits.py", "formats.py"])
+def test_an_edited_plugin_changes_the_fingerprint_of_servers_that_name_it(code, file):
+    before = [fingerprint(config, "torch") for config in (*NAMING, Config())]
+    with (code / file).open("a") as edited:
         edited.write("# edited")
-    after = [fingerprint(config, "torch") for config in (*named, Config())]
+    after = [fingerprint(config, "torch") for config in (*NAMING, Config())]
     assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, False, True]
     assert "acme_serve" not in sys.modules
 
 
-def test_blocks_of_an_edited_plugin_are_not_found(tmp_path, monkeypatch):
-    package = Path(shutil.copytree(PACKAGE, tmp_path / "package"))
-    monkeypatch.syspath_prepend(str(package))
-    configs = [
-        Config(model=ModelConfig(plugins=("acme",))),
-        Config(model=ModelConfig(platform="acme")),
-        Config(server=ServerConfig(tool_call_parser="acme")),
-    ]
+def test_blocks_of_an_edited_plugin_are_not_found(code, tmp_path):
     found = []
     for text in ("", "# edited"):
-        (package / "acme_serve" / "layers.py").write_text(text)
-        found.append([folder_of(tmp_path / "tier", each, tmp_path, [], (), checksum(None)) for each in configs])
+        (code / "layers.py").write_text(text)
+        found.append([folder_of(tmp_path / "tier", each, tmp_path, [], (), checksum(None)) for each in NAMING])
     assert [one == other for one, other in zip(*found, strict=True)] == [False, False, True]
 
 
-def test_weights_that_an_edited_plugin_packed_are_not_found(tmp_path, monkeypatch):
-    package = Path(shutil.copytree(PACKAGE, tmp_path / "package"))
-    monkeypatch.syspath_prepend(str(package))
+def test_weights_that_an_edited_plugin_packed_are_not_found(code, tmp_path):
     found = []
     for text in ("", "# edited"):
-        (package / "acme_serve" / "names.py").write_text(text)
+        (code / "names.py").write_text(text)
         configs = ModelConfig(plugins=("acme",)), ModelConfig(plugins=("acme-faulty",))
         found.append([key_of(tmp_path, config, [], torch.float32, 0, 1) for config in configs])
     assert [one == other for one, other in zip(*found, strict=True)] == [False, True]
