@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paged_serve.frontend.adapters.folders import named_paths, read_adapter, with_adapters
-from paged_serve.frontend.adapters.known_adapters import KnownAdapters
+from paged_serve.frontend.adapters.known_adapters import KnownAdapters, NotRecorded
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, LoraConfig, ModelConfig
 
@@ -276,6 +276,13 @@ def test_what_a_full_disk_refuses_is_not_half_known(tmp_path, sql):
     known.load("sql", sql)
     assert known.unload("first")
     assert known.all().keys() == {"sql"}
+
+
+def test_a_run_directory_without_a_place_for_a_lock_is_named_too(tmp_path, sql):
+    known = KnownAdapters(Config(lora=LoraConfig(max_loras=1)), str(tmp_path / "gone"))
+    for change in (lambda: known.load("sql", sql), lambda: known.unload("sql")):
+        with pytest.raises(NotRecorded, match=f"run directory {tmp_path / 'gone'}: "):
+            change()
 
 
 @pytest.fixture
