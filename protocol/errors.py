@@ -1,7 +1,7 @@
 """One exception class per reaction: what the user or the catching code does next."""
 
 # Why a request failed, in words that a client without access to the log may read, too.
-NO_TOKEN = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
+NO_TOKEN = "the model's output was not finite, so no token could be chosen"
 NO_VECTOR = "the model's output was not finite, so there is no vector"
 
 
@@ -50,7 +50,14 @@ class EngineDead(PagedServeError):
 
 
 class RequestFailed(PagedServeError):
-    """The engine ended this request (HTTP 500): it crashes workers, or no token can be sampled. A retry fails too."""
+    """The engine ended this request: no token can be sampled, or it crashes workers. A retry fails too.
+
+    HTTP 400 if a parameter of the request is the cause, 500 otherwise.
+    """
+
+    def __init__(self, message: str, param: str = ""):
+        super().__init__(message)
+        self.param = param  # "": no parameter is the cause
 
 
 class ProtocolError(PagedServeError):

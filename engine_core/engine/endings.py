@@ -59,15 +59,15 @@ class Endings:
         if sequence.num_nans <= MAX_NANS:
             self._scheduler.preempt(sequence)
             return
-        self._fail(sequence, NO_TOKEN if sequence.request.pooling is None else NO_VECTOR, outputs, now)
+        self._fail(sequence, outputs, now, NO_TOKEN if sequence.request.pooling is None else NO_VECTOR)
 
     def failed(self, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float) -> Outgoing:
-        """End the sequences that cannot be sampled. A request with a wrong parameter and no token yet is rejected."""
+        """End the sequences that cannot be sampled. A request that is the cause and has no token yet is rejected."""
         refused: Outgoing = []
         for sequence, failure in results.failed.items():
             request = sequence.request
             if not failure.param or any(each.output for each in request.sequences):
-                self._fail(sequence, failure.reason, outputs, now)
+                self._fail(sequence, outputs, now, failure.reason, failure.param)
             elif sequence in request.live:  # else it was rejected with its request
                 refused.append(self._reject(request, failure.reason, failure.param))
         return refused
@@ -96,7 +96,9 @@ class Endings:
         self._clients[request.client].remove([sequence.stream_id for sequence in sequences])
         self.remove_deadlines(sequences)
 
-    def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
-        message = ending(sequence, FinishReason.ERROR, now, error)
+    def _fail(
+        self, sequence: Sequence, outputs: dict[bytes, list[StreamOutput]], now: float, error: str, param: str = ""
+    ) -> None:
+        message = ending(sequence, FinishReason.ERROR, now, error, param)
         add_ending(outputs.setdefault(sequence.request.client, []), sequence, message)
         self.end([sequence])

@@ -56,13 +56,14 @@ def add_ending(outputs: list[StreamOutput], sequence: Sequence, end: EngineCoreO
     """Add an end without a new token to a step's outputs; if that step also gave the sequence tokens, to these."""
     for index, (each, output) in enumerate(outputs):
         if each is sequence:
-            whole = replace(output, finish_reason=end.finish_reason, times=end.times, error=end.error)
+            names = "finish_reason", "times", "error", "param"
+            whole = replace(output, **{name: getattr(end, name) for name in names})
             outputs[index] = sequence, whole
             return
     outputs.append((sequence, end))
 
 
-def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:
+def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "", param: str = "") -> EngineCoreOutput:
     """The output of an end without a new token."""
     return EngineCoreOutput(
         sequence.stream_id,
@@ -72,6 +73,7 @@ def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = ""
         stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
         times=sequence.times(now),
         error=error,
+        param=param,
     )
 
 

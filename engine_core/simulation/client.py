@@ -195,7 +195,7 @@ class SimulatedClient:
     def _expire(self, message: RequestRejected) -> None:
         first = self.streams[message.request_id]
         is_refused = may_be_refused(first.request, message.message)
-        has_failed = is_failure(self._scenario, message.message)
+        has_failed = is_failure(self._scenario, message.message, message.param)
         if is_refused or has_failed:
             self.num_refused += is_refused
             self.num_failed += has_failed
@@ -234,7 +234,7 @@ class SimulatedClient:
                 self.num_poisoned += 1
             elif may_be_refused(stream.request, output.error):
                 self.num_refused += 1
-            elif is_failure(self._scenario, output.error):
+            elif is_failure(self._scenario, output.error, output.param):
                 self.num_failed += 1
             else:
                 assert output.error == (NO_TOKEN if stream.vector is None else NO_VECTOR)

@@ -208,6 +208,7 @@ class EngineCoreOutput(Record, frozen=True):
     num_cached_tokens: Count = 0  # with the first output: prompt tokens found in the prefix cache
     times: RequestTimes | None = None  # with finish_reason
     error: LongText = ""  # with FinishReason.ERROR
+    param: ShortText = ""  # with `error`: the parameter of the request that is the cause; "": none is
     pooled: Pooled | None = None  # for a pooling request, which has no tokens; with FinishReason.STOP
 
     def __post_init__(self) -> None:

@@ -196,12 +196,12 @@ class RowPromptLogprobs(Record, frozen=True):
 
 
 class RowFailure(Record, frozen=True):
-    """No token could be sampled at `index` of the step's answer: the row's grammar allows no continuation, or a
-    logits processor failed."""
+    """No token could be sampled at `index` of the step's answer: the row's grammar allows no continuation, its other
+    rules forbid every token, or a logits processor failed."""
 
     index: Count
     reason: ShortText
-    param: ShortText = ""  # the parameter of the request that is wrong; "": none is
+    param: ShortText = ""  # the parameter of the request that is the cause; "": none is
 
 
 class RowPooled(Record, frozen=True):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from paged_serve.protocol.messages.logits_processors import LogitsProcessorParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from .failures import MAX_REASON_CHARS, Failure
 from .grammars import Grammars, RowGrammar
 from .penalties import Penalties
 from .philox import uniforms
@@ -21,6 +22,7 @@ from .token_constraints import Constraints, mask_of_allowed
 
 NO_LOGPROBS = -2
 NO_EXCLUSION = 2.0  # a threshold that no probability reaches
+GRAMMAR = "structured_outputs"  # the parameter from which a grammar comes
 _EXCLUSIONS = 1  # the stream of random numbers of XTC
 _BLOCK = 64  # random numbers computed at once for a row: Philox costs the same for one position as for 64
 
@@ -157,12 +159,20 @@ class SamplingColumns:
         if bits is not None:
             self.masks[row] = bits
 
-    def failures(self, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> dict[int, str]:
+    def grammar_failures(self, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> dict[int, Failure]:
         """By index, why no token can follow, for those of `rows` at `indices` whose grammars have failed."""
         grammars = {
             index: self.grammars[row] for index, row in zip(indices.tolist(), rows[indices].tolist(), strict=True)
         }
-        return {index: one.failure for index, one in grammars.items() if one is not None and one.failure}
+        failed = {index: one.failure for index, one in grammars.items() if one is not None and one.failure}
+        return {index: Failure(reason[:MAX_REASON_CHARS], GRAMMAR) for index, reason in failed.items()}
+
+    def rule_failures(self, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> dict[int, Failure]:
+        """By index, the failure of those of `rows` at `indices` that have constraints, should these leave no token."""
+        constraints = {
+            index: self.constraints[row] for index, row in zip(indices.tolist(), rows[indices].tolist(), strict=True)
+        }
+        return {index: one.failure for index, one in constraints.items() if one is not None}
 
     def random(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The uniform number of each row's output position; both [n]."""

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from .failures import Failure, none_left
+
 MAX_BIAS = 100.0
 
 
@@ -40,6 +42,11 @@ class Constraints:
             logits[forbidden] = -np.inf
         if len(self.biased):
             logits[self.biased] += self.bias
+
+    @property
+    def failure(self) -> Failure:
+        """The failure of a row of which these constraints leave no token."""
+        return none_left("bad_words" if self.bad_words else "min_tokens")
 
     def forbidden_after(self, output: NDArray[np.int32]) -> list[int]:
         """Tokens that would complete a bad word, or end the output before min_tokens."""

@@ -71,8 +71,7 @@ class PromptLogprobs:
 
 def row_failures(sampled: SampledTokens) -> tuple[RowFailure, ...]:
     """The rows without a token."""
-    wrong_params = sampled.wrong_params
-    return tuple(RowFailure(index, reason, wrong_params.get(index, "")) for index, reason in sampled.failures.items())
+    return tuple(RowFailure(index, *failure) for index, failure in sampled.failures.items())
 
 
 def row_logprobs(sampled: SampledTokens) -> tuple[RowLogprobs, ...]:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..batch.failures import MAX_REASON_CHARS, Failure
 from ..batch.request_rows import RequestRows
 from .device_sampler import DeviceSampling, PendingSample
 from .logits_processors import Classes, RowProcessors, WrongArguments
@@ -19,7 +20,6 @@ from .logprobs import TokenLogprobs
 from .sampler import Ahead, SampledTokens
 
 EXCLUDED = np.float32(-1e30)  # replaces -infinity, because a model's logits are finite; the probability is 0
-MAX_REASON_CHARS = 256
 PARAM = "logits_processors"
 
 log = logging.getLogger(__name__)
@@ -36,23 +36,23 @@ class CustomSampling:
         return bool(state.sampling.is_custom[rows].any()) or self._sampling.needs_tokens(rows, state)
 
     def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows, ahead: Ahead = 0) -> PendingSample:
-        failures, wrong_params, excluded = dict[int, str](), dict[int, str](), dict[int, NDArray[np.bool_]]()
+        failures, excluded = dict[int, Failure](), dict[int, NDArray[np.bool_]]()
         for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
             host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU, a view of the same memory
             if not np.isfinite(host).all():
                 continue  # a fault of the model: the sampler reports it, and the row is computed again
             try:
-                reason = self._apply(host, int(rows[index]), state)
+                if reason := self._apply(host, int(rows[index]), state):
+                    failures[index] = Failure(reason)
             except WrongArguments as error:
-                reason, wrong_params[index] = f"{PARAM}: {error}"[:MAX_REASON_CHARS], PARAM
-            if reason:
-                failures[index] = reason
+                failures[index] = Failure(f"{PARAM}: {error}"[:MAX_REASON_CHARS], PARAM)
+            if index in failures:
                 continue
             excluded[index] = host <= EXCLUDED
             if logits.device.type != "cpu":
                 logits[index] = torch.from_numpy(host)
         sample = self._sampling.launch(logits, rows, state, ahead)
-        return CustomSample(sample, failures, wrong_params, excluded) if failures or excluded else sample
+        return CustomSample(sample, failures, excluded) if failures or excluded else sample
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
         return self._sampling.prompt_logprobs(logits, tokens, count)
@@ -91,11 +91,10 @@ def with_processors(
 
 @dataclass(frozen=True, slots=True)
 class CustomSample:
-    """A sample in which some rows have no token. By index: the error, its parameter, the tokens that are excluded."""
+    """A sample in which some rows have no token. By index: the failure, the tokens that are excluded."""
 
     sample: PendingSample
-    failures: dict[int, str]
-    wrong_params: dict[int, str]
+    failures: dict[int, Failure]
     excluded: dict[int, NDArray[np.bool_]]  # [vocab]
 
     @property
@@ -107,7 +106,7 @@ class CustomSample:
         failures = found.failures | self.failures
         for index, excluded in self.excluded.items():
             if index not in failures and excluded[found.token_ids[index]]:
-                failures[index] = "logits processors exclude every token that the request's other rules allow"
+                failures[index] = Failure("logits processors exclude every token that the request's other rules allow")
         if not failures:
             return found
         return replace(
@@ -115,5 +114,4 @@ class CustomSample:
             bad=np.setdiff1d(found.bad, [*failures]),
             logprobs={index: one for index, one in found.logprobs.items() if index not in failures},
             failures=failures,
-            wrong_params=self.wrong_params,
         )

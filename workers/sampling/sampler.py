@@ -8,9 +8,9 @@
 5. temperature, then min-p, then top-k, then top-p, then XTC (`truncation`);
 6. a draw with the random number for (request seed, output position) (`philox`, `draw`).
 
-A row's result depends only on its own logits, parameters, tokens and seed, bit for bit. If the logits are not finite or
-the rules leave no token, the row's token is 0 and its index is in `bad`. If no token can follow by its grammar, the
-token is 0 and the reason is in `failures`. A row that only has a mask is read as often as a row without one.
+A row's result depends only on its own logits, parameters, tokens and seed, bit for bit. If the logits are not finite,
+the row's token is 0 and its index is in `bad`. If its grammar or other rules leave no token, the token is 0 and the
+reason is in `failures`. A row that only has a mask is read as often as a row without one.
 
 All steps run on the host. Passes over whole rows of logits are implemented by `passes`, in numpy or in the CPU kernels;
 the other steps process only a row's own tokens and parameters.
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..batch.failures import Failure
 from ..batch.request_rows import RequestRows
 from ..batch.sampling_columns import NO_LOGPROBS, SamplingColumns
 from .logprobs import TokenLogprobs
@@ -37,8 +38,7 @@ class SampledTokens:
     token_ids: NDArray[np.int64]  # [n]
     bad: NDArray[np.int64]  # indices of rows whose token must not be emitted
     logprobs: dict[int, TokenLogprobs]  # by index, for rows that requested them
-    failures: dict[int, str] = field(default_factory=dict)  # by index, why a row's grammar allows no token
-    wrong_params: dict[int, str] = field(default_factory=dict)  # by index of a failure, the parameter that caused it
+    failures: dict[int, Failure] = field(default_factory=dict)  # by index, of rows without a token
 
 
 class Sampler:
@@ -74,7 +74,10 @@ class Sampler:
             best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers, *held)
         bad = best == NO_TOKEN
         best[bad] = 0
-        failures = columns.failures(rows, np.flatnonzero(bad & finite)) if bad.any() else {}
+        failures = dict[int, Failure]()
+        if bad.any():
+            empty = np.flatnonzero(bad & finite)
+            failures = columns.rule_failures(rows, empty) | columns.grammar_failures(rows, empty)
         logprobs = {}
         if len(wanted):
             is_raw = columns.adjusted[rows[wanted]]

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..batch.failures import Failure
 from ..batch.request_rows import RequestRows
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.device_sampler import DeviceSampling
@@ -110,15 +111,13 @@ def joined(rounds: Sequence[Round], num_rows: int) -> tuple[SampledTokens, NDArr
     token_ids = np.empty(counts.sum(), np.int64)
     bad: list[int] = []
     logprobs: dict[int, TokenLogprobs] = {}
-    failures: dict[int, str] = {}
-    wrong_params: dict[int, str] = {}
+    failures: dict[int, Failure] = {}
     for each in rounds:
         kept, found = each.is_kept, each.found
         numbers = np.where(kept, starts[each.indices] + each.places, -1)
         token_ids[numbers[kept]] = found.token_ids[kept]
         bad += numbers[found.bad[kept[found.bad]]].tolist()
         logprobs |= {int(numbers[index]): one for index, one in found.logprobs.items() if kept[index]}
-        failures |= {int(numbers[index]): reason for index, reason in found.failures.items() if kept[index]}
-        wrong_params |= {int(numbers[index]): param for index, param in found.wrong_params.items() if kept[index]}
+        failures |= {int(numbers[index]): failure for index, failure in found.failures.items() if kept[index]}
     in_order = dict(sorted(logprobs.items()))
-    return SampledTokens(token_ids, np.array(sorted(bad), np.int64), in_order, failures, wrong_params), counts
+    return SampledTokens(token_ids, np.array(sorted(bad), np.int64), in_order, failures), counts

@@ -21,6 +21,7 @@ constexpr float WEIGHT_OF_BEST = 0x1p44f;  // at most 2^19 of them are added
 constexpr uint32_t KEY_OF_MASKED = 0x007fffffu;  // -infinity
 constexpr uint64_t NOT_FINITE = ~0ull;
 constexpr uint32_t GREEDY = 1, MAY_BE_MASKED = 2;
+constexpr uint32_t NONE_LEFT = 2;  // in `bad`, where 1 is a logit that is not finite: the best one is masked
 static_assert(SLICE % TILE == 0 && THREADS % 32 == 0);
 
 struct SamplerRow {

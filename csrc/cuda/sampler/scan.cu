@@ -49,7 +49,7 @@ DEVICE void start_row(const SamplerParams& p, uint64_t best) {
     state.is_excluding = double(number) * 0x1p-53 < row.xtc_probability;
   }
   state.top = logit_of(uint32_t(best >> 32));
-  state.bad = best == NOT_FINITE || best >> 32 == KEY_OF_MASKED;
+  state.bad = best == NOT_FINITE ? 1 : best >> 32 == KEY_OF_MASKED ? NONE_LEFT : 0;
   p.states[blockIdx.y] = state;
   if (!p.bad) return;  // in a pass for log-probabilities the token is given
   row.position++;

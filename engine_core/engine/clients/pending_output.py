@@ -26,6 +26,7 @@ class PendingOutput:
     stop_token_id: int | None = None
     times: RequestTimes | None = None
     error: str = ""
+    param: str = ""
     pooled: Pooled | None = None
     _token_ids: bytearray = field(default_factory=bytearray)  # of logprobs, one row a token
     _logprobs: bytearray = field(default_factory=bytearray)
@@ -57,7 +58,8 @@ class PendingOutput:
         self.num_cached_tokens = output.num_cached_tokens or self.num_cached_tokens
         if output.finish_reason is not None:
             self.finish_reason, self.stop_token_id = output.finish_reason, output.stop_token_id
-            self.times, self.error, self.pooled = output.times, output.error, output.pooled
+            self.times, self.error, self.param = output.times, output.error, output.param
+            self.pooled = output.pooled
             self.output = array("i", self.output)
 
     def take(self, max_bytes: int) -> EngineCoreOutput:
@@ -79,6 +81,7 @@ class PendingOutput:
             num_cached_tokens=self.num_cached_tokens,
             times=self.times if is_last else None,
             error=self.error if is_last else "",
+            param=self.param if is_last else "",
             pooled=self.pooled if is_last else None,
         )
         self.position, self.prompt_logprobs, self.num_cached_tokens = end, None, 0

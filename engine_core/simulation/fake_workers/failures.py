@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from ..scenario import Scenario, happens
 
-NO_TOKEN = "the grammar allows no token"
-
 
 def with_failures(scenario: Scenario) -> Scenario:
     """The same with such rows, and with a prefix cache that is emptied at times."""
@@ -21,5 +19,9 @@ def wrong_params(scenario: Scenario, epoch: int) -> Callable[[], str | None]:
     return lambda: rng.choice(("", "logits_processors")) if happens(rng, scenario.failure) else None
 
 
-def is_failure(scenario: Scenario, reason: str) -> bool:
-    return scenario.failure > 0.0 and reason == NO_TOKEN
+def reason_of(param: str) -> str:
+    return f"{param} is wrong" if param else "the plugin failed"
+
+
+def is_failure(scenario: Scenario, reason: str, param: str) -> bool:
+    return scenario.failure > 0.0 and reason == reason_of(param)

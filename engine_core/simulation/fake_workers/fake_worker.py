@@ -22,7 +22,7 @@ from paged_serve.protocol.messages.worker import (
 )
 
 from ..correct_results import extend_hash, start_hash, vector
-from .failures import NO_TOKEN
+from .failures import reason_of
 from .fake_cache import FakeCache
 from .fake_row import FakeDrafter, FakeRow
 from .worker_died import WorkerDied
@@ -198,7 +198,7 @@ class FakeWorker:
     def _fail(self, tokens: list[int], logprobs: list[RowLogprobs], failures: list[RowFailure]) -> None:
         """At times, replace the last of `tokens`, a row's last one, by a failure and a wrong token."""
         if (param := self.wrong_param()) is not None:
-            failures.append(RowFailure(len(tokens) - 1, NO_TOKEN, param))
+            failures.append(RowFailure(len(tokens) - 1, reason_of(param), param))
             tokens[-1] = (tokens[-1] + 1) % self.vocab_size
             if logprobs and logprobs[-1].index == len(tokens) - 1:
                 logprobs.pop()

@@ -31,6 +31,7 @@ class SequenceDelta:
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
     times: RequestTimes | None = None
     error: str = ""  # with FinishReason.ERROR: the engine gave this sequence up
+    param: str = ""  # with `error`: the parameter of the request that is the cause; "": none is
     pooled: Pooled | None = None  # of a pooling request, with FinishReason.STOP
 
 

@@ -76,7 +76,7 @@ class Stream:
             self.prompt_logprobs = None
         if (last := self.last) is not None and end == len(received):
             delta.finish_reason, delta.stop_token_id = last.finish_reason, last.stop_token_id
-            delta.times, delta.error = last.times, last.error
+            delta.times, delta.error, delta.param = last.times, last.error, last.param
             delta.pooled, self.pooled = self.pooled, None
         return delta
 

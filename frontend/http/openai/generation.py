@@ -223,7 +223,7 @@ class Generation:
             return None  # the delta was in transit when a stop string ended the choice
         if delta.finish_reason is FinishReason.ERROR:
             self._service.metrics.ended(FinishReason.ERROR)
-            raise RequestFailed(delta.error)
+            raise RequestFailed(delta.error, delta.param)
         self._cached[number] = max(self._cached[number], delta.num_cached_tokens)
         if self.prompt_logprobs[number] is None:  # each sequence brings them; a prompt of one token has an empty list
             self.prompt_logprobs[number] = delta.prompt_logprobs

@@ -102,7 +102,7 @@ def check_steps(launcher, device="cpu", num_steps=4):
         assert torch.equal(pending.token_ids.cpu(), torch.from_numpy(found.token_ids))
         wrong = np.flatnonzero(found.token_ids != expected.token_ids)
         assert not len(wrong), [(requests[row], found.token_ids[wrong]) for row in rows[wrong]]
-        assert found.bad.tolist() == expected.bad.tolist()
+        assert (found.bad.tolist(), found.failures) == (expected.bad.tolist(), expected.failures)
         assert found.logprobs.keys() == expected.logprobs.keys()
         for index, logprobs in found.logprobs.items():
             check_logprobs(logprobs, logits[index], int(found.token_ids[index]), requests[rows[index]].logprobs)
@@ -199,17 +199,18 @@ def check_random_numbers(launcher, device="cpu"):
 
 
 def check_forbidden_faults(launcher, device="cpu"):
-    """A logit that is not finite makes its row bad even if the request does not allow its token."""
-    requests = [SamplingParams(allowed_token_ids=(3,)), SamplingParams(bad_words_token_ids=((9,),))]
+    """A logit that is not finite makes its row bad even if the request does not allow its token, or allows none."""
+    three, not_nine = SamplingParams(allowed_token_ids=(3,)), SamplingParams(bad_words_token_ids=((9,),))
+    none = SamplingParams(allowed_token_ids=(3,), bad_words_token_ids=((3,),))
     for fault in (np.nan, np.inf, -np.inf):
         state = RequestRows(3, 64, 16, VOCAB_SIZE)
-        for row in range(3):
-            state.reset(new_row(row, requests[row % 2], seed=row))
+        for row, params in enumerate((none, not_nine, three)):
+            state.reset(new_row(row, params, seed=row))
         logits = np.zeros((3, VOCAB_SIZE), np.float32)
         logits[:2, 9] = fault
         sampler = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS)
         sampled = sampler.sample(torch.from_numpy(logits).to(device), np.arange(3), state)
-        assert sampled.bad.tolist() == [0, 1]
+        assert (sampled.bad.tolist(), sampled.failures) == ([0, 1], {})
         assert sampled.token_ids.tolist() == [0, 0, 3]
 
 

@@ -38,6 +38,12 @@ BAD = [
     ("/v1/completions", PROMPT | {"prompt": []}, 400, ["prompt"]),
     ("/v1/completions", PROMPT | {"prompt": "word " * 50_000}, 400, ["maximum context length"]),
     ("/v1/completions", PROMPT | {"seed": 2**70}, 400, ["seed"]),
+    (
+        "/v1/completions",
+        PROMPT | {"structured_outputs": {"regex": "xqxqx"}, "bad_words": ["qx"]},  # known at the third token
+        400,
+        ["bad_words", "other rules"],
+    ),
     ("/v1/chat/completions", CHAT | {"messages": []}, 400, ["messages"]),
     ("/v1/chat/completions", CHAT | {"messages": "Hello"}, 400, ["messages"]),
     ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": 7}]}, 400, ["content"]),

@@ -67,7 +67,7 @@ def test_a_row_whose_grammar_cannot_continue_ends_with_the_reason_and_affects_no
         driver.execute()
     driver.run()
     assert driver.ends[failing].finish_reason is FinishReason.ERROR
-    assert driver.ends[failing].error == "no output satisfies the grammar"
+    assert (driver.ends[failing].error, driver.ends[failing].param) == ("no output satisfies the grammar", "")
     assert len(driver.tokens[failing]) == steps_before
     assert driver.tokens[other] == alone.tokens[kept]
     assert driver.engine.is_idle
@@ -90,7 +90,8 @@ def test_a_request_with_a_wrong_parameter_is_rejected_unless_it_has_tokens(drive
             driver.execute()
         driver.apply(fail)
     if steps_before:
-        assert {driver.ends[failing + index].error for index in range(n)} == {"its arguments are wrong"}
+        ends = {(end.error, end.param) for index in range(n) for end in [driver.ends[failing + index]]}
+        assert ends == {("its arguments are wrong", "logits_processors")}
     else:
         [rejection] = driver.rejections
         assert (rejection.request_id, rejection.param) == (failing, "logits_processors")

@@ -75,7 +75,8 @@ def test_a_processor_cannot_write_to_the_tokens(sample):
     arguments = {"name": "next", "args": {"writes": True}}
     asked = SamplingParams(logits_processors=[LogitsProcessorParams(**arguments)])
     found = sample(logits_of(2), asked, NEXT)
-    assert "read-only" in found.failures[0]
+    assert "read-only" in found.failures[0].reason
+    assert not found.failures[0].param, "the plugin is the cause"
     assert (found.bad.tolist(), found.token_ids[1]) == ([], 8)
 
 
@@ -86,6 +87,7 @@ def test_a_processor_cannot_write_to_the_tokens(sample):
 def test_arguments_that_a_processor_refuses_are_the_requests_fault(sample, args, told):
     asked = SamplingParams(logits_processors=[LogitsProcessorParams("next", args)])
     found = sample(logits_of(2), asked, NEXT)
-    assert found.failures[0].startswith("logits_processors: the args of next are wrong: ")
-    assert told in found.failures[0]
-    assert (found.wrong_params, found.bad.tolist(), found.token_ids[1]) == ({0: "logits_processors"}, [], 8)
+    reason, param = found.failures[0]
+    assert reason.startswith("logits_processors: the args of next are wrong: ")
+    assert told in reason
+    assert (param, found.bad.tolist(), found.token_ids[1]) == ("logits_processors", [], 8)

@@ -53,7 +53,8 @@ def test_a_grammar_without_a_next_token_is_reported_with_its_reason_and_affects_
     logits = np.stack([random_logits(1, DEMO_VOCAB_SIZE)] * 2)
     sampled = bench.sample(logits.copy(), [0, 1])
     assert list(sampled.failures) == [0]
-    assert sampled.failures[0]
+    assert sampled.failures[0].reason
+    assert sampled.failures[0].param == "structured_outputs"
     assert not len(sampled.bad)
     assert not sampled.logprobs
     assert sampled.token_ids[1] == logits[1].argmax()

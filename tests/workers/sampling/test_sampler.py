@@ -98,9 +98,10 @@ def test_random_mixtures_agree_with_the_oracle_row_by_row(batch):
     for row, (params, seed, prompt, output, _) in enumerate(batch):
         bench.put(row, params, seed, prompt, output)
     sampled = bench.sample(logits.copy(), list(range(len(batch))))
+    assert not len(sampled.bad)
     for row, (params, seed, prompt, output, _) in enumerate(batch):
         expected = oracle.sample(logits[row], params, seed, prompt, output, EOS)
-        assert (row in sampled.bad) == (expected is None)
+        assert (row in sampled.failures) == (expected is None)
         assert sampled.token_ids[row] == (expected or 0)
 
 
@@ -214,13 +215,17 @@ def test_non_finite_logits_are_reported_and_affect_no_other_row(params, poison):
     assert sorted(found.logprobs) == [0, 2]
 
 
-def test_rules_that_leave_no_token_are_reported():
-    params = SamplingParams(allowed_token_ids=(2,), min_tokens=8)
-    for temperature in (0.0, 1.0):
-        assert one(
-            [1.0] * 12, SamplingParams(allowed_token_ids=(2,), min_tokens=8, temperature=temperature)
-        ).bad.tolist() == [0]
-    assert one([1.0] * 12, params, output=[1] * 8).token_ids.tolist() == [2]
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("param", "rule"), [("min_tokens", 8), ("bad_words_token_ids", ((1, 2),))])
+def test_a_rule_that_leaves_no_token_is_named(param, rule, temperature):
+    params = SamplingParams(allowed_token_ids=(2,), temperature=temperature, **{param: rule})
+    found = one([1.0] * 12, params, output=[1] * 7)
+    name = param.removesuffix("_token_ids")
+    reason = f"{name} forbids every token that the request's other rules allow"
+    assert (found.bad.tolist(), found.failures) == ([], {0: (reason, name)})
+    assert one([1.0] * 12, params, output=[1] * 7 + [3]).token_ids.tolist() == [2]
+    poisoned = one([1.0] * 11 + [np.nan], params, output=[1] * 7)
+    assert (poisoned.bad.tolist(), poisoned.failures) == ([0], {})
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, -1])

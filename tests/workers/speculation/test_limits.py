@@ -104,7 +104,8 @@ def test_a_row_stops_at_a_token_that_cannot_be_emitted(model):
     """The token in its place is 0, and so is the draft."""
     row = Row(model, Fixed(0, 0, 0), PROMPT, IMPOSSIBLE)
     output = row.verify(3)
-    assert (output.token_ids, output.nan_indices, counts(output)) == (bytes(4), bytes(4), ([3], [1]))
+    [failure] = output.failures
+    assert (output.token_ids, failure.index, failure.param, counts(output)) == (bytes(4), 0, "bad_words", ([3], [1]))
 
 
 def test_a_planted_round_after_a_bad_token_is_detected(model, monkeypatch):

@@ -61,6 +61,7 @@ def sampled(seed: int, *, at_once: bool):
     found, numbers = rounds.sample(logits, step)
     logprobs = [(index, one.token_ids.tolist(), one.logprobs.tolist()) for index, one in found.logprobs.items()]
     tokens = [state.tokens(row).tolist() for row in range(NUM_ROWS)]
+    assert set(found.bad) <= set(np.cumsum(numbers) - 1), "a token follows one that cannot be emitted"
     return (found.token_ids.tolist(), found.bad.tolist(), logprobs, numbers.tolist(), tokens), len(calls)
 
 

@@ -19,10 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...batch.failures import Failure
 from ...batch.request_rows import RequestRows
 from ...batch.staging import HostCopy
 from ...kernels.cuda.kernel import Launcher
-from ...kernels.cuda.sampling import STATE, WEIGHT_OF_BEST, Blocks, RowPasses, SamplerKernels
+from ...kernels.cuda.sampling import NONE_LEFT, STATE, WEIGHT_OF_BEST, Blocks, RowPasses, SamplerKernels
 from ...sampling.logprobs import TokenLogprobs
 from ...sampling.sampler import Ahead, SampledTokens
 from .sampling_records import Records, RowRecords, raw_records
@@ -75,7 +76,7 @@ class DeviceSampler:
         if len(records.logprobs):
             named = [state.sampling.logprob_tokens[rows[index]] for index in records.logprobs["index"].tolist()]
             logprobs = self._logprobs(raw, records.logprobs, sent.logprobs, token_ids, named)
-        return PendingTokens(token_ids, bad, logprobs, records.failures)
+        return PendingTokens(token_ids, bad, logprobs, records.failures, records.rule_failures)
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
         """Log-probabilities of prompt tokens [n] under their predecessors' logits [n, vocab]; non-finite: 0."""
@@ -170,24 +171,34 @@ class PendingLogprobs:
 class PendingTokens:
     """The result of a launch. Later launches may read the tensors on the device."""
 
-    def __init__(self, token_ids: Tensor, bad: Tensor, logprobs: PendingLogprobs | None, failures: dict[int, str]):
+    def __init__(
+        self,
+        token_ids: Tensor,
+        bad: Tensor,
+        logprobs: PendingLogprobs | None,
+        failures: dict[int, Failure],
+        rule_failures: dict[int, Failure],
+    ):
         self.token_ids = token_ids  # [n] int64
-        self.bad = bad  # [n] uint8, 1 where the token must not be emitted
+        self.bad = bad  # [n] uint8, not 0 where the token must not be emitted: 1, or NONE_LEFT
         self._logprobs = logprobs
         self._failures = failures
+        self._rule_failures = rule_failures
         self._on_host = HostCopy(token_ids, bad)
 
     def result(self) -> SampledTokens:
         """Wait for this step, but not for later ones."""
         token_ids, bad = self._on_host.wait()
-        bad[list(self._failures)] = 1
+        empty = np.flatnonzero(bad == NONE_LEFT).tolist()
+        failures = {index: one for index in empty if (one := self._rule_failures.get(index))} | self._failures
+        bad[list(failures)] = 1
         logprobs = {}
         if self._logprobs is not None:
             for place, index in enumerate(self._logprobs.indices.tolist()):
                 if not bad[index]:
                     logprobs[index] = self._logprobs.result(place, int(token_ids[index]))
-        bad[list(self._failures)] = 0
-        return SampledTokens(token_ids, np.flatnonzero(bad), logprobs, self._failures)
+        bad[list(failures)] = 0
+        return SampledTokens(token_ids, np.flatnonzero(bad), logprobs, failures)
 
 
 def _logits_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:

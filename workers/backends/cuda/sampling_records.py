@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...batch.failures import Failure
 from ...batch.penalties import Penalties
 from ...batch.request_rows import RequestRows
 from ...batch.sampling_columns import NO_LOGPROBS, SamplingColumns
@@ -24,7 +25,8 @@ class StepRecords:
     adjustments: Records  # for rows that have any
     words: NDArray[np.int32]  # data to which adjustments point
     logprobs: Records  # ROWs, for rows that request log-probabilities
-    failures: dict[int, str]  # by index, why a row's grammar allows no token
+    failures: dict[int, Failure]  # by index, of rows whose grammars allow no token
+    rule_failures: dict[int, Failure]  # by index, should the row's constraints leave no token
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,11 @@ class RowRecords:
         found["flags"] = columns.greedy[rows] * GREEDY + columns.adjusted[rows] * MAY_BE_MASKED
         found["source"] = found["index"] = np.arange(len(rows))
         adjustments, words = self._adjustments(rows, state)
-        failures = columns.failures(rows, np.flatnonzero(columns.is_masked[rows]))
-        return StepRecords(found, adjustments, words, logprob_records(rows, columns, self._vocab_size), failures)
+        failures = columns.grammar_failures(rows, np.flatnonzero(columns.is_masked[rows]))
+        by_rule = columns.rule_failures(rows, np.flatnonzero(columns.adjusted[rows]))
+        return StepRecords(
+            found, adjustments, words, logprob_records(rows, columns, self._vocab_size), failures, by_rule
+        )
 
     def send(self, records: StepRecords) -> SentRecords:
         """Copy the records, unless they equal those of the last step except that every position is one further."""

@@ -12,6 +12,7 @@ from .kernel import Kernel, Launcher, pointer
 MAX_VOCAB = 1 << 19  # the total mass of this many tokens fits 64 bits
 WEIGHT_OF_BEST = 1 << 44
 GREEDY, MAY_BE_MASKED = 1, 2
+NONE_LEFT = 2  # in `bad`: all logits are finite or masked, and the best one is masked
 TILE, BINS, LEVELS = 256, 2048, 3
 
 ROW = np.dtype(
@@ -111,8 +112,9 @@ class SamplerKernels:
     ) -> "RowPasses":
         """The passes over `rows` [n, ROW.itemsize] bytes, which refer to rows of `logits` [sources, vocab] float32.
 
-        They write tokens to `token_ids` int64 and flags to `bad` uint8; without `bad` they read `token_ids` instead.
-        Gathered tokens are written to `lists` int64. Passes of a later call may overwrite results in the workspace.
+        They write tokens to `token_ids` int64, and to `bad` uint8 0, 1 or NONE_LEFT; without `bad` they read
+        `token_ids` instead. Gathered tokens are written to `lists` int64. Passes of a later call may overwrite results
+        in the workspace.
         """
         self._check(logits, token_ids, rows)
         assert rows.shape[1] == ROW.itemsize, rows.shape

@@ -161,7 +161,7 @@ async def _only_delta(request: AsyncRequest) -> SequenceDelta:
     with contextlib.suppress(StopAsyncIteration):
         delta = await request.__anext__()
         if delta.finish_reason is FinishReason.ERROR:
-            raise RequestFailed(delta.error)
+            raise RequestFailed(delta.error, delta.param)
         if delta.logprobs:
             return delta
     raise EngineDead("a request ended before its token")

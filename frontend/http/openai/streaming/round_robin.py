@@ -57,4 +57,5 @@ def _one_by_one(delta: SequenceDelta) -> Iterator[SequenceDelta]:
             num_cached_tokens=delta.num_cached_tokens,
             times=delta.times if ends else None,
             error=delta.error if ends else "",
+            param=delta.param if ends else "",
         )

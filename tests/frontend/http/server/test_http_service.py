@@ -118,6 +118,12 @@ def test_a_request_without_a_result_is_told_why(why):
     )
 
 
+def test_a_request_that_is_itself_the_cause_of_its_failure_is_told_so():
+    reason = "bad_words forbids every token that the request's other rules allow"
+    error = http_error(RequestFailed(reason, "bad_words"), "one")
+    assert (error.status, error.message, error.param) == (400, reason, "bad_words")
+
+
 def test_draining_refuses_new_requests_and_signals_when_none_is_left(folder):
     server = Server(folder)
     server.admission.draining = True
