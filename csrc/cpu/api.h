@@ -36,6 +36,7 @@ struct GemmParams {
 };
 API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16, in dot order
 API void gemm_bf16_tile(Pool*, const GemmParams*);  // in tile order, see tiles.h
+API void set_chunk_pieces(int32_t);  // of the products in tile order, 1 to 8: any number gives the same bits; no kernel may run
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
 API void gemm_fp16(Pool*, const GemmParams*);  // x and weight float16
 

@@ -32,6 +32,7 @@ from paged_serve.frontend.bench.report.report import environment
 from paged_serve.frontend.bench.report.tables import number
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.tile_chunk import choose_chunk
 
 SAMPLES = 9
 SAMPLE_S = 0.03  # minimum duration of a sample: consecutive calls
@@ -149,6 +150,8 @@ def make_machine(threads: int, isa: str | None, summation: cpu.Summation) -> Mac
     if large_page_bytes() < memory.nbytes:
         print("warning: the KV cache has no large pages, so reading it is slower than necessary", file=sys.stderr)
     pool = cpu.Pool(library, usable[:threads], pin_caller=True, summation=summation)
+    if library.isa == "amx" and pool.summation == "tile":
+        choose_chunk(pool)
     others = tuple(cpu.Pool(cpu.load_library(isa), usable[:threads]) for isa in cpu.runnable_isas())
     return Machine(pool, time.thread_time if threads == 1 else time.perf_counter, memory, others, {})
 

@@ -16,6 +16,7 @@ from ..checkpoint.weight_files import weight_files
 from ..distributed.cpu_quota import quota_of_cpus
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
+from ..kernels.cpu.tile_chunk import choose_chunk
 from ..kv.budget import dtype_of_cache, max_model_len
 from ..layers.model import Model
 from ..models.loading import device_of, read_model
@@ -40,7 +41,10 @@ def create_pool(config: Config, index: int, folder: Path, device: str) -> Pool |
             )
         return None
     pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
-    return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
+    pool = Pool(library, pinned, pin_caller=True, summation=config.model.summation)
+    if library.isa == "amx" and pool.summation == "tile":
+        choose_chunk(pool)
+    return pool
 
 
 def check_settings(config: Config, folder: Path, device: str, pool: Pool | None) -> None:

@@ -13,6 +13,10 @@
 //            two cores: 0.92, 0.86; 0.90, 0.97
 #include "gemm/tile_product.h"
 
+int chunk_pieces = 4;
+
+void set_chunk_pieces(int32_t pieces) { chunk_pieces = std::clamp(pieces, 1, MOST_CHUNK_PIECES); }
+
 namespace {
 
 // With an odd number of bfloat16 inputs the last word of a row would extend into the next row: it is built here instead.

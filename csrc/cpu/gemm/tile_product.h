@@ -4,11 +4,11 @@
 // the stride of x (a multiple of 2 KB would put a tile's rows into two sets of a cache); the last piece is padded with
 // zeros, and nothing past a row's end is read. Weights are read without repacking.
 //
-// A thread multiplies a panel by SLAB_ROWS rows, CHUNK_PIECES of K at a time. A block of 16 rows is multiplied by all four
-// columns of 16 outputs, so that between two uses of a chunk of 64 outputs, 32 KB, a core reads only 8 KB of rows and 4 KB
-// of sums, and the chunk stays in a first-level cache of 48 KB. (Two blocks by two columns would read a fifth fewer tiles, but
-// 24 KB between two uses: all of a chunk would come from the second-level cache each time.) A tile is read as soon as the
-// last dot that uses its register is issued.
+// A thread multiplies a panel by SLAB_ROWS rows, `chunk_pieces` of K at a time. A block of 16 rows is multiplied by all four
+// columns of 16 outputs, so that between two uses of a chunk of 64 outputs (8 pieces: 32 KB) a core reads only a quarter as
+// much of rows, and 4 KB of sums: the chunk stays in a first-level cache of 48 KB, if no other thread of the core uses that;
+// kernels/cpu/tile_chunk.py measures which chunk does. (Two blocks by two columns would read a fifth fewer tiles, but twice
+// as much between two uses.) A tile is read as soon as the last dot that uses its register is issued.
 //
 // All panels are multiplied by as many rows as stay in the second-level cache, before other rows are read.
 //
@@ -19,7 +19,8 @@
 #include "tiles/tiles.h"
 
 constexpr int SLAB_ROWS = 256;
-constexpr int CHUNK_PIECES = 8;
+constexpr int MOST_CHUNK_PIECES = 8;
+extern int chunk_pieces;  // of a panel's K that are multiplied by a slab before the next; see set_chunk_pieces
 constexpr int SHARE_ROWS = 2 * TILE_ROWS;   // threads divide the rows of a panel at multiples of it
 constexpr size_t RESIDENT_BYTES = 5 << 18;  // of rows in a second-level cache of 2 MB, together with panels
 constexpr int FEWEST_RESIDENT_ROWS = 128;   // for fewer, reading the weights again would take longer than it saves
@@ -116,7 +117,7 @@ struct PieceAhead {
 inline PieceAhead piece_ahead(int pass, int passes) {
   if (passes == 1) return {NEAR_BYTES, PIECE_LINES, 1};
   const int first = PIECE_LINES * pass / passes, past = PIECE_LINES * (pass + 1) / passes;
-  return {CHUNK_PIECES * PIECE_BYTES + first * 64, past - first, 2};
+  return {(size_t)chunk_pieces * PIECE_BYTES + first * 64, past - first, 2};
 }
 
 template <int SUMS, class T> inline void begin_sums(TileRegisters<T>& t, bool add, const typename T::Sum* from, size_t stride) {
@@ -175,8 +176,9 @@ void multiply_chunk(TileRegisters<T>& t, typename T::Sum* out, bool add, const S
 
 // out[rows][PANEL] = a slab times the whole part of a panel.
 template <class T> void multiply_slab(TileRegisters<T>& t, typename T::Sum* out, const Slab& slab, const PanelPart& panel, bool cold) {
-  for (int first = 0; first < panel.pieces(); first += CHUNK_PIECES)
-    multiply_chunk(t, out, first > 0, slab, panel, first, std::min(first + CHUNK_PIECES, panel.pieces()), cold);
+  const int pieces = chunk_pieces;
+  for (int first = 0; first < panel.pieces(); first += pieces)
+    multiply_chunk(t, out, first > 0, slab, panel, first, std::min(first + pieces, panel.pieces()), cold);
 }
 
 // Like for_panels; rows of an expert are divided at multiples of SHARE_ROWS.

@@ -22,6 +22,8 @@
 
 #include "gemm/tile_product.h"
 
+int chunk_pieces = MOST_CHUNK_PIECES;
+
 namespace {
 
 using Registers = TileRegisters<Bf16Tiles>;
@@ -86,12 +88,12 @@ int64_t only_words(Registers& t, Memory& m, int pieces) {
 int64_t only_rows(Registers& t, Memory& m, int blocks) {
   begin(t);
   for (int b = 0; b < blocks; b++)
-    for (int i = 0; i < CHUNK_PIECES; i += 4) {
+    for (int i = 0; i < MOST_CHUNK_PIECES; i += 4) {
       const TileRows x = m.block(b);
       t.load_rows<4>(x.piece(i), x.row_bytes), t.load_rows<5>(x.piece(i + 1), x.row_bytes);
       t.load_rows<6>(x.piece(i + 2), x.row_bytes), t.load_rows<7>(x.piece(i + 3), x.row_bytes);
     }
-  return CHUNK_PIECES * blocks;
+  return MOST_CHUNK_PIECES * blocks;
 }
 
 int64_t only_sums(Registers& t, Memory& m, int blocks) {
@@ -176,8 +178,8 @@ std::vector<Loop> all_loops() {
   add("one register for all words", false, one_register);
   for (int n : {1, 4, 8, 64}) add("no sums, " + text(5 * n) + " KB", false, [n](auto& t, auto& m) { return no_sums(t, m, n); });
   for (int n : {4, 8, 64}) add("one block, " + text(n) + " pieces", false, [n](auto& t, auto& m) { return block(t, m, 1, n); });
-  add("256 rows, 8 pieces", false, [](auto& t, auto& m) { return block(t, m, BLOCKS, CHUNK_PIECES); });
-  add("the same with prefetches", false, [](auto& t, auto& m) { return block(t, m, BLOCKS, CHUNK_PIECES, true); });
+  add("256 rows, 8 pieces", false, [](auto& t, auto& m) { return block(t, m, BLOCKS, MOST_CHUNK_PIECES); });
+  add("the same with prefetches", false, [](auto& t, auto& m) { return block(t, m, BLOCKS, MOST_CHUNK_PIECES, true); });
   for (int n : {2, 4, 8, 16, 32, 64}) add("256 rows, chunks of " + text(n), false, [n](auto& t, auto& m) { return slab(t, m, n); });
   for (int n : {2, 4, 8, 16, 32, 64})
     add("two by two, chunks of " + text(n), false, [n](auto& t, auto& m) { return two_by_two(t, m, n); });

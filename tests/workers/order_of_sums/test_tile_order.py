@@ -7,6 +7,7 @@ from paged_serve.workers.checkpoint.weight_forms import Int8Weight
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.gemm import gemm, quantize_rows
 from paged_serve.workers.kernels.cpu.packing import pack, pack_int4
+from paged_serve.workers.kernels.cpu.tile_chunk import CHUNKS
 
 from . import tile_oracle
 
@@ -50,6 +51,19 @@ def test_a_product_matches_the_definition(tile_pools, shape):
     expected = tile_oracle.product(x, weight)
     for pool in tile_pools:
         assert same_bits(gemm(pool, x, pack(weight), out_dtype=torch.float32), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 290])
+def test_the_bits_do_not_depend_on_the_chunk(tile_pools, cpu_library, rows):
+    x, weight = operands(rows, 70, 545)  # 18 pieces
+    expected = gemm(tile_pools[0], x, pack(weight), out_dtype=torch.float32)
+    try:
+        for pieces in (1, 3, 6, 8):
+            cpu_library.set_chunk_pieces(pieces)
+            for pool in tile_pools:
+                assert same_bits(gemm(pool, x, pack(weight), out_dtype=torch.float32), expected)
+    finally:
+        cpu_library.set_chunk_pieces(CHUNKS[0])
 
 
 def test_operands_of_any_bits_match_the_definition(tile_pools):

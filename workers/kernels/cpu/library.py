@@ -59,6 +59,7 @@ class Library:
         self._dll.pool_create.argtypes = [c_void_p]
         self._dll.pool_destroy.argtypes = [c_void_p]
         self._dll.pool_empty_runs.argtypes = [c_void_p, c_int32]
+        self._dll.set_chunk_pieces.argtypes, self._dll.set_chunk_pieces.restype = [c_int32], None
         self._dll.read_memory.argtypes = [c_void_p, c_void_p, c_int64]
         self._dll.peak_operations.argtypes = [c_void_p, c_int32, c_int64]
         self._dll.product_operations.argtypes = [c_int64]
@@ -94,6 +95,13 @@ class Library:
 
     def destroy_pool(self, handle: int) -> None:
         self._dll.pool_destroy(handle)
+
+    def set_chunk_pieces(self, pieces: int) -> None:
+        """How many pieces of K, 4 KB of a panel each, products in tile order take at a time: 1 to 8.
+
+        The bits do not depend on it. No kernel may be running.
+        """
+        self._dll.set_chunk_pieces(pieces)
 
     def address(self, name: str) -> int:
         """The address of the kernel's code."""

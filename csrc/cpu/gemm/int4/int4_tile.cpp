@@ -69,18 +69,18 @@ template <class Codes> class Int4Tiles {
     const int together = std::max(1, GROUP_PIECES / pieces_);
     for (int g = first; g < past; g += together) {
       const Groups of{panel + g * layout_.group_bytes, std::min(together, past - g), layout_, of_x(row, g)};
-      for (int piece = 0; piece < pieces_; piece += CHUNK_PIECES) add(sums, row, rows, of, g, piece);
+      for (int piece = 0; piece < pieces_; piece += MOST_CHUNK_PIECES) add(sums, row, rows, of, g, piece);
     }
   }
 
  private:
-  // The pieces of all groups from `piece` on, of which a group of more than CHUNK_PIECES has others.
+  // The pieces of all groups from `piece` on, of which a group of more than MOST_CHUNK_PIECES has others.
   void add(float* sums, int row, int rows, const Groups& of, int index, int piece) {
-    const int pieces = std::min(CHUNK_PIECES, pieces_ - piece), last = piece + pieces == pieces_;
+    const int pieces = std::min(MOST_CHUNK_PIECES, pieces_ - piece), last = piece + pieces == pieces_;
     for (int g = 0; g < of.count; g++) expand(words_ + g * pieces * PIECE_BYTES, of.first + g * layout_.group_bytes, piece, pieces);
     for (int from = 0; from < rows; from += TILE_ROWS) {
       const int count = std::min(TILE_ROWS, rows - from);
-      float* products = products_ + (pieces_ > CHUNK_PIECES ? from * PANEL : 0);
+      float* products = products_ + (pieces_ > MOST_CHUNK_PIECES ? from * PANEL : 0);
       for (int g = 0; g < of.count; g++) {
         const Slab slab{x_, index + g, row + from, count, piece};
         const PanelPart part{words_ + g * pieces * PIECE_BYTES, pieces, nullptr};
@@ -107,7 +107,7 @@ template <class Codes> class Int4Tiles {
   const Codes codes_;
   const int pieces_;  // of a group
   TileRegisters<Bf16Tiles> registers_;
-  alignas(64) char words_[CHUNK_PIECES * PIECE_BYTES];
+  alignas(64) char words_[MOST_CHUNK_PIECES * PIECE_BYTES];
   alignas(64) float products_[SLAB_ROWS * PANEL];  // of all rows, if a group is expanded in parts
 };
 
