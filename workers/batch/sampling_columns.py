@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from paged_serve.protocol.messages.logits_processors import LogitsProcessorParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from .failures import MAX_REASON_CHARS, Failure
 from .grammars import Grammars, RowGrammar
 from .penalties import Penalties
 from .philox import uniforms
 from .reasoning import Reasoning
 from .repetitions import Repetitions
-from .token_constraints import Constraints, mask_of_allowed
+from .token_constraints import MAX_REASON_CHARS, Constraints, Failure, mask_of_allowed
 
 NO_LOGPROBS = -2
 NO_EXCLUSION = 2.0  # a threshold that no probability reaches

@@ -1,15 +1,22 @@
 """Constraints by token id: bad words, minimum length, biases; and the mask of allowed tokens."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from .failures import Failure, none_left
-
 MAX_BIAS = 100.0
+MAX_REASON_CHARS = 256
+
+
+class Failure(NamedTuple):
+    """Why a row has no token, although its logits are finite; it ends the row's request."""
+
+    reason: str
+    param: str = ""  # the parameter of the request that is the cause; "": none is
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,8 @@ class Constraints:
     @property
     def failure(self) -> Failure:
         """The failure of a row of which these constraints leave no token."""
-        return none_left("bad_words" if self.bad_words else "min_tokens")
+        param = "bad_words" if self.bad_words else "min_tokens"
+        return Failure(f"{param} forbids every token that the request's other rules allow", param)
 
     def forbidden_after(self, output: NDArray[np.int32]) -> list[int]:
         """Tokens that would complete a bad word, or end the output before min_tokens."""

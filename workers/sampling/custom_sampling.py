@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..batch.failures import MAX_REASON_CHARS, Failure
 from ..batch.request_rows import RequestRows
+from ..batch.token_constraints import MAX_REASON_CHARS, Failure
 from .device_sampler import DeviceSampling, PendingSample
 from .logits_processors import Classes, RowProcessors, WrongArguments
 from .logprobs import TokenLogprobs

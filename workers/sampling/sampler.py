@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..batch.failures import Failure
 from ..batch.request_rows import RequestRows
 from ..batch.sampling_columns import NO_LOGPROBS, SamplingColumns
+from ..batch.token_constraints import Failure
 from .logprobs import TokenLogprobs
 from .passes import NO_TOKEN, Passes
 

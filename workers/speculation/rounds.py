@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..batch.failures import Failure
 from ..batch.request_rows import RequestRows
+from ..batch.token_constraints import Failure
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.device_sampler import DeviceSampling
 from ..sampling.logprobs import TokenLogprobs

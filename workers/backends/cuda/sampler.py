@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...batch.failures import Failure
 from ...batch.request_rows import RequestRows
 from ...batch.staging import HostCopy
+from ...batch.token_constraints import Failure
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.sampling import NONE_LEFT, STATE, WEIGHT_OF_BEST, Blocks, RowPasses, SamplerKernels
 from ...sampling.logprobs import TokenLogprobs

@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...batch.failures import Failure
 from ...batch.penalties import Penalties
 from ...batch.request_rows import RequestRows
 from ...batch.sampling_columns import NO_LOGPROBS, SamplingColumns
+from ...batch.token_constraints import Failure
 from ...kernels.cuda.sampling import ADJUSTMENT, GREEDY, MAY_BE_MASKED, ROW
 from ...sampling.sampler import Ahead
 
