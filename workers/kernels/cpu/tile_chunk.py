@@ -17,7 +17,7 @@ from .library import Pool
 from .packing import pack_float
 
 CHUNKS = (4, 6, 8)  # pieces of 4 KB
-SAMPLES = 7  # of each, in turn; together a millisecond
+SAMPLES = 15  # of each, in turn; together some milliseconds
 ROWS, INPUTS, OUTPUTS = 256, 1024, 64  # OUTPUTS: of each thread, one panel
 
 log = logging.getLogger(__name__)
