@@ -23,7 +23,7 @@ from .config_fields import config_fields
 from .model import GgufModel
 from .tokenizer_files import text_files
 
-CONVERSION = 3  # raised whenever the files of a folder change
+CONVERSION = 4  # raised whenever the files of a folder change
 WITHOUT_TOKENIZER = "without-tokenizer"  # another folder has it
 
 

@@ -14,8 +14,9 @@ MORE_ENDS = ("eot", "eom")
 # Tokens that end an answer wherever they exist; a file names only one of them, or two.
 END_TEXTS = (
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>"),
-    *("<end_of_turn>", "<eos>", "<|return|>", "<|endofturn|>"),
+    *("<end_of_turn>", "<eos>", "<|return|>", "<|call|>", "<|endofturn|>"),
 )
+MESSAGE_END, ANSWER_END = "<|end|>", "<|return|>"  # gpt-oss has both: its answers are of several messages
 
 
 class Kind(IntEnum):
@@ -67,6 +68,7 @@ class Vocabulary:
             token
             for token, (text, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
             if text in END_TEXTS and kind in (Kind.CONTROL, Kind.USER_DEFINED)
+            if text != MESSAGE_END or ANSWER_END not in self.tokens
         ]
         return list(dict.fromkeys(token for token in (*named, *known) if token is not None))
 

@@ -181,6 +181,16 @@ def test_phi_3_removes_spaces_after_its_special_tokens(tmp_path):
     assert end_tokens(tmp_path) == [2, len(keys["tokenizer.ggml.tokens"]) - 1]  # <|end|> ends answers too
 
 
+def test_gpt_oss_ends_at_a_call_and_an_answer_but_not_at_the_end_of_its_reasoning(tmp_path):
+    made = trained("gpt-4o")
+    tags = ["<|return|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>"]
+    made.add_special_tokens([tokenizers.AddedToken(text, normalized=False) for text in tags])
+    ends = [made.token_to_id(text) for text in ("<|return|>", "<|im_end|>", "<|call|>")]
+    keys = keys_of(made, **{"tokenizer.ggml.pre": "gpt-4o", "tokenizer.ggml.eos_token_id": ends[0]})
+    loaded(keys, tmp_path, "gpt-oss")
+    assert end_tokens(tmp_path) == ends
+
+
 @pytest.mark.parametrize("adds", [{}, {"bos": False}, {"eos": True}])
 def test_special_tokens_are_added_as_the_file_says(adds, tmp_path):
     keys = sentence_piece_keys(**{f"tokenizer.ggml.add_{name}_token": value for name, value in adds.items()})
