@@ -70,6 +70,10 @@ class Checkpoint:
         """From now on `name` is a part of a stacked tensor, and no tensor in a file."""
         self._parts[name] = part
 
+    def is_part(self, name: str) -> bool:
+        """Whether `name` is a part of a stacked tensor."""
+        return name in self._parts
+
     def skip(self, projection: str) -> None:
         """Count the tensors of a projection as used: another rank reads them."""
         if not self._of_projection:

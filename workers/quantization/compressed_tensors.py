@@ -40,7 +40,7 @@ class CompressedTensorsReader:
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         group = group_for(name, self.config)
-        if group is None:
+        if group is None or self.checkpoint.is_part(f"{name}.weight"):  # experts in one tensor are no Linear modules
             return self.float_reader.read(name, part)
         assert group.weights is not None  # checked when the configuration was read
         match group.format or self.config.format:

@@ -128,6 +128,12 @@ def test_a_projection_that_is_not_quantized_is_read_unchanged(sources, folder):
     assert (logits(folder) - logits(folder.with_name("quantized-float"))).abs().max() < 1e-4
 
 
+def test_experts_in_one_tensor_are_no_target_of_linear_modules(folder, tmp_path):
+    write_checkpoint("granitemoe", tmp_path / "experts")
+    write_quantized(tmp_path / "experts", folder, "ct-w4a16")  # those of attention
+    assert torch.equal(logits(folder), logits(folder.with_name("quantized-float")))
+
+
 def test_a_quantized_output_head_is_read_too(sources, folder):
     source, head = sources["qwen2"], "lm_head"
     write_quantized(source, folder, "ct-w4a16")
