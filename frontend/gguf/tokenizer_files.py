@@ -25,12 +25,13 @@ NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other special
 def text_files(model: GgufModel, num_rows: int, *, has_tokenizer: bool) -> dict[str, Any]:
     """File name -> its JSON or its text; `has_tokenizer`: with the tokenizer's own files. Raises ConfigError."""
     vocabulary = Vocabulary.read(model.metadata, num_rows)
+    files = _tokenizer_files(model, vocabulary) if has_tokenizer else {}
     generation = {"eos_token_id": vocabulary.end_ids(), **_sampling(model)}
-    files = {"generation_config.json": generation, **_templates(model)}
-    return files | _tokenizer_files(model, vocabulary) if has_tokenizer else files
+    return {**files, "generation_config.json": generation, **_templates(model)}
 
 
 def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]:
+    vocabulary.check_distinct()
     kind = model.metadata.text(f"{PREFIX}model")
     match kind:
         case "gpt2":

@@ -53,7 +53,6 @@ class Vocabulary:
         while tokens and kinds[-1] == Kind.UNUSED and _is_padding(tokens[-1], len(tokens) - 1):
             tokens.pop()
             kinds.pop()
-        _check_distinct(metadata, tokens)
         return cls(metadata, tokens, kinds)
 
     def special_ids(self) -> dict[str, int]:
@@ -71,6 +70,16 @@ class Vocabulary:
             if text != MESSAGE_END or ANSWER_END not in self.tokens
         ]
         return list(dict.fromkeys(token for token in (*named, *known) if token is not None))
+
+    def check_distinct(self) -> None:
+        """Raises ConfigError if two tokens have one text: a tokenizer.json has an id for each text."""
+        seen: dict[str, int] = {}
+        for index, token in enumerate(self.tokens):
+            if (first := seen.setdefault(token, index)) != index:
+                raise self.metadata.refused(
+                    f"its tokens {first} and {index} are both {token[:40]!r}. Give the model's own tokenizer with "
+                    "--tokenizer FOLDER"
+                )
 
     def scores(self) -> list[float]:
         scores = self.metadata.numbers(f"{PREFIX}scores")
@@ -102,11 +111,3 @@ def _kinds(metadata: Metadata, count: int) -> list[Kind]:
 def _is_padding(token: str, index: int) -> bool:
     match = _PADDING.fullmatch(token)
     return match is not None and int(match[1]) == index
-
-
-def _check_distinct(metadata: Metadata, tokens: list[str]) -> None:
-    if len(set(tokens)) != len(tokens):
-        seen: dict[str, int] = {}
-        for index, token in enumerate(tokens):
-            if (first := seen.setdefault(token, index)) != index:
-                raise metadata.refused(f"its tokens {first} and {index} are both {token[:40]!r}")

@@ -225,3 +225,12 @@ def test_a_vocabulary_that_cannot_be_used_is_refused_by_name(change, message, tm
     with pytest.raises(ConfigError, match="cannot be served") as refusal:
         loaded(keys, tmp_path, num_rows=500)
     assert message in str(refusal.value)
+
+
+def test_two_tokens_of_one_text_matter_only_to_the_files_own_tokenizer():
+    keys = sentence_piece_keys()
+    keys["tokenizer.ggml.tokens"][-1] = "the"
+    keys["tokenizer.ggml.tokens"][-2] = "the"
+    assert text_files(model_of(keys), 500, has_tokenizer=False)["generation_config.json"] == {"eos_token_id": [2]}
+    with pytest.raises(ConfigError, match=r"are both 'the'\. Give the model's own tokenizer with --tokenizer FOLDER"):
+        text_files(model_of(keys), 500, has_tokenizer=True)
