@@ -21,6 +21,7 @@ from .weight_forms import (
     StoredWeight,
     Weight,
     each_tensor,
+    form_of,
     with_outputs,
 )
 
@@ -73,7 +74,11 @@ def stacked_experts(name: str, experts: Sequence[Weight]) -> Weight:
     """Stack the weights [outputs, inputs] of `experts`, padded with zeros. Raises ConfigError if their forms differ."""
     first, padded = experts[0], padded_outputs(experts[0].shape[0])
     if len({_form(weight) for weight in experts}) > 1:
-        raise ConfigError(f"{name}: the experts of a layer must be quantized in one way; quantize all of them or none")
+        forms = ", ".join(sorted({form_of(weight) for weight in experts}))
+        raise ConfigError(
+            f"{name}: the experts of a layer must be quantized in one way, gate and up alike, but these are {forms}; "
+            "use a checkpoint in which they are alike, or with a GGUF file --quantization int8"
+        )
     if isinstance(first, GroupedWeight) and first.order is not None:
         raise ConfigError(f"{name} is quantized in activation order, which experts do not support; use desc_act=false")
     each = [with_outputs(weight, padded) for weight in experts]

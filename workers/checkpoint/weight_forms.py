@@ -155,6 +155,27 @@ def float_values(weight: Weight) -> Tensor:
             return weight.dequantized()
 
 
+def form_of(weight: Weight) -> str:
+    """The form of a weight as text, such as "int4 g32"."""
+    match weight:
+        case BlockWeight():
+            return weight.format
+        case Int8Weight():
+            return "int8"
+        case Fp8Weight():
+            return "fp8"
+        case Fp8BlockWeight():
+            return weight.form
+        case GroupedWeight() if weight.is_e2m1:
+            return "mxfp4"
+        case GroupedWeight():
+            zeros = "" if weight.zeros is None else " with zero points"
+            order = "" if weight.order is None else " in activation order"
+            return f"int{weight.bits} g{weight.group_size}{zeros}{order}"
+        case _:
+            return "float"
+
+
 def joined(parts: Sequence[Weight]) -> list[Weight]:
     """Stack projections of the same input along their outputs where adjacent ones have the same form.
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..checkpoint.blocks.block_weight import BlockWeight
-from ..checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
+from ..checkpoint.weight_forms import StoredWeight, Weight, form_of
 
 
 @dataclass(slots=True)
@@ -51,24 +50,3 @@ class QuantizationReport:
             mean = sum(self.errors.values()) / len(self.errors)
             facts["quantization_error"] = f"relative RMS {mean:.4f} mean, {self.errors[worst]:.4f} worst ({worst})"
         return facts
-
-
-def form_of(weight: Weight) -> str:
-    """The form of a weight as text, such as "int4 g32"."""
-    match weight:
-        case BlockWeight():
-            return weight.format
-        case Int8Weight():
-            return "int8"
-        case Fp8Weight():
-            return "fp8"
-        case Fp8BlockWeight():
-            return weight.form
-        case GroupedWeight() if weight.is_e2m1:
-            return "mxfp4"
-        case GroupedWeight():
-            zeros = "" if weight.zeros is None else " with zero points"
-            order = "" if weight.order is None else " in activation order"
-            return f"int{weight.bits} g{weight.group_size}{zeros}{order}"
-        case _:
-            return "float"

@@ -144,6 +144,17 @@ def test_a_file_with_more_matrices_than_any_model_has_is_refused(tmp_path, monke
         ours(made)
 
 
+def test_gate_and_up_of_experts_in_two_formats_are_refused_with_both_and_a_remedy(tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    folder = write_model("mixtral", tmp_path / "folder", torch.bfloat16)
+    kind = lambda name, tensor: Type.Q8_0 if ".w1." in name else Type.Q4_0  # noqa: E731
+    made = make_folder(write_gguf(folder, tmp_path / "model.gguf", kind), tmp_path / "made")
+    with pytest.raises(ConfigError, match=r"experts\.0\.w1: .* these are Q8_0, int4 g32; .* --quantization int8"):
+        ours(made, pool=pool)
+    assert "matrices int8" in ours(made, pool=pool, quantization="int8").quantization["quantization"]
+
+
 def test_a_tensor_of_experts_needs_a_matrix_for_each(tmp_path):
     folder, file = write_model("olmoe", tmp_path / "folder", torch.bfloat16), tmp_path / "model.gguf"
     made = make_folder(write_gguf(folder, file), tmp_path / "made")
