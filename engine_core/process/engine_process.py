@@ -7,6 +7,7 @@ schedules the steps that can be sent, and serves all timers: the supervisor's, t
 import gc
 import logging
 import math
+import os
 import time
 from typing import assert_never
 
@@ -18,6 +19,7 @@ from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
 from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
 from paged_serve.protocol.process.lifecycle import LINGER_S, ChildProcess
+from paged_serve.protocol.process.supervisor_watch import SupervisorWatch
 from paged_serve.protocol.transport.channel import RouterChannel
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
@@ -63,6 +65,7 @@ class EngineProcess:
             self._poller.register(socket, zmq.POLLIN)
         self._engine: EngineCore | None = None
         self._next_heartbeat = 0.0
+        self._supervisor_watch = SupervisorWatch(os.getppid(), child.config.server.wake_supervisor)
         self._draining = False
         self._clients_are_back_s = math.inf  # with the requests of a former core
         self._drained_reported = False
@@ -132,6 +135,7 @@ class EngineProcess:
     def _heartbeat(self, now: float) -> None:
         """Called every 250 ms."""
         self._next_heartbeat = now + HEARTBEAT_S
+        self._supervisor_watch.check(now)
         if self._engine is not None:
             self._clients.heartbeat(self._engine, now, computes=self._link.is_ready)
             if self._draining:

@@ -2,6 +2,8 @@
 
 import threading
 
+import msgspec
+
 from paged_serve.protocol.messages.config import Config
 
 from ..progress_bar import LoadingBar
@@ -15,7 +17,8 @@ class LocalEngine:
     """An engine core, its workers, and the thread of their supervisor. Call `start` once, then `end`."""
 
     def __init__(self, config: Config):
-        self.supervisor = Supervisor(config)
+        own = msgspec.structs.replace(config.server, wake_supervisor=False)  # the program may be suspended
+        self.supervisor = Supervisor(msgspec.structs.replace(config, server=own))
         # A daemon, because at exit Python joins other threads before it runs the finalizer that stops this one.
         self._thread = threading.Thread(target=self.supervisor.run, name="supervisor", daemon=True)
 

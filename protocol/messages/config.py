@@ -195,7 +195,7 @@ class ServerConfig(_Layer, frozen=True):
     restart_window_s: Annotated[float, Meta(gt=0, le=1e9)] = 60.0
     dump_dir: Text = ""  # holds reports, in paged-serve/dumps; "" means ~/.local/state, "none": no reports
     lenient: bool = False  # unknown request fields become warnings instead of errors
-    wake_supervisor: bool = True  # frontends continue a supervisor that SIGSTOP has halted
+    wake_supervisor: bool = True  # frontends and core continue a supervisor that SIGSTOP has halted
     access_log: bool = True  # one line per request
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

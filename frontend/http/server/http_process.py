@@ -19,6 +19,7 @@ from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.process.file_stamps import unchanged
 from paged_serve.protocol.process.lifecycle import ChildProcess
 from paged_serve.protocol.process.lifeline import is_stopped
+from paged_serve.protocol.process.supervisor_watch import SupervisorWatch
 from paged_serve.protocol.transport.authentication import read_secret
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
@@ -37,7 +38,6 @@ from .admin_server import AdminServer
 from .app import Application
 from .early_health import EarlyHealth
 from .stat_loggers import StatLoggers
-from .supervisor_watch import SupervisorWatch
 from .throughput_log import ThroughputLog
 from .uvicorn_server import UvicornServer, uvicorn_config
 

@@ -208,6 +208,11 @@ def test_killing_a_process_during_generation_changes_no_byte(llm, victim):
     assert disturbed == undisturbed
 
 
+def test_the_engine_does_not_continue_a_program_that_is_suspended(llm):
+    assert llm.config.server.wake_supervisor
+    assert not llm._engine.supervisor.config.server.wake_supervisor
+
+
 def test_nothing_is_left_after_close():
     with LLM(max_num_seqs=2, num_blocks=64, threads=1) as llm:
         pids, run_dir = list(llm._engine.supervisor.pids.values()), llm._engine.supervisor.run_dir

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -14,7 +15,7 @@ from paged_serve.frontend.supervision.flight_recorder.diagnosis import diagnosis
 from paged_serve.protocol.process.flight_record import FLIGHT_DIR
 
 from ...soak.watch import shared_memory
-from ..server_process import PROMPT, ServerProcess
+from ..server_process import PROMPT, ServerProcess, is_alive
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
@@ -108,6 +109,17 @@ def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
     assert got == undisturbed, server.stderr()
     assert supervisor.status() != psutil.STATUS_STOPPED
     server.wait_for_text("the supervisor (pid")
+
+
+def test_a_halted_supervisor_is_continued_when_its_only_frontend_has_died(start):
+    server = start("--no-standby-workers")
+    server.wait_ready()
+    undisturbed, frontend = server.complete(), server.children()["frontend"]
+    psutil.Process(server.process.pid).suspend()
+    frontend.kill()
+    while is_alive(frontend):
+        time.sleep(0.001)
+    assert server.complete() == undisturbed, server.stderr()
 
 
 def test_a_report_describes_all_processes_and_no_request_contents(start, tmp_path):

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 
-from paged_serve.protocol.process.lifeline import is_halted
+from .lifeline import is_halted
 
 log = logging.getLogger(__name__)
 

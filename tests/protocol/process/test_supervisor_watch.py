@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from paged_serve.frontend.http.server.supervisor_watch import WAKE_AFTER_S, SupervisorWatch
+from paged_serve.protocol.process.supervisor_watch import WAKE_AFTER_S, SupervisorWatch
 
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 
