@@ -51,7 +51,7 @@ def chat_request(body: ResponsesRequest, given: Sequence[GivenItem], earlier: Ea
         fields["max_completion_tokens"] = body.max_output_tokens
     if body.tools:
         fields |= _tools(body.tools)
-    if body.tool_choice is not None:
+    if body.tool_choice is not None and (body.tools or body.tool_choice != "auto"):  # "auto" is the default
         fields["tool_choice"] = _tool_choice(body.tool_choice)
     if body.text is not None and body.text.format is not None:
         fields["response_format"] = _response_format(body.text.format)

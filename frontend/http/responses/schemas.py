@@ -184,6 +184,7 @@ class ResponsesRequest(_Fields, frozen=True, kw_only=True):
     previous_response_id: Label | None = None
     # Labels and hints for other providers; no byte of the output depends on them.
     metadata: dict[str, str] | None = None
+    client_metadata: dict[str, Any] | None = None  # of Codex
     user: Label | None = None
     safety_identifier: Label | None = None
     service_tier: Literal["auto", "default"] | None = None

@@ -181,6 +181,19 @@ def test_logprobs_are_of_the_tokens_of_the_text_however_these_come(start, output
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [{"tool_choice": "auto", "tools": []}, {"tool_choice": "auto"}, {"client_metadata": {"x-codex-window-id": "a:0"}}],
+    ids=str,
+)
+def test_fields_that_codex_always_sends_change_no_answer(start, fields):
+    server = start("four")
+    plain, answer = respond(server), respond(server, **fields)
+    assert (answer["output"][0]["content"], answer["tools"]) == (plain["output"][0]["content"], [])
+    first, second = (request.params for request in server.engine.requests)
+    assert (first.seed, first.grammar) == (second.seed, second.grammar)
+
+
+@pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id", "send the conversation so far"),
