@@ -24,7 +24,7 @@ from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weig
 from ..kernels.cpu.library import Pool
 from ..kernels.cpu.unpacking import WordLayout
 from .bit_fields import WORD_BITS, read_codes, unpack_words
-from .config import Arguments, CompressedTensors, ConfigGroup
+from .config import EXPRESSION, Arguments, CompressedTensors, ConfigGroup
 
 LINEAR = "Linear"  # every projection is a module of this class
 
@@ -110,6 +110,6 @@ def group_for(name: str, config: CompressedTensors) -> ConfigGroup | None:
 
 def matches(name: str, pattern: str) -> bool:
     """Whether `pattern` matches: it is the module's full name, or "re:" and an expression for a prefix of the name."""
-    if pattern.startswith("re:"):
-        return re.match(pattern.removeprefix("re:"), name) is not None
+    if pattern.startswith(EXPRESSION):
+        return re.match(pattern.removeprefix(EXPRESSION), name) is not None
     return pattern == name

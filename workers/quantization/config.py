@@ -1,5 +1,6 @@
 """Reads a checkpoint's quantization settings from config.json, and checks that they are supported."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,6 +84,7 @@ class BlockFp8(msgspec.Struct, frozen=True):
 
 
 QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8
+EXPRESSION = "re:"  # begins the patterns of compressed-tensors that are regular expressions
 METHODS: dict[str, type[QuantizationConfig]] = {
     "compressed-tensors": CompressedTensors,
     "gptq": Gptq,
@@ -171,8 +173,17 @@ def _compressed_tensors_problem(config: CompressedTensors) -> str:
     if (config.transform_config or {}).get("config_groups"):
         return "transform_config"
     for name, group in config.config_groups.items():
-        if problem := group_problem(group, group.format or config.format):
+        if problem := group_problem(group, group.format or config.format) or _pattern_problem(group.targets):
             return f"{problem} in {name}"
+    return _pattern_problem(config.ignore or [])
+
+
+def _pattern_problem(patterns: list[str]) -> str:
+    for pattern in patterns:
+        try:
+            re.compile(pattern.removeprefix(EXPRESSION) if pattern.startswith(EXPRESSION) else "")
+        except re.error as error:
+            return f"the expression {pattern!r} ({error})"
     return ""
 
 

@@ -100,6 +100,8 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
             group(weights=INT8 | {"strategy": "group"}, stored_as="int-quantized"),
             "weights of 8 bits per group",
         ),
+        ("ct-w8a8", {"ignore": ["re:lm_head("]}, r"compressed-tensors with the expression 're:lm_head\(' \(missing \)"),
+        ("ct-w4a16", group(targets=["re:*"]), r"the expression 're:\*' \(nothing to repeat"),
         ("ct-w8a8", {"config_groups": 7}, "the settings of compressed-tensors cannot be used"),
         ("ct-w4a16", {"ignore": []}, r"no tensor lm_head\.weight_scale|no tensor lm_head\.weight_shape"),
     ],
