@@ -1,7 +1,7 @@
 """The output types that a reader of a request receives."""
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paged_serve.protocol.messages.engine_core import Logprobs, RequestTimes
 from paged_serve.protocol.messages.message import unpack_ids
@@ -33,6 +33,16 @@ class SequenceDelta:
     error: str = ""  # with FinishReason.ERROR: the engine gave this sequence up
     param: str = ""  # with `error`: the parameter of the request that is the cause; "": none is
     pooled: Pooled | None = None  # of a pooling request, with FinishReason.STOP
+
+
+def tokens_then_error(delta: SequenceDelta) -> list[SequenceDelta]:
+    """The same, but an error comes after the tokens: whether a reader gets both at once depends on timing."""
+    if delta.finish_reason is not FinishReason.ERROR or not delta.token_ids:
+        return [delta]
+    end = SequenceDelta(
+        delta.index, [], finish_reason=delta.finish_reason, times=delta.times, error=delta.error, param=delta.param
+    )
+    return [replace(delta, finish_reason=None, times=None, error="", param=""), end]
 
 
 def decode_logprobs(packed: Logprobs) -> list[TokenLogprobs]:

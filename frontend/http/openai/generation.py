@@ -12,7 +12,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ...client.async_request import AsyncRequest
 from ...client.request_terms import RequestTerms
-from ...client.streams.deltas import SequenceDelta, TokenLogprobs
+from ...client.streams.deltas import SequenceDelta, TokenLogprobs, tokens_then_error
 from ...parsers.output_reading import OutputReading
 from ...text.sequence_text import SequenceText
 from ...text.stop_strings import StopAutomaton
@@ -78,6 +78,7 @@ class Generation:
         ]
         self._num_unfinished = len(self._choices)
         self._failed = False
+        self._failures: dict[int, RequestFailed] = {}  # by choice; one is raised after the others' pieces
         self._in_turn = in_turn
         self._turns = RoundRobin(len(self._choices)) if in_turn else None
         self._interval = StreamInterval(interval)
@@ -128,7 +129,7 @@ class Generation:
         """Batches of the pieces available, until every choice has finished.
 
         Raises InvalidRequest or Overloaded when the engine refuses the request, EngineDead when it cannot continue, and
-        RequestFailed when it drops this request.
+        RequestFailed at the end when it has dropped a choice: the first one of those, whichever it was first to drop.
         """
         try:
             async with contextlib.aclosing(self._deltas.read()) as batches:
@@ -139,6 +140,10 @@ class Generation:
                             yield due
                     self._memory.delivered(self._interval.num_tokens + (self._turns.num_tokens if self._turns else 0))
                     if not self._num_unfinished:
+                        if rest := self._interval.rest():  # of choices that have failed
+                            yield rest
+                        if self._failures:
+                            raise self._failures[min(self._failures)]
                         return
             raise EngineDead("a request ended before its sequences did")
         except PagedServeError:
@@ -201,7 +206,8 @@ class Generation:
             self._num_unfinished = 0
 
     def _one_batch(self, batch: DeltaBatch) -> Iterator[list[Piece]]:
-        pieces = [piece for number, delta in batch if (piece := self._piece(number, delta)) is not None]
+        parts = ((number, part) for number, delta in batch for part in tokens_then_error(delta))
+        pieces = [piece for number, part in parts if (piece := self._piece(number, part)) is not None]
         if pieces:
             yield pieces
 
@@ -223,7 +229,10 @@ class Generation:
             return None  # the delta was in transit when a stop string ended the choice
         if delta.finish_reason is FinishReason.ERROR:
             self._service.metrics.ended(FinishReason.ERROR)
-            raise RequestFailed(delta.error, delta.param)
+            self._failures[index] = RequestFailed(delta.error, delta.param)
+            choice.finished = True
+            self._num_unfinished -= 1
+            return None
         self._cached[number] = max(self._cached[number], delta.num_cached_tokens)
         if self.prompt_logprobs[number] is None:  # each sequence brings them; a prompt of one token has an empty list
             self.prompt_logprobs[number] = delta.prompt_logprobs

@@ -152,3 +152,28 @@ def test_unknown_routes_and_methods_use_the_one_error_shape(server: Server, meth
     with caught.value as answer:
         assert answer.code == status
         assert json.loads(answer.read())["error"]["code"] == status
+
+
+RULES = {"structured_outputs": {"regex": "(ab|cd|xy){2,9}"}, "bad_words": ["cd", "a", "ba"], "repetition_penalty": 1.3}
+
+
+def test_a_choice_that_its_rules_end_ends_no_other_and_loses_no_text(server: Server):
+    def texts() -> tuple[dict[int, str], set[int]]:
+        """Of each choice the text, and the choices that were finished."""
+        found, finished = dict.fromkeys(range(3), ""), set()
+
+        def read(client: openai.OpenAI) -> None:
+            asked = {"model": "demo", "prompt": "ab ab ab ab", "temperature": 0.8, "n": 3, "max_tokens": 23}
+            for chunk in client.completions.create(**asked, stream=True, extra_body=RULES):
+                [choice] = chunk.choices
+                found[choice.index] += choice.text
+                finished.update({choice.index} if choice.finish_reason else ())
+
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            with pytest.raises(openai.APIError, match="bad_words forbids every token"):
+                read(client)
+        return found, finished
+
+    first = texts()
+    assert 0 < len(first[1]) < 3, "the case is none"
+    assert all(texts() == first for _ in range(4))

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from ....client.streams.deltas import SequenceDelta
+from ....client.streams.deltas import SequenceDelta, tokens_then_error
 
 
 class RoundRobin:
@@ -16,7 +16,8 @@ class RoundRobin:
         self.num_tokens = 0  # waiting
 
     def add(self, choice: int, delta: SequenceDelta) -> None:
-        self._waiting[choice].extend(_one_by_one(delta))
+        for part in tokens_then_error(delta):
+            self._waiting[choice].extend(_one_by_one(part))
         self.num_tokens += len(delta.token_ids)
 
     def end(self, choice: int) -> None:
@@ -56,6 +57,4 @@ def _one_by_one(delta: SequenceDelta) -> Iterator[SequenceDelta]:
             stop_token_id=delta.stop_token_id if ends else None,
             num_cached_tokens=delta.num_cached_tokens,
             times=delta.times if ends else None,
-            error=delta.error if ends else "",
-            param=delta.param if ends else "",
         )

@@ -18,6 +18,11 @@ class StreamInterval:
             return pieces
         return [due for piece in pieces if (due := self._push(piece)) is not None]
 
+    def rest(self) -> list[Piece]:
+        """The pieces that are held back, when no more come."""
+        held, self._held, self.num_tokens = self._held, {}, 0
+        return [_one(pieces) for pieces in held.values() if pieces]
+
     def _push(self, piece: Piece) -> Piece | None:
         held = self._held.setdefault(piece.choice, [])
         held.append(piece)

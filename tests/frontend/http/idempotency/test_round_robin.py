@@ -47,6 +47,18 @@ def test_no_timing_changes_the_order_and_no_token_waits_for_a_choice_that_has_en
         assert order(lengths, rng) == expected
 
 
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_an_error_comes_after_the_tokens_before_it(is_at_once):
+    turns, found = RoundRobin(2), []
+    failed = SequenceDelta(0, [3] if is_at_once else [], finish_reason=FinishReason.ERROR, error="no", param="stop")
+    for one in [delta(0, [1, 2] if is_at_once else [1, 2, 3], ends=False), failed, delta(1, [7, 8, 9, 10], ends=False)]:
+        turns.add(one.index, one)
+    while (turn := turns.take()) is not None and turn[1].finish_reason is None:
+        found += turn[1].token_ids
+    assert turn is not None
+    assert (found, turn[0], turn[1].error, turn[1].param) == ([1, 7, 2, 8, 3, 9], 0, "no", "stop")
+
+
 def test_tokens_cut_by_a_stop_string_are_left_out():
     turns = RoundRobin(2)
     turns.add(0, delta(0, [1, 2, 3], ends=False))

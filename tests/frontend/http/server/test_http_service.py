@@ -96,11 +96,14 @@ def test_an_engine_refusal_gets_its_status_even_in_a_stream(folder, error, statu
     assert server.admission.num_active == 0
 
 
-def test_an_engine_error_in_a_stream_is_its_last_event(folder):
+@pytest.mark.parametrize("interval", [1, 3])
+@pytest.mark.parametrize("per_delta", [1, 2, 4])
+def test_an_engine_error_in_a_stream_is_its_last_event_after_all_tokens(folder, per_delta, interval):
     server = Server(folder, "hello")
-    server.engine.fails_after = 3
-    chunks = server.stream("/v1/completions", {"prompt": "x", "max_tokens": 60})
-    assert joined(chunks[:-1]) == "he"
+    server.engine.fails_after, server.engine.per_delta = 4, per_delta
+    body = {"prompt": "x", "max_tokens": 60, "stream_interval": interval}
+    chunks = server.stream("/v1/completions", body)
+    assert joined(chunks[:-1]) == "hell"
     assert chunks[-1]["error"]["code"] == 500
     assert "/dev" not in json.dumps(chunks)
     response = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 60})
