@@ -169,9 +169,9 @@ def test_a_choice_that_its_rules_end_ends_no_other_and_loses_no_text(server: Ser
                 found[choice.index] += choice.text
                 finished.update({choice.index} if choice.finish_reason else ())
 
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-            with pytest.raises(openai.APIError, match="bad_words forbids every token"):
-                read(client)
+        told = pytest.raises(openai.APIError, match="bad_words forbids every token")
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client, told:
+            read(client)
         return found, finished
 
     first = texts()
