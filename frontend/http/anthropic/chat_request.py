@@ -6,13 +6,19 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...conversation.conversation import check_depth
 from .conversation import chat_messages, ends_with_answer
+from .errors import THREAD
 from .schemas import CountTokensRequest, MessagesRequest, ToolDefinition, ToolSelection
 
 _SAME_NAME = ("max_tokens", "temperature", "top_p", "top_k", "stream")
 
 
 def chat_request(body: MessagesRequest) -> dict[str, Any]:
-    """The body of the chat completion. Raises InvalidRequest for contradictory fields."""
+    """The body of the chat completion. Raises InvalidRequest for contradictory fields and for a thread.
+
+    A thread is not even ignored by a lenient server: the client would send only what is new in its next turn.
+    """
+    if body.thread is not None:
+        raise InvalidRequest("thread is not supported: send the whole conversation in messages, without it", THREAD)
     fields = prompt_fields(body)
     fields |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     if body.stop_sequences:

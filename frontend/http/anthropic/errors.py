@@ -26,9 +26,19 @@ _TYPES = {
 }  # by status; all others are invalid requests
 
 
+THREAD = "thread"  # the field
+
+
+class UnsupportedThread(msgspec.Struct, frozen=True):
+    """After this refusal of a thread, Anthropic's clients send the whole conversation instead."""
+
+    error_code: Literal["thread_unsupported_request"] = "thread_unsupported_request"
+
+
 class MessagesErrorDetail(msgspec.Struct, frozen=True):
     type: str
     message: str
+    details: UnsupportedThread | UnsetType = UNSET
 
 
 class MessagesErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +52,8 @@ def error_type(status: int) -> str:
 
 
 def error_body(error: HttpError, request_id: str) -> bytes:
-    detail = MessagesErrorDetail(error_type(error.status), error.message)
+    details = UnsupportedThread() if error.param == THREAD else UNSET
+    detail = MessagesErrorDetail(error_type(error.status), error.message, details)
     return msgspec.json.encode(MessagesErrorAnswer(error=detail, request_id=request_id or UNSET))
 
 

@@ -177,3 +177,4 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     metadata: MessageMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     diagnostics: Diagnostics | None = None
+    thread: Annotated[Any, Meta(description="refused: conversations are not stored")] = None

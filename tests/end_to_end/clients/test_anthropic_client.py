@@ -65,6 +65,20 @@ def test_a_forced_tool_is_called(client, chosen):
     assert isinstance(answer.content[0].input["city"], str)
 
 
+def test_the_clients_tool_runner_runs_a_tool_and_gets_the_answer(client, anthropic):
+    """It first asks the server to keep the conversation, and then sends all of it."""
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return f"18 degrees, sunny in {city}"
+
+    runner = client.beta.messages.tool_runner(messages=ASKED, tools=[get_weather], **OPTIONS)
+    called, last = runner
+    assert (called.stop_reason, last.stop_reason) == ("tool_use", "end_turn")
+    assert "18 degrees" in last.content[0].text
+
+
 class Weather(pydantic.BaseModel):
     place: Literal["Paris", "Rome"]
     degrees: int

@@ -237,3 +237,14 @@ def test_the_token_count_is_that_of_the_prompt(folder):
 def test_a_lenient_server_names_ignored_fields(folder):
     server = Server(folder, "hello", {"lenient": True})
     assert "ignored" in message(server, fallbacks=["x"])["warnings"][0]
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_thread_is_refused_in_the_form_after_which_clients_send_the_whole_conversation(folder, lenient):
+    """Were it ignored, a client would send only the new messages of its next turn."""
+    server = Server(folder, "hello", {"lenient": lenient})
+    error = refusal(server, thread={"type": "create"})
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+    assert "thread is not supported" in error["message"]
+    assert "details" not in refusal(server, max_tokens=0)
+    assert message(server, thread=None)["content"][0]["text"] == "hello"
