@@ -222,8 +222,9 @@ class TransformersAssembly(WeightReader):
             if is_plain:
                 share = self._table_rows(f"{stored}.weight", shape, span, rows)
                 table = VocabularyEmbedding(self._backend.table(share), self._group)
-            part = MatrixPart(shape, 0, *span)
-            matrix = with_outputs(self._matrix(self._source.head, head_name, part), rows)
+            part, source = MatrixPart(shape, 0, *span), self._source
+            reader = source.tables if is_tied and not source.quantizes_head else source.head
+            matrix = with_outputs(self._matrix(reader, head_name, part), rows)
             product = self._backend.head(matrix, bias)
         if table is not None:
             self._put(names[embedding], EmbeddingModule(table))

@@ -14,7 +14,9 @@ from ...tiny_models.checkpoints import (
     reference_continues,
     reference_logits,
     transformers_model,
+    write_checkpoint,
 )
+from ...tiny_models.quantized_checkpoints import write_quantized
 from ...tiny_models.transformers_models import ARCHITECTURES, WIDE, write
 
 PROMPT = random_tokens(150, vocab_size=WIDE["vocab_size"])
@@ -154,6 +156,17 @@ def test_weights_are_quantized_on_load(tmp_path, kernels):
         for loop in (loop_of(tmp_path, kernels, quantization=kind) for kind in ("auto", "int8"))
     )
     assert 0 < (found - exact).norm() < 0.1 * exact.norm()
+
+
+def test_a_tied_head_is_no_target_of_linear_modules(tmp_path, kernels):
+    """The embedding of Gemma 3 is a class of its own, so the head holds a copy of the rows."""
+    write_checkpoint("gemma3", tmp_path / "source")
+    write_quantized(tmp_path / "source", tmp_path / "quantized", "ct-w4a16-channel")
+    found, exact = (
+        loop.prefill(loop.row(random_tokens(60)))
+        for loop in (loop_of(tmp_path / name, kernels, "float32") for name in ("quantized", "quantized-float"))
+    )
+    assert torch.equal(found, exact)
 
 
 def test_a_table_of_angles_depends_on_the_served_length_alone(tmp_path, kernels):
