@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from paged_serve.workers.kernels.cpu.library import runnable_isas
 
@@ -20,6 +21,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Servers of tests lose processes; their reports do not belong in the user's folder.
 _STATE = tempfile.TemporaryDirectory(prefix="paged-serve-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Torch's threads wait for each other in loops, which costs tests that run side by side more than it saves."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ others.
 """
 
 import pytest
-import torch
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
@@ -14,12 +13,6 @@ from .executors import DEVICES, launcher_of
 from .operations import CpuKernels
 
 CPU_KERNELS = "csrc"  # in a test's id
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Torch's threads wait for each other in loops: beside other tests that takes more time than small oracles do."""
-    torch.set_num_threads(1)
 
 
 def pytest_addoption(parser):

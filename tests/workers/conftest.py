@@ -1,4 +1,4 @@
-"""Torch uses one thread: more would slow down tiny models and tests that run in parallel. Fixtures of CPU kernels."""
+"""Fixtures of CPU kernels."""
 
 import os
 from pathlib import Path
@@ -24,11 +24,6 @@ if has_emulated_tiles:  # test_amx.py: the faster order, also beside AVX2's vect
 if folder or emulated:
     on_heap = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # where overreads are detected  # noqa: E731
     packing.allocate = loading.allocate = on_heap
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
