@@ -10,7 +10,6 @@ import jsonschema_rs
 import pytest
 
 from paged_serve import LLM, Client, InvalidRequest, SamplingParams, StructuredOutputsParams
-from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.structured_outputs import Grammar
 
 from ..serving import Server, serving
@@ -184,9 +183,9 @@ def test_every_surface_gives_the_same_text(server):
         tokens = [token for delta in client.submit(ids, params) for token in delta.token_ids]
         assert server.post("/detokenize", {"tokens": tokens})[1]["prompt"].startswith(text)
         broken = SamplingParams(max_tokens=9, grammar=Grammar("nonsense"))
-        *_, last = client.submit(ids, broken)
-        assert last.finish_reason is FinishReason.ERROR
-        assert last.error
+        with pytest.raises(InvalidRequest, match="Expected token") as refusal:
+            list(client.submit(ids, broken))
+        assert refusal.value.param == "structured_outputs"
     with LLM(max_num_seqs=4, num_blocks=64, threads=1) as llm:
         assert llm.generate("A city: ", params)[0].outputs[0].text == text
         with pytest.raises(InvalidRequest, match=r"structured_outputs: .*unclosed"):
