@@ -56,8 +56,7 @@ def add_ending(outputs: list[StreamOutput], sequence: Sequence, end: EngineCoreO
     """Add an end without a new token to a step's outputs; if that step also gave the sequence tokens, to these."""
     for index, (each, output) in enumerate(outputs):
         if each is sequence:
-            names = "finish_reason", "times", "error", "param"
-            whole = replace(output, **{name: getattr(end, name) for name in names})
+            whole = replace(output, finish_reason=end.finish_reason, times=end.times, error=end.error, param=end.param)
             outputs[index] = sequence, whole
             return
     outputs.append((sequence, end))

@@ -73,7 +73,7 @@ def http_error(error: Exception, request_id: str) -> HttpError:
             return HttpError(503 if draining else 429, message, headers=retry_after(seconds))
         case RequestExpired(message=message, param=param):
             return HttpError(504, message, param, headers=DO_NOT_RETRY)
-        case RequestFailed(param=str(param)) if param:
+        case RequestFailed(param=param) if param:
             return HttpError(400, str(error), param)
         case RequestFailed():
             why = f": {error}" if str(error) in (NO_TOKEN, NO_VECTOR) else ""  # other reasons may name files

@@ -129,7 +129,7 @@ class Generation:
         """Batches of the pieces available, until every choice has finished.
 
         Raises InvalidRequest or Overloaded when the engine refuses the request, EngineDead when it cannot continue, and
-        RequestFailed at the end when it has dropped a choice: the first one of those, whichever it was first to drop.
+        RequestFailed, at the end, when it has dropped choices: the error of the one with the lowest number.
         """
         try:
             async with contextlib.aclosing(self._deltas.read()) as batches:
