@@ -49,7 +49,13 @@ def test_a_group_of_one_exchanges_nothing():
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3", "gpt2"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        *("llama-3.1", "qwen2-upper-layers-slide"),
+        *(pytest.param(variant, marks=pytest.mark.nightly) for variant in ("llama-linear-biased", "qwen3", "gpt2")),
+    ],
+)
 def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
     """The vocabulary of 199 cannot be divided equally, and with four ranks each KV head is on two ranks."""
     write_checkpoint(variant, tmp_path)
@@ -59,10 +65,6 @@ def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
         return PagedLoop(ours(tmp_path, group=group, pool=pool)).greedy(random_tokens(50), 40, chunk=20)
 
     assert on_ranks(size, tmp_path / "rendezvous", work) == [expected] * size
-
-
-def nightly(*variants):
-    return [pytest.param(variant, marks=pytest.mark.nightly) for variant in variants]
 
 
 WAYS = [
@@ -116,47 +118,28 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
         pool.close()
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "llama-linear-biased",
-        "qwen3",
-        "llama-multi-query",
-        "opt",
-        "opt-350m",
-        "gpt2",
-        "phi3",
-        "starcoder2",
-        "gpt-bigcode",
-        "gemma3",
-        "granite",
-        "smollm3",
-        "gemma2",
-        "bloom-even",
-        "falcon-two-norms",
-        "olmo2",
-        "glm4",
-        "llama4",
-        "stablelm-qk-norm",
-        *("qwen2-moe", "glm4-moe", "llama4-experts", "gpt-oss"),
-        *("mamba2", "granite4", "qwen3-next", "nemotron-h", "falcon-mamba", "jamba", "falcon-h1"),
-        *nightly(
-            "mamba",
-            "mamba-biased",
-            "jamba-dense",
-            "mamba2-biased",
-            "granite4-dense",
-            "bamba",
-            "nemotron-h-dense",
-            "falcon-h1-with-norms",
-        ),
-        *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
-        *nightly("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
-        *nightly("gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
-        *nightly("olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
-    ],
-)
+EARLY = [
+    *("llama-linear-biased", "qwen3", "llama-multi-query", "opt", "opt-350m", "gpt2", "phi3", "starcoder2"),
+    *("gpt-bigcode", "gemma3", "granite", "smollm3", "gemma2", "bloom-even", "falcon-two-norms", "olmo2", "glm4"),
+    *("llama4", "stablelm-qk-norm", "qwen2-moe", "glm4-moe", "llama4-experts", "gpt-oss"),
+    *("mamba2", "granite4", "qwen3-next", "nemotron-h", "falcon-mamba", "jamba", "falcon-h1"),
+]
+NIGHTLY = [
+    *("mamba", "mamba-biased", "jamba-dense", "mamba2-biased", "granite4-dense", "bamba", "nemotron-h-dense"),
+    *("falcon-h1-with-norms", "mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
+    *("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
+    *("gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
+    *("olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
+]
+# One of the two numbers of ranks makes the fast run, in turn.
+NUMBERS_OF_RANKS = [
+    pytest.param(variant, size, marks=[] if variant in EARLY and size == (2, 4)[place % 2] else [pytest.mark.nightly])
+    for place, variant in enumerate(EARLY + NIGHTLY)
+    for size in (2, 4)
+]
+
+
+@pytest.mark.parametrize(("variant", "size"), NUMBERS_OF_RANKS)
 def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path, make_pool):
     pools = [make_pool() for _ in range(size)]
     if pools[0] is None:

@@ -12,9 +12,20 @@ from . import golden
 CASES = [(order, name) for order, names in golden.RECORDED.items() for name in names]
 
 
-@pytest.mark.parametrize(("order", "name"), CASES)
-@pytest.mark.parametrize("isa", cpu.runnable_isas())
-def test_a_model_matches_its_golden_record(isa, order, name, tmp_path):
+# All instruction sets have the same bits (test_isa_bits.py), so the best one with all models and the others with some
+# make the fast run.
+CASES_OF_ISAS = [
+    pytest.param(
+        isa, case, id="-".join((isa, *case)), marks=[pytest.mark.nightly] if place and (number + place) % 4 else []
+    )
+    for place, isa in enumerate(cpu.runnable_isas())
+    for number, case in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize(("isa", "case"), CASES_OF_ISAS)
+def test_a_model_matches_its_golden_record(isa, case, tmp_path):
+    order, name = case
     assert golden.outputs_of(isa, name, tmp_path, order) == golden.recorded(order)[name]
 
 
