@@ -20,11 +20,11 @@
 
 namespace {
 
-constexpr int FEW_ROWS = REGISTERS == 16 ? 2 : MOST_ROWS<Bf16>;  // up to this many, codes are expanded in registers
+constexpr int FEW_ROWS = REGISTERS == 16 ? 1 : MOST_ROWS<Bf16>;  // up to this many, codes are expanded in registers
 constexpr int SLAB_BLOCKS = 20;  // of rows that are multiplied by an expanded group: at most 30 KB of sums
 
 // Narrower than a strip of tile.h for several rows, because the packed codes need registers too.
-template <int ROWS> constexpr int INT4_STRIP = ROWS > 2 || (ROWS == 2 && REGISTERS == 16) ? 2 : REGISTERS == 16 ? 8 : 4;
+template <int ROWS> constexpr int INT4_STRIP = ROWS > 2 ? 2 : REGISTERS == 16 ? 8 : 4;
 
 // Expand eight inputs of 32 bits for products with words of bfloat16, and with float16 widened to float.
 template <class Codes> struct Bf16Rows {

@@ -12,18 +12,15 @@ API void gemm_mxfp4_tile(Pool*, const GemmInt4Params*);
 API void expert_gemm_mxfp4(Pool*, const ExpertGemmInt4Params*);
 API void expert_gemm_mxfp4_tile(Pool*, const ExpertGemmInt4Params*);
 
-// Codes of e2m1, times 2, widened to floats like WidenedCodes.
+constexpr float TWICE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// Codes of e2m1, times 2, as words of bfloat16: in the form of Int4Codes.
 #if defined(__AVX2__) && !defined(__AVX512F__)
-struct WidenedE2m1 {  // a lookup needs few registers, and takes only the lowest three bits of an index
-  const __m256 magnitudes = _mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12);
-  I32 value(I32 code) const {
-    const __m256 magnitude = _mm256_permutevar8x32_ps(magnitudes, (__m256i)code);
-    return (I32)magnitude ^ ((code << 28) & (int32_t)0x80000000);
-  }
-  Halves word(I32 packed, int j) const { return {value(packed >> (4 * j)), value(packed >> (16 + 4 * j))}; }
+struct E2m1Codes : CodeBytes {
+  E2m1Codes() : CodeBytes([](int code) { return TWICE_E2M1[code]; }) {}
 };
 #else
-struct WidenedE2m1 {
+struct E2m1Codes {
   static I32 value(I32 code) {
     const I32 low = code & 7, sign = splat(0) - (code >> 3);
     const I32 twice = low - (low > 4) - (low > 5) - 3 * (low > 6);  // a comparison is -1: 0 to 4, then 6, 8 and 12
@@ -36,10 +33,9 @@ struct WidenedE2m1 {
 // The codes of MXFP4 in the form that the instruction set's Int4Codes has: a table, or computed.
 template <class Codes = Int4Codes> auto mxfp4_codes() {
   if constexpr (requires(Codes c) { c.table; }) {
-    constexpr float TWICE[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     Codes codes(0);
     for (size_t i = 0; i < sizeof codes.table / sizeof(uint16_t); i++)
-      std::memcpy((char*)&codes.table + i * sizeof(uint16_t), (const char*)&TWICE[i % 16] + 2, sizeof(uint16_t));
+      std::memcpy((char*)&codes.table + i * sizeof(uint16_t), (const char*)&TWICE_E2M1[i % 16] + 2, sizeof(uint16_t));
     return codes;
-  } else return WidenedE2m1();
+  } else return E2m1Codes();
 }

@@ -1,13 +1,16 @@
 // Few rows times a group of 4-bit weights in tile order, without tiles: codes are expanded in registers, not to a panel,
 // which for one row takes longer than the products.
 #pragma once
+#include <type_traits>
 #include "gemm/int4/groups.h"
+#include "gemm/int4/mxfp4.h"
 #include "gemm/tile_product.h"
 
 constexpr int PIECE_OCTETS = PIECE_WORDS / OCTET_WORDS;
 constexpr int FEW_TILE_ROWS = 2;
-// Vectors of outputs at once: each has two sums per row, and codes take registers, too.
-template <int ROWS> constexpr int FEW_STRIP = LANES == 16 ? 4 : ROWS == 1 || REGISTERS == 32 ? 2 : 1;
+// Vectors of outputs at once: each has two sums per row, and codes take registers, too, those of e2m1 the most.
+template <int ROWS, class Codes>
+constexpr int FEW_STRIP = LANES == 16 ? 4 : REGISTERS == 32 || (ROWS == 1 && !std::is_same_v<Codes, E2m1Codes>) ? 2 : 1;
 
 inline Halves halves(I32 word) { return {even_half(word), odd_half(word)}; }
 inline Halves halves(const Halves& word) { return word; }
@@ -38,7 +41,7 @@ inline void add_piece(F32 (&product)[ROWS][N], const char* x, size_t x_stride, c
 // sums[ROWS][PANEL] += the scaled products of a group.
 template <int ROWS, class Codes>
 [[gnu::noipa]] void add_few(float* sums, const TileRows& x, const char* group, const Int4Layout& layout, const Codes& codes, const float* of_x) {
-  constexpr int N = FEW_STRIP<ROWS>;
+  constexpr int N = FEW_STRIP<ROWS, Codes>;
   const char* octets = group + layout.codes_at;
   for (int v = 0; v < PANEL_VECTORS; v += N) {
     F32 product[ROWS][N] = {};
