@@ -1,6 +1,7 @@
 """A start that cannot work is refused in one clear message, with exit code 2 and nothing left behind."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -49,22 +50,22 @@ def test_an_unsupported_architecture_is_refused(model):
     edit_config(model, architectures=["ZambaForCausalLM"], model_type="zamba")
     natively = start(str(model), "--port", "0", "--model-impl", "native")
     refused(natively, "ZambaForCausalLM is not supported", "LlamaForCausalLM", "Qwen3ForCausalLM")
-    refused(
-        start(str(model), "--port", "0"),
-        "ZambaForCausalLM",
-        "mamba_d_state=",
-        "recurrent",
-        "nearest",
-        "MambaForCausalLM",
-    )
+
+
+@pytest.mark.nightly  # test_transformers_refusals.py has its messages
+def test_an_architecture_that_transformers_does_not_run_here_is_refused(model):
+    edit_config(model, architectures=["ZambaForCausalLM"], model_type="zamba")
+    words = ("ZambaForCausalLM", "mamba_d_state=", "recurrent", "nearest", "MambaForCausalLM")
+    refused(start(str(model), "--port", "0"), *words)
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
         ("{{ ('a' * 10**10)|length }}", "more than 512 MiB"),
-        ("{{ 9**(9**9) }}", "more than 1 s of processor time"),
-        ("{{ 1 * (10**9999) }}", "does not compile"),
+        # test_template_renderer.py has these two.
+        pytest.param("{{ 9**(9**9) }}", "more than 1 s of processor time", marks=pytest.mark.nightly),
+        pytest.param("{{ 1 * (10**9999) }}", "does not compile", marks=pytest.mark.nightly),
     ],
 )
 def test_a_chat_template_that_computes_when_compiled_is_refused(model, source, words):
@@ -72,6 +73,7 @@ def test_a_chat_template_that_computes_when_compiled_is_refused(model, source, w
     refused(start(str(model), "--port", "0"), "chat template", words)
 
 
+@pytest.mark.nightly  # test_tokenizer_growth.py has its message, and the test above a frontend's refusal
 def test_a_tokenizer_that_expands_a_line_to_terabytes_is_refused(model):
     path = model / "tokenizer.json"
     grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
@@ -80,14 +82,19 @@ def test_a_tokenizer_that_expands_a_line_to_terabytes_is_refused(model):
     refused(start(str(model), "--port", "0"), "normalizer", "times as long")
 
 
-def test_ranks_that_do_not_divide_the_heads_are_refused():
-    refused(start("--tp", "3", "--port", "0"), "3", "heads")
+def test_ranks_that_do_not_divide_the_heads_are_refused(model):
+    edit_config(model, num_attention_heads=3, num_key_value_heads=3)
+    refused(start(str(model), "--tp", "2", "--port", "0"), "2", "attention heads, 3")
 
 
-def test_a_missing_device_is_refused():
-    refused(start("--device", "cuda", "--tp", "2", "--port", "0"), "cuda")
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a CUDA device here")
+def test_a_missing_device_is_refused_in_one_line():
+    code, text = start("--device", "cuda", "--port", "0")
+    refused((code, text), "cuda")
+    assert text.splitlines()[-1].startswith("paged-serve: ")
 
 
+@pytest.mark.nightly  # test_rank.py has its message
 def test_a_memory_share_of_an_unused_device_is_refused():
     refused(start("--device", "cpu", "--gpu-memory-utilization", "0.5", "--port", "0"), "0.5", "kv_cache_memory_bytes")
 
@@ -111,6 +118,7 @@ def test_a_deeply_nested_configuration_is_refused(model):
     refused(start(str(model), "--port", "0"), "config.json", "nested too deeply")
 
 
+@pytest.mark.nightly  # test_weights.py has its message
 def test_nan_weights_are_refused(model):
     weights = model / "model.safetensors"
     tensors = load_file(weights)
