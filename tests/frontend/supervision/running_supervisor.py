@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from paged_serve.frontend.listen import open_http_socket
@@ -16,7 +17,8 @@ from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerC
 
 FAKES = Path(__file__).parent / "fakes"
 MODULES = {"engine-core": "fake_engine_core", "worker": "fake_worker", "frontend": "fake_frontend"}
-CONFIG = Config(parallel=ParallelConfig(tensor_parallel_size=2), server=ServerConfig(port=0, drain_timeout_s=0.5))
+CONFIG = Config(server=ServerConfig(port=0, drain_timeout_s=0.5))
+TWO_RANKS = msgspec.structs.replace(CONFIG, parallel=ParallelConfig(tensor_parallel_size=2))
 
 
 class Running:

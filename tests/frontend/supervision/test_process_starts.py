@@ -11,7 +11,7 @@ import pytest
 from paged_serve.frontend.supervision.processes import child as child_module
 from paged_serve.frontend.supervision.processes import process_table
 
-from .running_supervisor import supervisors
+from .running_supervisor import TWO_RANKS, supervisors
 
 start = pytest.fixture(supervisors)
 
@@ -31,7 +31,7 @@ class TooManyProcesses:
 
 
 def test_a_process_that_the_kernel_cannot_start_now_is_started_later(start, monkeypatch, caplog):
-    running, processes = start(), TooManyProcesses(monkeypatch)
+    running, processes = start(TWO_RANKS), TooManyProcesses(monkeypatch)
     assert running.ready.wait(60)
     before, processes.is_full = running.supervisor.pids, True
     os.kill(before["worker 0"], signal.SIGKILL)

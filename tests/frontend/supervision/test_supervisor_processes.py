@@ -15,11 +15,11 @@ import msgspec
 import psutil
 import pytest
 
-from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerConfig
+from paged_serve.protocol.messages.config import Config, ServerConfig
 
 FAKES = Path(__file__).parent / "fakes"
 ROOT = Path(__file__).parents[3]
-CONFIG = Config(parallel=ParallelConfig(tensor_parallel_size=2), server=ServerConfig(port=0, drain_timeout_s=20.0))
+CONFIG = Config(server=ServerConfig(port=0, drain_timeout_s=20.0))
 SOON_S = 8.0  # far below any timeout, and far above the delay of a busy machine
 
 
@@ -179,7 +179,7 @@ def test_a_refused_start_prints_one_line_of_reason_and_exits_with_2(start):
 
 
 def test_a_fatal_end_has_a_nonzero_exit_code(start):
-    started = start(engine_core="exit")
+    started = start(Config(server=ServerConfig(port=0, max_restarts=0)), engine_core="exit")
     assert started.process.wait(60) == 1
     assert not os.path.exists(started.run_dir)
 
