@@ -19,8 +19,6 @@ from paged_serve.protocol.errors import ConfigError, InvalidRequest
 
 from .template_needs import TemplateNeeds
 
-# Globals of templates. No `lipsum` and no filter `random`: the same request has the same prompt.
-GLOBALS = {"cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"}
 _ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,

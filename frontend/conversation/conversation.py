@@ -13,7 +13,6 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.special_tokens import SPECIAL_TOKENS
 
-from .chat_template import GLOBALS
 from .messages import (
     MAX_JSON_DEPTH,
     ChatMessage,
@@ -28,6 +27,7 @@ from .messages import (
 )
 from .sent_back import without_sent_back
 from .strict_json import decode_body
+from .template_needs import GLOBALS
 from .unknown_fields import check_number_of_nodes
 
 # Names with a meaning for the rendering, which a request must not replace.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# Globals of templates. No `lipsum` and no filter `random`: the same request has the same prompt.
+GLOBALS = {"cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"}
 PROBE = "PagedServeProbe"
 _ASKS = {"role": "user", "content": PROBE}
 _ANSWERS = {"role": "assistant", "content": "?"}

@@ -9,7 +9,7 @@ Each further frame is one rendering.
 
 import contextlib
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,9 @@ from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from ..helpers.confinement import forbid_system_calls
 from ..helpers.frames import receive_frame, send_frame
 from ..helpers.helper_main import MAX_MEMORY_BYTES, limited_time, run_helper
-from .chat_template import ChatTemplate
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 MODULE = "paged_serve.frontend.conversation.template_process"
 MAX_TEXT_CHARS = 16 << 20
@@ -52,7 +54,7 @@ class Rendered(msgspec.Struct, omit_defaults=True):
     refusal: str = ""
 
 
-def render(template: ChatTemplate, rendering: Rendering) -> Rendered:
+def render(template: "ChatTemplate", rendering: Rendering) -> Rendered:
     try:
         text = template.render(
             rendering.messages,
@@ -81,8 +83,10 @@ def _encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def compiled(templates: Templates) -> tuple[ChatTemplate | None, Rendered]:
+def compiled(templates: Templates) -> tuple["ChatTemplate | None", Rendered]:
     """The template, or why there is none."""
+    from .chat_template import ChatTemplate  # imports jinja2, which only this process needs
+
     try:
         template = ChatTemplate(templates.sources, templates.variables)
         template.probe()
@@ -111,6 +115,8 @@ def serve(link: socket.socket) -> None:
 
 def _warm_up() -> None:
     """Trigger all lazy imports now: files are inaccessible later."""
+    from .chat_template import ChatTemplate
+
     template = ChatTemplate("{{ strftime_now('%Y') }}{{ messages | tojson }}{{ 1 // (messages | length) }}")
     for messages in ([{"role": "user", "content": ""}], []):
         with contextlib.suppress(InvalidRequest):
