@@ -30,9 +30,10 @@ def gptq_folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("", {"quantization": "int8"}),
+        # examples/quantized.py runs int8 on one rank, and test_quantized_checkpoints.py compares the ranks of gptq.
+        pytest.param("", {"quantization": "int8"}, marks=pytest.mark.nightly),
         ("", {"quantization": "int8", "tensor_parallel_size": 2}),
-        ("gptq", {"tensor_parallel_size": 2}),
+        pytest.param("gptq", {"tensor_parallel_size": 2}, marks=pytest.mark.nightly),
         ("gptq", {}),
         ("", {"kv_cache_dtype": "int8"}),
     ],

@@ -25,9 +25,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """Starts a server of the model; all are closed at the end."""
+@pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.nightly)])
+def start(tmp_path_factory, request):
+    """Starts a server of the model, on one rank or two; all are closed at the end."""
     folder = tmp_path_factory.mktemp("lfm2")
     write_tiny_lfm2(folder, max_position_embeddings=1400, vocab_size=VOCAB_SIZE)
     options = (
@@ -44,7 +44,7 @@ def start(tmp_path_factory):
         "--max-restarts",
         "1000",
         "--tp",
-        "2",
+        request.param,
         "--no-standby-workers",
     )
     with ExitStack() as stack:
