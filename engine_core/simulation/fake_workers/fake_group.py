@@ -145,14 +145,16 @@ class FakeGroup:
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
         """No slot that the engine knows to be poisoned is in the prefix cache.
 
-        What is behind the tokens of a partial block is not: its readers overwrite it. A block behind a window enters
-        the cache as soon as the step that writes it is sent, so this is checked only while no step is in flight.
+        What is behind the tokens of a partial block is not: its readers overwrite it. A block enters the cache as soon
+        as the step that writes it is sent, if it is behind a window or is written as a copy. So with windows this is
+        checked only while no step is in flight, and never of blocks that a step in flight overwrites with copies.
         """
         if self._plans and engine.kv_cache.groups.windows:
             return
+        copied = {block for plan, _ in self._plans for block in unpack_ids(plan.copied_blocks)[1::2]}
         pool = engine.kv_cache.pool
         for block, offset in self.worker.cache.reported(applied_step):
-            if (key := pool.hash_of(block)) is not None:
+            if block not in copied and (key := pool.hash_of(block)) is not None:
                 length = pool.tails.length_of(key)
                 assert length is not None, "a poisoned block is in the prefix cache"
                 assert offset >= length, "a poisoned slot is among a tail's tokens"

@@ -36,7 +36,7 @@ def test_every_simulation_gives_each_request_its_output_alone():
 
 def test_a_token_that_cannot_be_sampled_ends_its_request_and_nothing_else():
     total = Outcomes()
-    for seed in (9, 10, 11):
+    for seed in (9, 10, 11, 5_000_284):  # the last publishes a block that a step in flight overwrites
         total.add(simulate(seed, fails=True)[0])
     assert min(total.failed, total.resets, total.cached_tokens, total.accepted_tokens, total.worker_deaths) > 0
 
