@@ -30,6 +30,7 @@ _NO_MEDIA = "only text models are served"
 UNSUPPORTED = {
     "activation": UnsupportedField(instead=_ACTIVATION),
     "allowed_tokens": UnsupportedField(instead="allowed_token_ids"),
+    "async": UnsupportedField("the result of a call is sent in the next request", nothing=(False,)),
     "audio": UnsupportedField(_NO_MEDIA),
     "best_of": UnsupportedField("it belongs to /v1/completions", "n", (1,)),
     "billing_policy": UnsupportedField(_SERVICE),

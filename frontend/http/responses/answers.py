@@ -53,6 +53,7 @@ class FunctionCallOutput(_Answer, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str  # JSON
+    namespace: str | UnsetType = UNSET
 
 
 class CustomCallOutput(_Answer, tag_field="type", tag="custom_tool_call"):
@@ -61,6 +62,7 @@ class CustomCallOutput(_Answer, tag_field="type", tag="custom_tool_call"):
     call_id: str
     name: str
     input: str
+    namespace: str | UnsetType = UNSET
 
 
 OutputItem = OutputMessage | ReasoningOutput | FunctionCallOutput | CustomCallOutput
@@ -104,7 +106,7 @@ class Response(_Answer):
     incomplete_details: IncompleteDetails | None
     instructions: str | None
     max_output_tokens: int | None
-    max_tool_calls: None
+    max_tool_calls: int | None
     metadata: dict[str, str]
     model: str
     output: list[OutputItem]

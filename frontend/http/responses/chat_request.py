@@ -8,17 +8,9 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from ...parsers.custom_tools import as_function, check_names
 from .conversation import chat_messages
-from .schemas import (
-    CustomTool,
-    FunctionTool,
-    GivenItem,
-    ItemReference,
-    MessageItem,
-    ResponsesRequest,
-    TextFormat,
-)
+from .schemas import GivenItem, ItemReference, MessageItem, ResponsesRequest, TextFormat
+from .tools import hosted_warnings, repeated_tools, tool_choice, tool_fields
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second has no effect: the answer has plain reasoning
@@ -49,10 +41,9 @@ def chat_request(body: ResponsesRequest, given: Sequence[GivenItem], earlier: Ea
     fields |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     if body.max_output_tokens is not None:
         fields["max_completion_tokens"] = body.max_output_tokens
-    if body.tools:
-        fields |= _tools(body.tools)
-    if body.tool_choice is not None and (body.tools or body.tool_choice != "auto"):  # "auto" is the default
-        fields["tool_choice"] = _tool_choice(body.tool_choice)
+    fields |= tool_fields(body.tools or ())
+    if body.tool_choice is not None and ("tools" in fields or body.tool_choice != "auto"):  # "auto" is the default
+        fields["tool_choice"] = tool_choice(body.tool_choice, body.tools or ())
     if body.text is not None and body.text.format is not None:
         fields["response_format"] = _response_format(body.text.format)
     if body.text is not None and body.text.verbosity is not None:
@@ -83,9 +74,10 @@ def given_items(body: ResponsesRequest, earlier: Earlier) -> list[GivenItem]:
 
 
 def warnings_of(body: ResponsesRequest, earlier: Earlier) -> list[str]:
-    if not body.store or earlier.is_stored:
-        return []
-    return [f"store: {NOT_STORED}; send the whole conversation in input each time"]
+    warnings = hosted_warnings(body.tools or ())
+    if body.store and not earlier.is_stored:
+        warnings.append(f"store: {NOT_STORED}; send the whole conversation in input each time")
+    return warnings
 
 
 def _check(body: ResponsesRequest, earlier: Earlier) -> None:
@@ -99,6 +91,11 @@ def _check(body: ResponsesRequest, earlier: Earlier) -> None:
         raise InvalidRequest(
             "stream_options.include_obfuscation is true: streams are not padded; leave it out",
             "stream_options.include_obfuscation",
+        )
+    if body.reasoning is not None and body.reasoning.mode not in (None, "standard"):
+        raise InvalidRequest(
+            f"reasoning.mode is {body.reasoning.mode!r:.60}: there is one mode; send 'standard', or leave it out",
+            "reasoning.mode",
         )
     for name in body.include or ():
         if name not in INCLUDED:
@@ -121,36 +118,6 @@ def _check_stored(body: ResponsesRequest, earlier: Earlier) -> None:
         raise InvalidRequest(f"background: {NOT_STORED}; leave it out, and stream the answer", "background")
 
 
-def _tools(given: Sequence[FunctionTool | CustomTool]) -> dict[str, Any]:
-    """Raises InvalidRequest for a custom tool with the name of another tool or with an invalid format."""
-    custom = [tool.name for tool in given if isinstance(tool, CustomTool)]
-    check_names([tool.name for tool in given], custom)
-    functions = [_function(tool, f"tools[{i}]") for i, tool in enumerate(given)]
-    tools = [{"type": "function", "function": function} for function in functions]
-    return {"tools": tools, "custom_tools": custom}
-
-
-def _function(tool: FunctionTool | CustomTool, place: str) -> dict[str, Any]:
-    if isinstance(tool, CustomTool):
-        return as_function(tool.name, tool.description, tool.format, place)
-    return {name: value for name, value in msgspec.structs.asdict(tool).items() if value is not None}
-
-
-def _tool_choice(chosen: str | dict[str, Any]) -> Any:
-    """The chat's `tool_choice`; invalid values are left for the chat to refuse."""
-    match chosen:
-        case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
-            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*map(_function_named, tools)]}}
-    return _function_named(chosen)
-
-
-def _function_named(chosen: Any) -> Any:
-    match chosen:
-        case {"type": "function" | "custom", "name": name}:
-            return {"type": "function", "function": {"name": name}}
-    return chosen
-
-
 def _response_format(given: TextFormat) -> dict[str, Any]:
     if given.type != "json_schema":
         return {"type": given.type}
@@ -170,13 +137,13 @@ def asked_of(body: ResponsesRequest, earlier: Earlier) -> dict[str, Any]:
     if earlier.is_stored:
         asked = {"store": body.store is not False, "background": bool(body.background)}
     same = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "tool_choice")
-    more = ("safety_identifier", "top_logprobs", "user", "previous_response_id")
+    more = ("max_tool_calls", "safety_identifier", "top_logprobs", "user", "previous_response_id")
     asked |= {name: value for name in (*same, *more) if (value := getattr(body, name)) is not None}
     for name in ("reasoning", "text"):
         if (value := getattr(body, name)) is not None:
             asked[name] = _without_nulls(msgspec.to_builtins(value))
     if body.tools:
-        asked["tools"] = [msgspec.to_builtins(tool) for tool in body.tools]
+        asked["tools"] = repeated_tools(body.tools)
     return asked
 
 

@@ -20,6 +20,7 @@ from .schemas import (
     ReasoningItem,
     Refusal,
 )
+from .tools import function_name
 
 ChatMessage = dict[str, Any]
 
@@ -65,7 +66,7 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
                     answer.reasoning += [part.text for part in item.content or item.summary]
             case FunctionCallItem() | CustomCallItem():
                 answer = answer or _Answer()
-                names[item.call_id] = item.name
+                names[item.call_id] = function_name(item.namespace, item.name)
                 answer.calls.append(_call(item))
             case MessageItem() | FunctionCallOutputItem() | CustomCallOutputItem():
                 if answer is not None:
@@ -83,7 +84,7 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
 
 def _call(item: CallItem) -> dict[str, Any]:
     arguments = arguments_of(item.input) if isinstance(item, CustomCallItem) else item.arguments
-    function = {"name": item.name, "arguments": arguments}
+    function = {"name": function_name(item.namespace, item.name), "arguments": arguments}
     return {"id": item.call_id, "type": "function", "function": function}
 
 

@@ -1,10 +1,11 @@
 """Builds the items of a response's output incrementally: messages, reasoning, calls."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
 from .answers import (
@@ -27,7 +28,9 @@ _NAMES = {OutputMessage: "response.output_text", ReasoningOutput: "response.reas
 class Items:
     """`answer_id`: the ids of items are derived from it; set before the first item."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespaced: Mapping[str, tuple[str, str]]) -> None:
+        """`namespaced`: name of a function -> (namespace, name) of its tool; others have the function's name."""
+        self._namespaced = namespaced
         self.items: list[OutputItem] = []
         self.answer_id: str
         self._is_open = False
@@ -117,11 +120,15 @@ class Items:
         return [("response.output_item.added", {"output_index": len(self.items) - 1, "item": shown})]
 
     def _call(self, start: CallStart) -> FunctionCallOutput | CustomCallOutput:
+        namespace: str | UnsetType
+        namespace, name = self._namespaced.get(start.name, (UNSET, start.name))
         if start.is_custom:
-            item_id = self._id("ctc_")
-            return CustomCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, input="")
-        item_id = self._id("fc_")
-        return FunctionCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, arguments="")
+            return CustomCallOutput(
+                id=self._id("ctc_"), status="in_progress", call_id=start.id, name=name, input="", namespace=namespace
+            )
+        return FunctionCallOutput(
+            id=self._id("fc_"), status="in_progress", call_id=start.id, name=name, arguments="", namespace=namespace
+        )
 
     def _id(self, prefix: str) -> str:
         """The id of the next item."""

@@ -9,9 +9,8 @@ from paged_serve.protocol.messages.sampling_params import MAX_TOKENS
 
 from ...conversation.messages import MAX_MESSAGES, MAX_TOOLS, Label, ReasoningEffort, Verbosity
 from ...conversation.unknown_fields import check_number_of_nodes
-from ...parsers.custom_tools import InputFormat
+from .tool_schemas import Name, Tool
 
-Name = Annotated[str, Meta(min_length=1, max_length=128)]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -76,6 +75,8 @@ class FunctionCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type
     output: str | list[Part]
     id: Label | None = None
     status: ItemStatus | None = None
+    name: Label | None = None  # the call has both names
+    namespace: Label | None = None
     caller: dict[str, Any] | None = None
 
 
@@ -94,6 +95,8 @@ class CustomCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type",
     output: str | list[Part]
     id: Label | None = None
     status: ItemStatus | None = None
+    name: Label | None = None  # the call has both names
+    namespace: Label | None = None
     caller: dict[str, Any] | None = None
 
 
@@ -119,19 +122,6 @@ GivenItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
 InputItem = GivenItem | ItemReference
 
 
-class FunctionTool(_Fields, frozen=True, kw_only=True, tag_field="type", tag="function"):
-    name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class CustomTool(_Fields, frozen=True, kw_only=True, tag_field="type", tag="custom"):
-    name: Name
-    description: str | None = None
-    format: InputFormat | None = None
-
-
 class TextFormat(_Fields, frozen=True, kw_only=True):
     """The required form of the text. The fields except `type` belong to json_schema."""
 
@@ -152,6 +142,7 @@ class Reasoning(_Fields, frozen=True, kw_only=True):
     summary: Literal["auto", "concise", "detailed", "none"] | None = None  # no effect: the answer has the reasoning
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
     context: Label | None = None
+    mode: Label | None = None
 
 
 class ResponsesStreamOptions(_Fields, frozen=True, kw_only=True):
@@ -171,9 +162,10 @@ class ResponsesRequest(_Fields, frozen=True, kw_only=True):
     seed: int | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
-    tools: Annotated[list[FunctionTool | CustomTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Meta(ge=0)] | None = None  # no effect: it limits the calls of OpenAI's own tools
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     include: list[Label] | None = None

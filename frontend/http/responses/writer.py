@@ -19,6 +19,7 @@ from .answers import (
     ResponseUsage,
 )
 from .items import Change, Items
+from .tools import namespaced_names
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,6 +30,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     background: bool = False
     instructions: str | None = None
     max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
     metadata: dict[str, str] = {}
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
@@ -79,7 +81,7 @@ class ResponseWriter:
 
     def __init__(self, source: Source, asked: Asked, keep: Keep = _keep_nothing):
         self._source, self._asked, self._keep = source, asked, keep
-        self._items = Items()
+        self._items = Items(namespaced_names(asked.tools))
         self._is_cut = False
         self._num_events = 0
 
@@ -157,7 +159,7 @@ class ResponseWriter:
             incomplete_details=None,
             instructions=asked.instructions,
             max_output_tokens=asked.max_output_tokens,
-            max_tool_calls=None,
+            max_tool_calls=asked.max_tool_calls,
             metadata=asked.metadata,
             model=head.model,
             output=items,

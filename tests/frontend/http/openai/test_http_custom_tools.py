@@ -9,8 +9,8 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from ...http_server import Server, make_model_folder
-from ..responses.test_responses import TEMPLATE, prompt, refusal, respond
-from ..responses.test_responses import stream as response_stream
+from ..responses.response_server import TEMPLATE, prompt, refusal, respond
+from ..responses.response_server import stream as response_stream
 
 INPUT = 'print("hé\\n")\n' * 3
 RUN = {"name": "run", "description": "runs Python"}

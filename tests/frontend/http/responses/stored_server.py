@@ -13,7 +13,7 @@ from paged_serve.frontend.http.exchange.auth import tenants_of
 from paged_serve.protocol.messages.config import LoraConfig, ServerConfig
 
 from ...http_server import Server, make_model_folder
-from .test_responses import OUTPUT, PATH, TEMPLATE
+from .response_server import OUTPUT, PATH, TEMPLATE
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 BEHIND = {"background": True}

@@ -14,8 +14,8 @@ from paged_serve.protocol.messages.config import LoraConfig
 from ....workers.tier.accidents import full_disk
 from ...adapter_folders import make_adapter_folder
 from ...http_server import Server
+from .response_server import PATH
 from .stored_server import BEHIND, client_of, created, ended, resume, stored_servers
-from .test_responses import PATH
 
 start = pytest.fixture(stored_servers)
 BODY = json.dumps({"input": "hi", **BEHIND}).encode()

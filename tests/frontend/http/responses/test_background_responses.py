@@ -14,8 +14,8 @@ from paged_serve.frontend.buffer_budget import BufferBudget
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 
 from ...http_server import Server
+from .response_server import OUTPUT, PATH, TOOL
 from .stored_server import BEHIND, client_of, created, ended, events_of, resume, stored_servers
-from .test_responses import OUTPUT, PATH, TOOL
 
 start = pytest.fixture(stored_servers)
 

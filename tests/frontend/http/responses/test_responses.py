@@ -1,69 +1,8 @@
 """OpenAI's Responses API over a fake engine: items in, items and their events out."""
 
-import json
-
-import msgspec
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
-from ...http_server import Server, make_model_folder
-
-PATH = "/v1/responses"
-TEMPLATE = (
-    "{# calls are <tool_call>, reasoning is <think></think> #}"
-    "{% for m in messages %}<{{ m.role }}>"
-    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}[{{ c.function.name }}{{ c.function.arguments | tojson }}]{% endfor %}"
-    "{% endfor %}"
-    "<assistant>{{ reasoning_effort }}"
-)
-OUTPUT = '<think>\nHm.\n</think>\n\nIt is <tool_call>{"name": "add", "arguments": {"a": [2, 2]}}</tool_call>'
-TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": None}
-EVENT = TypeAdapter(ResponseStreamEvent)
-
-
-@pytest.fixture
-def start(tmp_path):
-    (tmp_path / "t.jinja").write_text(TEMPLATE)
-
-    def start(output: str = OUTPUT, **more) -> Server:
-        folder = make_model_folder(tmp_path / "model")
-        server = Server(folder, output, {"chat_template": str(tmp_path / "t.jinja")}, **more)
-        server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
-        return server
-
-    return start
-
-
-def respond(server: Server, given: object = "hi", **fields) -> dict:
-    answer = server.good(PATH, {"input": given, **fields})
-    Response.model_validate(answer, strict=True)
-    return answer
-
-
-def stream(server: Server, **fields) -> list[dict]:
-    """The events of a stream, as parsed by the official client."""
-    answer = server.ask("POST", PATH, {"input": "hi", "stream": True, **fields})
-    assert answer.status_code == 200, answer.text
-    found = []
-    for frame in answer.text.split("\n\n")[:-1]:
-        kind, data = (line.split(": ", 1)[1] for line in frame.splitlines())
-        found.append(json.loads(data))
-        assert found[-1]["type"] == kind
-        EVENT.validate_python(found[-1])
-    assert [event["sequence_number"] for event in found] == [*range(len(found))]
-    return found
-
-
-def prompt(server: Server) -> str:
-    return server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids)
-
-
-def refusal(server: Server, **fields) -> dict:
-    answer = server.ask("POST", PATH, {"input": "hi", **fields})
-    assert answer.status_code == 400, answer.text
-    return answer.json()["error"]
+from .response_server import OUTPUT, PATH, TOOL, prompt, refusal, respond, stream
 
 
 def test_a_response_has_items(start):
@@ -202,7 +141,7 @@ def test_fields_that_codex_always_sends_change_no_answer(start, fields):
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not padded"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
         ({"top_logprobs": 2}, "top_logprobs", "include"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "expected one of function"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type", "expected one of function"),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "needs schema"),
         ({"max_output_tokens": 100_000}, "max_output_tokens", "in the input"),

@@ -7,8 +7,8 @@ from openai.types.responses.response_item_list import ResponseItemList
 
 from paged_serve.frontend.http.exchange.answer_ids import owner_of_answer
 
+from .response_server import PATH, TOOL, prompt
 from .stored_server import BEHIND, client_of, created, ended, events_of, stored_servers
-from .test_responses import PATH, TOOL, prompt
 
 start = pytest.fixture(stored_servers)
 
