@@ -46,6 +46,7 @@ SEAMS = {
         (M, CHAT),
         (R, INPUT),
         (f"{M}/count_tokens", COUNTED),
+        (f"{R}/input_tokens", INPUT),
         (T, {"messages": CHAT["messages"]}),
     ],
     "app.router._service.engine.submit": [(C, PROMPT), (H, CHAT), (M, CHAT), (C, PROMPT | {"prompt": ["a", "b"]})],

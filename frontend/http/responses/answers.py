@@ -129,6 +129,12 @@ class Response(_Answer):
     warnings: list[str] | UnsetType = UNSET
 
 
+class InputTokens(_Answer):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+    warnings: list[str] | UnsetType = UNSET
+
+
 class DeletedResponse(_Answer):
     id: str
     object: Literal["response"]

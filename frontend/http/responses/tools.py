@@ -10,6 +10,7 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
+from ...conversation.conversation import check_depth
 from ...conversation.messages import MAX_TOOLS
 from ...parsers.custom_tools import as_function, check_names
 from .tool_schemas import MAX_NAME_CHARS, CustomTool, FunctionTool, Hosted, HostedTool, NamespaceTool, Tool
@@ -98,6 +99,8 @@ def _check(tools: Sequence[OfferedTool]) -> None:
                 "the tool out",
                 f"{tool.place}.allowed_callers",
             )
+        if isinstance(tool.tool, FunctionTool):
+            check_depth(tool.tool.output_schema, f"{tool.place}.output_schema")
 
 
 def _in_namespaces(given: Sequence[Tool]) -> Iterator[tuple[NamespaceTool, FunctionTool | CustomTool]]:

@@ -45,7 +45,7 @@ def translate(raw: bytes, lenient: bool, earlier: Earlier = NOTHING_EARLIER) -> 
 
 
 @contextlib.contextmanager
-def _translated_errors() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Raise the errors of a chat with the field names of this API."""
     try:
         yield
@@ -58,7 +58,7 @@ def _translated_errors() -> Iterator[None]:
 
 
 async def _prompts(service: Service, body: TranslatedResponsesRequest, raw: bytes, moment: int) -> list[Prompt]:
-    with _translated_errors():
+    with translated_errors():
         return [await chat_prompt(service, body, raw, moment)]
 
 

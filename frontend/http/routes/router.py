@@ -54,16 +54,16 @@ class Router:
         try:
             await self._matcher(exchange.scope, exchange.receive, exchange.send_event)
         except HTTPException as error:
+            if path in UNSUPPORTED_ROUTES:
+                raise HttpError(
+                    501, f"{path} is not served here: {UNSUPPORTED_ROUTES[path]}.", headers=DO_NOT_RETRY
+                ) from None
             if error.status_code == 405:
                 methods = (error.headers or {}).get("Allow", "")
                 raise HttpError(
                     405,
                     f"{path} does not accept {exchange.scope['method'][:MAX_COMPARED_CHARS]}; it accepts {methods}.",
                     headers=[(b"allow", methods.encode())],
-                ) from None
-            if path in UNSUPPORTED_ROUTES:
-                raise HttpError(
-                    501, f"{path} is not served here: {UNSUPPORTED_ROUTES[path]}.", headers=DO_NOT_RETRY
                 ) from None
             raise HttpError(404, f"There is no {path} here; {self._hint(path)}") from None
         spec: RouteSpec = exchange.scope["paged_serve.route"]

@@ -17,7 +17,7 @@ from ..openai.token_generation.endpoint import TOKENS
 from ..openai.token_generation.request import TokensRequest
 from ..openai.token_generation.writer import TokensAnswer
 from ..page.page_files import send_page_file
-from ..responses.answers import DeletedResponse, InputItemList, Response
+from ..responses.answers import DeletedResponse, InputItemList, InputTokens, Response
 from ..responses.schemas import ResponsesRequest
 from ..service import Service
 from .adapters.routes import ADAPTER_ROUTES
@@ -30,6 +30,7 @@ from .openapi import document
 from .pooling.routes import POOLING_ROUTES
 from .route_spec import Handler, Kinds, RouteSpec, Tasks
 from .stored.create import create_response
+from .stored.input_tokens import count_input_tokens
 from .stored.retrieve import cancel_response, delete_response, get_response, list_input_items
 from .tokens import apply_template, detokenize, tokenize, tokenizer_info
 
@@ -121,6 +122,14 @@ ROUTES = (
         "Answer a conversation, with OpenAI's Responses API",
         (ResponsesRequest,),
         (Response,),
+    ),
+    RouteSpec(
+        "POST",
+        "/v1/responses/input_tokens",
+        count_input_tokens,
+        "Count the tokens of a response's prompt",
+        (ResponsesRequest,),
+        (InputTokens,),
     ),
     RouteSpec("POST", "/v1/responses/{id}/cancel", cancel_response, "End a background response", answers=(Response,)),
     RouteSpec(

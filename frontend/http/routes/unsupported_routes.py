@@ -25,6 +25,13 @@ UNSUPPORTED_ROUTES = {
     "/kv_event_sources": "--kv-events-endpoint names the address at which cache events are published",
     **dict.fromkeys(("/v1/requests", "/server_info", "/stats", "/state", "/check", "/reset_prefix_cache"), _OPERATOR),
     "/collective_rpc": "requests cannot run code",
+    "/v1/responses/compact": (
+        "there are no encrypted summaries; ask for a summary with /v1/responses, and continue from its text"
+    ),
+    "/v1/conversations": (
+        "conversations are not stored; send the whole one as input of /v1/responses, or its previous_response_id with "
+        "--store-responses"
+    ),
     "/v1/moderations": "there is no moderation model",
     "/v1/assistants": "use /v1/chat/completions or /v1/responses, with the whole conversation in each request",
     "/v1/threads": "use /v1/chat/completions or /v1/responses, with the whole conversation in each request",

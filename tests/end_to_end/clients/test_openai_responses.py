@@ -32,6 +32,7 @@ def test_a_response_whole_and_streamed(client):
     answer = client.responses.create(**options)
     assert "Paris" in answer.output_text
     assert answer.status == "completed"
+    assert client.responses.input_tokens.count(model="demo", input=QUESTION).input_tokens == answer.usage.input_tokens
     with client.responses.stream(**options) as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         final = stream.get_final_response()

@@ -29,6 +29,7 @@ PUBLIC = {
     ("POST", "/v2/rerank"),
     ("GET", "/tokenizer_info"),
     ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/v1/responses/input_tokens"),
     ("GET", "/v1/streams/{id}"),
     ("HEAD", "/v1/streams/{id}"),
     ("DELETE", "/v1/streams/{id}"),

@@ -1,6 +1,7 @@
 """OpenAI's Responses API over a fake engine: items in, items and their events out."""
 
 import pytest
+from openai.types.responses.input_token_count_response import InputTokenCountResponse
 
 from .response_server import OUTPUT, PATH, TOOL, prompt, refusal, respond, stream
 
@@ -169,3 +170,25 @@ def test_a_keyed_response_is_answered_again_with_the_same_bytes(start):
     assert first == second
     assert "response.completed" in first
     assert len(server.engine.requests) == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"}, {"stream": True}])
+def test_the_counted_tokens_are_those_of_the_response(start, fields):
+    server = start("x", template="{{ messages | tojson }}{{ tools | tojson }}")
+    given = {"input": [{"role": "user", "content": "hi"}], "instructions": "Be brief.", **fields}
+    counted = server.good(f"{PATH}/input_tokens", given)
+    InputTokenCountResponse.model_validate(counted, strict=True)
+    assert not server.engine.requests
+    answer = respond(server, given.pop("input"), **{**given, "stream": False})
+    assert counted == {"object": "response.input_tokens", "input_tokens": answer["usage"]["input_tokens"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"previous_response_id": "resp_1"}, "previous_response_id"), ({"tools": [{"type": "x"}]}, "tools[0].type")],
+)
+def test_a_prompt_that_cannot_be_counted_is_refused_as_the_response_would_be(start, fields, param):
+    server = start()
+    answer = server.ask("POST", f"{PATH}/input_tokens", {"input": "hi", **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert refusal(server, **fields)["param"] == param

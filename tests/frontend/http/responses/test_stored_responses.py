@@ -65,6 +65,9 @@ def test_a_conversation_continues_after_a_stored_response(start):
             output = [{**result, "call_id": first["output"][2]["call_id"]}]
             second = await created(client, output, previous_response_id=first["id"], store=False)
             assert second["previous_response_id"] == first["id"]
+            asked = {"input": output, "previous_response_id": first["id"]}
+            counted = (await client.post(f"{PATH}/input_tokens", json=asked)).json()
+            assert counted["input_tokens"] == second["usage"]["input_tokens"]
             by_reference = prompt(server)
             await created(client, [{"role": "user", "content": "2 + 2"}, *first["output"], *output], store=False)
             assert prompt(server) == by_reference

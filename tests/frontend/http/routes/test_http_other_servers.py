@@ -45,7 +45,13 @@ def test_the_tokenizers_configuration_names_no_path(folder, tmp_path):
     }
 
 
-@pytest.mark.parametrize("path", ["/embeddings", "/reranking", "/v1/audio/transcriptions", "/sleep", "/start_profile"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/embeddings", "/reranking", "/v1/audio/transcriptions", "/sleep", "/start_profile"),
+        *("/v1/responses/compact", "/v1/conversations"),
+    ],
+)
 def test_an_unsupported_route_is_refused_with_the_reason(folder, path):
     response = Server(folder).ask("POST", path, {})
     error = response.json()["error"]
