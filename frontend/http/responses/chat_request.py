@@ -13,7 +13,8 @@ from .schemas import GivenItem, ItemReference, MessageItem, ResponsesRequest, Te
 from .tools import hosted_warnings, repeated_tools, tool_choice, tool_fields
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second has no effect: the answer has plain reasoning
+# The last two have no effect: reasoning is in the answer as text, and no search is run.
+INCLUDED = (LOGPROBS, "reasoning.encrypted_content", "web_search_call.action.sources")
 NOT_STORED = "responses are not stored by this server (see --store-responses)"
 _SAME_NAME = (
     *("model", "temperature", "top_p", "top_k", "seed", "stream", "parallel_tool_calls", "metadata", "user"),
@@ -99,7 +100,7 @@ def _check(body: ResponsesRequest, earlier: Earlier) -> None:
         )
     for name in body.include or ():
         if name not in INCLUDED:
-            raise InvalidRequest(f"include has {name!r:.60}; it can have {' and '.join(INCLUDED)}", "include")
+            raise InvalidRequest(f"include has {name!r:.60}; it can have {', '.join(INCLUDED)}", "include")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise InvalidRequest(f"top_logprobs is {body.top_logprobs}; it needs {LOGPROBS!r} in include", "top_logprobs")
 

@@ -19,6 +19,7 @@ from .schemas import (
     Part,
     ReasoningItem,
     Refusal,
+    WebSearchCallItem,
 )
 from .tools import function_name
 
@@ -76,6 +77,8 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
                     yield {"role": item.role, "content": _text(item.content)}
                 else:
                     yield _output(item, names, f"input[{i - num_earlier}]")
+            case WebSearchCallItem():
+                pass
             case _:
                 assert_never(item)
     if answer is not None:

@@ -110,6 +110,14 @@ class ReasoningItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="r
     status: ItemStatus | None = None
 
 
+class WebSearchCallItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="web_search_call"):
+    """A search that OpenAI ran earlier in the conversation. The prompt leaves it out: it has no results."""
+
+    id: Label | None = None
+    status: Label | None = None
+    action: dict[str, Any] | None = None
+
+
 class ItemReference(_Fields, frozen=True, kw_only=True, tag_field="type", tag="item_reference"):
     """A reference to an item of a stored response."""
 
@@ -118,7 +126,7 @@ class ItemReference(_Fields, frozen=True, kw_only=True, tag_field="type", tag="i
 
 CallItem = FunctionCallItem | CustomCallItem
 CallOutputItem = FunctionCallOutputItem | CustomCallOutputItem
-GivenItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
+GivenItem = MessageItem | CallItem | CallOutputItem | ReasoningItem | WebSearchCallItem
 InputItem = GivenItem | ItemReference
 
 

@@ -131,6 +131,14 @@ def test_a_tool_that_only_openai_runs_is_not_offered_to_the_model(start, kind):
     assert [function["name"] for function in offered(start, {"type": kind, "any": 1}, TOTAL)] == ["total"]
 
 
+def test_a_conversation_that_began_at_openai_continues_without_its_searches(start):
+    server = start("x")
+    asked, answer = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes."}
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+    respond(server, [asked, search, answer, asked], include=["web_search_call.action.sources"])
+    assert prompt(server) == "<user>hi<assistant>Yes.<user>hi<assistant>"
+
+
 def test_allowed_tools_may_name_a_tool_that_only_openai_runs(start):
     allowed = [{"type": "web_search"}, {"type": "function", "name": "total"}]
     assert "total" in chosen(start, {"type": "allowed_tools", "mode": "required", "tools": allowed}, WEB, TOTAL)
