@@ -54,7 +54,7 @@ class Router:
         try:
             await self._matcher(exchange.scope, exchange.receive, exchange.send_event)
         except HTTPException as error:
-            if path in UNSUPPORTED_ROUTES:
+            if path in UNSUPPORTED_ROUTES and path not in self._paths:  # a route's {id} may match it
                 raise HttpError(
                     501, f"{path} is not served here: {UNSUPPORTED_ROUTES[path]}.", headers=DO_NOT_RETRY
                 ) from None
