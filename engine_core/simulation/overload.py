@@ -137,7 +137,7 @@ class Overload:
         self._arrivals[index] = (at_s + rng.expovariate(source.per_s), index)
         request_id, allowed = len(self.sent) + 1, rng.randint(*source.allowed)
         request = self.sent[request_id] = SentRequest(source, at_s, rng.randint(1, allowed))
-        prompt = pack_ids(rng.choices(range(1, 1000), k=rng.randint(*source.prompt)))
+        prompt = pack_ids(rng.randrange(1, 1000) for _ in range(rng.randint(*source.prompt)))
         message = EngineCoreRequest(
             request_id,
             prompt,

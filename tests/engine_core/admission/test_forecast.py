@@ -46,7 +46,7 @@ def test_the_wait_of_each_of_several_tenants_is_predicted(seed):
     sources = (Source("a", 80), Source("b", 20, weight=2.0), Source("c", 30))
     world = Overload(seed, sources).run(60)
     for source in sources:
-        assert median_error(errors(world, source.tenant)) < 0.35, source.tenant
+        assert median_error(errors(world, source.tenant)) < 0.25, source.tenant
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
