@@ -94,7 +94,7 @@ def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_
         assert read_all([one], prompts[:8]) == undisturbed[:8], "the service continues"
 
 
-def test_any_number_of_core_poison_requests_end_with_an_error_and_no_others_do(supervise):
+def test_two_core_poison_requests_end_with_an_error_and_no_others_do(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(12)]
     with Client.connect(supervisor.run_dir) as one, Client.connect(supervisor.run_dir) as other:
