@@ -161,9 +161,9 @@ def _lowered(text: str) -> str:
 def _plain(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8"
     text = str(error)
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in text:  # msgspec to 0.22, and since
+        return "it is not UTF-8"
     # msgspec says so of half a surrogate pair, too, which clients send that cut a text within a character.
     return "it ends too early, or a string has half of a surrogate pair, like \\ud83d" if "truncated" in text else text
 

@@ -227,7 +227,8 @@ def test_no_damaged_frame_raises_and_what_decodes_is_valid(count):
     total, started = Outcomes(), time.monotonic()
     while total.frames < count:
         total.add(fuzz_round(total.frames, min(count, ROUND_FRAMES)))
-    assert set(total.refused) == {"ValidationError", "DecodeError", "UnicodeDecodeError"}
+    # Text that is not UTF-8 is a UnicodeDecodeError to msgspec until 0.22, and a DecodeError since.
+    assert set(total.refused) - {"UnicodeDecodeError"} == {"ValidationError", "DecodeError"}
     assert min(total.behind[what] for what in ("requests refused", "requests accepted", "answers refused")) > 0
     print(f"{total}, {time.monotonic() - started:.1f} s")
 
