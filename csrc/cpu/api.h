@@ -39,6 +39,7 @@ API void gemm_bf16_tile(Pool*, const GemmParams*);  // in tile order, see tiles.
 API void set_chunk_pieces(int32_t);  // of the products in tile order, 1 to 8: any number gives the same bits; no kernel may run
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
 API void gemm_fp16(Pool*, const GemmParams*);  // x and weight float16
+API void gemm_fp16_tile(Pool*, const GemmParams*);
 
 // Rows of activations to int8, one scale per row: x = codes * scale, codes in -127..127. gemm/int8.cpp.
 struct QuantizeParams {

@@ -255,7 +255,7 @@ SETTINGS = (
         "Devices",
         "model.summation",
         ("--summation",),
-        "Order of bfloat16 sums on the CPU: AMX's (tile) or AVX-512's (dot); machines agree if their order does.",
+        "Order of 16-bit sums on the CPU: AMX's (tile) or AVX-512's (dot); machines agree if their order does.",
     ),
     Setting(
         "Devices",

@@ -39,7 +39,7 @@ class ModelConfig(_Layer, frozen=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # CPU kernels; auto: the fastest that the machine runs; torch: none, products in plain torch
     cpu_isa: Literal["auto", "amx", "avx512", "avx512fma", "avx2", "neon_dotprod", "neon", "portable", "torch"] = "auto"
-    # the order in which CPU kernels add bfloat16 products; auto: the machine's fastest, tile with AMX and dot without
+    # the order in which CPU kernels add 16-bit products; auto: the machine's fastest, tile with AMX and dot without
     summation: Literal["auto", "dot", "tile"] = "auto"
     # auto: the checkpoint's format; int8, int4, fp8 quantize a float checkpoint on load; others require that format
     quantization: Literal["auto", "int8", "int4", "fp8", "compressed-tensors", "gptq", "awq"] = "auto"

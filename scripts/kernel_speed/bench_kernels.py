@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="kernels whose name contains a WORD")
     parser.add_argument("--isa", choices=cpu.ISAS, help="default: the best that this machine supports")
-    parser.add_argument("--summation", choices=get_args(cpu.Summation), default="auto", help="order of bfloat16 sums")
+    parser.add_argument("--summation", choices=get_args(cpu.Summation), default="auto", help="order of 16-bit sums")
     options = parser.parse_args()
     about = environment()  # before threads are pinned
     try:

@@ -19,7 +19,7 @@ def arithmetic(model: Model, num_ranks: int, pool: Pool | None) -> str:
     if pool is None:
         return f"torch {torch.__version__} {dtype} {ranks} {torch.get_num_threads()} threads"
     words = ["cpu", dtype]
-    if model.dtype is torch.bfloat16:
+    if model.dtype.itemsize == 2:
         words.append(pool.summation)
     if not model.backend.adds_as_one_rank:
         words.append(ranks)

@@ -80,7 +80,7 @@ def report() -> list[tuple[str, str]]:
 
 
 def _summation(library: Library | None) -> str:
-    """The order of bfloat16 sums that a server uses by default, and the option that selects the other order."""
+    """The order of 16-bit sums that a server uses by default, and the option that selects the other order."""
     if library is None:
         return "none: torch adds, row by row"
     order = summation_of(library)

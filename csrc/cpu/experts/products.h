@@ -18,6 +18,7 @@ API void expert_gemm_bf16(Pool*, const ExpertGemmParams*);
 API void expert_gemm_bf16_tile(Pool*, const ExpertGemmParams*);
 API void expert_gemm_fp32(Pool*, const ExpertGemmParams*);
 API void expert_gemm_fp16(Pool*, const ExpertGemmParams*);
+API void expert_gemm_fp16_tile(Pool*, const ExpertGemmParams*);
 
 struct ExpertGemmInt8Params {
   GemmInt8Params product;

@@ -107,9 +107,9 @@ void fp8_tile(Pool* pool, const GemmFp8Params& params, const ProductRows& rows) 
   const GemmParams& p = params.gemm;
   const Fp8Panels weight(params);
   const size_t x_bytes = p.inputs / p.segments * sizeof(uint16_t);
-  const auto values = [](int) { return [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); }; };
-  tile_gemm<Bf16Tiles>(pool, p, rows, weight.words() / p.segments, p.x_stride * sizeof(uint16_t), x_bytes, x_bytes, values,
-                       [&](int panel) { return expanded(weight, panel); });
+  tile_gemm<Bf16Tiles>(pool, p, rows, WholePieces{x_bytes}, p.x_stride * sizeof(uint16_t), x_bytes, plain_sums, [&](int panel) {
+    return PanelWords{expanded(weight, panel), weight.words() / p.segments};
+  });
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // gemm: y = x * weight^T with bfloat16, float16 or float weights, packed once at load.
 //
 // Algorithm  each output, or each segment of it, is one chain of dot products over K in float, from 0; see tile.h.
-//            gemm_bf16_tile: in tile order, see tiles.h.
+//            gemm_bf16_tile: in tile order, see tiles.h; gemm_fp16_tile: fp16_tile.cpp.
 //            Rows of float16, and several rows of bfloat16 where there is no dot instruction, are first widened to float.
 // Shapes     x       [rows, inputs]                     bfloat16, float16 or float, a row contiguous
 //            weight  [panels, words, 64] words          a word is 2 bfloat16 or 1 float along K; zeros past the edges
@@ -62,9 +62,7 @@ void fp16(Pool* pool, const GemmParams& p, const ProductRows& rows) {
 void bf16_tile(Pool* pool, const GemmParams& p, const ProductRows& rows) {
   const size_t x_bytes = p.inputs / p.segments * sizeof(uint16_t);
   const int words = ceil_div(p.inputs, 2) / p.segments;
-  tile_gemm<Bf16Tiles>(pool, p, rows, words, p.x_stride * sizeof(uint16_t), x_bytes, x_bytes, [](int) {
-    return [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); };
-  });
+  tile_gemm<Bf16Tiles>(pool, p, rows, WholePieces{x_bytes}, p.x_stride * sizeof(uint16_t), x_bytes, plain_sums, stored_panels(p, words));
 }
 
 }  // namespace

@@ -77,7 +77,8 @@ void int8_tile(Pool* pool, const GemmInt8Params& params, const ProductRows& rows
   const GemmParams& p = params.gemm;
   const int words = ceil_div(p.inputs, WORD_BYTES) / p.segments;
   const size_t x_bytes = p.inputs / p.segments, x_step = p.x_stride / p.segments;
-  tile_gemm<Int8Tiles>(pool, p, rows, words, p.x_stride, x_bytes, x_step, [&](int panel) { return Scaled{params, panel}; });
+  const auto values = [&](int panel) { return Scaled{params, panel}; };
+  tile_gemm<Int8Tiles>(pool, p, rows, WholePieces{x_bytes}, p.x_stride, x_step, values, stored_panels(p, words));
 }
 
 void int8(Pool* pool, const GemmInt8Params& params, const ProductRows& rows) {

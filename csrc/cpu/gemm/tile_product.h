@@ -53,13 +53,23 @@ inline PanelPart panel_part(const char* panel, int words, char (&copy)[PIECE_BYT
   return {panel, whole, copy};
 }
 
-// Rows of x in blocks of 16 rows of one expert; a block has the pieces of one part of K after another.
-class PackedRows {
- public:
-  PackedRows(const ProductRows& rows, int parts, size_t part_bytes)
-      : rows_(rows), parts_(parts), pieces_((int)((part_bytes + PIECE_ROW_BYTES - 1) / PIECE_ROW_BYTES)), part_bytes_(part_bytes) {}
+// The pieces of a part of a row of x, as they are.
+struct WholePieces {
+  size_t part_bytes;
+  int count() const { return (int)((part_bytes + PIECE_ROW_BYTES - 1) / PIECE_ROW_BYTES); }
+  void copy(char* to, const char* part, int i) const {
+    const size_t left = part_bytes - i * PIECE_ROW_BYTES;
+    if (left >= PIECE_ROW_BYTES) std::memcpy(to, part + i * PIECE_ROW_BYTES, PIECE_ROW_BYTES);
+    else std::memcpy(to, part + i * PIECE_ROW_BYTES, left), std::memset(to + left, 0, PIECE_ROW_BYTES - left);
+  }
+};
 
-  size_t bytes() const { return (size_t)rows_.total() * parts_ * pieces_ * PIECE_ROW_BYTES; }
+// Rows of x in blocks of 16 rows of one expert; a block has the pieces of one part of K after another.
+template <class Pieces = WholePieces> class PackedRows {
+ public:
+  PackedRows(const ProductRows& rows, int parts, const Pieces& pieces) : rows_(rows), parts_(parts), pieces_(pieces) {}
+
+  size_t bytes() const { return (size_t)rows_.total() * parts_ * pieces_.count() * PIECE_ROW_BYTES; }
 
   // x: rows are `stride` bytes apart, parts of a row `step` bytes.
   void pack(Pool* pool, char* to, const char* x, size_t stride, size_t step) {
@@ -81,24 +91,19 @@ class PackedRows {
 
  private:
   size_t offset(int row, int part, int rows) const {
-    return ((size_t)row * parts_ + rows * part) * pieces_ * PIECE_ROW_BYTES;
+    return ((size_t)row * parts_ + rows * part) * pieces_.count() * PIECE_ROW_BYTES;
   }
 
   void pack_block(int row, int rows, char* data, const char* x, size_t stride, size_t step) const {
     char* to = data + offset(row, 0, rows);
     for (int part = 0; part < parts_; part++)
-      for (int i = 0; i < pieces_; i++)
-        for (int m = 0; m < rows; m++, to += PIECE_ROW_BYTES) {
-          const char* from = x + m * stride + part * step + i * PIECE_ROW_BYTES;
-          const size_t left = part_bytes_ - i * PIECE_ROW_BYTES;
-          if (left >= PIECE_ROW_BYTES) std::memcpy(to, from, PIECE_ROW_BYTES);
-          else std::memcpy(to, from, left), std::memset(to + left, 0, PIECE_ROW_BYTES - left);
-        }
+      for (int i = 0; i < pieces_.count(); i++)
+        for (int m = 0; m < rows; m++, to += PIECE_ROW_BYTES) pieces_.copy(to, x + m * stride + part * step, i);
   }
 
   const ProductRows& rows_;
-  int parts_, pieces_;
-  size_t part_bytes_;
+  int parts_;
+  const Pieces pieces_;
   const char* data_ = nullptr;
 };
 
@@ -126,8 +131,8 @@ template <int SUMS, class T> inline void begin_sums(TileRegisters<T>& t, bool ad
 }
 
 // out[up to 16][PANEL] = or += one block of rows times pieces [first, past) of a panel.
-template <class T>
-void multiply_block(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TileRows& x, const PanelPart& panel,
+template <class T, class Rows = TileRows, class Panel = PanelPart>
+void multiply_block(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const Rows& x, const Panel& panel,
                     int first, int past, const PieceAhead& ahead = {}) {
   t.set_rows(x.rows);
   begin_sums<0>(t, add, out, stride), begin_sums<1>(t, add, out + TILE_OUTPUTS, stride);
@@ -150,8 +155,8 @@ void multiply_block(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bo
 }
 
 // Some rows of a product, in one part of K, from piece `first_piece` on.
-struct Slab {
-  const PackedRows& x;
+template <class Packed> struct Slab {
+  const Packed& x;
   int part, first_row, rows;  // first_row is a multiple of 16 rows after the first of its expert
   int first_piece = 0;
 
@@ -165,8 +170,8 @@ struct Slab {
 
 // out[rows][PANEL] = or += a slab times pieces [first, past) of a panel. `cold`: the pieces are read from memory, and those
 // after them are prefetched meanwhile.
-template <class T>
-void multiply_chunk(TileRegisters<T>& t, typename T::Sum* out, bool add, const Slab& slab, const PanelPart& panel, int first,
+template <class T, class Packed>
+void multiply_chunk(TileRegisters<T>& t, typename T::Sum* out, bool add, const Slab<Packed>& slab, const PanelPart& panel, int first,
                     int past, bool cold) {
   for (int i = 0; i < slab.blocks(); i++) {
     const PieceAhead ahead = cold ? piece_ahead(i, slab.blocks()) : PieceAhead{};
@@ -174,12 +179,20 @@ void multiply_chunk(TileRegisters<T>& t, typename T::Sum* out, bool add, const S
   }
 }
 
-// out[rows][PANEL] = a slab times the whole part of a panel.
-template <class T> void multiply_slab(TileRegisters<T>& t, typename T::Sum* out, const Slab& slab, const PanelPart& panel, bool cold) {
-  const int pieces = chunk_pieces;
-  for (int first = 0; first < panel.pieces(); first += pieces)
-    multiply_chunk(t, out, first > 0, slab, panel, first, std::min(first + pieces, panel.pieces()), cold);
-}
+// A panel in the layout of a product, with `words` of K per segment.
+struct PanelWords {
+  const char* at;
+  int words;
+
+  // out[rows][PANEL] = a slab times its part of K.
+  template <class T, class Packed> void multiply(TileRegisters<T>& t, typename T::Sum* out, const Slab<Packed>& slab, bool cold) const {
+    alignas(64) char tail[PIECE_BYTES];
+    const PanelPart part = panel_part(at + (size_t)slab.part * words * STEP_BYTES, words, tail);
+    const int pieces = chunk_pieces;
+    for (int first = 0; first < part.pieces(); first += pieces)
+      multiply_chunk(t, out, first > 0, slab, part, first, std::min(first + pieces, part.pieces()), cold);
+  }
+};
 
 // Like for_panels; rows of an expert are divided at multiples of SHARE_ROWS.
 template <class Body> void for_tile_panels(Pool* pool, const GemmParams& p, const ProductRows& rows, Body body) {
@@ -198,18 +211,14 @@ template <class Body> void for_resident_rows(const ProductRows& all, size_t row_
   }
 }
 
-// Some rows of y, of which x has those from row `begin` of y on, times one panel; values and words as in tile_gemm.
-template <class T, class Value>
-void tile_panel(const GemmParams& p, const PackedRows& x, const PanelRows& of, int begin, int words, Value value, const char* panel) {
+// Some rows of y, of which x has those from row `begin` of y on, times one panel; values and panels as in tile_gemm.
+template <class T, class Packed, class Value, class Panel>
+void tile_panel(const GemmParams& p, const Packed& x, const PanelRows& of, int begin, Value value, const Panel& panel) {
   TileRegisters<T> registers;
   alignas(64) typename T::Sum out[MOST_SEGMENTS][SLAB_ROWS * PANEL];
-  alignas(64) char tail[PIECE_BYTES];
   for (int from = 0; from < of.rows; from += SLAB_ROWS) {
     const int row = of.first_row + from, rows = std::min(SLAB_ROWS, of.rows - from);
-    for (int s = 0; s < p.segments; s++) {
-      const PanelPart part = panel_part(panel + (size_t)s * words * STEP_BYTES, words, tail);
-      multiply_slab(registers, out[s], {x, s, row, rows}, part, from == 0);
-    }
+    for (int s = 0; s < p.segments; s++) panel.multiply(registers, out[s], Slab<Packed>{x, s, row, rows}, from == 0);
     finish(p, of, begin + from, rows, [&](int m, int c, int n) {  // segments are added as in segments.h
       const auto sum = [&](int s) { return value(out[s], begin + row, s, m, c, n); };
       if (p.segments == 1) return sum(0);
@@ -219,26 +228,25 @@ void tile_panel(const GemmParams& p, const PackedRows& x, const PanelRows& of, i
   }
 }
 
-// y = x * weight^T. A segment has `words` of K and `x_bytes` of a row; segments of a row are `x_step` bytes apart.
-// values(panel)(out, row, segment, m, c, n) as in segmented_product; panels(panel) returns the words of a panel.
-template <class T, class Values, class Panels>
-void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int words, size_t x_stride, size_t x_bytes, size_t x_step,
+// y = x * weight^T. A segment of a row has `pieces`; segments are `x_step` bytes apart. values(panel)(out, row, segment, m,
+// c, n) as in segmented_product; panels(panel) returns what multiplies by a panel, see PanelWords.
+template <class T, class Pieces, class Values, class Panels>
+void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, const Pieces& pieces, size_t x_stride, size_t x_step,
                Values values, Panels panels) {
   if (!all.count()) return;
-  for_resident_rows(all, p.segments * x_bytes, [&](const ProductRows& rows, int begin) {
-    PackedRows x(rows, p.segments, x_bytes);
+  for_resident_rows(all, p.segments * pieces.count() * PIECE_ROW_BYTES, [&](const ProductRows& rows, int begin) {
+    PackedRows x(rows, p.segments, pieces);
     x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x + begin * x_stride, x_stride, x_step);
     for_tile_panels(pool, p, rows, [&](const PanelRows& of) {
-      tile_panel<T>(p, x, of, begin, words, values(of.panel), panels(of.panel));
+      tile_panel<T>(p, x, of, begin, values(of.panel), panels(of.panel));
     });
   });
 }
 
-// The same with the panels of p.weight.
-template <class T, class Values>
-void tile_gemm(Pool* pool, const GemmParams& p, const ProductRows& all, int words, size_t x_stride, size_t x_bytes, size_t x_step,
-               Values values) {
-  tile_gemm<T>(pool, p, all, words, x_stride, x_bytes, x_step, values, [&](int panel) {
-    return (const char*)p.weight + (size_t)panel * p.segments * words * STEP_BYTES;
-  });
+// The panels of p.weight, with `words` of K per segment.
+inline auto stored_panels(const GemmParams& p, int words) {
+  return [&p, words](int panel) { return PanelWords{(const char*)p.weight + (size_t)panel * p.segments * words * STEP_BYTES, words}; };
 }
+
+// What a product without scales returns.
+constexpr auto plain_sums = [](int) { return [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); }; };

@@ -15,7 +15,7 @@
 // where each step is one float operation that reads denormals as zeros and returns none. These are the steps of TDPBF16PS,
 // as a study of that instruction on a million outputs showed. K is divided into pieces from its start, or from the start
 // of a segment or group; the last piece is padded with zeros in rows and words. Sums of int8 (signed rows, unsigned words)
-// are exact, so their order does not matter.
+// are exact, so their order does not matter. float16 is multiplied as the sum of two bfloat16, see gemm/split.h.
 //
 // Registers 0 to 3 hold sums, 4 rows, and 5 to 7 words.
 //

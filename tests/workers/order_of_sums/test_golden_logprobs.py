@@ -34,14 +34,16 @@ def test_every_model_has_a_golden_record(order, names):
     assert list(golden.recorded(order)) == names
 
 
-def test_the_orders_differ_in_every_model_with_products_of_bfloat16():
+def test_the_orders_differ_in_every_model_with_products_of_16_bits():
+    """Except of int4 with float16: sums of 32 products of codes are mostly exact, and its attention has one order."""
     dot, tile = golden.recorded("dot"), golden.recorded("tile")
-    assert not [name for name in tile if "int8" not in name and tile[name] == dot[name]]
+    equal = {name for name in tile if tile[name] == dot[name]}
+    assert equal - {name for name in tile if "int8" in name} == {"llama int4 fp16"}
 
 
 @pytest.mark.parametrize("isa", cpu.runnable_isas()[:1])
-def test_a_model_without_bfloat16_gives_the_same_bits_in_both_orders(isa, tmp_path):
-    for name in ("llama int4 fp16", "llama fp32"):
+def test_a_model_without_such_products_gives_the_same_bits_in_both_orders(isa, tmp_path):
+    for name in ("llama int8 fp16", "llama fp32"):
         home = tmp_path / name
         home.mkdir()
         assert golden.outputs_of(isa, name, home, "tile") == golden.recorded("dot")[name]

@@ -26,36 +26,59 @@ def tile_pools(cpu_library):
         pool.close()
 
 
-def operands(rows, outputs, inputs, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+of_each_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+
+
+def operands(rows, outputs, inputs, dtype=torch.bfloat16):
+    generator = torch.Generator().manual_seed(0)
     spread = torch.logspace(-3, 3, inputs, base=2.0)
     x = torch.randn(rows, inputs, generator=generator) * spread
-    return x.bfloat16(), torch.randn(outputs, inputs, generator=generator).bfloat16()
+    return x.to(dtype), torch.randn(outputs, inputs, generator=generator).to(dtype)
 
 
-def any_bits(rows, inputs, seed):
-    """bfloat16 numbers of any magnitude with finite products, including denormals and denormal products."""
+def any_bits(rows, inputs, seed, dtype=torch.bfloat16):
+    """Numbers of any magnitude with finite products, including denormals and, of bfloat16, denormal products."""
     bits = torch.randint(
         -(2**15), 2**15, (rows, inputs), dtype=torch.int16, generator=torch.Generator().manual_seed(seed)
     )
-    return torch.where((bits & 0x7F80) >= 0x5F00, bits & ~0x4000, bits).view(torch.bfloat16)
+    too_large = (bits & 0x7F80) >= 0x5F00 if dtype == torch.bfloat16 else (bits & 0x7C00) == 0x7C00
+    return torch.where(too_large, bits & ~0x4000, bits).view(dtype)
 
 
 def same_bits(a, b):
     return torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
+@of_each_dtype
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_product_matches_the_definition(tile_pools, shape):
-    x, weight = operands(*shape)
+def test_a_product_matches_the_definition(tile_pools, shape, dtype):
+    x, weight = operands(*shape, dtype)
     expected = tile_oracle.product(x, weight)
     for pool in tile_pools:
         assert same_bits(gemm(pool, x, pack(weight), out_dtype=torch.float32), expected)
 
 
+def test_an_infinity_or_nan_of_float16_makes_its_row_nan_and_no_other(tile_pools):
+    weight = pack(torch.ones(64, 40).half())
+    for bits in (0x7C00, -0x400, *range(0x7C01, 0x8000)):
+        x = torch.ones(2, 40).half()
+        x.view(torch.int16)[0, 33] = bits
+        found = gemm(tile_pools[0], x, weight, out_dtype=torch.float32)
+        assert found[0].isnan().all(), hex(bits)
+        assert (found[1] == 40).all()
+
+
+def test_the_error_of_a_product_of_float16_is_a_small_part_of_its_rounding(tile_pools):
+    x, weight = (torch.randn(64, 1024, generator=torch.Generator().manual_seed(seed)).half() for seed in (1, 2))
+    exact = x.double() @ weight.double().T
+    error = gemm(tile_pools[0], x, pack(weight), out_dtype=torch.float32) - exact
+    assert error.square().mean().sqrt() < 2**-18 * exact.square().mean().sqrt()
+
+
+@of_each_dtype
 @pytest.mark.parametrize("rows", [1, 16, 290])
-def test_the_bits_do_not_depend_on_the_chunk(tile_pools, cpu_library, rows):
-    x, weight = operands(rows, 70, 545)  # 18 pieces
+def test_the_bits_do_not_depend_on_the_chunk(tile_pools, cpu_library, rows, dtype):
+    x, weight = operands(rows, 70, 545, dtype)  # 18 pieces
     expected = gemm(tile_pools[0], x, pack(weight), out_dtype=torch.float32)
     try:
         for pieces in (1, 3, 6, 8):
@@ -66,27 +89,30 @@ def test_the_bits_do_not_depend_on_the_chunk(tile_pools, cpu_library, rows):
         cpu_library.set_chunk_pieces(CHUNKS[0])
 
 
-def test_operands_of_any_bits_match_the_definition(tile_pools):
-    x, weight = any_bits(24, 200, seed=1), any_bits(70, 200, seed=2)
-    small = torch.where(torch.arange(200) % 3 == 0, x.float() * 2.0**-60, x.float()).bfloat16()
+@of_each_dtype
+def test_operands_of_any_bits_match_the_definition(tile_pools, dtype):
+    x, weight = any_bits(24, 200, 1, dtype), any_bits(70, 200, 2, dtype)
+    small = torch.where(torch.arange(200) % 3 == 0, x.float() * 2.0**-60, x.float()).to(dtype)
     for rows in (x, small):
         assert same_bits(
             gemm(tile_pools[0], rows, pack(weight), out_dtype=torch.float32), tile_oracle.product(rows, weight)
         )
 
 
-def test_tile_order_differs_from_dot_order(cpu_library):
-    x, weight = operands(4, 64, 256)
+@of_each_dtype
+def test_tile_order_differs_from_dot_order(cpu_library, dtype):
+    x, weight = operands(4, 64, 256, dtype)
     pools = [cpu.Pool(cpu_library, [-1], summation=order) for order in ("dot", "tile")]
     assert not same_bits(*(gemm(pool, x, pack(weight), out_dtype=torch.float32) for pool in pools))
     for pool in pools:
         pool.close()
 
 
-def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(tile_pools):
+@of_each_dtype
+def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(tile_pools, dtype):
     rows = 301  # more than a slab
     for outputs, inputs in ((200, 130), (64, 1057)):
-        x, weight = operands(rows, outputs, inputs)
+        x, weight = operands(rows, outputs, inputs, dtype)
         packed = pack(weight)
         whole = gemm(tile_pools[0], x, packed, out_dtype=torch.float32)
         for count in (*range(1, 18), 31, 32, 33, 48, 65, 130, 300):
@@ -96,11 +122,12 @@ def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(til
                 assert same_bits(part, whole[start : start + count]), (count, pool.num_threads)
 
 
+@of_each_dtype
 @pytest.mark.parametrize("segments", [1, 2, 4])
-def test_rows_that_no_cache_holds_are_multiplied_set_by_set_with_the_same_bits(tile_pools, segments):
+def test_rows_that_no_cache_holds_are_multiplied_set_by_set_with_the_same_bits(tile_pools, segments, dtype):
     """330 rows of 8 KB are three sets."""
-    x, weight = operands(330, 70, 4096)
-    residual, bias = operands(330, 70, 70)[0], torch.randn(70)
+    x, weight = operands(330, 70, 4096, dtype)
+    residual, bias = operands(330, 70, 70, dtype)[0], torch.randn(70)
     packed = pack(weight)
     for pool in tile_pools:
         whole = gemm(pool, x, packed, bias, residual, segments=segments)
@@ -119,17 +146,19 @@ def test_zero_rows_give_an_empty_product(tile_pools):
             assert gemm(pool, torch.empty(0, 32, dtype=torch.bfloat16), weight).shape == (0, 64)
 
 
-def test_strided_rows_are_read_in_place_and_nothing_else_is_read(tile_pools):
-    x, weight = operands(19, 30, 21)
-    wide = torch.full((19, 40), float("nan"), dtype=torch.bfloat16)
+@of_each_dtype
+def test_strided_rows_are_read_in_place_and_nothing_else_is_read(tile_pools, dtype):
+    x, weight = operands(19, 30, 21, dtype)
+    wide = torch.full((19, 40), float("nan"), dtype=dtype)
     wide[:, 5:26] = x
     packed = pack(weight)
     assert torch.equal(gemm(tile_pools[0], wide[:, 5:26], packed), gemm(tile_pools[0], x, packed))
 
 
+@of_each_dtype
 @pytest.mark.parametrize("shape", [(1, 64, 64), (13, 130, 2400), (140, 70, 160), (33, 100, 144)])
-def test_segments_are_separate_products_added_in_a_tree(tile_pools, shape):
-    x, weight = operands(*shape)
+def test_segments_are_separate_products_added_in_a_tree(tile_pools, shape, dtype):
+    x, weight = operands(*shape, dtype)
     for segments in (2, 4):
         parts = [
             gemm(tile_pools[0], a, pack(b.contiguous()), out_dtype=torch.float32)
@@ -180,20 +209,22 @@ def int4_operands(outputs, inputs, group_size, with_zeros):
     return codes, scales, zeros
 
 
+@of_each_dtype
 @pytest.mark.parametrize("with_zeros", [False, True])
 @pytest.mark.parametrize("shape", INT4_SHAPES)
-def test_an_int4_product_matches_the_definition(tile_pools, shape, with_zeros):
+def test_an_int4_product_matches_the_definition(tile_pools, shape, with_zeros, dtype):
     rows, outputs, inputs, group_size = shape
-    x, weight = operands(rows, outputs, inputs)[0], int4_operands(outputs, inputs, group_size, with_zeros)
+    x, weight = operands(rows, outputs, inputs, dtype)[0], int4_operands(outputs, inputs, group_size, with_zeros)
     expected = tile_oracle.int4_product(x, *weight)
     for pool in tile_pools:
         assert same_bits(gemm(pool, x, pack_int4(*weight), out_dtype=torch.float32), expected)
 
 
+@of_each_dtype
 @pytest.mark.parametrize("rows", [1, 2, 3, 17])
-def test_int4_products_of_any_bits_match_the_definition(tile_pools, rows):
-    x, weight = any_bits(rows, 200, seed=rows), int4_operands(70, 200, 40, with_zeros=False)
-    for part in (x, (x.float() * 2.0**-60).bfloat16()):
+def test_int4_products_of_any_bits_match_the_definition(tile_pools, rows, dtype):
+    x, weight = any_bits(rows, 200, rows, dtype), int4_operands(70, 200, 40, with_zeros=False)
+    for part in (x, (x.float() * 2.0**-60).to(dtype)):
         expected = tile_oracle.int4_product(part, *weight)
         assert same_bits(gemm(tile_pools[0], part, pack_int4(*weight), out_dtype=torch.float32), expected)
 

@@ -50,9 +50,23 @@ def chained(sums: np.ndarray, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` [rows, inputs] times `weight` [outputs, inputs] transposed, in float32."""
+    """`x` [rows, inputs] times `weight` [outputs, inputs] transposed, both bfloat16 or float16, in float32."""
     zeros = np.zeros((len(x), len(weight)), np.float32)
-    return torch.from_numpy(chained(zeros, x.float().numpy(), weight.float().numpy()))
+    rows, outputs = x.float().numpy(), weight.float().numpy()
+    if x.dtype == torch.float16:
+        rows, outputs = in_parts(rows, "high high low"), in_parts(outputs, "high low high")
+    return torch.from_numpy(chained(zeros, rows, outputs))
+
+
+def in_parts(x: np.ndarray, names: str) -> np.ndarray:
+    """Of each piece of `x` [rows, inputs] the named parts: `high`, the nearest bfloat16, and `low`, the rest."""
+    x = np.pad(x, ((0, 0), (0, -x.shape[1] % PIECE)))
+    fraction, exponent = np.frexp(x)
+    nearest = np.copysign(np.floor(np.abs(fraction) * 256 + 0.5), fraction) / 256
+    high = np.ldexp(nearest, exponent).astype(np.float32)
+    parts = {"high": high, "low": x - high}
+    pieces = [parts[name][:, i : i + PIECE] for i in range(0, x.shape[1], PIECE) for name in names.split()]
+    return np.concatenate(pieces, axis=1)
 
 
 def position_of_key(key: int) -> int:
@@ -94,7 +108,10 @@ def int4_product(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None)
     for group in range(scales.shape[1]):
         part = slice(group * group_size, (group + 1) * group_size)
         weight = codes[:, part].float().numpy() - np.float32(8 if zeros is None else 0)
-        value = chained(np.zeros_like(total), rows[:, part], weight)
+        factors = [rows[:, part], weight]
+        if x.dtype == torch.float16:
+            factors = [in_parts(rows[:, part], "high low"), in_parts(weight, "high high")]
+        value = chained(np.zeros_like(total), *factors)
         if zeros is not None:
             value = fma(-sum_of_rows(rows[:, part])[:, None], zeros[:, group].float().numpy()[None], value)
         total = fma(value, scales[:, group].float().numpy()[None], total)

@@ -29,12 +29,14 @@ SAME_VECTORS = ("avx512", "avx512fma")  # they differ in products: VDPBF16PS, an
 READ_BYTES = 1 << 20  # the unit in which limits.cpp reads
 PRODUCT_TIMES, PRODUCT_SAMPLES = 100, 9  # together a millisecond for two libraries
 PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
-TILE_ORDER = {  # replacements of kernels that add bfloat16 products, see csrc/cpu/tiles/tiles.h
+TILE_ORDER = {  # replacements of kernels that add products of 16-bit numbers, see csrc/cpu/tiles/tiles.h
     "gemm_bf16": "gemm_bf16_tile",
+    "gemm_fp16": "gemm_fp16_tile",
     "gemm_int4": "gemm_int4_tile",
     "gemm_mxfp4": "gemm_mxfp4_tile",
     "gemm_fp8": "gemm_fp8_tile",
     "expert_gemm_bf16": "expert_gemm_bf16_tile",
+    "expert_gemm_fp16": "expert_gemm_fp16_tile",
     "expert_gemm_int4": "expert_gemm_int4_tile",
     "expert_gemm_mxfp4": "expert_gemm_mxfp4_tile",
     "expert_gemm_fp8": "expert_gemm_fp8_tile",
@@ -183,7 +185,7 @@ def best_library(isa: str | None = None) -> Library | None:
 
 
 def summation_of(library: Library, summation: Summation = "auto") -> Summation:
-    """The order in which the library's kernels add bfloat16 products: `summation`; for auto, the faster one."""
+    """The order in which the library's kernels add 16-bit products: `summation`; for auto, the faster one."""
     if summation == "auto":
         return "tile" if library.isa == "amx" else "dot"
     return summation
@@ -194,7 +196,7 @@ class Pool:
 
     Threads are pinned to `cpus` (by default all that the process may use), because two unpinned threads may run on one
     core. `pin_caller` pins the caller; threads that it starts afterwards inherit this, so torch's are started before.
-    `summation` is the order of sums of bfloat16 products; auto: the faster one.
+    `summation` is the order of sums of 16-bit products; auto: the faster one.
     """
 
     def __init__(

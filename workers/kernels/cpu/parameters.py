@@ -198,6 +198,7 @@ API_KERNELS: dict[str, type[ctypes.Structure]] = {
     "gemm_bf16": GemmParams,
     "gemm_bf16_tile": GemmParams,
     "gemm_fp16": GemmParams,
+    "gemm_fp16_tile": GemmParams,
     "gemm_fp32": GemmParams,
     "quantize_rows": QuantizeParams,
     "gemm_int8": GemmInt8Params,

@@ -5,13 +5,14 @@
 //            Many rows: the codes of some groups, minus 8 if there are no zero points, are expanded to a panel of bfloat16. 16
 //            rows are multiplied by all of these groups, as in tile_product.h, then their products are scaled and added
 //            with the sums in registers, so that nothing but rows and sums passes between two levels of caches. Few rows
-//            (tile_few.h) use no tiles.
+//            (tile_few.h) use no tiles. float16 is split as in split.h, and a piece adds the products of the high parts, then
+//            those of the low ones.
 // Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
 // Achieved   not measured with AMX
 #include "gemm/int4/mxfp4.h"
 #include "gemm/int4/slabs.h"
 #include "gemm/int4/tile_few.h"
-#include "gemm/tile_product.h"
+#include "gemm/split.h"
 
 namespace {
 
@@ -54,9 +55,16 @@ template <bool ZEROS> void add_block(float* sums, const float* products, int row
   while (m < rows) add(std::integral_constant<int, 1>{});
 }
 
-template <class Codes> class Int4Tiles {
+// Expanded codes, each piece of which is multiplied by PARTS pieces of rows.
+template <int PARTS> struct RepeatedWords {
+  const char* at;
+  const char* piece(int i) const { return at + i / PARTS * PIECE_BYTES; }
+};
+
+// PARTS: of a number of x, see split.h; 1 for bfloat16.
+template <int PARTS, class Packed, class Codes> class Int4Tiles {
  public:
-  Int4Tiles(const float* group_sums, const Int4Layout& layout, const PackedRows& x, const Codes& codes)
+  Int4Tiles(const float* group_sums, const Int4Layout& layout, const Packed& x, const Codes& codes)
       : group_sums_(group_sums), layout_(layout), x_(x), codes_(codes), pieces_(ceil_div(layout.octets * OCTET_WORDS, PIECE_WORDS)) {}
 
   // sums[rows][PANEL] += the products of the rows from `row` on and groups [first, past).
@@ -64,7 +72,7 @@ template <class Codes> class Int4Tiles {
     if (rows <= FEW_TILE_ROWS)
       return with_rows<FEW_TILE_ROWS>(rows, [&](auto n) {
         for (int g = first; g < past; g++)
-          add_few<n>(sums, x_.block(row, n, g), panel + g * layout_.group_bytes, layout_, codes_, of_x(row, g));
+          add_few<n, PARTS>(sums, x_.block(row, n, g), panel + g * layout_.group_bytes, layout_, codes_, of_x(row, g));
       });
     const int together = std::max(1, GROUP_PIECES / pieces_);
     for (int g = first; g < past; g += together) {
@@ -82,9 +90,9 @@ template <class Codes> class Int4Tiles {
       const int count = std::min(TILE_ROWS, rows - from);
       float* products = products_ + (pieces_ > MOST_CHUNK_PIECES ? from * PANEL : 0);
       for (int g = 0; g < of.count; g++) {
-        const Slab slab{x_, index + g, row + from, count, piece};
-        const PanelPart part{words_ + g * pieces * PIECE_BYTES, pieces, nullptr};
-        multiply_block(registers_, products + g * TILE_ROWS * PANEL, PANEL, piece > 0, slab.block(0), part, 0, pieces);
+        const Slab<Packed> slab{x_, index + g, row + from, count, piece * PARTS};
+        const RepeatedWords<PARTS> words{words_ + g * pieces * PIECE_BYTES};
+        multiply_block(registers_, products + g * TILE_ROWS * PANEL, PANEL, piece > 0, slab.block(0), words, 0, pieces * PARTS);
       }
       if (!last) continue;
       const Groups of_rows{of.first, of.count, layout_, of_x(row + from, index)};
@@ -103,7 +111,7 @@ template <class Codes> class Int4Tiles {
 
   const float* group_sums_;
   const Int4Layout& layout_;
-  const PackedRows& x_;
+  const Packed& x_;
   const Codes codes_;
   const int pieces_;  // of a group
   TileRegisters<Bf16Tiles> registers_;
@@ -111,32 +119,34 @@ template <class Codes> class Int4Tiles {
   alignas(64) float products_[SLAB_ROWS * PANEL];  // of all rows, if a group is expanded in parts
 };
 
-template <class Codes> void int4_tile(Pool* pool, const GemmInt4Params& params, const ProductRows& rows, const Codes& codes) {
+template <class Element, int PARTS, class Pieces, class Codes>
+void multiply(Pool* pool, const GemmInt4Params& params, const ProductRows& rows, const Pieces& pieces, const Codes& codes) {
   const GemmParams& p = params.gemm;
   if (!rows.count()) return;
   const Int4Layout layout = layout_of(params);
-  if (params.group_sums) sum_groups<Bfloat16>(pool, p, rows.total(), layout, params.group_size, params.group_sums);
+  if (params.group_sums) sum_groups<Element>(pool, p, rows.total(), layout, params.group_size, params.group_sums);
   const size_t group_bytes = params.group_size * sizeof(uint16_t);
-  PackedRows x(rows, layout.groups, group_bytes);
+  PackedRows x(rows, layout.groups, pieces);
   x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, p.x_stride * sizeof(uint16_t), group_bytes);
   for_tile_panels(pool, p, rows, [&](const PanelRows& of) {
-    Int4Tiles tiles(params.group_sums, layout, x, codes);
+    Int4Tiles<PARTS, PackedRows<Pieces>, Codes> tiles(params.group_sums, layout, x, codes);
     multiply_slabs<SLAB_ROWS>(params, p, layout, of, [&](auto... each) { tiles(each...); });
   });
 }
 
+template <class Codes> void bf16(Pool* pool, const GemmInt4Params& p, const ProductRows& rows, const Codes& codes) {
+  multiply<Bfloat16, 1>(pool, p, rows, WholePieces{p.group_size * sizeof(uint16_t)}, codes);
+}
+
+void int4_tile(Pool* pool, const GemmInt4Params& p, const ProductRows& rows) {
+  const Int4Codes codes(p.group_sums ? 0 : 8);
+  if (p.x_dtype == DTYPE_FP16) multiply<Float16, 2>(pool, p, rows, SplitPieces{p.group_size}, codes);
+  else bf16(pool, p, rows, codes);
+}
+
 }  // namespace
 
-// Rows of float16 have one order.
-void gemm_int4_tile(Pool* pool, const GemmInt4Params* p) {
-  if (p->x_dtype == DTYPE_FP16) gemm_int4(pool, p);
-  else int4_tile(pool, *p, ProductRows(p->gemm.rows), Int4Codes(p->group_sums ? 0 : 8));
-}
-void expert_gemm_int4_tile(Pool* pool, const ExpertGemmInt4Params* p) {
-  if (p->product.x_dtype == DTYPE_FP16) expert_gemm_int4(pool, p);
-  else int4_tile(pool, p->product, ProductRows(p->slices), Int4Codes(p->product.group_sums ? 0 : 8));
-}
-void gemm_mxfp4_tile(Pool* pool, const GemmInt4Params* p) { int4_tile(pool, *p, ProductRows(p->gemm.rows), mxfp4_codes()); }
-void expert_gemm_mxfp4_tile(Pool* pool, const ExpertGemmInt4Params* p) {
-  int4_tile(pool, p->product, ProductRows(p->slices), mxfp4_codes());
-}
+void gemm_int4_tile(Pool* pool, const GemmInt4Params* p) { int4_tile(pool, *p, ProductRows(p->gemm.rows)); }
+void expert_gemm_int4_tile(Pool* pool, const ExpertGemmInt4Params* p) { int4_tile(pool, p->product, ProductRows(p->slices)); }
+void gemm_mxfp4_tile(Pool* pool, const GemmInt4Params* p) { bf16(pool, *p, ProductRows(p->gemm.rows), mxfp4_codes()); }
+void expert_gemm_mxfp4_tile(Pool* pool, const ExpertGemmInt4Params* p) { bf16(pool, p->product, ProductRows(p->slices), mxfp4_codes()); }

@@ -38,15 +38,16 @@ inline void add_piece(F32 (&product)[ROWS][N], const char* x, size_t x_stride, c
   EACH(m, ROWS) EACH(v, N) product[m][v] += even[m][v] + odd[m][v];
 }
 
-// sums[ROWS][PANEL] += the scaled products of a group.
-template <int ROWS, class Codes>
+// sums[ROWS][PANEL] += the scaled products of a group, each piece of which has PARTS pieces of rows.
+template <int ROWS, int PARTS, class Codes>
 [[gnu::noipa]] void add_few(float* sums, const TileRows& x, const char* group, const Int4Layout& layout, const Codes& codes, const float* of_x) {
   constexpr int N = FEW_STRIP<ROWS, Codes>;
   const char* octets = group + layout.codes_at;
   for (int v = 0; v < PANEL_VECTORS; v += N) {
     F32 product[ROWS][N] = {};
-    for (int c = 0, piece = 0; c < layout.octets; c += PIECE_OCTETS, piece++)
-      add_piece(product, x.piece(piece), x.row_bytes, octets + c * STEP_BYTES + v * sizeof(I32), std::min(PIECE_OCTETS, layout.octets - c), codes);
+    for (int c = 0, piece = 0; c < layout.octets; c += PIECE_OCTETS)
+      for (int part = 0; part < PARTS; part++, piece++)
+        add_piece(product, x.piece(piece), x.row_bytes, octets + c * STEP_BYTES + v * sizeof(I32), std::min(PIECE_OCTETS, layout.octets - c), codes);
     add_scaled(sums, product, group, v * LANES, layout, of_x);
   }
 }

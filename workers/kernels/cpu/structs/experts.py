@@ -70,7 +70,7 @@ EXPERT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "combine_experts": CombineParams,
     "add_shared_expert": AddSharedParams,
     **dict.fromkeys(("expert_gemm_bf16", "expert_gemm_fp16", "expert_gemm_fp32"), ExpertGemmParams),
-    "expert_gemm_bf16_tile": ExpertGemmParams,
+    **dict.fromkeys(("expert_gemm_bf16_tile", "expert_gemm_fp16_tile"), ExpertGemmParams),
     "expert_gemm_int8": ExpertGemmInt8Params,
     **dict.fromkeys(("expert_gemm_int4", "expert_gemm_int4_tile"), ExpertGemmInt4Params),
     **dict.fromkeys(("gemm_mxfp4", "gemm_mxfp4_tile"), GemmInt4Params),
