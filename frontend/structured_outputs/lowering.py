@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS, StructuredOutputsParams
@@ -153,8 +153,11 @@ def _lark(grammar: str) -> str:
         return grammar
     try:
         return str(any_to_lark(grammar))
-    except (GbnfToLarkError, RecursionError) as error:
-        raise InvalidRequest(f"grammar is not valid GBNF: {error!s:.200}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # the converter raises Exception itself for a rule that is missing
+        why = "it ends within a character" if isinstance(error, IndexError) else f"{error!s:.200}"
+        raise InvalidRequest(f"grammar is not valid GBNF: {why}") from None
 
 
 def _with_fixed_schemas(grammar: str) -> str:

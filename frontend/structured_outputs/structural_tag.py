@@ -70,6 +70,8 @@ class _StructuralTag(GrammarBuilder):
                 return f"{regex_terminal(node['pattern'])} {self.literal(until)}"
             case "any_text":
                 return self.text_before(until)
+            case "sequence" | "or" if not node["elements"]:
+                raise InvalidRequest(f"structural_tag: {where} of type {kind!r} has no elements; it needs one or more")
             case "sequence":
                 *first, last = node["elements"]
                 parts = [self.node(part, f"{where}.elements", depth + 1) for part in first]

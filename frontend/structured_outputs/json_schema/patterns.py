@@ -7,13 +7,14 @@ from typing import Any
 from .schema_walk import Schema, children, compiled_pattern, put
 
 _NULL_CHARACTER = r"\x00"
+_DOT = r"[^\n\r\u{2028}\u{2029}]"  # ECMAScript's, whose syntax JSON Schema names; llguidance's leaves out only \n
 # Parts of a pattern that match one character, and that may match all control characters.
 _PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
 _WITH_CONTROLS = re.compile(r"\[\^|\[:|\\[pPxu0c]|\x00")
 
 
 def with_fixed_patterns(schema: Schema) -> Schema:
-    """The schema with all its patterns changed by `without_null`."""
+    """The schema with all its patterns changed by `translated`."""
     if isinstance(schema, bool):
         return schema
     found = dict(schema)
@@ -26,15 +27,15 @@ def with_fixed_patterns(schema: Schema) -> Schema:
 def fix_patterns(schema: dict[str, Any]) -> None:
     """Change the patterns of this schema in place, but not those of its subschemas."""
     if "pattern" in schema:
-        schema["pattern"] = without_null(schema["pattern"])
+        schema["pattern"] = translated(schema["pattern"])
     if "patternProperties" in schema:
         schema["patternProperties"] = {
-            without_null(pattern): part for pattern, part in schema["patternProperties"].items()
+            translated(pattern): part for pattern, part in schema["patternProperties"].items()
         }
 
 
-def without_null(pattern: str) -> str:
-    r"""The pattern with U+0000 removed from its character classes.
+def translated(pattern: str) -> str:
+    r"""The pattern with U+0000 removed from its character classes, and with JSON Schema's dot.
 
     For a class that has all control characters, like `[^"]`, llguidance (1.9.1) would also allow `\"` and `\\`, whether
     the class has these two or not. The syntax is that of Rust's regex, with nested classes and `--`.
@@ -48,6 +49,9 @@ def without_null(pattern: str) -> str:
         elif match := _PROPERTY.match(pattern, at):
             end = match.end()
             parts.append(f"[{match[0]}--{_NULL_CHARACTER}]")
+        elif pattern[at] == ".":
+            end = at + 1
+            parts.append(_DOT)
         else:
             end = at + (2 if pattern[at] == "\\" else 1)
             parts.append(pattern[at:end])

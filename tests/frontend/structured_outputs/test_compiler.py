@@ -47,6 +47,9 @@ def source(compiler, **form) -> dict:
         ({"regex": "(?=a)b"}, "look-around"),
         ({"grammar": "start: nothing"}, "nothing"),
         ({"grammar": 'root ::= "a" | [0-9'}, "is not valid GBNF"),
+        ({"grammar": "root ::= item"}, "is not valid GBNF: Rule 'item' not found"),
+        ({"grammar": 'item ::= "a"'}, "is not valid GBNF: No 'root' rule found"),
+        ({"grammar": 'root ::= "a\\'}, "is not valid GBNF: it ends within a character"),
         ({"grammar": "start: <|none|>"}, "none"),
         ({"json": '{"type": '}, "json is not JSON"),
         ({"json": "[1]"}, "a JSON schema is an object"),
@@ -58,6 +61,8 @@ def source(compiler, **form) -> dict:
         ({"structural_tag": {"type": "structural_tag"}}, "neither format nor structures"),
         ({"structural_tag": {"format": {"type": "tag", "begin": "<a>"}}}, "format of type 'tag' lacks or misuses"),
         ({"structural_tag": {"format": {"type": "sequence", "elements": [{"type": "x"}]}}}, r"format\.elements has"),
+        ({"structural_tag": {"format": {"type": "sequence", "elements": []}}}, "'sequence' has no elements"),
+        ({"structural_tag": {"format": {"type": "or", "elements": []}}}, "'or' has no elements"),
     ],
 )
 def test_a_form_that_cannot_be_enforced_is_refused_with_the_reason(compiler, form, words):
@@ -178,6 +183,51 @@ def test_a_damaged_schema_compiles_or_is_refused_by_name_and_nothing_else():
         with contextlib.suppress(InvalidRequest):
             outcomes[1] += 1
             check(lowered(StructuredOutputsParams(json=json.dumps(schema))).source, TOKENIZER)
+            outcomes[0] += 1
+    assert 15 < outcomes[0] < outcomes[1] - 100
+
+
+GRAMMARS = (
+    'root ::= "a" | item+ # comment\nitem ::= [a-z0-9^]{2,4} ("," ws)?\nws ::= [ \\t\\x0a]*\n',
+    'start: a b+ "c"i\na: /[a-z]+/\nb: a | %json {"type": "object"} | C\nC: "x".."y"\n%ignore /\\s+/\n',
+)
+PIECES = (
+    '"',
+    "[",
+    "]",
+    "(",
+    ")",
+    "::=",
+    "|",
+    "{",
+    "}",
+    "*",
+    "?",
+    "\\",
+    "\n",
+    "#",
+    "^",
+    "x ",
+    "{1,}",
+    "é",
+    "\0",
+    "/",
+    "%",
+    "<",
+    "$",
+)
+
+
+def test_a_damaged_grammar_compiles_or_is_refused_and_nothing_else():
+    rng, outcomes = random.Random(1), [0, 0]
+    for _ in range(400):
+        grammar = rng.choice(GRAMMARS)
+        for _ in range(rng.randint(1, 2)):
+            place = rng.randrange(len(grammar))
+            grammar = grammar[:place] + rng.choice(PIECES) * rng.randint(0, 1) + grammar[place + rng.randint(0, 4) :]
+        with contextlib.suppress(InvalidRequest):
+            outcomes[1] += 1
+            check(lowered(StructuredOutputsParams(grammar=grammar)).source, TOKENIZER)
             outcomes[0] += 1
     assert 15 < outcomes[0] < outcomes[1] - 100
 

@@ -8,7 +8,7 @@ import pytest
 from llguidance import LLMatcher
 
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
-from paged_serve.frontend.structured_outputs.json_schema.patterns import without_null
+from paged_serve.frontend.structured_outputs.json_schema.patterns import translated
 from paged_serve.frontend.structured_outputs.json_schema.rewriting import Rewriting
 from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, lowered
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
@@ -32,9 +32,12 @@ def check(schema, wrap=lambda text: text):
         assert not any(validator.is_valid(wrap(text)) for text in CHARACTERS), (schema, matcher.get_error()[:200])
         return
     for text in CHARACTERS:
-        fresh, data = matcher.deep_copy(), b"".join(written_parts(wrap(text)))
-        accepted = fresh.try_consume_tokens(list(data)) == len(data) and fresh.is_accepting()
-        assert accepted == validator.is_valid(wrap(text)), (schema, text)
+        assert accepts(matcher, wrap(text)) == validator.is_valid(wrap(text)), (schema, text)
+
+
+def accepts(matcher, value):
+    fresh, data = matcher.deep_copy(), b"".join(written_parts(value))
+    return fresh.try_consume_tokens(list(data)) == len(data) and fresh.is_accepting()
 
 
 def written_parts(value):
@@ -47,12 +50,21 @@ def written_parts(value):
     "pattern",
     [r"^[^\\]+$", r'^[^"]+$', r"^[^\n]$", r"^[^/\\:*?\"<>|]+$", r"^[^]]$", r"^[^^\]]$", r"^[^-]$", r"^[\x00-\x1f]$",
      r"^[\x00-\x5b]$", r"^[^\\\x00]$", r"^\P{P}$", r"^[\p{Cc}]$", r"^[^\W\d]$", r"^(?:[^\"a-z]|b)$", "^[^\x01]$",
-     r"^\[\^[^\\]\]$|^[^\"]$", "^.$", r"^[\s\S]$", r"^\W$"],
+     r"^\[\^[^\\]\]$|^[^\"]$", r"^[\s\S]$", r"^\W$"],
 )  # fmt: skip
 def test_a_class_allows_only_its_characters(pattern):
     check({"type": "string", "pattern": pattern})
     schema = {"type": "object", "patternProperties": {pattern: {"const": 1}}, "additionalProperties": False}
     check(schema, lambda text: {text: 1})
+
+
+def test_a_dot_allows_every_character_but_the_ends_of_lines():
+    schema = Rewriting({"type": "string", "pattern": "^.$"}).schema()
+    matcher = LLMatcher(TOKENIZER, LLMatcher.grammar_from_json_schema(schema), log_level=0)
+    ends = ["\n", "\r", "\u2028", "\u2029"]
+    assert [text for text in [*CHARACTERS, *ends] if accepts(matcher, text)] == [
+        text for text in CHARACTERS if text not in ends
+    ]
 
 
 def test_the_negation_of_a_character_allows_every_other_one():
@@ -107,7 +119,7 @@ def check_text(source: str, text: str, accepted: bool) -> None:
 
 def test_text_outside_of_classes_is_not_changed():
     for pattern in (r"^a\[^b\]$", r"^[a-z]+\\$", r"\d{3}", "[a"):
-        assert without_null(pattern) == pattern
-    assert without_null(r"[^a][^]b][[^c]d]") == r"[[^a]--\x00][[^]b]--\x00][[[^c]d]--\x00]"
+        assert translated(pattern) == pattern
+    assert translated(r"[^a][^]b][[^c]d]") == r"[[^a]--\x00][[^]b]--\x00][[[^c]d]--\x00]"
     deep = "[^" * 100_000
-    assert without_null(deep) == rf"[{deep}--\x00]"
+    assert translated(deep) == rf"[{deep}--\x00]"
