@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
-from ..config.options import GroupedCommand, config_options, resolve
+from ..config.options import config_options, resolve
 from ..config.settings import SETTINGS
+from ..config.vllm.flags import ServeCommand
 
 
 @click.group("config")
@@ -13,7 +14,7 @@ def command() -> None:
     """Inspect the configuration."""
 
 
-@command.command("show", cls=GroupedCommand, short_help="Show each value, and where it comes from.")
+@command.command("show", cls=ServeCommand, short_help="Show each value, and where it comes from.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the values, as one line of JSON.")
 @config_options
 def show(*, as_json: bool, **flags: Any) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,14 +13,15 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
-from ..config.options import GroupedCommand, config_options, resolve
+from ..config.options import config_options, resolve
+from ..config.vllm.flags import WITHOUT_EFFECT, ServeCommand
 from ..end_message import print_end
 from ..open_files import raise_open_files_limit
 
 log = logging.getLogger(__name__)
 
 
-@click.command("serve", cls=GroupedCommand)
+@click.command("serve", cls=ServeCommand)
 @config_options
 def command(**flags: Any) -> None:
     """Serve MODEL over HTTP: a folder, a GGUF file, a name on the Hugging Face hub, or nothing for the demo model.
@@ -28,11 +30,15 @@ def command(**flags: Any) -> None:
     and that over the default in [brackets]. Numbers may end in K, M, G or T for powers of 1024, or in k, m, g or t for
     powers of 1000: 4G, 16k.
     """
-    sys.exit(serve(resolve(flags).config))
+    without_effect = click.get_current_context().meta.get(WITHOUT_EFFECT, [])
+    sys.exit(serve(resolve(flags).config, without_effect))
 
 
-def serve(config: Config) -> int:
-    """Run a server in the foreground until a signal ends it. Returns the exit code. Raises ConfigError if refused."""
+def serve(config: Config, without_effect: Sequence[str] = ()) -> int:
+    """Run a server in the foreground until a signal ends it. Returns the exit code. Raises ConfigError if refused.
+
+    `without_effect`: flags to mention in the log, because they have no effect here.
+    """
     from paged_serve.protocol.process.log import configure_logging
     from paged_serve.protocol.process.log_format import in_colour, in_json
 
@@ -42,6 +48,8 @@ def serve(config: Config) -> int:
     from .banner import banner, banner_rows
 
     lines = configure_logging("supervisor", config.server.log_level)
+    if without_effect:
+        log.warning("these flags have no effect here: %s", ", ".join(without_effect))
     http_socket = open_http_socket(config.server)
     with ExitStack() as on_refusal:
         on_refusal.callback(close_http_socket, http_socket, config.server)

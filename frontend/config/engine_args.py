@@ -14,10 +14,10 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from .draft_folder import METHOD, has_draft_folder
-from .llm_options import NO_EFFECT
 from .options import checked, type_of
 from .setting import Setting
 from .settings import SETTINGS
+from .vllm.options import NO_EFFECT
 
 _SETTINGS = {
     setting.name.replace("-", "_"): setting

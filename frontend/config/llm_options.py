@@ -14,39 +14,10 @@ from ..adapters.folders import with_adapters
 from .draft_folder import check_draft_folder, with_draft_folder, with_draft_model
 from .model_folder import find_model_folder, with_home_folders
 from .settings import BY_NAME
+from .vllm.options import INSTEAD, NO_EFFECT
 from .words import hint
 
 _DTYPES = {"half": "float16", "float": "float32"}
-NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of other engines: the values that have no effect
-    "allowed_local_media_path": ("",),
-    "async_scheduling": (True, False),
-    "convert": ("auto", "none", "embed"),
-    "cpu_offload_gb": (0,),
-    "data_parallel_size": (1,),
-    "disable_custom_all_reduce": (True, False),
-    "disable_log_stats": (True, False),
-    "distributed_executor_backend": ("mp",),
-    "enable_chunked_prefill": (True,),
-    "enforce_eager": (True, False),
-    "hf_overrides": ({},),
-    "limit_mm_per_prompt": ({},),
-    "load_format": ("auto", "safetensors", "gguf"),
-    "logits_processors": ([], ()),
-    "mm_processor_kwargs": ({},),
-    "pipeline_parallel_size": (1,),
-    "runner": ("auto", "generate", "pooling"),
-    "skip_tokenizer_init": (False,),
-    "tokenizer_mode": ("auto",),
-}
-_INSTEAD = {
-    "cpu_offload_gb": "weights are not offloaded",
-    "data_parallel_size": "start one engine for each group of devices",
-    "enable_chunked_prefill": "long prompts are always split into chunks",
-    "logits_processors": "use plugin=[...] here, and SamplingParams(logits_processors=[...]) per request",
-    "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
-    "runner": "the files of a model determine its tasks",
-    "swap_space": "preempted requests are computed again, not swapped",
-}
 
 
 def config_of(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Config:
@@ -101,7 +72,7 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
 
 
 def _unknown(name: str) -> str:
-    if name in _INSTEAD:
-        return f"LLM has no {name}: {_INSTEAD[name]}"
+    if name in INSTEAD:
+        return f"LLM has no {name}: {INSTEAD[name]}"
     known = [other.replace("-", "_") for other in BY_NAME]
     return f"LLM has no argument {name}{hint(name, known)}"

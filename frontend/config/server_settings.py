@@ -141,7 +141,11 @@ SERVER_SETTINGS = (
     Setting(_GROUP, "server.wake_supervisor", ("--wake-supervisor",), "Continue a supervisor that SIGSTOP has halted."),
     Setting(_GROUP, "server.lenient", ("--lenient",), "Answer unknown request fields with warnings instead of errors."),
     Setting(
-        _GROUP, "server.access_log", ("--access-log",), "Log one line per request.", off_flags=("--disable-access-log",)
+        _GROUP,
+        "server.access_log",
+        ("--access-log",),
+        "Log one line per request.",
+        off_flags=("--disable-access-log", "--disable-uvicorn-access-log"),
     ),
     Setting(_GROUP, "server.log_level", ("--log-level",), "Lowest level that is logged."),
     Setting(

@@ -1,0 +1,1 @@
+"""Command lines and keyword arguments that were written for vLLM. Open flags.py first."""
