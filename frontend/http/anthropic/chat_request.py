@@ -6,6 +6,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...conversation.conversation import check_depth
 from .conversation import chat_messages, ends_with_answer
+from .deferred_tools import loaded_tools
 from .errors import THREAD
 from .schemas import CountTokensRequest, MessagesRequest, ToolDefinition, ToolSelection
 
@@ -45,10 +46,13 @@ def prompt_fields(body: CountTokensRequest) -> dict[str, Any]:
         fields["model"] = body.model
     if ends_with_answer(messages):
         fields["continue_final_message"] = True
-    if body.tools:
-        fields["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools)]
+    for i, tool in enumerate(body.tools or ()):
+        check_depth(tool.input_schema, f"tools[{i}].input_schema")
+    tools = loaded_tools(body.tools or (), body.messages)
+    if tools:
+        fields["tools"] = [_tool(tool) for tool in tools]
     if body.tool_choice is not None:
-        fields |= _tool_choice(body.tool_choice, body.tools or [])
+        fields |= _tool_choice(body.tool_choice, tools)
     if body.output_config is not None and (effort := body.output_config.effort) is not None:
         fields["reasoning_effort"] = effort
     return fields
@@ -58,8 +62,7 @@ def _thinks(body: CountTokensRequest) -> bool:
     return body.thinking is not None and body.thinking.type != "disabled"
 
 
-def _tool(tool: ToolDefinition, place: str) -> dict[str, Any]:
-    check_depth(tool.input_schema, f"{place}.input_schema")
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description

@@ -19,6 +19,7 @@ from .schemas import (
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
+    ToolReferenceBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -131,11 +132,15 @@ class _Chat:
 
     def _result(self, block: ToolResultBlock) -> ChatMessage:
         content = block.content or ""
-        text = content if isinstance(content, str) else _joined(content)
+        text = content if isinstance(content, str) else "\n".join(map(_result_text, content))
         message: ChatMessage = {"role": "tool", "tool_call_id": block.tool_use_id}
         if name := self._names.get(block.tool_use_id):
             message["name"] = name
         return {**message, "content": f"{ERROR_MARK}{text}" if block.is_error else text}
+
+
+def _result_text(part: TextBlock | ToolReferenceBlock) -> str:
+    return part.text if isinstance(part, TextBlock) else f"Found the tool {part.tool_name}."
 
 
 def _check_blocks(role: str, blocks: Sequence[ContentBlock], place: str) -> None:

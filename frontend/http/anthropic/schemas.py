@@ -64,9 +64,16 @@ class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
     toolset_name: None = None
 
 
+class ToolReferenceBlock(_Block, frozen=True, kw_only=True, tag="tool_reference"):
+    """A deferred tool that a search by the client found."""
+
+    tool_name: Name
+    cache_control: CacheControl | None = None
+
+
 class ToolResultBlock(_Block, frozen=True, kw_only=True, tag="tool_result"):
     tool_use_id: Label
-    content: str | list[LoneTextBlock] | None = None
+    content: str | list[TextBlock | ToolReferenceBlock] | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
     toolset_name: None = None
@@ -101,7 +108,7 @@ class ToolDefinition(_Fields, frozen=True, kw_only=True):
     strict: bool | None = None
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None  # no effect: arguments are always streamed as they are generated
-    defer_loading: Literal[False] | None = None
+    defer_loading: bool | None = None  # true: not offered before a tool_reference names it
     allowed_callers: list[Literal["direct"]] | None = None
     input_examples: Annotated[list[Any], Meta(max_length=0)] | None = None
 
@@ -115,7 +122,8 @@ class ToolSelection(_Fields, frozen=True, kw_only=True):
 class ThinkingConfig(_Fields, frozen=True, kw_only=True):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    # "updates" is like "summarized": no model here marks a part of its reasoning as a progress update.
+    display: Literal["summarized", "omitted", "updates"] | None = None
 
 
 class JsonFormat(_Fields, frozen=True, kw_only=True):

@@ -92,6 +92,7 @@ THINKS = (
         ({"thinking": {"type": "disabled"}}, "False False ", None),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "True True ", "hm"),
         ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, "True True low", "hm"),
+        ({"thinking": {"type": "adaptive", "display": "updates"}}, "True True ", "hm"),
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, "True True ", ""),
     ],
 )
@@ -182,7 +183,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ),
         ({"messages": [{"role": "assistant", "content": ""}]}, "without text"),
         ({"tools": [{"max_uses": 3, "type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305'"),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, "defer_loading"),
+        ({"tools": [{**TOOL, "defer_loading": True}]}, "all tools have defer_loading true"),
         ({"tool_choice": {"type": "any"}}, "there are no tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "product"}}, "'product'; tools has sum"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
