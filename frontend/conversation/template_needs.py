@@ -3,7 +3,8 @@
 A template is written for one of several shapes and fails, or renders nonsense, with another. A content of parts is
 passed unchanged to a template that reads parts, and as one text to others; the arguments of earlier calls are passed as
 objects, or as JSON text to a template that joins them to other text. A later system message is passed unchanged to a
-template that renders it; otherwise it becomes a part of a message that is rendered.
+template that renders it; otherwise it becomes a part of a message that is rendered. A developer's message becomes a
+system message, except for a template that renders the role in a way of its own.
 """
 
 import itertools
@@ -17,7 +18,9 @@ GLOBALS = {"cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception",
 PROBE = "PagedServeProbe"
 _ASKS = {"role": "user", "content": PROBE}
 _ANSWERS = {"role": "assistant", "content": "?"}
+_FIRST = "PagedServeFirst"
 _LATE_SYSTEM = [
+    {"role": "system", "content": _FIRST},
     {"role": "user", "content": "?"},
     _ANSWERS,
     {"role": "system", "content": PROBE},
@@ -37,6 +40,7 @@ class TemplateNeeds:
     takes_text: bool
     takes_parts: bool
     takes_late_system: bool
+    takes_developer: bool
     written_arguments: bool
     fill: Mapping[str, Any]
 
@@ -47,12 +51,14 @@ class TemplateNeeds:
         return cls(
             takes_text=takes_text,
             takes_parts=PROBE in parts and (parts == text or not takes_text),
-            takes_late_system=PROBE in attempt(_LATE_SYSTEM),
+            takes_late_system=_takes_late_system(attempt),
+            takes_developer=_takes_developer(attempt),
             **_needs_of_calls(attempt),
         )
 
     def adapted(self, messages: Messages) -> list[Mapping[str, Any]]:
-        shown = messages if self.takes_late_system else _with_system_first(messages)
+        shown = messages if self.takes_developer else [_without_developer(message) for message in messages]
+        shown = shown if self.takes_late_system else _with_system_first(shown)
         return [self._message(message) for message in shown]
 
     def _message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -72,6 +78,28 @@ class TemplateNeeds:
         elif isinstance(arguments, dict) and self.written_arguments:
             arguments = json.dumps(arguments, ensure_ascii=False)
         return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _takes_late_system(attempt: Attempt) -> bool:
+    late = attempt(_LATE_SYSTEM)
+    return _FIRST in late and PROBE in late  # some templates render only the last system message
+
+
+def _takes_developer(attempt: Attempt) -> bool:
+    """Whether a developer's message is rendered unlike a system message, or else a system message is not rendered.
+
+    A template that renders any role in the same way does not know the developer's.
+    """
+    system, developer, unknown = (
+        attempt([{"role": role, "content": PROBE}, {**_ASKS, "content": "?"}])
+        for role in ("system", "developer", "probe")
+    )
+    is_any_role = developer.replace("developer", "probe") == unknown
+    return PROBE not in system or (PROBE in developer and developer != system and not is_any_role)
+
+
+def _without_developer(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**message, "role": "system"} if message["role"] == "developer" else message
 
 
 def _with_system_first(messages: Messages) -> Messages:

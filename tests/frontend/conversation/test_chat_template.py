@@ -108,6 +108,44 @@ def test_late_system_messages_join_user_messages_if_the_template_does_not_render
     assert ChatTemplate(SHOWN).render(messages) == "".join(f"<{each['role']}>{each['content']}" for each in messages)
 
 
+LAST_SYSTEM = (
+    "{% set ns = namespace(system='') %}{% for m in messages if m.role == 'system' %}{% set ns.system = m.content %}"
+    "{% endfor %}<system>{{ ns.system }}{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}"
+    "{% endfor %}"
+)
+
+
+def test_no_system_message_is_lost_in_a_template_that_renders_the_last_one():
+    assert (
+        ChatTemplate(LAST_SYSTEM).render([S, said("system", "r"), U, A, S, U])
+        == "<system>s\nr<user>u<assistant>a<user>s\nu"
+    )
+
+
+KNOWS_DEVELOPER = "{% for m in messages %}<{{ 'dev' if m.role == 'developer' else m.role }}>{{ m.content }}{% endfor %}"
+FIRST_OF_BOTH = (  # as gpt-oss
+    "<{{ 'dev' if messages[0].role in ['system', 'developer'] }}>{{ messages[0].content }}"
+    "{% for m in messages if m.role == 'user' %}<user>{{ m.content }}{% endfor %}"
+)
+IGNORES_SYSTEM = SHOWN.replace("messages", "messages if m.role != 'system'")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (KNOWS_DEVELOPER, "<system>s<dev>d<user>u"),
+        (FIRST_OF_BOTH, "<dev>s\nd<user>u"),
+        (SHOWN, "<system>s<system>d<user>u"),
+        (ONE_SYSTEM, "<system>s\nd<user>u"),
+        (DROPS, "<system>s\nd<user>u"),
+        (LAST_SYSTEM, "<system>s\nd<user>u"),
+        (IGNORES_SYSTEM, "<developer>d<user>u"),
+    ],
+)
+def test_a_developers_message_is_a_system_message_unless_the_template_has_a_form_for_it(source, expected):
+    assert ChatTemplate(source).render([S, said("developer", "d"), U]) == expected
+
+
 def test_a_late_system_message_may_have_parts():
     parts = [{"type": "text", "text": "p"}]
     template = ChatTemplate(ONE_SYSTEM.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}"))
