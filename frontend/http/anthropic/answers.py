@@ -18,7 +18,7 @@ class TextContent(_Answer, tag_field="type", tag="text"):
 
 class ThinkingContent(_Answer, tag_field="type", tag="thinking"):
     thinking: str
-    signature: str = ""  # only Anthropic's service makes and reads signatures
+    signature: str = ""  # known at the end
 
 
 class ToolUseContent(_Answer, tag_field="type", tag="tool_use"):

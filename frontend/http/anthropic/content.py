@@ -13,6 +13,7 @@ from ...conversation.conversation import INVALID_JSON
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
 from .answers import Content as ContentBlock
 from .answers import StopReason, TextContent, ThinkingContent, ToolUseContent
+from .signatures import signature_of
 
 _NO_INPUT = msgspec.Raw(b"{}")
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -37,6 +38,7 @@ class End:
     """The current block ends."""
 
     block: ContentBlock
+    signature: str = ""  # of thinking
 
 
 Change = Begin | Add | End
@@ -48,6 +50,7 @@ class Blocks:
     def __init__(self, *, shows_thinking: bool):
         """`shows_thinking` false: thinking blocks are sent without their text."""
         self._shows_thinking = shows_thinking
+        self._hidden = list[str]()  # reasoning of the open block
         self._open: ContentBlock | None = None
         self.num_calls = 0
 
@@ -66,6 +69,8 @@ class Blocks:
                         self._begin(ThinkingContent(thinking=""), changes)
                     if self._shows_thinking:
                         changes.append(Add(text))
+                    else:
+                        self._hidden.append(text)
                 case CallStart(name=name, id=call_id):
                     self._begin(ToolUseContent(id=call_id, name=name, input=_NO_INPUT), changes)
                     self.num_calls += 1
@@ -75,7 +80,15 @@ class Blocks:
 
     def end(self) -> list[Change]:
         """The changes at the end of the output."""
-        changes: list[Change] = [] if self._open is None else [End(self._open)]
+        changes = list[Change]()
+        match self._open:
+            case None:
+                pass
+            case ThinkingContent():
+                changes.append(End(self._open, signature_of("".join(self._hidden))))
+                self._hidden.clear()
+            case _:
+                changes.append(End(self._open))
         self._open = None
         return changes
 
@@ -97,19 +110,19 @@ class WholeContent:
                 self.blocks.append(block)
             case Add(text=text):
                 self._texts.append(text)
-            case End(block=block):
-                _fill(block, "".join(self._texts))
+            case End(block=block, signature=signature):
+                _fill(block, "".join(self._texts), signature)
                 self._texts.clear()
             case _:
                 assert_never(change)
 
 
-def _fill(block: ContentBlock, text: str) -> None:
+def _fill(block: ContentBlock, text: str, signature: str) -> None:
     match block:
         case TextContent():
             block.text = text
         case ThinkingContent():
-            block.thinking = text
+            block.thinking, block.signature = text, signature
         case ToolUseContent():
             block.input = _input(text)
         case _:

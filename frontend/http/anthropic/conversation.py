@@ -23,6 +23,7 @@ from .schemas import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from .signatures import hidden_text
 
 ChatMessage = dict[str, Any]
 ERROR_MARK = "Error: "  # chats have no field for a failed tool call
@@ -115,8 +116,8 @@ class _Chat:
             match block:
                 case TextBlock(text=text):
                     self.turn(message.role).texts.append(text)
-                case ThinkingBlock(thinking=text):
-                    self.turn(message.role).thoughts.append(text)
+                case ThinkingBlock(thinking=text, signature=signature):
+                    self.turn(message.role).thoughts.append(text or hidden_text(signature or ""))
                 case ToolUseBlock():
                     self.turn(message.role).calls.append(self._call(block))
                 case ToolResultBlock():

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from ...parsers.events import Event
 from ..exchange.sse import AnswerHead
-from .answers import MessageAnswer, MessageUsage, StopReason, ThinkingContent
+from .answers import MessageAnswer, MessageUsage, StopReason
 from .content import Add, Begin, Blocks, Change, End, WholeContent, stop_reason
 
 _encode = msgspec.json.Encoder().encode
@@ -124,14 +124,14 @@ class _BlockFrames:
                 self._delta = _DELTA % (self._index, kind, field)
                 begun = b'"index":%d,"content_block":%s' % (self._index, _encode(block))
                 return [_frame(b"content_block_start", begun)]
-            case End(block=block):
+            case End(signature=signature):
                 stop = _frame(b"content_block_stop", b'"index":%d' % self._index)
-                return [self._signature(), stop] if isinstance(block, ThinkingContent) else [stop]
+                return [self._signature(signature), stop] if signature else [stop]
             case _:
                 assert_never(change)
 
-    def _signature(self) -> bytes:
-        signed = b'"index":%d,"delta":{"type":"signature_delta","signature":""}' % self._index
+    def _signature(self, signature: str) -> bytes:
+        signed = b'"index":%d,"delta":{"type":"signature_delta","signature":%s}' % (self._index, _encode(signature))
         return _frame(b"content_block_delta", signed)
 
 

@@ -64,7 +64,8 @@ def collected(events: list[dict]) -> dict:
             case {"type": "content_block_delta", "index": index, "delta": {"type": kind, **delta}}:
                 assert index == len(message["content"]) - 1
                 if kind == "signature_delta":
-                    assert delta["signature"] == ""
+                    assert message["content"][index]["signature"] == ""
+                    message["content"][index] |= delta
                 else:
                     buffers[index] += delta[
                         {"text_delta": "text", "thinking_delta": "thinking"}.get(kind, "partial_json")

@@ -66,6 +66,21 @@ def test_templates_get_thinking_names_and_ids(folder, tmp_path):
     assert json.loads(f"[{given}]") == expected
 
 
+@pytest.mark.parametrize(
+    ("thinking", "signature", "reasoning"),
+    [("hm", "unsigned", "hm"), ("", "hidden:aG0=", "hm"), ("", "unsigned", None), ("", "ErUBCkYIBRgCIkD=", None)],
+)
+def test_thinking_that_was_not_shown_is_in_the_next_prompt(folder, tmp_path, thinking, signature, reasoning):
+    (tmp_path / "prints.jinja").write_text(
+        "{% for m in messages %}{{ m.reasoning_content | default('-') }}{% endfor %}"
+    )
+    server = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja")})
+    block = {"type": "thinking", "thinking": thinking, "signature": signature}
+    answered = {"role": "assistant", "content": [block, {"type": "text", "text": "yes"}]}
+    message(server, messages=[*ASK["messages"], answered, *ASK["messages"]])
+    assert prompt(server) == f"-{reasoning or '-'}-"
+
+
 def test_a_message_without_blocks_is_empty(folder):
     server = Server(folder)
     message(server, messages=[{"role": "user", "content": []}])
@@ -85,6 +100,7 @@ THINKS = (
 )
 
 
+@pytest.mark.parametrize("tokens_at_a_time", [1, 100])
 @pytest.mark.parametrize(
     ("fields", "arguments", "shown"),
     [
@@ -96,11 +112,15 @@ THINKS = (
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, "True True ", ""),
     ],
 )
-def test_thinking_reaches_the_template_and_is_returned_on_request(folder, tmp_path, fields, arguments, shown):
+def test_thinking_reaches_the_template_and_is_returned_on_request(
+    folder, tmp_path, fields, arguments, shown, tokens_at_a_time
+):
     (tmp_path / "thinks.jinja").write_text(THINKS)
     server = Server(folder, "hm</think>yes", {"chat_template": str(tmp_path / "thinks.jinja")})
+    server.engine.per_delta = tokens_at_a_time
     text = {"type": "text", "text": "yes"}
-    thought = [] if shown is None else [{"type": "thinking", "thinking": shown, "signature": ""}]
+    signature = "unsigned" if shown else "hidden:aG0="
+    thought = [] if shown is None else [{"type": "thinking", "thinking": shown, "signature": signature}]
     for answer in (message(server, **fields), collected(stream(server, **fields))):
         assert answer["content"] == [*thought, text]
         assert prompt(server) == f"hi{arguments}<think>"
@@ -174,6 +194,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         (
             {"messages": blocks({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "video"}]})},
             'messages[0].content[0].content[0].type is "video": expected one of text',
+        ),
+        (
+            {"messages": blocks({"type": "thinking", "thinking": "", "signature": "hidden:a"}, role="assistant")},
+            "the signature of a thinking block was changed",
         ),
         ({"messages": blocks({"type": "thinking", "thinking": "a"})}, "a thinking, which a message of the role 'user'"),
         ({"messages": blocks({"type": "tool_result", "tool_use_id": "a"}, role="assistant")}, "role 'assistant'"),
