@@ -39,7 +39,7 @@ MAX_KWARG_CHARS = 64
 # The key that wraps arguments which are not an object, as Anthropic has clients send them.
 INVALID_JSON = "INVALID_JSON"
 LEGACY_ID_CHARS = 9  # of the ids that function calls get, all digits, as Mistral's templates demand
-_MESSAGE_KEYS = without_sent_back(ChatMessage) - {"refusal", "audio", "function_call"}
+_MESSAGE_KEYS = without_sent_back(ChatMessage) - {"refusal", "audio", "function_call", "type"}
 _CALL_KEYS, _CALLED_KEYS = without_sent_back(ToolCall), without_sent_back(FunctionCall)
 _TOOL_KEYS, _FUNCTION_KEYS = without_sent_back(Tool), without_sent_back(Function)
 

@@ -55,6 +55,7 @@ class ChatMessage(WithMessage, frozen=True, kw_only=True, forbid_unknown_fields=
     refusal: str | None = None  # the assistant's refusal, when content is null
     function_call: FunctionCall | None = None  # the predecessor of tool_calls; its results have the role function
     audio: None = None  # clients send back the null that they received
+    type: Literal["text"] | None = None  # lm-eval marks each message as text
 
 
 def continued_text(messages: Sequence[ChatMessage]) -> str:

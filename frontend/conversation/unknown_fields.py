@@ -1,6 +1,6 @@
 """Unknown fields of a body: harmless ones, unsupported ones of other servers, and their limit."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +10,7 @@ from paged_serve.protocol.errors import InvalidRequest
 MAX_WARNINGS = 64
 MAX_NODES = 100_000  # lists, objects and field names take 0.3 us each; numbers are ten times cheaper
 _MAX_VALUE_BYTES = 64  # of a harmless field's value
+_GUIDED = "guided_"  # prefix of the names that vLLM had for the fields of structured_outputs
 _GUIDES = ("choice", "grammar", "json", "regex")
 
 
@@ -55,7 +56,8 @@ UNSUPPORTED = {
     "fallbacks": UnsupportedField("the server has one model", nothing=([],)),
     "function_call": UnsupportedField(_OF_CHATS, _CHAT, ("none", "auto")),
     "functions": UnsupportedField(_OF_CHATS, _CHAT, ([],)),
-    **{f"guided_{kind}": UnsupportedField(instead=f'structured_outputs: {{"{kind}": …}}') for kind in _GUIDES},
+    **{f"{_GUIDED}{kind}": UnsupportedField(instead=f'structured_outputs: {{"{kind}": …}}') for kind in _GUIDES},
+    "guided_decoding_backend": UnsupportedField("there is one backend; leave it out", nothing=("guidance",)),
     "include_obfuscation": UnsupportedField("streams are not padded", nothing=(False,)),
     "include_reasoning": UnsupportedField(_OF_CHATS, _CHAT, (True, False)),
     "include_usage": UnsupportedField(instead='stream_options: {"include_usage": …}', nothing=(False,)),
@@ -136,13 +138,29 @@ def without_unknown_fields(body: bytes, known: Collection[str], lenient: bool) -
         fields = _fields_of(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body, []  # the strict decoder reports what is wrong
-    foreign = {name: _is_harmless_text(name, raw) for name, raw in fields.items() if name not in known}
+    foreign = {
+        name: _is_harmless_text(name, raw) or _is_repeated(name, raw, fields)
+        for name, raw in fields.items()
+        if name not in known
+    }
     dropped = [name for name, harmless in foreign.items() if harmless or lenient]
     if not dropped:
         return body, []
     for name in dropped:
         del fields[name]
     return msgspec.json.encode(fields), [name for name in dropped if not foreign[name]]
+
+
+def _is_repeated(name: str, raw: msgspec.Raw, fields: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether structured_outputs has the same value: guidance sends both, one for each generation of vLLM."""
+    if not name.startswith(_GUIDED) or "structured_outputs" not in fields:
+        return False
+    try:
+        form = _fields_of(fields["structured_outputs"])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    kind = name.removeprefix(_GUIDED)
+    return kind in form and bytes(form[kind]) == bytes(raw)
 
 
 def _is_harmless_text(name: str, raw: msgspec.Raw) -> bool:

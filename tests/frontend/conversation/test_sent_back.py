@@ -30,6 +30,8 @@ def test_an_answer_sent_back_by_each_library_is_accepted(folder, row):
     msgspec.convert(row["body"], ChatCompletionRequest)  # strictly, without dropping unknown fields
 
 
+# guidance 0.3.1 sends a form under its old and its new name.
+TWICE = '%llguidance {}\n\nstart: x\nx[capture]: X\n\nX: "Paris"\n     | "Rome"\n\n'
 CALLS = '<think>It is asked.</think>Sure.<tool_call>{"name": "sum", "arguments": {"a": 1}}</tool_call>'
 NUM_TURNS = 20
 
@@ -220,6 +222,13 @@ def test_a_null_is_an_absent_field_at_any_depth(folder):
         {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
         {"stream_options": {"include_usage": False, "continuous_usage_stats": None}, "echo": False},
         {"documents": [], "logits_processors": [], "vllm_xargs": {}, "use_beam_search": False},
+        {
+            "guided_decoding_backend": "guidance",
+            "guided_grammar": TWICE,
+            "structured_outputs": {"grammar": TWICE},
+            "tools": None,
+            "top_p": None,
+        },
     ],
 )
 def test_fields_without_an_effect_are_accepted(folder, fields):
@@ -239,6 +248,8 @@ def test_fields_without_an_effect_are_accepted(folder, fields):
         ("web_search_options", {}, "no access to the web"),
         ("enable_thinking", False, 'use chat_template_kwargs: {"enable_thinking": …}'),
         ("extra_body", {"top_k": 1}, "as top-level fields"),
+        ("guided_grammar", TWICE, 'use structured_outputs: {"grammar": …}'),
+        ("guided_decoding_backend", "other", "leave it out"),
         ("max_new_tokens", 5, "use max_tokens"),
         ("include_usage", True, "use stream_options"),
     ],
