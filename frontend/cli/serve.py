@@ -87,7 +87,7 @@ def with_local_model(config: Config) -> tuple[Config, bool]:
     if template and not os.path.isfile(template):
         raise ConfigError(f"chat_template={template}: there is no such file (looked at {os.path.abspath(template)})")
     asked = config.model
-    folder = find_model_folder(asked.model, has_tokenizer=not asked.tokenizer)
+    folder = find_model_folder(asked.model, asked.revision, has_tokenizer=not asked.tokenizer)
     model = msgspec.structs.replace(
         asked,
         model=folder,

@@ -40,9 +40,10 @@ def config_of(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Conf
         layers.setdefault(layer, {})[key] = _converted(name, layer, key, value)
     speculation = msgspec.convert(layers.get("speculation", {}), SpeculationConfig)
     check_draft_folder(speculation, found)
-    folder = find_model_folder(model, has_tokenizer=not layers.get("model", {}).get("tokenizer"))
+    given = layers.get("model", {})
+    folder = find_model_folder(model, given.get("revision", ""), has_tokenizer=not given.get("tokenizer"))
     names = (model,) if model else ("demo",)
-    layers["model"] = {"served_model_names": names, "tokenizer": folder, **layers.get("model", {}), "model": folder}
+    layers["model"] = {"served_model_names": names, "tokenizer": folder, **given, "model": folder}
     config = with_draft_model(with_adapters(with_home_folders(msgspec.convert(layers, Config))))
     check_plugins(config.model)
     return config

@@ -33,13 +33,16 @@ def is_hub_name(model: str) -> bool:
     return _HUB_NAME.fullmatch(model) is not None and not os.path.exists(model)
 
 
-def find_model_folder(model: str, *, has_tokenizer: bool = True) -> str:
+def find_model_folder(model: str, revision: str = "", *, has_tokenizer: bool = True) -> str:
     """The absolute folder of `model`: "" (the built-in demo model), a folder, a GGUF file, or a name on the hub.
 
-    Downloads a hub model that is not in the local cache. Without `has_tokenizer` the tokenizer of a GGUF file, which
-    may be unsupported, is not converted. Raises ConfigError that names the places that were tried.
+    Downloads a hub model that is not in the local cache; `revision`: its branch, tag or commit, "" for the main branch.
+    Without `has_tokenizer` the tokenizer of a GGUF file, which may be unsupported, is not converted. Raises ConfigError
+    that names the places that were tried.
     """
     folder = Path(os.path.expanduser(model)) if model else demo_model_folder()  # an unknown user's "~" stays
+    if revision and not is_hub_name(model):
+        raise ConfigError(f"revision={revision}: only a model on the hub has revisions, and {folder} is not one")
     try:
         if folder.is_dir():
             return _checked(folder.resolve())
@@ -57,7 +60,7 @@ def find_model_folder(model: str, *, has_tokenizer: bool = True) -> str:
     if not _HUB_NAME.fullmatch(model):
         kind = "file" if folder.suffix == GGUF else "model folder"
         raise ConfigError(f"there is no {kind} {model} (looked at {folder.absolute()}), nor is it a hub name")
-    found = Path(_download(model))
+    found = Path(_download(model, revision))
     return _made_of_gguf(found, has_tokenizer=has_tokenizer) if found.suffix == GGUF else _checked(found)
 
 
@@ -81,9 +84,9 @@ def _checked(folder: Path) -> str:
     return str(folder)
 
 
-def _download(model: str) -> str:
+def _download(model: str, revision: str) -> str:
     """Download in a separate process: the hub's library is large, and the supervisor stays small."""
-    folder, reason = _answer("paged_serve.frontend.hub.download", model)
+    folder, reason = _answer("paged_serve.frontend.hub.download", model, revision)
     if folder:
         return folder
     kind = "file" if model.endswith(GGUF) else "folder"

@@ -13,6 +13,13 @@ SETTINGS = (
     Setting("Model", "model.model", ("--model",), "The same as the argument MODEL.", "MODEL"),
     Setting(
         "Model",
+        "model.revision",
+        ("--revision",),
+        "Branch, tag or commit of a model on the hub; default: its main branch.",
+        "REVISION",
+    ),
+    Setting(
+        "Model",
         "model.served_model_names",
         ("--served-model-name",),
         "Name of the model in requests; repeatable.",

@@ -2,6 +2,7 @@
 not."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
@@ -19,7 +20,7 @@ NEEDED = [
 MODULES = ["[0-9]_*/config.json", "[0-9]_*/*.safetensors"]  # of sentence-transformers
 
 
-def download(model: str) -> str:
+def download(model: str, revision: str | None) -> str:
     """The local place of `model`, from the cache when the hub has nothing newer or cannot be reached."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -28,46 +29,50 @@ def download(model: str) -> str:
         disable_progress_bars()
     repository, tag, path = split_name(model)
     if tag or path:
-        folder = snapshot_download(repository, allow_patterns=patterns(tag, path), ignore_patterns=OTHERS)
+        wanted = patterns(tag, path)
+        folder = snapshot_download(repository, revision=revision, allow_patterns=wanted, ignore_patterns=OTHERS)
         try:
             return str(choose(model, Path(folder), tag, path))
         except ConfigError as error:
-            raise ConfigError(f"{error}{_instead(repository)}") from None
-    folder = _whole_model(model)
+            raise ConfigError(f"{error}{_instead(repository, revision)}") from None
+    folder = _whole_model(model, revision)
     if (Path(folder) / "modules.json").is_file():
-        return snapshot_download(model, allow_patterns=MODULES)
-    if not any(Path(folder).glob("*.safetensors")) and (instead := _instead(repository)):
+        return snapshot_download(model, revision=revision, allow_patterns=MODULES)
+    if not any(Path(folder).glob("*.safetensors")) and (instead := _instead(repository, revision)):
         raise ConfigError(f"{model} has no *.safetensors{instead}")
     return folder
 
 
-def _whole_model(model: str) -> str:
+def _whole_model(model: str, revision: str | None) -> str:
     """The folder of the files in FILES, or, if the hub cannot be reached, of all in NEEDED."""
     from huggingface_hub import errors, snapshot_download
 
+    download = partial(snapshot_download, model, revision=revision, ignore_patterns=NOT_IN_SUBFOLDERS)
     try:
-        return snapshot_download(model, allow_patterns=FILES, ignore_patterns=NOT_IN_SUBFOLDERS)
+        return download(allow_patterns=FILES)
     except getattr(errors, "IncompleteSnapshotError", ()):  # older versions of the library do not look
-        return snapshot_download(model, allow_patterns=NEEDED, ignore_patterns=NOT_IN_SUBFOLDERS, local_files_only=True)
+        return download(allow_patterns=NEEDED, local_files_only=True)
 
 
-def _instead(repository: str) -> str:
+def _instead(repository: str, revision: str | None) -> str:
     """The GGUF models of the repository, as the end of an error message; "" if there is none or the hub is away."""
     from huggingface_hub import list_repo_files
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     try:
-        found = tags(list_repo_files(repository))
+        found = tags(list_repo_files(repository, revision=revision))
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError):
         return ""
     return f"; it has {', '.join(f'{repository}:{tag}' for tag in found)}" if found else ""
 
 
-def explain(model: str, error: Exception) -> str:
+def explain(model: str, revision: str, error: Exception) -> str:
     """The reason of the failure, in one line."""
     match type(error).__name__:
         case "ConfigError":
             return str(error)
+        case "RevisionNotFoundError":
+            return f"{model} has no revision {revision}"
         case "RepositoryNotFoundError":
             return f"there is no model {model}, or it is private (set HF_TOKEN)"
         case "GatedRepoError":
@@ -75,7 +80,8 @@ def explain(model: str, error: Exception) -> str:
         case "LocalEntryNotFoundError" | "OfflineModeIsEnabled" | "ConnectError" | "ConnectTimeout" | "ProxyError":
             status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
             problem = "cannot be reached" if status is None else f"answers {status}"
-            return f"it {problem}, and {model} is not in the local cache"
+            asked = f"{revision} of {model}" if revision else model
+            return f"it {problem}, and {asked} is not in the local cache"
         case "IncompleteSnapshotError":
             return f"it is not available, and the local cache has only a part of {model}"
         case name:
@@ -83,12 +89,12 @@ def explain(model: str, error: Exception) -> str:
 
 
 def main() -> int:
-    model = sys.argv[1]
+    model, revision = sys.argv[1:]
     print(f"looking for {model} on the Hugging Face hub", file=sys.stderr, flush=True)
     try:
-        print(download(model))
+        print(download(model, revision or None))
     except Exception as error:  # the main function of this process: its parent gets one line for any error
-        print(explain(model, error))
+        print(explain(model, revision, error))
         return 1
     return 0
 

@@ -30,6 +30,7 @@ class ModelConfig(_Layer, frozen=True):
     """Which model, and in which precision."""
 
     model: Text = ""  # local folder, resolved; "" means the built-in demo model
+    revision: Text = ""  # branch, tag or commit of a model on the hub; "" means its main branch
     # the implementation; auto: native if it supports the architecture, else that of the transformers library
     model_impl: Literal["auto", "native", "transformers"] = "auto"
     trust_remote_code: bool = False  # run the Python files of a model folder, for transformers

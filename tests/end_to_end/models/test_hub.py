@@ -28,11 +28,12 @@ class Hub(BaseHTTPRequestHandler):
     more: ClassVar[dict[str, bytes]] = {}  # in addition to the demo model's files, by path
     has_demo: ClassVar[bool] = True
     status: ClassVar[int] = 200
+    revisions: ClassVar[tuple[str, ...]] = ("main",)
 
     def do_GET(self) -> None:
         if self.status != 200:
             self._answer(b"", {})
-        elif self.path.split("?")[0] in ("/api/models/org/tiny", "/api/models/org/tiny/revision/main"):
+        elif self.path.split("?")[0] in self._models():
             names = [*(path.name for path in self._demo()), *self.more, "pytorch_model.bin"]
             files = [{"rfilename": name} for name in names]
             self._answer(json.dumps({"id": "org/tiny", "sha": COMMIT, "siblings": files}).encode(), {})
@@ -47,11 +48,16 @@ class Hub(BaseHTTPRequestHandler):
             self._answer(data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT})
         else:
             self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
+            known = self.path.startswith("/api/models/org/tiny/revision/")
+            self.send_header("X-Error-Code", "RevisionNotFound" if known else "RepoNotFound")
             self.send_header("Content-Length", "0")
             self.end_headers()
 
     do_HEAD = do_GET  # noqa: N815 (the library names it)
+
+    def _models(self) -> list[str]:
+        place = "/api/models/org/tiny"
+        return [place, *(f"{place}/revision/{revision}" for revision in self.revisions)]
 
     def _demo(self) -> list[Path]:
         return list(DEMO.iterdir()) if self.has_demo else []
@@ -78,9 +84,10 @@ def hub() -> Iterator[str]:
         thread.join()
 
 
-def find(model: str, hub: str, cache: Path) -> subprocess.CompletedProcess[str]:
+def find(model: str, hub: str, cache: Path, revision: str = "") -> subprocess.CompletedProcess[str]:
     program = (
-        "import sys; from paged_serve.frontend.config.model_folder import find_model_folder as f; print(f(sys.argv[1]))"
+        "import sys; from paged_serve.frontend.config.model_folder import find_model_folder as f;"
+        "print(f(*sys.argv[1:]))"
     )
     environment = {
         **os.environ,
@@ -89,7 +96,7 @@ def find(model: str, hub: str, cache: Path) -> subprocess.CompletedProcess[str]:
         "HF_HOME": str(cache),
         "HF_HUB_OFFLINE": "0",
     }
-    command = [sys.executable, "-c", program, model]
+    command = [sys.executable, "-c", program, model, revision]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -117,6 +124,24 @@ def test_without_the_hub_a_model_is_served_if_all_it_needs_is_in_the_cache(hub, 
         assert away.returncode != 0
         assert "it is not available, and the local cache has only a part of org/tiny" in away.stderr
         (tmp_path / needed).rename(folder / needed)
+
+
+def test_a_revision_is_downloaded_and_found_again_without_the_hub(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(Hub, "revisions", ("v1.0",))
+    done = find("org/tiny", hub, tmp_path, "v1.0")
+    assert (Path(done.stdout.strip()) / "model.safetensors").exists(), done.stderr
+    away = "http://127.0.0.1:9"
+    for revision in ("v1.0", COMMIT):
+        assert find("org/tiny", away, tmp_path, revision).stdout == done.stdout
+    assert (
+        "cannot be reached, and v2 of org/tiny is not in the local cache"
+        in find("org/tiny", away, tmp_path, "v2").stderr
+    )
+
+
+def test_a_revision_that_does_not_exist_is_named(hub, tmp_path):
+    assert "from the Hugging Face hub: org/tiny has no revision v2" in find("org/tiny", hub, tmp_path, "v2").stderr
+    assert "revision=v2: only a model on the hub has revisions" in find(str(DEMO), hub, tmp_path, "v2").stderr
 
 
 @pytest.mark.parametrize("status", [429, 500])
