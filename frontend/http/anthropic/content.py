@@ -11,10 +11,11 @@ import msgspec
 
 from ...conversation.conversation import INVALID_JSON
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
+from ...parsers.hidden_reasoning import encoded
 from .answers import Content as ContentBlock
 from .answers import StopReason, TextContent, ThinkingContent, ToolUseContent
-from .signatures import signature_of
 
+_UNSIGNED = "unsigned"  # not "", because some clients send back as thinking only blocks with a signature
 _NO_INPUT = msgspec.Raw(b"{}")
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -85,7 +86,7 @@ class Blocks:
             case None:
                 pass
             case ThinkingContent():
-                changes.append(End(self._open, signature_of("".join(self._hidden))))
+                changes.append(End(self._open, encoded("".join(self._hidden)) if self._hidden else _UNSIGNED))
                 self._hidden.clear()
             case _:
                 changes.append(End(self._open))

@@ -12,6 +12,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...conversation.conversation import check_depth
 from ...conversation.messages import MAX_MESSAGES
+from ...parsers.hidden_reasoning import decoded
 from .schemas import (
     ContentBlock,
     InputMessage,
@@ -23,7 +24,6 @@ from .schemas import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from .signatures import hidden_text
 
 ChatMessage = dict[str, Any]
 ERROR_MARK = "Error: "  # chats have no field for a failed tool call
@@ -117,7 +117,7 @@ class _Chat:
                 case TextBlock(text=text):
                     self.turn(message.role).texts.append(text)
                 case ThinkingBlock(thinking=text, signature=signature):
-                    self.turn(message.role).thoughts.append(text or hidden_text(signature or ""))
+                    self.turn(message.role).thoughts.append(text or decoded(signature or ""))
                 case ToolUseBlock():
                     self.turn(message.role).calls.append(self._call(block))
                 case ToolResultBlock():

@@ -45,6 +45,7 @@ class ReasoningOutput(_Answer, tag_field="type", tag="reasoning"):
     status: Status
     summary: list[Any]
     content: list[ReasoningTextPart]
+    encrypted_content: str | UnsetType = UNSET  # the text, encoded
 
 
 class FunctionCallOutput(_Answer, tag_field="type", tag="function_call"):

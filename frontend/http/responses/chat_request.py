@@ -13,8 +13,8 @@ from .schemas import GivenItem, ItemReference, MessageItem, ResponsesRequest, Te
 from .tools import hosted_warnings, repeated_tools, tool_choice, tool_fields
 
 LOGPROBS = "message.output_text.logprobs"
-# The last two have no effect: reasoning is in the answer as text, and no search is run.
-INCLUDED = (LOGPROBS, "reasoning.encrypted_content", "web_search_call.action.sources")
+ENCODED_REASONING = "reasoning.encrypted_content"
+INCLUDED = (LOGPROBS, ENCODED_REASONING, "web_search_call.action.sources")  # the last has no effect: no search is run
 NOT_STORED = "responses are not stored by this server (see --store-responses)"
 _SAME_NAME = (
     *("model", "temperature", "top_p", "top_k", "seed", "stream", "parallel_tool_calls", "metadata", "user"),
@@ -133,10 +133,12 @@ def _response_format(given: TextFormat) -> dict[str, Any]:
 
 
 def asked_of(body: ResponsesRequest, earlier: Earlier) -> dict[str, Any]:
-    """The fields of the request that the response repeats."""
+    """The fields of the request that the response repeats, and those about its items."""
     asked: dict[str, Any] = {}
+    if ENCODED_REASONING in (body.include or ()):
+        asked["encodes_reasoning"] = True
     if earlier.is_stored:
-        asked = {"store": body.store is not False, "background": bool(body.background)}
+        asked |= {"store": body.store is not False, "background": bool(body.background)}
     same = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "tool_choice")
     more = ("max_tool_calls", "safety_identifier", "top_logprobs", "user", "previous_response_id")
     asked |= {name: value for name in (*same, *more) if (value := getattr(body, name)) is not None}

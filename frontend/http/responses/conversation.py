@@ -7,6 +7,7 @@ from typing import Any, assert_never
 from paged_serve.protocol.errors import InvalidRequest
 
 from ...parsers.custom_tools import arguments_of
+from ...parsers.hidden_reasoning import decoded
 from .schemas import (
     CallItem,
     CallOutputItem,
@@ -63,8 +64,8 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
                 answer = answer or _Answer()
                 if isinstance(item, MessageItem):
                     answer.texts.append(_text(item.content))
-                else:
-                    answer.reasoning += [part.text for part in item.content or item.summary]
+                elif text := _reasoning(item):
+                    answer.reasoning.append(text)
             case FunctionCallItem() | CustomCallItem():
                 answer = answer or _Answer()
                 names[item.call_id] = function_name(item.namespace, item.name)
@@ -83,6 +84,11 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
                 assert_never(item)
     if answer is not None:
         yield answer.message()
+
+
+def _reasoning(item: ReasoningItem) -> str:
+    text = "".join(part.text for part in item.content or ())
+    return text or decoded(item.encrypted_content or "") or "".join(part.text for part in item.summary)
 
 
 def _call(item: CallItem) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
+from ...parsers.hidden_reasoning import encoded
 from .answers import (
     CustomCallOutput,
     FunctionCallOutput,
@@ -28,9 +29,10 @@ _NAMES = {OutputMessage: "response.output_text", ReasoningOutput: "response.reas
 class Items:
     """`answer_id`: the ids of items are derived from it; set before the first item."""
 
-    def __init__(self, namespaced: Mapping[str, tuple[str, str]]) -> None:
-        """`namespaced`: name of a function -> (namespace, name) of its tool; others have the function's name."""
-        self._namespaced = namespaced
+    def __init__(self, namespaced: Mapping[str, tuple[str, str]], *, encodes_reasoning: bool) -> None:
+        """`namespaced`: name of a function -> (namespace, name) of its tool; others have the function's name.
+        `encodes_reasoning`: reasoning is also in `encrypted_content`."""
+        self._namespaced, self._encodes_reasoning = namespaced, encodes_reasoning
         self.items: list[OutputItem] = []
         self.answer_id: str
         self._is_open = False
@@ -94,6 +96,8 @@ class Items:
         else:
             part = ReasoningTextPart(text=text)
             item.content = [part]
+            if self._encodes_reasoning:
+                item.encrypted_content = encoded(text)
         place = {**place, "content_index": 0}
         return [
             (f"{_NAMES[type(item)]}.done", {**place, "text": text, **more}),

@@ -101,11 +101,11 @@ class CustomCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type",
 
 
 class ReasoningItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """Reasoning of an earlier answer; the summary is used if the text is missing."""
+    """Reasoning of an earlier answer: the text, or else its encoded form, or else the summary."""
 
     summary: list[SummaryText]
     content: list[ReasoningText] | None = None
-    encrypted_content: str | None = None  # of other servers; ignored, because it cannot be decrypted
+    encrypted_content: str | None = None  # that of other servers is ignored, because it cannot be decrypted
     id: Label | None = None
     status: ItemStatus | None = None
 

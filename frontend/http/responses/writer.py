@@ -25,7 +25,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of a request that its response repeats."""
+    """The fields of a request that its response repeats, and those about its items."""
+
+    encodes_reasoning: bool = False
 
     background: bool = False
     instructions: str | None = None
@@ -81,7 +83,7 @@ class ResponseWriter:
 
     def __init__(self, source: Source, asked: Asked, keep: Keep = _keep_nothing):
         self._source, self._asked, self._keep = source, asked, keep
-        self._items = Items(namespaced_names(asked.tools))
+        self._items = Items(namespaced_names(asked.tools), encodes_reasoning=asked.encodes_reasoning)
         self._is_cut = False
         self._num_events = 0
 

@@ -197,7 +197,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ),
         (
             {"messages": blocks({"type": "thinking", "thinking": "", "signature": "hidden:a"}, role="assistant")},
-            "the signature of a thinking block was changed",
+            "the encoded reasoning of an earlier answer was changed",
         ),
         ({"messages": blocks({"type": "thinking", "thinking": "a"})}, "a thinking, which a message of the role 'user'"),
         ({"messages": blocks({"type": "tool_result", "tool_use_id": "a"}, role="assistant")}, "role 'assistant'"),

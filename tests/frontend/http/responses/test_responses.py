@@ -49,6 +49,10 @@ def test_a_stream_has_the_same_items_in_the_official_order(start):
     assert whole["usage"] == final["usage"]
 
 
+def last_output(server, **fields) -> list[dict]:
+    return stream(server, **fields)[-1]["response"]["output"]
+
+
 def strip(item: dict) -> dict:
     return {name: value for name, value in item.items() if name not in ("id", "call_id")}
 
@@ -60,6 +64,21 @@ def test_output_items_can_be_sent_back_unchanged(start):
     asked = {"role": "user", "content": [{"type": "input_text", "text": "2 + 2"}]}
     respond(server, [asked, *answered, result], tools=[TOOL], instructions="Add.", reasoning={"effort": "low"})
     assert prompt(server) == '<system>Add.<user>2 + 2<assistant>(Hm.)It is[add{"a": [2, 2]}]<tool>4<assistant>low'
+
+
+@pytest.mark.parametrize("answered", [lambda server, **fields: respond(server, **fields)["output"], last_output])
+def test_reasoning_comes_back_encoded_from_clients_that_keep_only_that(start, answered):
+    """As the AI SDK sends it back with `store: false`."""
+    server = start()
+    reasoning, message, _ = answered(server, tools=[TOOL], include=["reasoning.encrypted_content"])
+    assert reasoning["encrypted_content"] == "hidden:SG0u"
+    kept = {name: reasoning[name] for name in ("type", "id", "encrypted_content", "summary")}
+    respond(server, [kept, message])
+    assert prompt(server) == "<assistant>(Hm.)It is<assistant>"
+    respond(server, [{**kept, "encrypted_content": "gAAAAABo"}, message])
+    assert prompt(server) == "<assistant>It is<assistant>"
+    changed = refusal(server, input=[{**kept, "encrypted_content": "hidden:S"}])
+    assert changed["message"].startswith("the encoded reasoning of an earlier answer was changed")
 
 
 def test_a_text_input_is_a_user_message(start):
