@@ -17,8 +17,8 @@ ENCODED_REASONING = "reasoning.encrypted_content"
 INCLUDED = (LOGPROBS, ENCODED_REASONING, "web_search_call.action.sources")  # the last has no effect: no search is run
 NOT_STORED = "responses are not stored by this server (see --store-responses)"
 _SAME_NAME = (
-    *("model", "temperature", "top_p", "top_k", "seed", "stream", "parallel_tool_calls", "metadata", "user"),
-    *("safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+    *("model", "temperature", "top_p", "top_k", "seed", "ignore_eos", "stream", "parallel_tool_calls", "metadata"),
+    *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 )
 
 

@@ -168,6 +168,7 @@ class ResponsesRequest(_Fields, frozen=True, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
+    ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None

@@ -152,6 +152,18 @@ def test_fields_that_codex_always_sends_change_no_answer(start, fields):
     assert (first.seed, first.grammar) == (second.seed, second.grammar)
 
 
+def test_the_body_of_guidellm_is_accepted_and_its_field_of_vllm_reaches_the_engine(start):
+    """As guidellm 0.8.1 measures /v1/responses with a given number of output tokens."""
+    server = start("four")
+    respond(
+        server,
+        max_output_tokens=12,
+        ignore_eos=True,
+        input=[{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+    )
+    assert server.engine.requests[-1].params.ignore_eos
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
