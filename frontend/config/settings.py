@@ -70,6 +70,13 @@ SETTINGS = (
     ),
     Setting(
         "Model",
+        "model.override_generation_config",
+        ("--override-generation-config",),
+        'JSON object of defaults of requests, in place of the file\'s: {"temperature": 0.6}.',
+        "JSON",
+    ),
+    Setting(
+        "Model",
         "model.model_impl",
         ("--model-impl",),
         "Which code runs the model: ours (native) or the transformers library's; auto: ours if it supports the model.",

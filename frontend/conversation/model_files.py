@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.sampling_params import SamplingParams
@@ -75,26 +77,42 @@ def _read(path: Path) -> str:
 
 
 FILE = "generation_config.json"
-_SAME_NAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_NAMES = {  # in the file: in SamplingParams
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
+    "max_new_tokens": "max_tokens",
+}
 
 
 def sampling_defaults(model: ModelConfig) -> Mapping[str, Any]:
-    """Defaults of SamplingParams for fields that a request omits; empty with --generation-config none.
+    """Defaults of SamplingParams for fields that a request omits: of the model's file, or in place of them given ones.
 
-    Raises ConfigError for a value out of bounds.
-
-    As in vLLM, `do_sample` is ignored: without a temperature the API's default applies.
+    Raises ConfigError for a value out of bounds. As in vLLM, `do_sample` is ignored: without a temperature the API's
+    default applies.
     """
-    if model.generation_config != "auto":
-        return {}
     path = Path(model.model) / FILE
-    recommended = read_json(path)
-    names = {**{name: name for name in _SAME_NAME}, "max_new_tokens": "max_tokens"}
-    values = {ours: recommended[theirs] for theirs, ours in names.items() if recommended.get(theirs) is not None}
+    instead = ". --generation-config none serves without the file's values"
+    values = _checked(read_json(path), str(path), instead) if model.generation_config == "auto" else {}
+    origin = "override_generation_config"
+    given = _given(model.override_generation_config, origin)
+    if unknown := given.keys() - _NAMES.keys():
+        raise ConfigError(f"{origin}: there is no {min(unknown)}; known are {', '.join(_NAMES)}")
+    return {**values, **_checked(given, origin)}
+
+
+def _given(text: str, origin: str) -> dict[str, Any]:
+    try:
+        given = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"{origin}={text:.200}: is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ConfigError(f'{origin}={text:.200}: must be a JSON object, such as {{"temperature": 0.6}}')
+    return given
+
+
+def _checked(recommended: Mapping[str, Any], origin: str, instead: str = "") -> dict[str, Any]:
+    values = {ours: recommended[theirs] for theirs, ours in _NAMES.items() if recommended.get(theirs) is not None}
     try:
         SamplingParams(**values)
     except InvalidRequest as error:
-        raise ConfigError(
-            f"{path}: {error.message}. --generation-config none serves without the file's values"
-        ) from None
+        raise ConfigError(f"{origin}: {error.message}{instead}") from None
     return values

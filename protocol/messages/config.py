@@ -49,6 +49,7 @@ class ModelConfig(_Layer, frozen=True):
     max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
     # auto: generation_config.json sets the defaults of requests; none, or its alias vllm: it is not read
     generation_config: Literal["auto", "none", "vllm"] = "auto"
+    override_generation_config: Text = ""  # JSON object of values in place of the file's
     # the hidden states that an embedding is made of; auto: from the files of sentence-transformers, or the model's kind
     pooling: Literal["auto", "last", "mean", "cls"] = "auto"
     cache_dir: Text = ""  # holds compiled CUDA kernels, in paged-serve/cubins; "" means ~/.cache

@@ -58,7 +58,6 @@ INSTEAD_OF_FLAG = {
     "enable_log_requests": "prompts are not logged; --access-log logs one line per request",
     "kv_transfer_config": "blocks are kept on disk or by the host with --kv-tier-dir",
     "logits_processors": "use --plugin",
-    "override_generation_config": "edit the model's generation_config.json, or set fields in requests",
     "pipeline_parallel_size": "layers are not split among devices; use --tensor-parallel-size",
     "speculative_config": "use --speculative, --draft-model and --num-speculative-tokens",
     "ssl_certfile": "HTTPS needs a proxy in front of the server",

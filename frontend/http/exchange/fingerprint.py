@@ -28,6 +28,7 @@ def fingerprint(config: Config, arithmetic: str) -> str:
         model.quantize_lm_head,
         model.max_model_len,
         model.generation_config,
+        model.override_generation_config,
         model.seed,
         config.cache.kv_cache_dtype,
         config.server.chat_template,

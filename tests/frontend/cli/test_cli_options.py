@@ -24,6 +24,7 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "model.model_impl": ("native", "transformers", "auto"),
     "model.trust_remote_code": (True, False, True),
     "model.revision": ("a", "b", "c"),
+    "model.override_generation_config": ("{}", '{"top_k": 1}', '{"top_k": 2}'),
     "model.served_model_names": ("a", "b", "c"),
     "model.tokenizer": ("a", "b", "c"),
     "model.dtype": ("bfloat16", "float16", "float32"),

@@ -1,6 +1,7 @@
 """The values of generation_config.json are the defaults of requests, over HTTP and in LLM alike."""
 
 import json
+import re
 
 import pytest
 
@@ -56,6 +57,33 @@ def test_a_value_of_the_request_wins_and_null_counts_as_absent(recommending):
 def test_the_file_is_optional(recommending, word):
     config = ModelConfig(model=str(recommending(RECOMMENDED)), generation_config=word)
     assert sampling_defaults(config) == {}
+
+
+def test_given_values_replace_those_of_the_file(recommending):
+    folder = str(recommending(RECOMMENDED))
+    given = '{"temperature": 0, "max_new_tokens": 4}'
+    config = ModelConfig(model=folder, override_generation_config=given)
+    assert sampling_defaults(config) == {
+        **{name: RECOMMENDED[name] for name in ("top_p", "top_k", "min_p", "repetition_penalty")},
+        "temperature": 0,
+        "max_tokens": 4,
+    }
+    config = ModelConfig(model=folder, generation_config="none", override_generation_config=given)
+    assert sampling_defaults(config) == {"temperature": 0, "max_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("temperature=1", "override_generation_config=temperature=1: is not JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"top_b": 1}', "there is no top_b; known are temperature, top_p"),
+        ('{"top_p": 2}', "override_generation_config: top_p is 2"),
+    ],
+)
+def test_given_values_that_cannot_be_used_are_refused_by_name(recommending, given, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        sampling_defaults(ModelConfig(model=str(recommending({})), override_generation_config=given))
 
 
 def test_zero_is_a_value_and_do_sample_is_ignored(recommending):

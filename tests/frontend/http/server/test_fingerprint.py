@@ -52,6 +52,7 @@ def test_settings_that_change_no_byte_keep_the_fingerprint(section, field, value
         ("model", "quantize_lm_head", True),
         ("model", "seed", 1),
         ("model", "generation_config", "none"),
+        ("model", "override_generation_config", "{}"),
         ("cache", "kv_cache_dtype", "int8"),
         ("server", "chat_template", "{{ messages }}"),
         ("server", "allow_special_tokens", True),
