@@ -11,13 +11,7 @@ from .web_settings import WEB_SETTINGS
 
 SETTINGS = (
     Setting("Model", "model.model", ("--model",), "The same as the argument MODEL.", "MODEL"),
-    Setting(
-        "Model",
-        "model.revision",
-        ("--revision",),
-        "Branch, tag or commit of a model on the hub; default: its main branch.",
-        "REVISION",
-    ),
+    Setting("Model", "model.revision", ("--revision",), "Branch, tag or commit of a model on the hub.", "REVISION"),
     Setting(
         "Model",
         "model.served_model_names",
