@@ -22,7 +22,9 @@ PYTHON_LIBRARIES = {
     "litellm": ["litellm", "mcp"],
     "llama_index": ["llama-index-llms-openai-like"],
     "llama_index_embeddings": ["llama-index-embeddings-openai-like"],
+    "lm_eval": ["lm-eval[api]", "pydantic"],  # which questions.py needs
     "openai_agents": ["openai-agents"],
+    "outlines": ["outlines", "openai"],
     "pydantic_ai": ["pydantic-ai-slim[openai]"],
 }
 AI_SDK = ["ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "zod"]
