@@ -16,6 +16,7 @@ API void head_gemm_bf16(Pool*, const HeadGemmParams*);
 API void head_gemm_bf16_tile(Pool*, const HeadGemmParams*);
 API void head_gemm_fp32(Pool*, const HeadGemmParams*);
 API void head_gemm_fp16(Pool*, const HeadGemmParams*);
+API void head_gemm_fp16_tile(Pool*, const HeadGemmParams*);
 
 // Writes tokens' rows to the cache. rotate.cpp.
 struct CacheLatentsParams {

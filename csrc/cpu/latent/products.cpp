@@ -44,3 +44,4 @@ void head_gemm_bf16(Pool* pool, const HeadGemmParams* p) { for_heads(pool, *p, s
 void head_gemm_bf16_tile(Pool* pool, const HeadGemmParams* p) { for_heads(pool, *p, sizeof(uint16_t), gemm_bf16_tile); }
 void head_gemm_fp32(Pool* pool, const HeadGemmParams* p) { for_heads(pool, *p, sizeof(float), gemm_fp32); }
 void head_gemm_fp16(Pool* pool, const HeadGemmParams* p) { for_heads(pool, *p, sizeof(uint16_t), gemm_fp16); }
+void head_gemm_fp16_tile(Pool* pool, const HeadGemmParams* p) { for_heads(pool, *p, sizeof(uint16_t), gemm_fp16_tile); }

@@ -43,6 +43,7 @@ TILE_ORDER = {  # replacements of kernels that add products of 16-bit numbers, s
     "attention_bf16": "attention_bf16_tile",
     "attention_int8": "attention_int8_tile",
     "head_gemm_bf16": "head_gemm_bf16_tile",
+    "head_gemm_fp16": "head_gemm_fp16_tile",
     "latent_attention_bf16": "latent_attention_bf16_tile",
 }
 SPIN_US = 50  # time that an idle thread spins, longer than Python takes between two kernels of a step

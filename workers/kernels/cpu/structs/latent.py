@@ -38,7 +38,7 @@ class LatentAttentionParams(ctypes.Structure):
 
 DTYPES = ("bf16", "bf16_tile", "fp16", "fp32")
 LATENT_KERNELS: dict[str, type[ctypes.Structure]] = {
-    **{f"head_gemm_{dtype}": HeadGemmParams for dtype in DTYPES},
+    **{f"head_gemm_{dtype}": HeadGemmParams for dtype in (*DTYPES, "fp16_tile")},
     **{f"latent_attention_{dtype}": LatentAttentionParams for dtype in DTYPES},
     "cache_latents": CacheLatentsParams,
     "rotate_heads": RotateHeadsParams,
