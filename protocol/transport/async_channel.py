@@ -15,7 +15,8 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
     """A connecting end for asyncio or uvloop; made inside the running loop. One task receives at a time.
 
     The socket's descriptor is edge-triggered: it signals that libzmq has work, not that a message is there, and any
-    call on the socket may consume the signal. So `receive` checks before it waits, and `send` checks afterwards.
+    call on the socket may consume the signal. So `receive` checks for messages and for a lost connection before it
+    waits, and `send` checks afterwards.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -84,6 +85,7 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
     async def _readable(self) -> None:
         assert self._waiter is None, "two tasks receive from one channel"
         self._waiter = self._loop.create_future()
+        self._wake()  # the last call may have consumed the signal of a lost connection
         try:
             await self._waiter
         finally:

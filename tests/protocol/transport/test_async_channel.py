@@ -1,10 +1,12 @@
 """AsyncDealerChannel under asyncio and uvloop: no message is missed, no task is starved, the loop does not spin."""
 
 import asyncio
+import select
 import time
 
 import pytest
 import uvloop
+import zmq
 
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import EngineHeartbeat, ToEngineCore
@@ -166,6 +168,23 @@ def test_the_channel_survives_a_restart_of_the_server(link, run):
             await asyncio.sleep(0.001)
         assert link.router.send(delivered[0], EngineHeartbeat(9))
         assert await waiting == EngineHeartbeat(9)
+        dealer.close()
+
+    run(body())
+
+
+def test_a_disconnect_is_noticed_although_the_receiver_called_the_socket_first(link, run):
+    """The call consumes the signal that the descriptor gives."""
+
+    async def body():
+        dealer, _ = await connected(link)
+        link.router.close()
+        while dealer.socket.get(zmq.EVENTS) & zmq.POLLOUT or select.select([dealer.socket], [], [], 0.1)[0]:
+            pass  # the loop does not run, so these calls consume every signal
+        reading = asyncio.create_task(dealer.receive())
+        while not dealer._was_cut:
+            await asyncio.sleep(0.001)
+        reading.cancel()
         dealer.close()
 
     run(body())
