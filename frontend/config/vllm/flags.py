@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from ..options import GroupedCommand
-from .options import ANY, INSTEAD_OF_FLAG, NO_EFFECT, OF_SERVER
+from .options import INSTEAD_OF_FLAG, NO_EFFECT, OF_SERVER
 
 WITHOUT_EFFECT = "paged_serve.flags_without_effect"  # in the context's meta: flags, in their order
 _KNOWN = {name.replace("_", "-"): values for name, values in (NO_EFFECT | OF_SERVER).items()}
@@ -24,7 +24,7 @@ class ServeCommand(GroupedCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
-            args = _CommandLine(self, ctx).translated(args)
+            args = [*_CommandLine(self, ctx).words(args)]
         return super().parse_args(ctx, args)
 
 
@@ -35,10 +35,8 @@ class _CommandLine:
         self._ctx = ctx
         self._without_effect: list[str] = ctx.meta.setdefault(WITHOUT_EFFECT, [])
 
-    def translated(self, args: list[str]) -> list[str]:
-        return [*self._words(args)]
-
-    def _words(self, args: list[str]) -> Iterator[str]:
+    def words(self, args: list[str]) -> Iterator[str]:
+        """What click gets."""
         rest, has_model = list(args), False
         while rest:
             word = rest.pop(0)
@@ -59,7 +57,7 @@ class _CommandLine:
                     yield rest.pop(0)
                 while option.multiple and has_model and rest and not rest[0].startswith("-"):
                     yield from (flag, rest.pop(0))
-            elif not self._leave_out(flag, [value] if equals else rest):
+            elif not self._leave_out(flag, value if equals else None, rest):
                 yield word
 
     def _flag(self, word: str) -> tuple[str, str, str]:
@@ -70,31 +68,37 @@ class _CommandLine:
         flag = _SHORT.get(flag, flag)
         return flag if flag in self._options else flag.replace("_", "-"), equals, value
 
-    def _leave_out(self, flag: str, values: list[str]) -> bool:
-        """Whether the flag has no effect; its value is then taken from `values`. Raises UsageError for others."""
+    def _leave_out(self, flag: str, text: str | None, rest: list[str]) -> bool:
+        """Whether the flag has no effect. Its value is `text`, or taken from `rest`. Raises UsageError for others."""
         name = flag.removeprefix("--").partition(".")[0]
-        switched_off = name.startswith("no-") and name not in _KNOWN
-        name = name.removeprefix("no-") if switched_off else name
-        allowed = _KNOWN.get(name)
-        if allowed is None:
-            if name in _INSTEAD:
-                raise click.UsageError(f"{flag} is not supported: {_INSTEAD[name]}.", self._ctx)
-            return False
-        shown = flag
-        if any(isinstance(value, bool) for value in allowed):
-            given: Any = not switched_off
-        else:
-            if not values or values[0].startswith("--"):
+        positive = name.removeprefix("no-")
+        if _is_switch(positive):
+            if text is not None:
+                raise click.UsageError(f"{flag} takes no value.", self._ctx)
+            self._add(flag, positive, positive == name)
+        elif name in _KNOWN:
+            if text is None and (not rest or rest[0].startswith("--")):
                 raise click.UsageError(f"{flag} needs a value.", self._ctx)
-            text = values.pop(0)
-            given, shown = _value(text, allowed), f"{flag} {text}"
-        if allowed is not ANY and given not in allowed:
-            known = "it is always " + ("on" if allowed[0] is True else "off")
-            if not isinstance(allowed[0], bool):
-                known = f"only {' or '.join(map(str, allowed))} is"
+            text = rest.pop(0) if text is None else text
+            self._add(f"{flag} {text}", name, _value(text, _KNOWN[name]))
+        elif name in _INSTEAD:
+            raise click.UsageError(f"{flag} is not supported: {_INSTEAD[name]}.", self._ctx)
+        else:
+            return False
+        return True
+
+    def _add(self, shown: str, name: str, given: Any) -> None:
+        allowed = _KNOWN[name]
+        if allowed and given not in allowed:
+            known = f"only {' or '.join(map(str, allowed))} is"
+            if _is_switch(name):
+                known = f"it is always {'on' if allowed[0] else 'off'}"
             raise click.UsageError(f"{shown} is not supported: {_INSTEAD.get(name, known)}.", self._ctx)
         self._without_effect.append(shown)
-        return True
+
+
+def _is_switch(name: str) -> bool:
+    return any(isinstance(value, bool) for value in _KNOWN.get(name, ()))
 
 
 def _value(text: str, allowed: tuple[Any, ...]) -> Any:

@@ -5,7 +5,7 @@ Their names are those of the keyword arguments; a flag has dashes in place of un
 
 from typing import Any
 
-ANY: tuple[Any, ...] = ()  # in place of values: each has no effect
+ANY: tuple[Any, ...] = ()  # no value has an effect
 NO_EFFECT: dict[str, tuple[Any, ...]] = {  # of LLM and of `serve`: the values that have no effect
     "allowed_local_media_path": ("",),
     "async_scheduling": (True, False),

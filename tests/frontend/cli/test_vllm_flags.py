@@ -60,6 +60,8 @@ def test_the_model_may_stand_behind_a_flag_of_one_value():
         ("--speculative-config {}", "--speculative-config is not supported: use --speculative, --draft-model"),
         ("--task", "--task needs a value."),
         ("--load-format --port 1", "--load-format needs a value."),
+        ("--enforce-eager=false", "--enforce-eager takes no value."),
+        ("--no-load-format auto", "No such option"),
         ("--zebra_x 2", "No such option"),
     ],
 )
