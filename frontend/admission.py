@@ -22,8 +22,12 @@ def shutting_down() -> Overloaded:
     return Overloaded("The server is shutting down; retry in a moment.", DRAIN_RETRY_S, draining=True)
 
 
-class PromptTooLong(InvalidRequest):
-    """The prompt exceeds the context; `num_tokens` is its length, or a lower bound."""
+class ContextExceeded(InvalidRequest):
+    """The prompt, or the prompt and the requested output, exceed the model's context."""
+
+
+class PromptTooLong(ContextExceeded):
+    """The prompt alone exceeds the context; `num_tokens` is its length, or a lower bound."""
 
     def __init__(self, message: str, field: str, num_tokens: int, max_model_len: int):
         super().__init__(message, field)
@@ -41,7 +45,7 @@ def fitting_max_tokens(
 ) -> int | None:
     """The output limit that fits after a prompt of `length` tokens; None: until the context is full.
 
-    Only the default is reduced silently; a limit in the request that does not fit raises InvalidRequest.
+    Only the default is reduced silently; a limit in the request that does not fit raises ContextExceeded.
     """
     if not length:
         raise InvalidRequest(f"{field} is empty; give at least one token of text", field)
@@ -55,7 +59,7 @@ def fitting_max_tokens(
             max_model_len,
         )
     if asked is not None and asked > room:
-        raise InvalidRequest(
+        raise ContextExceeded(
             f"{limit}; the request has {length} in the {field} and asks for {asked} more. "
             f"Shorten the {field} or ask for at most {room}",
             asked_field,

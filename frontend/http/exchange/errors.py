@@ -14,6 +14,8 @@ from paged_serve.protocol.errors import (
     RequestFailed,
 )
 
+from ...admission import ContextExceeded
+
 Headers = list[tuple[bytes, bytes]]
 
 _TYPES = {
@@ -37,6 +39,7 @@ _TYPES = {
 }
 
 
+CONTEXT_EXCEEDED = "context_length_exceeded"  # OpenAI's code, at which agents shorten their conversation
 DO_NOT_RETRY = [(b"x-should-retry", b"false")]  # OpenAI's clients retry after any 5xx; this time limit is over
 
 
@@ -44,7 +47,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
     message: str
     type: str
     param: str | None
-    code: int
+    code: int | str  # the status, or a word that clients look for
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -54,9 +57,17 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 class HttpError(Exception):
     """Ends a request with this status; the message is for the client."""
 
-    def __init__(self, status: int, message: str, param: str | None = None, headers: Headers | None = None):
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        headers: Headers | None = None,
+        code: str | None = None,
+    ):
         super().__init__(message)
         self.status = status
+        self.code = code or status
         self.message = message
         self.param = param
         self.headers = headers or []
@@ -67,6 +78,8 @@ def http_error(error: Exception, request_id: str) -> HttpError:
     match error:
         case HttpError():
             return error
+        case ContextExceeded(message=message, param=param):
+            return HttpError(400, message, param, code=CONTEXT_EXCEEDED)
         case InvalidRequest(message=message, param=param):
             return HttpError(400, message, param)
         case Overloaded(message=message, retry_after_s=seconds, draining=draining):
@@ -97,5 +110,5 @@ def retry_after(seconds: float) -> Headers:
 
 
 def error_body(error: HttpError) -> bytes:
-    detail = ErrorDetail(error.message, _TYPES.get(error.status, "Error"), error.param, error.status)
+    detail = ErrorDetail(error.message, _TYPES.get(error.status, "Error"), error.param, error.code)
     return msgspec.json.encode(ErrorAnswer(detail))
