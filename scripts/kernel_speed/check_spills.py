@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 CSRC = Path(__file__).parents[2] / "csrc"
-DOTS = r"(?:vdpbf16ps|vpdpbusd|vfmadd\d+ps|vpmaddwd|fmla\s+v|sdot\s|sadalp\s)"
+DOTS = r"(?:vdpbf16ps|vpdpbusd|vfmadd\d+ps|vpmaddwd|vpmaddubsw|fmla\s+v|sdot\s|sadalp\s)"
 DOT = re.compile(rf"\b{DOTS}")
 DOT_IN_TEXT = re.compile(rf"[\t ]{DOTS}")  # megabytes of text: a search for a character takes a tenth of one for \b
 MIN_DOTS = 12  # in a loop of a product: with fewer, accumulators cannot fill the registers

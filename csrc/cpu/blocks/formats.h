@@ -42,12 +42,15 @@ inline I32 shifted(I32 x, int by) { return by < 0 ? x >> -by : x << by; }
 // Common to all formats:
 //   BLOCK, BLOCK_BYTES   inputs and bytes of a block in a file
 //   GROUP, CENTRE        inputs of a group, and what the dots add to a code
+//   OneRow, Rows         what multiplies one row, and several
 //   HAS_LEAST            whether there are minimums
 //   HEADER, GROUP_BYTES  of a panel's block: bytes before the codes, bytes of a group's codes
 //   IS_EXPANDED          whether the codes are bytes
-//   word(lanes, j)       word j of a group's codes, as weights of a dot;  bytes(lanes, j): the same as bytes
+//   word(lanes, j)       word j of a group's codes, as weights of Int8;  bytes(lanes, j): as bytes, of SmallCodes
 //   scales(to, g, block) a block's scales, from group g of a slice on
 struct Q8_0 {
+  using OneRow = Int8;
+  using Rows = WideInt8;
   static constexpr int BLOCK = 32, BLOCK_BYTES = 34, GROUP = 32, CENTRE = Int8::OFFSET;
   static constexpr bool HAS_LEAST = false, IS_EXPANDED = true;
   static constexpr size_t HEADER = HALF_LINE, GROUP_BYTES = 8 * WORD_LINE;
@@ -73,6 +76,8 @@ inline void scales_and_minimums(SliceScales& to, const char* block) {
 }
 
 struct Q4_K {
+  using OneRow = SmallCodes<15>;
+  using Rows = OneRow;
   static constexpr int BLOCK = 256, BLOCK_BYTES = 144, GROUP = 32, CENTRE = 0;
   static constexpr bool HAS_LEAST = true, IS_EXPANDED = false;
   static constexpr size_t HEADER = 2 * HALF_LINE + 3 * WORD_LINE, GROUP_BYTES = 4 * WORD_LINE;
@@ -82,6 +87,8 @@ struct Q4_K {
 };
 
 struct Q5_K {
+  using OneRow = SmallCodes<31>;
+  using Rows = OneRow;
   static constexpr int BLOCK = 256, BLOCK_BYTES = 176, GROUP = 32, CENTRE = 0;
   static constexpr bool HAS_LEAST = true, IS_EXPANDED = false;
   static constexpr size_t HEADER = 2 * HALF_LINE + 3 * WORD_LINE, GROUP_BYTES = 5 * WORD_LINE;
@@ -93,6 +100,8 @@ struct Q5_K {
 };
 
 struct Q6_K {
+  using OneRow = SmallCodes<63>;
+  using Rows = OneRow;
   static constexpr int BLOCK = 256, BLOCK_BYTES = 210, GROUP = 16, CENTRE = 32;
   static constexpr bool HAS_LEAST = false, IS_EXPANDED = false;
   static constexpr size_t HEADER = HALF_LINE + 16 * PANEL, GROUP_BYTES = 3 * WORD_LINE;
@@ -111,7 +120,8 @@ struct Q6_K {
 // The codes of the last three as bytes, in the layout that expand_slice writes.
 template <class Format> struct Expanded {
   static constexpr size_t GROUP_BYTES = Format::GROUP / 4 * WORD_LINE;
-  static Int8::Weights word(const char* lanes, int j) { return small_codes(load_words(lanes + j * STEP_BYTES)); }
+  static I32 bytes(const char* lanes, int j) { return load_words(lanes + j * STEP_BYTES); }
+  static Int8::Weights word(const char* lanes, int j) { return small_codes(bytes(lanes, j)); }
 };
 
 template <class Format> constexpr int GROUPS_PER_BLOCK = Format::BLOCK / Format::GROUP;

@@ -2,7 +2,7 @@
 // files and activations in int8.
 //
 // Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed
-//            in 32-bit integers, which is exact in any order; a dot begins with -centre * sum of x's codes. Then
+//            as integers, which is exact in any order; a dot begins with -centre * sum of x's codes. Then
 //            y = fma(sum, scale * x scale, y), and with minimums y = fma(least, -(x scale * sum of x's codes), y), group
 //            after group of a segment. So the bits are the same with every instruction set, AMX included.
 //            One block of rows multiplies codes that are unpacked in registers; several share them unpacked in the nearest
@@ -17,13 +17,18 @@
 
 namespace {
 
-constexpr int BLOCK_SLAB = 20 * MOST_ROWS<Int8>;  // rows: at most 30 KB of sums
+template <class F> constexpr int BLOCK_SLAB = 20 * MOST_ROWS<F>;  // rows: at most 30 KB of sums
 // Whether a single block of rows prefetches: a third faster on Zen 3; slower on Zen 4, whose own prefetches suffice.
 constexpr bool PREFETCHES_ALONE = LANES < 16;
 
 // Several words of a group share the codes in an octet, and all of them its higher bits. gcc 12 loads these once, into registers
 // that the sums of NEON's wide strips need, unless each word's codes have an address of their own.
 constexpr bool HIDES_ADDRESSES = REGISTERS == 32 && LANES < 16;
+
+// Whether products are added in 16 bits, and if so in several sums for a group, whose own sums then need registers, too.
+template <class F> constexpr bool ADDS_HALVES = requires { F::whole(I32{}); };
+template <class F> constexpr bool IN_PARTS = ADDS_HALVES<F> && MOST_ROWS<F> < MAX_ROWS;
+template <class F, int ROWS> constexpr int VECTORS = !IN_PARTS<F> ? STRIP<ROWS> : ROWS == 1 ? 4 : 2;  // of outputs
 
 // What a strip of a group's product needs besides its codes and its rows' codes.
 struct GroupScales {
@@ -32,26 +37,46 @@ struct GroupScales {
   int x_stride;
 };
 
-// One strip of sums[ROWS][PANEL] += rows * a group.
-template <class Format, class Codes, int ROWS>
-[[gnu::noipa]] void add_group(float* sums, const char* x, size_t x_stride, const char* codes, int strip, int half, const GroupScales& group) {
-  constexpr int N = STRIP<ROWS>, WORDS = Format::GROUP / 4;
-  const int output = strip * N * LANES;
-  const char* lanes = codes + strip * N * sizeof(I32);
-  I32 part[ROWS][N] = {};
-  if constexpr (Format::CENTRE != 0) EACH(m, ROWS) EACH(v, N) part[m][v] = splat(group.x[m * group.x_stride].start[half]);
-  EACH(m, ROWS) EACH(v, N) opaque(part[m][v]);
-  EACH(j, WORDS) {
+// The products of a group, whose sums begin with start(row).
+template <class F, class Codes, int WORDS, int ROWS, int N, class Start>
+inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, const char* lanes, Start start) {
+  EACH(m, ROWS) EACH(v, N) opaque(dots[m][v] = start(m));
+  if constexpr (!std::is_same_v<F, Int8>) tile<F, ROWS>(dots, x, x_stride, lanes, WORDS);
+  else EACH(j, WORDS) {
     if constexpr (HIDES_ADDRESSES) asm("" : "+r"(lanes));
-    step<Int8, ROWS, N>(part, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
+    step<F, ROWS, N>(dots, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
   }
-  EACH(m, ROWS) EACH(v, N) opaque(part[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
+  EACH(m, ROWS) EACH(v, N) opaque(dots[m][v]);  // otherwise gcc 12 reserves registers for what follows, and spills here
+}
+
+template <class F, class Codes, int WORDS, int ROWS, int N, class Start> requires ADDS_HALVES<F>
+inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, const char* lanes, Start start) {
+  constexpr int PART = std::min(WORDS, F::WORDS);
+  EACH(part, WORDS / PART) {
+    I32 halves[ROWS][N] = {};
+    EACH(i, PART) {
+      const int j = part * PART + i;
+      step<F, ROWS, N>(halves, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::bytes(lanes + v * sizeof(I32), j); }, [](int) {});
+    }
+    EACH(m, ROWS) EACH(v, N) opaque(dots[m][v] = F::whole(halves[m][v]) + (part ? dots[m][v] : start(m)));
+  }
+}
+
+// One strip of sums[ROWS][PANEL] += rows * a group.
+template <class F, class Format, class Codes, int ROWS>
+[[gnu::noipa]] void add_group(float* sums, const char* x, size_t x_stride, const char* codes, int strip, int half, const GroupScales& group) {
+  constexpr int N = VECTORS<F, ROWS>;
+  const int output = strip * N * LANES;
+  I32 dots[ROWS][N];
+  dot_group<F, Codes, Format::GROUP / 4>(dots, x, x_stride, codes + strip * N * sizeof(I32), [&](int m) {
+    return splat(Format::CENTRE == 0 ? 0 : group.x[m * group.x_stride].start[half]);
+  });
   EACH(m, ROWS) {
     const RowGroup& row = group.x[m * group.x_stride];
     const F32 x_scale = splat(row.scale), of_least = splat(row.of_least);
     EACH(v, N) {
       const int at = output + v * LANES;
-      F32 sum = fma(to_float(part[m][v]), x_scale * load(group.scale + at), load(sums + m * PANEL + at));
+      F32 sum = fma(to_float(dots[m][v]), x_scale * load(group.scale + at), load(sums + m * PANEL + at));
       if constexpr (Format::HAS_LEAST) sum = fma(of_least, load(group.least + at), sum);
       store(sums + m * PANEL + at, sum);
     }
@@ -70,7 +95,7 @@ template <class Format> [[gnu::noipa]] void expand_slice(char* to, const char* c
 }
 
 // Up to BLOCK_SLAB rows of `x` times a part of a panel. Inputs are numbered from the start of the panel's first block.
-template <class Format> class SlabProduct {
+template <class F, class Format> class SlabProduct {
  public:
   SlabProduct(const BlockRows& x, int skipped, int first_row, int rows)
       : x_(x), skipped_(skipped), first_row_(first_row), rows_(rows) {}
@@ -93,7 +118,7 @@ template <class Format> class SlabProduct {
     for (int i = 0; i < count; i++) Format::scales(scales_, i * GROUPS_PER_BLOCK<Format>, blocks + i * BYTES);
     next_ = blocks + count * BYTES;
     const char* codes = blocks + Format::HEADER;
-    if (Format::IS_EXPANDED || rows_ <= MOST_ROWS<Int8>) return multiply<Format>(sums, codes, BYTES, first, past);
+    if (Format::IS_EXPANDED || rows_ <= MOST_ROWS<F>) return multiply<Format>(sums, codes, BYTES, first, past);
     if constexpr (!Format::IS_EXPANDED) {
       expand_slice<Format>(expanded_, codes);
       multiply<Expanded<Format>>(sums, expanded_, 0, first, past);
@@ -103,17 +128,18 @@ template <class Format> class SlabProduct {
   template <class Codes> void multiply(float* sums, const char* codes, size_t block_bytes, int first, int past) {
     constexpr int PER_BLOCK = GROUPS_PER_BLOCK<Format>;
     const int begin = first % Format::BLOCK / Format::GROUP, end = begin + (past - first) / Format::GROUP;
-    for_blocks<Int8>(rows_, [&](auto rows, int from, int block, int blocks) {
+    for_blocks<F>(rows_, [&](auto rows, int from, int block, int blocks) {
       const int64_t row = first_row_ + from;
-      const char* x = x_.codes + row * x_.stride + (first - skipped_);
+      const char* x = x_.codes + row * x_.stride + (first - skipped_) * CODE_BYTES<F>;
       const RowGroup* of_x = x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP;
       for (int g = begin; g < end; g++) {
         const int at = (g - begin) * Format::GROUP;
         const GroupScales group{scales_.scale[g], scales_.least[Format::HAS_LEAST ? g : 0], of_x + at / ROW_GROUP, x_.groups_per_row};
         const char* here = codes + g / PER_BLOCK * block_bytes + g % PER_BLOCK * Codes::GROUP_BYTES;
         if (block == 1 || (PREFETCHES_ALONE && blocks == 1)) prefetch_group(g);
-        for (int strip = 0; strip < STRIPS<rows>; strip++)
-          add_group<Format, Codes, rows>(sums + from * PANEL, x + at, x_.stride, here, strip, Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
+        for (int strip = 0; strip < PANEL_VECTORS / VECTORS<F, rows>; strip++)
+          add_group<F, Format, Codes, rows>(sums + from * PANEL, x + at * CODE_BYTES<F>, x_.stride, here, strip,
+                                            Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
       }
     });
   }
@@ -132,13 +158,13 @@ template <class Format> class SlabProduct {
 };
 
 // Up to BLOCK_SLAB rows of `of`, from its row `first` on.
-template <class Format>
+template <class F, class Format>
 void multiply_panel(const GemmBlocksParams& params, const BlockRows& x, const PanelRows& of, int first, int rows) {
   const GemmParams& p = params.gemm;
-  alignas(64) float sums[BLOCK_SLAB * PANEL];
-  SegmentSums<BLOCK_SLAB> segments;
+  alignas(64) float sums[BLOCK_SLAB<F> * PANEL];
+  SegmentSums<BLOCK_SLAB<F>> segments;
   const int skipped = (int)params.skipped, blocks = ceil_div(skipped + p.inputs, Format::BLOCK), length = p.inputs / p.segments;
-  SlabProduct<Format> slab(x, skipped, of.first_row + first, rows);
+  SlabProduct<F, Format> slab(x, skipped, of.first_row + first, rows);
   const char* panel = (const char*)p.weight + (size_t)of.panel * blocks * PANEL_BLOCK_BYTES<Format>;
   for (int s = 0; s < p.segments; s++) {
     std::fill_n(sums, rows * PANEL, 0.0f);
@@ -148,14 +174,19 @@ void multiply_panel(const GemmBlocksParams& params, const BlockRows& x, const Pa
   finish(p, of, first, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
 }
 
+template <class F, class Format> void multiply_by(Pool* pool, const GemmBlocksParams& params, const ProductRows& rows) {
+  constexpr int SLAB = BLOCK_SLAB<F>;
+  BlockRows x;
+  with_element(params.x_dtype, [&](auto element) { x = quantize_blocks<Format, F, decltype(element)>(pool, params.gemm, rows.total()); });
+  for_panels<F>(pool, params.gemm, rows, [&](const PanelRows& of) {
+    for (int first = 0; first < of.rows; first += SLAB) multiply_panel<F, Format>(params, x, of, first, std::min(SLAB, of.rows - first));
+  });
+}
+
 template <class Format> void multiply(Pool* pool, const GemmBlocksParams& params, const ProductRows& rows) {
   if (!rows.total()) return;
-  BlockRows x;
-  with_element(params.x_dtype, [&](auto element) { x = quantize_blocks<Format, decltype(element)>(pool, params.gemm, rows.total()); });
-  for_panels<Int8>(pool, params.gemm, rows, [&](const PanelRows& of) {
-    for (int first = 0; first < of.rows; first += BLOCK_SLAB)
-      multiply_panel<Format>(params, x, of, first, std::min(BLOCK_SLAB, of.rows - first));
-  });
+  const auto multiply_rows = rows.most() == 1 ? multiply_by<typename Format::OneRow, Format> : multiply_by<typename Format::Rows, Format>;
+  multiply_rows(pool, params, rows);
 }
 
 template <class Format> void dense(Pool* pool, const GemmBlocksParams& p) { multiply<Format>(pool, p, ProductRows(p.gemm.rows)); }

@@ -25,6 +25,9 @@ struct BlockRows {
   int groups_per_row;
 };
 
+// The layout of codes in rows for products by F: the bytes, or in 16 bits each.
+template <class F> constexpr int CODE_BYTES = WordLayout<F>::X_BYTES / WORD_BYTES;
+
 template <class Format, class Element> inline void quantize_group(const Element* x, int8_t* codes, RowGroup& group) {
   constexpr int VECTORS = ROW_GROUP / LANES, HALF = VECTORS / 2;
   F32 value[VECTORS];
@@ -54,18 +57,26 @@ template <class Format, class Element> inline void quantize_group(const Element*
   group.start[1] = -Format::CENTRE * second;
 }
 
-// The rows of a product, in memory of the calling thread that is valid until its next product.
-template <class Format, class Element> BlockRows quantize_blocks(Pool* pool, const GemmParams& p, int rows) {
+template <class F> inline void put_codes(char* to, const int8_t* codes) {
+  if constexpr (CODE_BYTES<F> == 1) std::memcpy(to, codes, ROW_GROUP);
+  else EACH(half, 2) F::widen_sixteen((int16_t*)to + half * 16, codes + half * 16);
+}
+
+// The rows of a product by F, in memory of the calling thread that is valid until its next product.
+template <class Format, class F, class Element> BlockRows quantize_blocks(Pool* pool, const GemmParams& p, int rows) {
   const int groups = p.inputs / ROW_GROUP;
-  const size_t stride = (size_t)p.inputs + 64;  // rows start in different sets of a cache
+  const size_t stride = (size_t)p.inputs * CODE_BYTES<F> + 64;  // rows start in different sets of a cache
   char* const codes = (char*)row_arena().reserve(rows * (stride + groups * sizeof(RowGroup)));
   auto* const of_groups = (RowGroup*)(codes + rows * stride);
   const int grain = std::max(ceil_div(FEWEST_ROW_INPUTS, p.inputs), rows / (4 * pool->size()));
   pool->run(rows, grain, [&](int begin, int end) {
     for (int m = begin; m < end; m++) {
       const Element* x = (const Element*)p.x + m * p.x_stride;
-      for (int g = 0; g < groups; g++)
-        quantize_group<Format>(x + g * ROW_GROUP, (int8_t*)codes + m * stride + g * ROW_GROUP, of_groups[(int64_t)m * groups + g]);
+      for (int g = 0; g < groups; g++) {
+        int8_t group[ROW_GROUP];
+        quantize_group<Format>(x + g * ROW_GROUP, group, of_groups[(int64_t)m * groups + g]);
+        put_codes<F>(codes + m * stride + g * ROW_GROUP * CODE_BYTES<F>, group);
+      }
     }
   });
   return {codes, of_groups, stride, groups};

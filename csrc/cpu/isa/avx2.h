@@ -185,3 +185,17 @@ struct WideInt8 {  // the same in halves: rows have for each word inputs 0 and 2
     _mm256_storeu_si256((__m256i*)row, _mm256_cvtepi8_epi16(halves));
   }
 };
+template <int MOST> struct SmallCodes {  // four unsigned weights up to MOST times four signed activations, in sums of 16 bits
+  using Acc = I32;
+  using Weights = I32;
+  using Row = I32;
+  static constexpr int WORDS = 32767 / (2 * 127 * MOST);  // that a sum has room for
+  static constexpr int MOST_ROWS = WORDS < 8 ? 3 : MAX_ROWS;  // the sums of a group's other words need registers, too
+  static Row row(const void* p) { return repeat_word(p); }
+  static Acc dot(Acc sum, Weights w, Row x) {  // together, as in add_pairs
+    I32 products;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(w), "x"(x));
+    return sum;
+  }
+  static I32 whole(Acc sum) { return (I32)_mm256_madd_epi16((__m256i)sum, _mm256_set1_epi16(1)); }
+};

@@ -164,8 +164,10 @@ struct Int8 : Words {  // four unsigned weights (value + 128) times four signed 
   }
 };
 
-// A table of sixteen values in bfloat16. Indices have five bits and the table is repeated, so a nibble needs no mask.
 using WideInt8 = Int8;
+template <int> using SmallCodes = Int8;
+
+// A table of sixteen values in bfloat16. Indices have five bits and the table is repeated, so a nibble needs no mask.
 struct Int4Codes {
   __m512i table;
   explicit Int4Codes(int zero) {  // the code that stands for 0

@@ -30,6 +30,7 @@
 //                            parts are in words.h
 //   Bf16::two_vectors        of bfloat16 at p and at p + WIDE, as words that `dot` adds in this order
 //   WideInt8                 Int8, or what is faster for several rows, which `widen_sixteen` then widens to 16 bits
+//   SmallCodes<MOST>         Int8, or what is faster for unsigned weights up to MOST: `whole` then makes sums of 32 bits of its own
 //   Int8::OFFSET             what Int8 adds to a weight's code when it multiplies
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm/int4/int4.cpp
 // All bodies give the same bits, except the bits of NaN: arithmetic is without denormals (float_mode.h), the odd element of

@@ -150,3 +150,4 @@ struct Int8 {  // in 16 bits, which hold two products: 2 * 128 * 127 < 2^15
 };
 #endif
 using WideInt8 = Int8;
+template <int> using SmallCodes = Int8;

@@ -154,3 +154,4 @@ struct Int8 {  // four unsigned weights (value + 128) times four signed activati
   static Acc dot(Acc acc, Weights w, Row x) { return pair(pair(acc, w.even, x.even), w.odd, x.odd); }
 };
 using WideInt8 = Int8;
+template <int> using SmallCodes = Int8;

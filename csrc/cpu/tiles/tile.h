@@ -59,6 +59,7 @@ template <> struct WordLayout<Fp16> : WideLayout {
 };
 // The most rows of a tile.
 template <class F> constexpr int MOST_ROWS = sizeof(typename F::Weights) > sizeof(I32) ? MAX_SPLIT_ROWS : MAX_ROWS;
+template <class F> requires requires { F::MOST_ROWS; } constexpr int MOST_ROWS<F> = F::MOST_ROWS;
 
 template <int ROWS> constexpr int STRIP = strip_vectors(ROWS);
 template <int ROWS> constexpr int STRIPS = PANEL_VECTORS / STRIP<ROWS>;

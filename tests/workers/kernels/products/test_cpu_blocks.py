@@ -80,6 +80,22 @@ def test_a_product_without_rounding_is_exact(cpu_pools, name, rows):
         assert torch.equal(y.double(), x.double() @ values_of(weight).double().T + residual)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 13])
+@pytest.mark.parametrize("byte", [0xFF, 0x80])
+@pytest.mark.parametrize("name", PRODUCT_FORMATS)
+def test_sums_of_the_largest_codes_do_not_overflow(cpu_pools, name, byte, rows):
+    weight = weight_of(name, 70, 256)
+    weight.parts[0][:] = byte
+    for at in SCALES_AT[name]:
+        weight.parts[0][..., at : at + 2] = torch.from_numpy(POWER)
+    x = torch.full((rows, 256), 127.0)
+    x[1::3] = -127.0
+    x[2::3, ::2] = -127.0
+    for pool in cpu_pools:
+        y = gemm(pool, x, packed_blocks(pool, weight))
+        assert torch.equal(y.double(), x.double() @ values_of(weight).double().T)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", PRODUCT_FORMATS)
 def test_a_product_is_that_of_the_packages_values_and_rounded_rows(cpu_pools, name, dtype):
