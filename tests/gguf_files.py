@@ -203,6 +203,9 @@ def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
 # The places of the float16 scales in a block, and a size that makes weights of about 0.1.
 SCALES_AT = {
     "Q8_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q4_K": (0, 2),
@@ -211,6 +214,9 @@ SCALES_AT = {
 }
 SCALE_SIZES = {
     "Q8_0": 0.001,
+    "Q4_1": 0.01,
+    "Q5_0": 0.01,
+    "Q5_1": 0.01,
     "Q2_K": 0.01,
     "Q3_K": 0.003,
     "Q4_K": 0.0005,

@@ -16,12 +16,27 @@ class WeightFormat(StrEnum):
     MXFP4 = "mxfp4"  # the same with 4-bit floats, times 2
     FP8 = "fp8"  # weights only, e4m3
     Q8_0 = "q8_0"  # this and those below: blocks of GGUF files, and activations in int8
+    Q4_1 = "q4_1"
+    Q5_0 = "q5_0"
+    Q5_1 = "q5_1"
+    Q2_K = "q2_k"
+    Q3_K = "q3_k"
     Q4_K = "q4_k"
     Q5_K = "q5_k"
     Q6_K = "q6_k"
 
 
-BLOCK_FORMATS = (WeightFormat.Q8_0, WeightFormat.Q4_K, WeightFormat.Q5_K, WeightFormat.Q6_K)
+BLOCK_FORMATS = (
+    WeightFormat.Q8_0,
+    WeightFormat.Q4_1,
+    WeightFormat.Q5_0,
+    WeightFormat.Q5_1,
+    WeightFormat.Q2_K,
+    WeightFormat.Q3_K,
+    WeightFormat.Q4_K,
+    WeightFormat.Q5_K,
+    WeightFormat.Q6_K,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

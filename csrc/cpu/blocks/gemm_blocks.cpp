@@ -1,4 +1,4 @@
-// gemm_q8_0, gemm_q4_k, gemm_q5_k, gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
+// gemm_q8_0, gemm_q4_1, ..., gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
 // files and activations in int8.
 //
 // Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed
@@ -29,6 +29,17 @@ constexpr bool HIDES_ADDRESSES = REGISTERS == 32 && LANES < 16;
 template <class F> constexpr bool ADDS_HALVES = requires { F::whole(I32{}); };
 template <class F> constexpr bool IN_PARTS = ADDS_HALVES<F> && MOST_ROWS<F> < MAX_ROWS;
 template <class F, int ROWS> constexpr int VECTORS = !IN_PARTS<F> ? STRIP<ROWS> : ROWS == 1 ? 4 : 2;  // of outputs
+
+// What multiplies one row by a format, and several.
+template <class Format> constexpr bool HAS_BYTES = std::is_same_v<typename Format::Codes, Bytes>;
+template <class Format> using OneRow = std::conditional_t<HAS_BYTES<Format>, Int8, SmallCodes<Format::Codes::MOST>>;
+template <class Format> using Rows = std::conditional_t<HAS_BYTES<Format>, WideInt8, OneRow<Format>>;
+
+// Whether one block of rows multiplies codes that it unpacks itself.
+template <class Format> constexpr bool IN_REGISTERS = requires(const char* lanes) { Format::Codes::word(lanes, 0); };
+
+// What products of different formats' groups have in common.
+template <int INPUTS, bool STARTS_AT_0, bool HAS_LEAST> struct Group {};
 
 // What a strip of a group's product needs besides its codes and its rows' codes.
 struct GroupScales {
@@ -63,35 +74,36 @@ inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, cons
 }
 
 // One strip of sums[ROWS][PANEL] += rows * a group.
-template <class F, class Format, class Codes, int ROWS>
-[[gnu::noipa]] void add_group(float* sums, const char* x, size_t x_stride, const char* codes, int strip, int half, const GroupScales& group) {
+template <class F, class Codes, int ROWS, int INPUTS, bool STARTS_AT_0, bool HAS_LEAST>
+[[gnu::noipa]] void add_group(Group<INPUTS, STARTS_AT_0, HAS_LEAST>, float* sums, const char* x, size_t x_stride, const char* codes,
+                              int strip, int half, const GroupScales& group) {
   constexpr int N = VECTORS<F, ROWS>;
   const int output = strip * N * LANES;
   I32 dots[ROWS][N];
-  dot_group<F, Codes, Format::GROUP / 4>(dots, x, x_stride, codes + strip * N * sizeof(I32), [&](int m) {
-    return splat(Format::CENTRE == 0 ? 0 : group.x[m * group.x_stride].start[half]);
+  dot_group<F, Codes, INPUTS / 4>(dots, x, x_stride, codes + strip * N * sizeof(I32), [&](int m) {
+    return splat(STARTS_AT_0 ? 0 : group.x[m * group.x_stride].start[half]);
   });
   EACH(m, ROWS) {
     const RowGroup& row = group.x[m * group.x_stride];
-    const F32 x_scale = splat(row.scale), of_least = splat(row.of_least);
+    const F32 x_scale = splat(row.scale), of_least = splat(row.of_least[half]);
     EACH(v, N) {
       const int at = output + v * LANES;
       F32 sum = fma(to_float(dots[m][v]), x_scale * load(group.scale + at), load(sums + m * PANEL + at));
-      if constexpr (Format::HAS_LEAST) sum = fma(of_least, load(group.least + at), sum);
+      if constexpr (HAS_LEAST) sum = fma(of_least, load(group.least + at), sum);
       store(sums + m * PANEL + at, sum);
     }
   }
 }
 
-// The codes of a block as bytes, group after group.
-template <class Format> [[gnu::noipa]] void expand_slice(char* to, const char* codes) {
+// The codes of some blocks as bytes, group after group.
+template <class Format> [[gnu::noipa]] void expand_slice(char* to, const char* blocks, int count) {
   constexpr int WORDS = Format::GROUP / 4;
-  for (int g = 0; g < GROUPS_PER_BLOCK<Format>; g++, codes += Format::GROUP_BYTES, to += WORDS * STEP_BYTES) {
-    EACH(v, PANEL_VECTORS) EACH(j, WORDS) {
-      const size_t lane = v * sizeof(I32);
-      store_words(to + j * STEP_BYTES + lane, Format::bytes(codes + lane, j));
-    }
-  }
+  for (; count > 0; count--, blocks += PANEL_BLOCK_BYTES<Format>)
+    for (int g = 0; g < GROUPS_PER_BLOCK<Format>; g++, to += WORDS * STEP_BYTES)
+      EACH(v, PANEL_VECTORS) EACH(j, WORDS) {
+        const size_t lane = v * sizeof(I32);
+        store_words(to + j * STEP_BYTES + lane, bytes_of<typename Format::Codes>(blocks + Format::HEADER + lane, g, j));
+      }
 }
 
 // Up to BLOCK_SLAB rows of `x` times a part of a panel. Inputs are numbered from the start of the panel's first block.
@@ -117,15 +129,17 @@ template <class F, class Format> class SlabProduct {
     const int from = first / Format::BLOCK, count = ceil_div(past, Format::BLOCK) - from;
     for (int i = 0; i < count; i++) Format::scales(scales_, i * GROUPS_PER_BLOCK<Format>, blocks + i * BYTES);
     next_ = blocks + count * BYTES;
-    const char* codes = blocks + Format::HEADER;
-    if (Format::IS_EXPANDED || rows_ <= MOST_ROWS<F>) return multiply<Format>(sums, codes, BYTES, first, past);
-    if constexpr (!Format::IS_EXPANDED) {
-      expand_slice<Format>(expanded_, codes);
-      multiply<Expanded<Format>>(sums, expanded_, 0, first, past);
+    if constexpr (IN_REGISTERS<Format>)
+      if (HAS_BYTES<Format> || rows_ <= MOST_ROWS<F>)
+        return multiply<typename Format::Codes>(sums, blocks + Format::HEADER, BYTES, first, past);
+    if constexpr (!HAS_BYTES<Format>) {
+      expand_slice<Format>(expanded_, blocks, count);
+      multiply<Expanded<Format::GROUP>>(sums, expanded_, GROUPS_PER_BLOCK<Format> * Expanded<Format::GROUP>::BYTES, first, past);
     }
   }
 
   template <class Codes> void multiply(float* sums, const char* codes, size_t block_bytes, int first, int past) {
+    using Kind = Group<Format::GROUP, Format::CENTRE == 0, Format::HAS_LEAST>;
     constexpr int PER_BLOCK = GROUPS_PER_BLOCK<Format>;
     const int begin = first % Format::BLOCK / Format::GROUP, end = begin + (past - first) / Format::GROUP;
     for_blocks<F>(rows_, [&](auto rows, int from, int block, int blocks) {
@@ -135,11 +149,11 @@ template <class F, class Format> class SlabProduct {
       for (int g = begin; g < end; g++) {
         const int at = (g - begin) * Format::GROUP;
         const GroupScales group{scales_.scale[g], scales_.least[Format::HAS_LEAST ? g : 0], of_x + at / ROW_GROUP, x_.groups_per_row};
-        const char* here = codes + g / PER_BLOCK * block_bytes + g % PER_BLOCK * Codes::GROUP_BYTES;
+        const char* here = codes + g / PER_BLOCK * block_bytes + g % PER_BLOCK * Codes::BYTES;
         if (block == 1 || (PREFETCHES_ALONE && blocks == 1)) prefetch_group(g);
         for (int strip = 0; strip < PANEL_VECTORS / VECTORS<F, rows>; strip++)
-          add_group<F, Format, Codes, rows>(sums + from * PANEL, x + at * CODE_BYTES<F>, x_.stride, here, strip,
-                                            Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
+          add_group<F, Codes, rows>(Kind(), sums + from * PANEL, x + at * CODE_BYTES<F>, x_.stride, here, strip,
+                                    Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
       }
     });
   }
@@ -153,8 +167,8 @@ template <class F, class Format> class SlabProduct {
   const BlockRows& x_;
   const char* next_ = nullptr;  // the blocks after those of the slice
   int skipped_, first_row_, rows_;
-  SliceScales scales_;
-  alignas(64) char expanded_[Format::IS_EXPANDED ? 64 : SLICE_INPUTS * PANEL];
+  SliceScales<Format> scales_;
+  alignas(64) char expanded_[HAS_BYTES<Format> ? 64 : SLICE_INPUTS * PANEL];
 };
 
 // Up to BLOCK_SLAB rows of `of`, from its row `first` on.
@@ -185,7 +199,7 @@ template <class F, class Format> void multiply_by(Pool* pool, const GemmBlocksPa
 
 template <class Format> void multiply(Pool* pool, const GemmBlocksParams& params, const ProductRows& rows) {
   if (!rows.total()) return;
-  const auto multiply_rows = rows.most() == 1 ? multiply_by<typename Format::OneRow, Format> : multiply_by<typename Format::Rows, Format>;
+  const auto multiply_rows = rows.most() == 1 ? multiply_by<OneRow<Format>, Format> : multiply_by<Rows<Format>, Format>;
   multiply_rows(pool, params, rows);
 }
 
@@ -197,10 +211,20 @@ template <class Format> void of_experts(Pool* pool, const ExpertGemmBlocksParams
 }  // namespace
 
 void gemm_q8_0(Pool* pool, const GemmBlocksParams* p) { dense<Q8_0>(pool, *p); }
+void gemm_q4_1(Pool* pool, const GemmBlocksParams* p) { dense<Q4_1>(pool, *p); }
+void gemm_q5_0(Pool* pool, const GemmBlocksParams* p) { dense<Q5_0>(pool, *p); }
+void gemm_q5_1(Pool* pool, const GemmBlocksParams* p) { dense<Q5_1>(pool, *p); }
+void gemm_q2_k(Pool* pool, const GemmBlocksParams* p) { dense<Q2_K>(pool, *p); }
+void gemm_q3_k(Pool* pool, const GemmBlocksParams* p) { dense<Q3_K>(pool, *p); }
 void gemm_q4_k(Pool* pool, const GemmBlocksParams* p) { dense<Q4_K>(pool, *p); }
 void gemm_q5_k(Pool* pool, const GemmBlocksParams* p) { dense<Q5_K>(pool, *p); }
 void gemm_q6_k(Pool* pool, const GemmBlocksParams* p) { dense<Q6_K>(pool, *p); }
 void expert_gemm_q8_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q8_0>(pool, *p); }
+void expert_gemm_q4_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_1>(pool, *p); }
+void expert_gemm_q5_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_0>(pool, *p); }
+void expert_gemm_q5_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_1>(pool, *p); }
+void expert_gemm_q2_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q2_K>(pool, *p); }
+void expert_gemm_q3_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q3_K>(pool, *p); }
 void expert_gemm_q4_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_K>(pool, *p); }
 void expert_gemm_q5_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_K>(pool, *p); }
 void expert_gemm_q6_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q6_K>(pool, *p); }

@@ -37,12 +37,27 @@ void put_group(char* group, int output, const uint8_t* codes, int count, int wid
 
 template <class Format> void put_groups(char* panel, int output, const uint8_t* codes, int width) {
   for (int g = 0; g < GROUPS_PER_BLOCK<Format>; g++)
-    put_group(panel + Format::HEADER + g * Format::GROUP_BYTES, output, codes + g * Format::GROUP, Format::GROUP, width);
+    put_group(panel + Format::HEADER + g * Format::Codes::BYTES, output, codes + g * Format::GROUP, Format::GROUP, width);
+}
+
+void put_fields(char* fields, int output, const uint8_t (&field)[16]) {
+  for (int w = 0; w < 3; w++) {
+    uint32_t word = (uint32_t)(field[15] >> (2 * w) & 3) << 30;
+    for (int i = 0; i < 5; i++) word |= (uint32_t)field[5 * w + i] << (6 * i);
+    put_word(fields, w * WORD_LINE, output, word);
+  }
+}
+
+// The same codes of two bits each.
+uint32_t pairs_of(const uint8_t* codes) {
+  uint32_t word = 0;
+  for (int i = 0; i < 16; i++) word |= (uint32_t)(codes[i] & 3) << (8 * (i % 4) + 2 * (i / 4));
+  return word;
 }
 
 // d, dmin, and twelve bytes of 6-bit scales and minimums: the first four of each in the low bits of bytes 0-3 and 4-7, the
 // others in nibbles of bytes 8-11, with their highest bits above the first ones.
-void put_fields(char* panel, int output, const uint8_t* block) {
+void put_scales_and_minimums(char* panel, int output, const uint8_t* block) {
   const uint8_t* s = block + 4;
   uint8_t field[16];
   for (int i = 0; i < 4; i++) {
@@ -51,16 +66,17 @@ void put_fields(char* panel, int output, const uint8_t* block) {
     field[12 + i] = (uint8_t)(s[8 + i] >> 4 | (s[4 + i] >> 6) << 4);
   }
   put_half(panel, 0, output, block), put_half(panel, HALF_LINE, output, block + 2);
-  for (int w = 0; w < 3; w++) {
-    uint32_t word = (uint32_t)(field[15] >> (2 * w) & 3) << 30;
-    for (int i = 0; i < 5; i++) word |= (uint32_t)field[5 * w + i] << (6 * i);
-    put_word(panel, 2 * HALF_LINE + w * WORD_LINE, output, word);
-  }
+  put_fields(panel + 2 * HALF_LINE, output, field);
 }
 
 // Nibbles of 64 inputs in 32 bytes, the low ones first.
 void read_nibbles(uint8_t* codes, const uint8_t* packed) {
   for (int i = 0; i < BLOCK; i++) codes[i] = packed[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
+}
+
+// Codes of two bits of 128 inputs in 32 bytes, the lowest ones first.
+void read_pairs(uint8_t* codes, const uint8_t* packed) {
+  for (int i = 0; i < BLOCK; i++) codes[i] = packed[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
 }
 
 template <class Format> struct Source;
@@ -74,11 +90,71 @@ template <> struct Source<Q8_0> {
   }
 };
 
+// The numbers of 32 inputs in float16, their fifth bits, and their nibbles, the low ones first.
+template <class Format, int NUMBERS, bool HAS_FIFTH> void put_thirty_two(char* panel, int output, const uint8_t* block) {
+  uint8_t codes[32];
+  for (int i = 0; i < NUMBERS; i++) put_half(panel, i * HALF_LINE, output, block + 2 * i);
+  const uint8_t *fifth = block + 2 * NUMBERS, *packed = fifth + (HAS_FIFTH ? 4 : 0);
+  for (int i = 0; i < 32; i++) {
+    codes[i] = packed[i % 16] >> (i / 16 * 4) & 15;
+    if (HAS_FIFTH) codes[i] |= (uint8_t)((fifth[i / 8] >> (i % 8) & 1) << 4);
+  }
+  put_group(panel + Format::HEADER, output, codes, 32, HAS_FIFTH);
+}
+
+template <> struct Source<Q4_1> {
+  static constexpr int HALVES[] = {0, 2};
+  static void put(char* panel, int output, const uint8_t* block) { put_thirty_two<Q4_1, 2, false>(panel, output, block); }
+};
+
+template <> struct Source<Q5_0> {
+  static constexpr int HALVES[] = {0};
+  static void put(char* panel, int output, const uint8_t* block) { put_thirty_two<Q5_0, 1, true>(panel, output, block); }
+};
+
+template <> struct Source<Q5_1> {
+  static constexpr int HALVES[] = {0, 2};
+  static void put(char* panel, int output, const uint8_t* block) { put_thirty_two<Q5_1, 2, true>(panel, output, block); }
+};
+
+template <> struct Source<Q2_K> {
+  static constexpr int HALVES[] = {80, 82};
+  static void put(char* panel, int output, const uint8_t* block) {
+    uint8_t codes[BLOCK];
+    put_half(panel, 0, output, block + 80), put_half(panel, HALF_LINE, output, block + 82);
+    read_pairs(codes, block + 16);
+    for (int i = 0; i < 16; i++) {
+      *at(panel, 2 * HALF_LINE + i / 4 * WORD_LINE + output * WORD_BYTES + i % 4) = block[i];
+      put_word(panel, Q2_K::HEADER + i * WORD_LINE, output, pairs_of(codes + 16 * i));
+    }
+  }
+};
+
+// The scales' low four bits are in the nibbles of bytes 96-103, the low nibbles first; the high two in bytes 104-107.
+template <> struct Source<Q3_K> {
+  static constexpr int HALVES[] = {108};
+  static void put(char* panel, int output, const uint8_t* block) {
+    uint8_t codes[BLOCK], field[16];
+    put_half(panel, 0, output, block + 108);
+    for (int i = 0; i < 16; i++)
+      field[i] = (uint8_t)((block[96 + i % 8] >> (i / 8 * 4) & 15) | (block[104 + i % 4] >> (i / 4 * 2) & 3) << 4);
+    put_fields(panel + HALF_LINE, output, field);
+    read_pairs(codes, block + 32);
+    char* groups = panel + Q3_K::HEADER;
+    for (int g = 0; g < 16; g++) put_word(groups, g * WORD_LINE, output, pairs_of(codes + 16 * g));
+    for (int g = 0; g < 8; g++) {
+      uint32_t bits = 0;
+      for (int i = 0; i < 32; i++) bits |= (uint32_t)(block[i] >> g & 1) << (8 * (i % 4) + i / 4);
+      put_word(groups, PairsAndBits::BITS + g * WORD_LINE, output, bits);
+    }
+  }
+};
+
 template <> struct Source<Q4_K> {
   static constexpr int HALVES[] = {0, 2};
   static void put(char* panel, int output, const uint8_t* block) {
     uint8_t codes[BLOCK];
-    put_fields(panel, output, block);
+    put_scales_and_minimums(panel, output, block);
     read_nibbles(codes, block + 16);
     put_groups<Q4_K>(panel, output, codes, 0);
   }
@@ -88,7 +164,7 @@ template <> struct Source<Q5_K> {
   static constexpr int HALVES[] = {0, 2};
   static void put(char* panel, int output, const uint8_t* block) {
     uint8_t codes[BLOCK];
-    put_fields(panel, output, block);
+    put_scales_and_minimums(panel, output, block);
     read_nibbles(codes, block + 48);
     for (int i = 0; i < BLOCK; i++) codes[i] |= (block[16 + i % 32] >> (i / 32) & 1) << 4;
     put_groups<Q5_K>(panel, output, codes, 1);
@@ -158,6 +234,11 @@ template <class Format> void pack(Pool* pool, const PackParams& p) {
 void pack_blocks(Pool* pool, const PackParams* p) {
   switch (p->element) {
     case BLOCKS_Q8_0: return pack<Q8_0>(pool, *p);
+    case BLOCKS_Q4_1: return pack<Q4_1>(pool, *p);
+    case BLOCKS_Q5_0: return pack<Q5_0>(pool, *p);
+    case BLOCKS_Q5_1: return pack<Q5_1>(pool, *p);
+    case BLOCKS_Q2_K: return pack<Q2_K>(pool, *p);
+    case BLOCKS_Q3_K: return pack<Q3_K>(pool, *p);
     case BLOCKS_Q4_K: return pack<Q4_K>(pool, *p);
     case BLOCKS_Q5_K: return pack<Q5_K>(pool, *p);
     default: return pack<Q6_K>(pool, *p);

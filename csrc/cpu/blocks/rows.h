@@ -14,8 +14,9 @@ constexpr int FEWEST_ROW_INPUTS = 8192;  // to quantize, per additional thread
 // What the products need of a group besides its codes.
 struct RowGroup {
   float scale;
-  float of_least;    // -scale * sum of codes, which minimums are multiplied by
-  int32_t start[2];  // -centre * sum of codes, of each half in formats with groups of 16, where dots begin
+  // Of each half in formats with groups of 16:
+  float of_least[2];  // -scale * sum of codes, which minimums are multiplied by
+  int32_t start[2];   // -centre * sum of codes, where dots begin
 };
 
 struct BlockRows {
@@ -50,11 +51,11 @@ template <class Format, class Element> inline void quantize_group(const Element*
     sums[v / HALF] += code;
     store_s8(codes + v * LANES, code);
   }
-  const int32_t first = sum(sums[0]), second = sum(sums[1]);
-  group.of_least = -group.scale * (float)(first + second);
-  const bool are_halves = Format::GROUP < ROW_GROUP;
-  group.start[0] = -Format::CENTRE * (are_halves ? first : first + second);
-  group.start[1] = -Format::CENTRE * second;
+  const int32_t second = sum(sums[1]), first = sum(sums[0]) + (Format::GROUP < ROW_GROUP ? 0 : second), of_half[] = {first, second};
+  EACH(half, 2) {
+    group.of_least[half] = -group.scale * (float)of_half[half];
+    group.start[half] = -Format::CENTRE * of_half[half];
+  }
 }
 
 template <class F> inline void put_codes(char* to, const int8_t* codes) {

@@ -8,6 +8,7 @@ import torch
 
 from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS
 from paged_serve.workers.checkpoint.gguf import gguf_checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
 
@@ -18,7 +19,7 @@ from ..tiny_models.checkpoints import ours, random_tokens
 from .models import dequantize_folder, write_model
 
 PROMPT = random_tokens(80)
-FORMATS = [Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K]
+FORMATS = [Type[name] for name in PRODUCT_FORMATS]
 MOST_ERROR = 0.05  # of logits, relative: activations in int8 cost 0.5 % in each product
 
 

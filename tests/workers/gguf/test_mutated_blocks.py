@@ -24,7 +24,7 @@ from ...gguf_files import Type, write_gguf
 from ..tiny_models.checkpoints import ours
 from .models import write_model
 
-TYPES = [Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K]
+TYPES = [Type[name] for name in PRODUCT_FORMATS]
 TENSORS = {  # the name of some tensors in the file, and in a folder
     "token_embd": "model.embed_tokens",
     "output": "lm_head",
