@@ -203,6 +203,7 @@ def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
 # The places of the float16 scales in a block, and a size that makes weights of about 0.1.
 SCALES_AT = {
     "Q8_0": (0,),
+    "Q4_0": (0,),
     "Q4_1": (0, 2),
     "Q5_0": (0,),
     "Q5_1": (0, 2),
@@ -214,6 +215,7 @@ SCALES_AT = {
 }
 SCALE_SIZES = {
     "Q8_0": 0.001,
+    "Q4_0": 0.01,
     "Q4_1": 0.01,
     "Q5_0": 0.01,
     "Q5_1": 0.01,

@@ -16,6 +16,7 @@ class WeightFormat(StrEnum):
     MXFP4 = "mxfp4"  # the same with 4-bit floats, times 2
     FP8 = "fp8"  # weights only, e4m3
     Q8_0 = "q8_0"  # this and those below: blocks of GGUF files, and activations in int8
+    Q4_0 = "q4_0"
     Q4_1 = "q4_1"
     Q5_0 = "q5_0"
     Q5_1 = "q5_1"
@@ -28,6 +29,7 @@ class WeightFormat(StrEnum):
 
 BLOCK_FORMATS = (
     WeightFormat.Q8_0,
+    WeightFormat.Q4_0,
     WeightFormat.Q4_1,
     WeightFormat.Q5_0,
     WeightFormat.Q5_1,

@@ -7,15 +7,14 @@ from torch import Tensor
 from paged_serve.protocol.gguf.block_formats import FLOAT_FORMATS
 
 from ..checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
-from ..checkpoint.blocks.dequantize import codes_of_mxfp4, codes_of_q4_0, scales_of_mxfp4, scales_of_q4_0
+from ..checkpoint.blocks.dequantize import codes_of_mxfp4, scales_of_mxfp4
 from ..checkpoint.gguf.gguf_checkpoint import GgufCheckpoint
-from ..checkpoint.matrix_reader import FloatReader, MatrixPart, check_cuts
+from ..checkpoint.matrix_reader import FloatReader, MatrixPart
 from ..checkpoint.stacked_experts import MAX_EXPONENT, MXFP4_BIAS
 from ..checkpoint.weight_forms import GroupedWeight, StoredWeight
 from .mxfp4 import MAX_RANGE
 
-Q4_0, MXFP4 = "Q4_0", "MXFP4"
-GROUP_SIZE = 32  # inputs of a block of Q4_0
+MXFP4, GROUP_SIZE = "MXFP4", 32  # inputs of a block
 CODES_WITHOUT_SIGN = 0x77  # the bits of a pair of codes of MXFP4 that are 0 in zeros
 
 
@@ -38,7 +37,7 @@ class GgufTableReader:
 
 @dataclass(frozen=True, slots=True)
 class GgufReader:
-    """Reads projections of GGUF files. Q4_0 is int4 in groups of 32 with 8 as zero: nothing is lost.
+    """Reads projections of GGUF files.
 
     Experts in MXFP4 are the codes and scales of mxfp4.py, unless the scales of a layer's experts differ too much.
     """
@@ -49,19 +48,9 @@ class GgufReader:
 
     def read(self, name: str, part: MatrixPart) -> GroupedWeight | BlockWeight | StoredWeight:
         block_format = self.checkpoint.format_of(f"{name}.weight")
-        if block_format == Q4_0:
-            return self._q4_0(name, part)
         if block_format == MXFP4 and ".experts." in name and self._are_scales_near(name):
             return self._mxfp4(name, part)
         return GgufTableReader(self.checkpoint, self.floats).read(name, part)
-
-    def _q4_0(self, name: str, part: MatrixPart) -> GroupedWeight:
-        check_cuts(name, part, GROUP_SIZE)
-        blocks, _ = self.checkpoint.blocks(f"{name}.weight", part.shape, part.dim, part.start, part.stop)
-        rows, groups, num_bytes = blocks.shape
-        flat = blocks.reshape(rows * groups, num_bytes)
-        codes, scales = codes_of_q4_0(flat), scales_of_q4_0(flat)
-        return GroupedWeight(codes.view(rows, groups * GROUP_SIZE), scales.view(rows, groups), None, bits=4)
 
     def _mxfp4(self, name: str, part: MatrixPart) -> GroupedWeight:
         assert part.is_whole, "each rank has whole experts"

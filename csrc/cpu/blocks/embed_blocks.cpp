@@ -1,4 +1,4 @@
-// embed_q8_0, embed_q4_1, ..., embed_q6_k: rows of a packed table, dequantized, times a number.
+// embed_q8_0, embed_q4_0, ..., embed_q6_k: rows of a packed table, dequantized, times a number.
 //
 // Algorithm  scale * (code - centre) - least in float, each operation rounded, as the gguf package does; then times the
 //            multiplier, and rounded to y's type. Scales are computed for all outputs of a panel's block
@@ -49,6 +49,7 @@ template <class Format> void embed(Pool* pool, const EmbedParams& p) {
 }  // namespace
 
 void embed_q8_0(Pool* pool, const EmbedParams* p) { embed<Q8_0>(pool, *p); }
+void embed_q4_0(Pool* pool, const EmbedParams* p) { embed<Q4_0>(pool, *p); }
 void embed_q4_1(Pool* pool, const EmbedParams* p) { embed<Q4_1>(pool, *p); }
 void embed_q5_0(Pool* pool, const EmbedParams* p) { embed<Q5_0>(pool, *p); }
 void embed_q5_1(Pool* pool, const EmbedParams* p) { embed<Q5_1>(pool, *p); }

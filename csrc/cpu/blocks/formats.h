@@ -5,6 +5,7 @@
 // in the file: first the scales of all 64, then the codes, group after group.
 //
 //   Q8_0  32 inputs    d [64]                               words [8][64], code + 128
+//   Q4_0  32 inputs    d [64]                               octets [4][64]
 //   Q4_1  32 inputs    d [64], m [64]                       octets [4][64]
 //   Q5_0  32 inputs    d [64]                               bits [64], octets [4][64]
 //   Q5_1  32 inputs    d [64], m [64]                       bits [64], octets [4][64]
@@ -123,13 +124,15 @@ struct Q8_0 {
   }
 };
 
-struct Q5_0 {
-  using Codes = Octets<32, 1>;
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 22, GROUP = 32, CENTRE = 16;
+template <int HIGH> struct WithCentre {
+  using Codes = Octets<32, HIGH>;
+  static constexpr int BLOCK = 32, BLOCK_BYTES = 18 + 4 * HIGH, GROUP = 32, CENTRE = 8 << HIGH;
   static constexpr bool HAS_LEAST = false;
   static constexpr size_t HEADER = HALF_LINE;
   static void scales(auto& to, int g, const char* block) { Q8_0::scales(to, g, block); }
 };
+using Q4_0 = WithCentre<0>;
+using Q5_0 = WithCentre<1>;
 
 template <int HIGH> struct WithMinimum {
   using Codes = Octets<32, HIGH>;
@@ -218,4 +221,4 @@ template <class Format> constexpr int SLICE_BLOCKS = SLICE_INPUTS / Format::BLOC
 template <class... Formats> constexpr bool fill_their_bytes(size_t more = 0) {
   return ((Formats::HEADER + GROUPS_PER_BLOCK<Formats> * Formats::Codes::BYTES + more == PANEL_BLOCK_BYTES<Formats>) && ...);
 }
-static_assert(fill_their_bytes<Q8_0, Q4_1, Q5_0, Q5_1, Q2_K, Q4_K, Q5_K, Q6_K>() && fill_their_bytes<Q3_K>(8 * WORD_LINE));
+static_assert(fill_their_bytes<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q4_K, Q5_K, Q6_K>() && fill_their_bytes<Q3_K>(8 * WORD_LINE));

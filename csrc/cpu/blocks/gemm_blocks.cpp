@@ -1,4 +1,4 @@
-// gemm_q8_0, gemm_q4_1, ..., gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
+// gemm_q8_0, gemm_q4_0, ..., gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
 // files and activations in int8.
 //
 // Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed
@@ -211,6 +211,7 @@ template <class Format> void of_experts(Pool* pool, const ExpertGemmBlocksParams
 }  // namespace
 
 void gemm_q8_0(Pool* pool, const GemmBlocksParams* p) { dense<Q8_0>(pool, *p); }
+void gemm_q4_0(Pool* pool, const GemmBlocksParams* p) { dense<Q4_0>(pool, *p); }
 void gemm_q4_1(Pool* pool, const GemmBlocksParams* p) { dense<Q4_1>(pool, *p); }
 void gemm_q5_0(Pool* pool, const GemmBlocksParams* p) { dense<Q5_0>(pool, *p); }
 void gemm_q5_1(Pool* pool, const GemmBlocksParams* p) { dense<Q5_1>(pool, *p); }
@@ -220,6 +221,7 @@ void gemm_q4_k(Pool* pool, const GemmBlocksParams* p) { dense<Q4_K>(pool, *p); }
 void gemm_q5_k(Pool* pool, const GemmBlocksParams* p) { dense<Q5_K>(pool, *p); }
 void gemm_q6_k(Pool* pool, const GemmBlocksParams* p) { dense<Q6_K>(pool, *p); }
 void expert_gemm_q8_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q8_0>(pool, *p); }
+void expert_gemm_q4_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_0>(pool, *p); }
 void expert_gemm_q4_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_1>(pool, *p); }
 void expert_gemm_q5_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_0>(pool, *p); }
 void expert_gemm_q5_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_1>(pool, *p); }

@@ -102,6 +102,11 @@ template <class Format, int NUMBERS, bool HAS_FIFTH> void put_thirty_two(char* p
   put_group(panel + Format::HEADER, output, codes, 32, HAS_FIFTH);
 }
 
+template <> struct Source<Q4_0> {
+  static constexpr int HALVES[] = {0};
+  static void put(char* panel, int output, const uint8_t* block) { put_thirty_two<Q4_0, 1, false>(panel, output, block); }
+};
+
 template <> struct Source<Q4_1> {
   static constexpr int HALVES[] = {0, 2};
   static void put(char* panel, int output, const uint8_t* block) { put_thirty_two<Q4_1, 2, false>(panel, output, block); }
@@ -234,6 +239,7 @@ template <class Format> void pack(Pool* pool, const PackParams& p) {
 void pack_blocks(Pool* pool, const PackParams* p) {
   switch (p->element) {
     case BLOCKS_Q8_0: return pack<Q8_0>(pool, *p);
+    case BLOCKS_Q4_0: return pack<Q4_0>(pool, *p);
     case BLOCKS_Q4_1: return pack<Q4_1>(pool, *p);
     case BLOCKS_Q5_0: return pack<Q5_0>(pool, *p);
     case BLOCKS_Q5_1: return pack<Q5_1>(pool, *p);

@@ -9,6 +9,7 @@ struct GemmBlocksParams {
   int32_t x_dtype;
 };
 API void gemm_q8_0(Pool*, const GemmBlocksParams*);
+API void gemm_q4_0(Pool*, const GemmBlocksParams*);
 API void gemm_q4_1(Pool*, const GemmBlocksParams*);
 API void gemm_q5_0(Pool*, const GemmBlocksParams*);
 API void gemm_q5_1(Pool*, const GemmBlocksParams*);
@@ -24,6 +25,7 @@ struct ExpertGemmBlocksParams {
   ExpertSlices slices;
 };
 API void expert_gemm_q8_0(Pool*, const ExpertGemmBlocksParams*);
+API void expert_gemm_q4_0(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q4_1(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q5_0(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q5_1(Pool*, const ExpertGemmBlocksParams*);
@@ -35,6 +37,7 @@ API void expert_gemm_q6_k(Pool*, const ExpertGemmBlocksParams*);
 
 // Rows of a packed table as in embed_bf16; no scales. embed_blocks.cpp.
 API void embed_q8_0(Pool*, const EmbedParams*);
+API void embed_q4_0(Pool*, const EmbedParams*);
 API void embed_q4_1(Pool*, const EmbedParams*);
 API void embed_q5_0(Pool*, const EmbedParams*);
 API void embed_q5_1(Pool*, const EmbedParams*);
@@ -46,6 +49,6 @@ API void embed_q6_k(Pool*, const EmbedParams*);
 
 // Rows of a file's blocks to panels; strides are in bytes, and `element` is a BlockFormat. pack_blocks.cpp.
 enum BlockFormat : int32_t {
-  BLOCKS_Q8_0, BLOCKS_Q4_1, BLOCKS_Q5_0, BLOCKS_Q5_1, BLOCKS_Q2_K, BLOCKS_Q3_K, BLOCKS_Q4_K, BLOCKS_Q5_K, BLOCKS_Q6_K,
+  BLOCKS_Q8_0, BLOCKS_Q4_0, BLOCKS_Q4_1, BLOCKS_Q5_0, BLOCKS_Q5_1, BLOCKS_Q2_K, BLOCKS_Q3_K, BLOCKS_Q4_K, BLOCKS_Q5_K, BLOCKS_Q6_K,
 };
 API void pack_blocks(Pool*, const PackParams*);

@@ -39,18 +39,8 @@ def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
     return (((blocks[:, at : at + 4].unsqueeze(2) >> each) & 1) << 4).flatten(1)
 
 
-def codes_of_q4_0(blocks: Tensor) -> Tensor:
-    """[blocks, 32] uint8, 0 to 15, with 8 as zero."""
-    return _fields(blocks[:, 2:18], NIBBLES, 16, 15)
-
-
-def scales_of_q4_0(blocks: Tensor) -> Tensor:
-    """[blocks, 1] float32."""
-    return _half(blocks, 0)
-
-
 def _q4_0(blocks: Tensor) -> Tensor:
-    return scales_of_q4_0(blocks) * (codes_of_q4_0(blocks).float() - CENTRE_4)
+    return _half(blocks, 0) * (_fields(blocks[:, 2:18], NIBBLES, 16, 15).float() - CENTRE_4)
 
 
 def _q4_1(blocks: Tensor) -> Tensor:
