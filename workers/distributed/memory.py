@@ -1,22 +1,21 @@
 """Measures the memory available on this machine or in its container."""
 
+import contextlib
 import os
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
 
-_CGROUP = Path("/sys/fs/cgroup")
+from .control_groups import groups_of
+
 SHARED_MEMORY = Path("/dev/shm")
 NCCL_BYTES = 16 << 20  # nccl allocates segments of 10 MB, and ends the process if it cannot
 
 
-def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
-    """Bytes that can be allocated without swapping, within the container's limit."""
-    free = _available(meminfo)
-    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
-    if limit is not None and used is not None:
-        free = min(free, max(0, limit - used + _reclaimable(cgroup / "memory.stat")))
-    return free
+def free_host_bytes(root: Path = Path("/")) -> int:
+    """Bytes that can be allocated without swapping, within the limits of all control groups of this process."""
+    limits = [free for folder in groups_of("memory", root) if (free := _free_in_group(folder)) is not None]
+    return min([_available(root / "proc/meminfo"), *limits])
 
 
 def check_shared_memory(folder: Path = SHARED_MEMORY) -> None:
@@ -58,19 +57,31 @@ def _available(meminfo: Path) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _number(path: Path) -> int | None:
-    """The number in the file; None if there is no file or it contains "max"."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
+def _free_in_group(folder: Path) -> int | None:
+    """What is left of a control group's limit, the page cache that the kernel frees on demand included; None: no limit.
+
+    Above `high`, of version 2, the kernel slows processes down so much that it counts as a limit, too.
+    """
+    limits = _numbers(folder, "memory.max", "memory.high", "memory.limit_in_bytes")
+    used = _numbers(folder, "memory.current", "memory.usage_in_bytes")
+    if not limits or not used:
         return None
-    return int(text) if text.isdigit() else None
+    return max(0, min(limits) - used[0] + _page_cache(folder / "memory.stat"))
 
 
-def _reclaimable(path: Path) -> int:
-    """Bytes of page cache that count as used but are freed on demand."""
+def _numbers(folder: Path, *names: str) -> list[int]:
+    """The numbers in those of these files that exist and contain one, not "max"."""
+    found = []
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int((folder / name).read_text()))
+    return found
+
+
+def _page_cache(path: Path) -> int:
+    """Bytes of files in the memory of a group; in version 1 the totals include the groups below, as in version 2."""
     try:
-        lines = path.read_text().splitlines()
+        found = dict(line.split() for line in path.read_text().splitlines())
     except OSError:
         return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("inactive_file ", "active_file ")))
+    return sum(int(found.get(f"total_{name}", found.get(name, 0))) for name in ("inactive_file", "active_file"))

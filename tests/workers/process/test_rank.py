@@ -6,7 +6,6 @@ import pytest
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig
-from paged_serve.workers.distributed.cpu_quota import quota_of_cpus
 from paged_serve.workers.distributed.memory import (
     check_shared_memory,
     free_host_bytes,
@@ -28,31 +27,6 @@ from paged_serve.workers.process.rank import DEMO_MODEL, Rank
 from paged_serve.workers.process.rank_setup import check_settings, create_pool
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def machine(tmp_path):
-    """Writes the files that the kernel would provide, and measures the memory from them."""
-
-    def free(available_kib: int, **cgroup: str) -> int:
-        meminfo = tmp_path / "meminfo"
-        meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {available_kib} kB\n")
-        for name, text in cgroup.items():
-            (tmp_path / f"memory.{name}").write_text(text)
-        return free_host_bytes(meminfo, tmp_path)
-
-    return free
-
-
-def test_without_a_container_the_kernels_available_memory_is_free(machine):
-    assert machine(4096) == 4 * MIB
-    assert machine(4096, max="max\n", current=str(MIB)) == 4 * MIB
-
-
-def test_a_containers_memory_limit_counts_without_its_page_cache(machine):
-    stat = f"anon 5\ninactive_file {MIB}\nactive_file {MIB // 2}\n"
-    assert machine(99999, max=str(8 * MIB), current=str(6 * MIB), stat=stat) == 3 * MIB + MIB // 2
-    assert machine(1024, max=str(8 * MIB), current=str(6 * MIB), stat=stat) == MIB
 
 
 def test_this_machine_has_some_memory():
@@ -93,71 +67,6 @@ def test_one_hyperthread_of_each_core_is_used(tmp_path, monkeypatch):
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings + "\n")
     assert usable_cpus(tmp_path) == [0, 1, 6]
-
-
-V2 = "30 23 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw"
-V1 = "32 31 0:29 {group} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct"
-V1_MEMORY = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
-
-
-@pytest.fixture
-def quota(tmp_path):
-    """Writes the contents of /proc and of mounted control groups, and reads the quota from them."""
-
-    def read(cgroup: str, mounts: list[str], **files: str) -> int | None:
-        (tmp_path / "proc/self").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "proc/self/cgroup").write_text(cgroup + "\n")
-        (tmp_path / "proc/self/mountinfo").write_text("20 1 0:5 / / rw - ext4 /dev/x rw\n" + "\n".join(mounts) + "\n")
-        for name, text in files.items():
-            path = tmp_path / "sys/fs/cgroup" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return quota_of_cpus(tmp_path)
-
-    return read
-
-
-@pytest.mark.parametrize(("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2), ("5000 100000\n", 1)])
-def test_a_containers_quota_limits_the_threads(quota, text, cpus):
-    assert quota("0::/", [V2]) is None
-    assert quota("0::/", [V2], **{"cpu.max": text}) == cpus
-
-
-def test_the_lowest_quota_of_a_group_and_its_ancestors_counts(quota):
-    assert quota("0::/a/b", [V2], **{"a/b/cpu.max": "800000 100000", "a/cpu.max": "300000 100000"}) == 3
-    assert quota("0::/a/b", [V2], **{"a/b/cpu.max": "200000 100000"}) == 2
-
-
-def v1(folder: str, quota: int, period: int = 100000) -> dict[str, str]:
-    top = "cpu,cpuacct" + folder
-    return {f"{top}/cpu.cfs_quota_us": f"{quota}\n", f"{top}/cpu.cfs_period_us": f"{period}\n"}
-
-
-def test_a_quota_of_version_1_counts_too(quota):
-    lines = "4:memory:/\n2:cpu,cpuacct:/\n0::/"
-    mounts = [V1_MEMORY, V1.format(group="/")]
-    assert quota(lines, mounts) is None
-    assert quota(lines, mounts, **v1("", -1)) is None
-    assert quota(lines, mounts, **v1("", 350000)) == 3
-    assert quota(lines, mounts, **v1("", 50000, 25000)) == 2
-
-
-def test_in_version_1_the_group_may_have_the_hosts_name(quota):
-    """A container's mount has its own group at the top, whatever /proc calls it; on the host the group is below."""
-    lines = "2:cpu,cpuacct:/docker/1f"
-    assert quota(lines, [V1.format(group="/docker/1f")], **v1("", 200000)) == 2
-    assert quota(lines, [V1.format(group="/docker/other")], **v1("", 200000)) == 2
-    assert quota(lines, [V1.format(group="/")], **v1("", -1), **v1("/docker/1f", 400000)) == 4
-
-
-def test_a_machine_with_both_versions_has_the_lower_quota(quota):
-    unified = V2.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
-    lines, mounts = "1:cpu,cpuacct:/\n0::/x", [V1.format(group="/"), unified]
-    assert quota(lines, mounts, **v1("", 600000), **{"unified/x/cpu.max": "500000 100000"}) == 5
-
-
-def test_without_proc_there_is_no_quota(tmp_path):
-    assert quota_of_cpus(tmp_path) is None
 
 
 def test_the_node_of_each_cpu_is_read_from_the_kernels_lists(tmp_path):
