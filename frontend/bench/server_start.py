@@ -9,7 +9,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,12 +22,12 @@ from paged_serve.protocol.errors import ConfigError, EngineDead
 from paged_serve.protocol.messages.config import Config
 
 from ..cli.http_client import HttpClient
+from ..python_command import python_command, python_environment
 from .processes import is_alive, memory_bytes, processes_of
 
 POLL_S = 0.002
 GIVE_UP_AFTER_S = 3600.0
 LATER_REQUESTS = 10
-_PROGRAM = [sys.executable, "-m", "paged_serve"]
 _BODY = {"prompt": "The capital of France is", "max_tokens": 8, "ignore_eos": True, "temperature": 0.0}
 
 
@@ -97,10 +96,10 @@ def _server(config: Config, folder: str) -> Iterator[tuple[float, subprocess.Pop
     file = Path(folder) / "config.json"
     file.touch(mode=0o600)  # contains the API keys
     file.write_bytes(msgspec.json.encode(config))
-    command = [*_PROGRAM, "serve", "--config", str(file), "--uds", f"{folder}/http.sock"]
+    command = [*python_command("paged_serve"), "serve", "--config", str(file), "--uds", f"{folder}/http.sock"]
     with open(f"{folder}/log", "wb") as log:
         began = time.monotonic()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=python_environment())
     try:
         yield began, process
     finally:
@@ -111,7 +110,9 @@ def _server(config: Config, folder: str) -> Iterator[tuple[float, subprocess.Pop
 def _wait_for(client: HttpClient, path: str, server: subprocess.Popen[bytes], folder: str) -> None:
     deadline = time.monotonic() + GIVE_UP_AFTER_S
     while not client.is_up(path):
-        lines = (Path(folder) / "log").read_text(errors="replace").strip().splitlines() or ["the log is empty"]
+        lines = (Path(folder) / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines() or [
+            "the log is empty"
+        ]
         if (code := server.poll()) is not None:
             raise (ConfigError if code == 2 else EngineDead)(lines[-1].removeprefix("paged-serve: "))
         if time.monotonic() > deadline:

@@ -11,6 +11,7 @@ import click
 from paged_serve.protocol.errors import ConfigError
 
 from ..config.options import resolve
+from ..python_command import python_command, python_environment
 
 MACHINE_WITHIN_S = 60
 
@@ -55,8 +56,10 @@ def show_machine() -> None:
     """Print the machine's CPU and kernels, as reported by a worker process: only workers know the kernels."""
     from paged_serve.protocol.process.log_format import in_colour
 
-    command = [sys.executable, "-P", "-m", "paged_serve.workers.process.machine"]
-    report = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
+    command, environment = python_command("paged_serve.workers.process.machine"), python_environment()
+    report = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False
+    )
     if report.returncode:
         click.echo(f"cannot describe this machine's kernels: {report.stderr.strip()}", err=True)
         return

@@ -8,13 +8,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
+
+from ..python_command import python_command, python_environment
 
 DEMO_MODEL_NAME = "demo"
 GGUF = ".gguf"
@@ -104,7 +105,8 @@ def _made_of_gguf(file: Path, *, has_tokenizer: bool) -> str:
 
 def _answer(module: str, *arguments: str) -> tuple[str, str]:
     """The folder that a helper process prints, or else the reason why there is none."""
-    done = subprocess.run([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True)
+    command = python_command(module, *arguments)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=python_environment())
     answer = done.stdout.strip().splitlines()
     if done.returncode == 0 and answer:
         return answer[-1], ""

@@ -11,10 +11,8 @@ write to. Nothing outlives this process, however it ends: see protocol/process/l
 """
 
 import logging
-import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -29,6 +27,7 @@ from paged_serve.protocol.process.flight_record import CopyLog
 from paged_serve.protocol.transport.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
 
 from ..listen import close_http_socket
+from ..python_command import python_environment
 from .child_messages import ChildMessages, OnProgress
 from .flight_recorder.recorder import FlightRecorder
 from .folder_lock import locked_responses
@@ -280,7 +279,5 @@ def _check_texts(config: Config) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of children: this one with this import path, so that all processes come from one checkout."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     # glibc would give each tokenizing thread a separate heap, which keeps the memory of its longest text
-    return {"MALLOC_ARENA_MAX": "2", **os.environ, "PYTHONPATH": path}
+    return {"MALLOC_ARENA_MAX": "2", **python_environment()}

@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from paged_serve.frontend.client.async_client import AsyncClient
+from paged_serve.frontend.config.model_folder import find_model_folder
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.engine_core import Utility
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
@@ -52,6 +54,15 @@ def test_no_source_calls_a_function_that_executes_data(room):
                 owner = ast.unparse(function.value)
                 assert function.attr not in NEVER_ATTRIBUTES.get(owner, ()), where
                 assert function.attr not in SOCKET_CALLS, where
+
+
+def test_a_model_in_the_current_folder_brings_no_modules(tmp_path, monkeypatch):
+    """The process that converts a GGUF file runs where the user does: beside the files of the model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").write_text("raise SystemExit('json.py was executed')\n")
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(ConfigError, match="not a usable GGUF file"):
+        find_model_folder("model.gguf")
 
 
 @pytest.mark.parametrize(

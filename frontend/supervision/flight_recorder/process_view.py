@@ -37,6 +37,6 @@ def _thread(path: str) -> ThreadReport:
 def _read(path: str) -> str:
     """The text of a file; "" when it is gone or not readable."""
     try:
-        return Path(path).read_text(errors="replace")
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

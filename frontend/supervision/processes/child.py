@@ -5,13 +5,14 @@ import enum
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from paged_serve.protocol.process.lifeline import is_at_work, is_stopped, lifeline_pipe
 from paged_serve.protocol.state_machine import fire
+
+from ...python_command import python_command
 
 if TYPE_CHECKING:
     from paged_serve.protocol.messages.control import Progress
@@ -74,7 +75,7 @@ class StartInfo:
         options = ["--run-dir", self.run_dir, "--index", str(index), "--epoch", str(epoch)]
         for name, descriptor in zip(("--lifeline-fd", "--http-fd"), inherited, strict=False):
             options += [name, str(descriptor)]
-        return [sys.executable, "-P", "-m", self.modules[role], *options]
+        return python_command(self.modules[role], *options)
 
 
 @dataclass(slots=True, eq=False)
