@@ -148,18 +148,22 @@ def struct_types(*unions: Any) -> list[type[msgspec.Struct]]:
     return list(found)
 
 
-def _with_whole_numbers(node: Any) -> Any:
-    """Turn 1000.0 into 1000: typing caches annotations by equality, so the order of imports decides between the two."""
+def _normalized(node: Any) -> Any:
+    """Remove from a schema what depends on the process: its docstrings, which `python -OO` lacks, and 1000.0 for 1000.
+
+    typing caches annotations by equality, so the order of imports decides between the two numbers.
+    """
     if isinstance(node, dict):
-        return {key: _with_whole_numbers(value) for key, value in node.items()}
+        is_text = isinstance(node.get("description"), str)  # otherwise it is a field of this name
+        return {key: _normalized(value) for key, value in node.items() if not (is_text and key == "description")}
     if isinstance(node, list | tuple):
-        return [_with_whole_numbers(value) for value in node]
+        return [_normalized(value) for value in node]
     return int(node) if isinstance(node, float) and node.is_integer() else node
 
 
 def schema_hash(*unions: Any) -> str:
     """16 hex digits that change whenever any message definition in `unions` changes."""
-    definitions = [_with_whole_numbers(part) for part in msgspec.json.schema_components(unions)]
+    definitions = [_normalized(part) for part in msgspec.json.schema_components(unions)]
     # The schema of a positional struct lacks field names; without them, two swapped fields of one type look the same.
     names = [(cls.__qualname__, cls.__struct_fields__) for cls in struct_types(*unions)]
     return hashlib.sha256(msgspec.json.encode((definitions, names), order="sorted")).hexdigest()[:16]

@@ -24,6 +24,13 @@ PICKLES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 MAX_LINES = 500
 MAX_FILES = 12  # of a folder
 MAX_FLOORS = 6  # of a folder's entries: the longest chain of imports among its files and subfolders
+READ_ONLY_ASCII = {  # files of /proc and /sys, and numbers and names that this server has written
+    *(f"workers/{name}.py" for name in ("distributed/cpu_quota", "distributed/memory", "distributed/threads")),
+    *("workers/process/machine.py", "workers/tier/identity.py"),
+    *("protocol/process/lifecycle.py", "protocol/process/lifeline.py", "protocol/transport/authentication.py"),
+    *("frontend/cli/main.py", "frontend/supervision/processes/out_of_memory.py"),
+    *("frontend/bench/processes.py", "frontend/bench/report/report.py"),
+}
 CATALOGUES = {"workers/models/families"}  # files that are equals, of which any number may lie in one folder
 
 
@@ -91,7 +98,7 @@ def test_only_the_configuration_reads_the_environment(room):
     allowed = {
         "frontend/config/options.py",
         "protocol/process/log_format.py",
-        "frontend/supervision/supervisor.py",
+        "frontend/python_command.py",
         "workers/process/worker_process.py",
     }
     for path in sources(room):
@@ -102,6 +109,21 @@ def test_only_the_configuration_reads_the_environment(room):
                 assert not bad, (
                     f"{where}:{getattr(node, 'lineno', 0)} reads the environment; configuration comes in Config"
                 )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_text_files_are_read_in_an_encoding_that_does_not_depend_on_the_locale(room):
+    for path in sources(room):
+        where = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if where not in READ_ONLY_ASCII and isinstance(node, ast.Call):
+                name, has_encoding = ast.unparse(node.func), any(word.arg == "encoding" for word in node.keywords)
+                is_text = re.search(r"\.(read|write)_text$", name) or (name == "open" and "b" not in _mode(node))
+                assert has_encoding or not is_text, f"{where}:{node.lineno} reads or writes text without an encoding"
+
+
+def _mode(call):
+    return call.args[1].value if len(call.args) > 1 else "r"
 
 
 @pytest.mark.parametrize("room", ROOMS)

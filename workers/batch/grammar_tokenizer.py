@@ -21,7 +21,7 @@ def tokenizer_for_grammars(path: Path, vocab_size: int, eos_token_ids: Sequence[
     """Read the tokenizer.json at `path`. Raises ValueError if it is not that of a model with `vocab_size` tokens."""
     import llguidance
 
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     found = json.loads(text)
     if (count := len((found.get("model") or {}).get("vocab") or ())) > vocab_size:
         raise ValueError(

@@ -103,7 +103,7 @@ def key_of(folder: Path, config: ModelConfig, entries: object, dtype: torch.dtyp
         (rank, size),
         (config.quantization, config.quantization_group_size, config.quantize_lm_head),
         digest_of_code([(PluginKind.FAMILY, config.plugins)]),
-        [path.read_text(errors="replace") if path.is_file() else "" for path in settings],
+        [path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "" for path in settings],
         entries,
     )
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()

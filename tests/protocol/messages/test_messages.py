@@ -184,12 +184,13 @@ def message_type(fields: list[tuple[Any, ...]], name: str = "Probe") -> Any:
     return msgspec.defstruct(name, fields, bases=(Message,), frozen=True)
 
 
-def test_the_schema_hash_does_not_depend_on_what_was_imported_first():
-    """Equal annotations share one object, and 1000 equals 1000.0."""
+def test_the_schema_hash_does_not_depend_on_what_was_imported_first_nor_on_docstrings():
+    """Equal annotations share one object, and 1000 equals 1000.0; `python -OO` has no docstrings."""
     first = "from typing import Annotated; from msgspec import Meta\n"
     first += "kept = [Annotated[float, Meta(ge=0, le=86400)], Annotated[float, Meta(ge=0.001, le=1000)]]\n"
     program = "from paged_serve.protocol.messages.handshake import protocol_hash; print(protocol_hash())"
-    hashes = {subprocess.check_output([sys.executable, "-c", head + program]) for head in ("", first)}
+    starts = (["-c", program], ["-c", first + program], ["-OO", "-c", program])
+    hashes = {subprocess.check_output([sys.executable, *start]) for start in starts}
     assert hashes == {f"{protocol_hash()}\n".encode()}
 
 

@@ -21,7 +21,7 @@ OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
 def compile_cubin(kernel: Kernel, arch: str) -> bytes:
     """The binary of `kernel` for exactly `arch` (such as "sm_90a"). Raises RuntimeError with the compiler's log."""
     options = (*OPTIONS, *kernel.options, f"-arch={arch}", f"-I{FOLDER}")
-    program = nvrtc.createProgram((FOLDER / kernel.file).read_text(), kernel.file, (), ())
+    program = nvrtc.createProgram((FOLDER / kernel.file).read_text(encoding="utf-8"), kernel.file, (), ())
     try:
         nvrtc.compileProgram(program, options)
         return bytes(nvrtc.getCUBIN(program)) + b"\0"  # CuPy leaves out the last byte
