@@ -80,15 +80,16 @@ def _open_tcp(host: str, port: int) -> socket.socket:
         raise ConfigError(f"host {host!r} is not known here ({error.strerror}); choose another with --host") from None
     # "localhost" may be both: people and proxies expect 127.0.0.1 behind it.
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _watch_peers(listener)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(_why_not(error, host, port)) from None
+    with contextlib.ExitStack() as on_refusal:
+        try:
+            listener = on_refusal.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _watch_peers(listener)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise ConfigError(_why_not(error, host, port)) from None
+        on_refusal.pop_all()
     return listener
 
 
@@ -107,7 +108,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
             return f"port {port} on {host} is in use; stop the server there, or choose another port with --port"
         case errno.EACCES:
             return f"port {port} needs more rights than this user has; choose one above 1023 with --port"
-        case errno.EADDRNOTAVAIL:
+        case errno.EADDRNOTAVAIL | errno.EAFNOSUPPORT:  # the second: a kernel without IPv6
             return f"host {host} is not an address of this machine; choose another with --host"
         case _:
             return f"cannot listen on {host}:{port}: {error.strerror}"

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from paged_serve.protocol.process.log_format import in_json
@@ -17,8 +18,10 @@ PLAIN_LINE_S = 3.0  # before the first line of progress and between two, when st
 class LoadingBar:
     """One bar for all processes on a terminal; elsewhere an occasional line."""
 
-    def __init__(self, stream: TextIO = sys.stderr):
+    def __init__(self, stream: TextIO = sys.stderr, write: Callable[[str], None] | None = None):
+        """`write` replaces the stream's own method: that of a server's log waits for no reader."""
         self._stream = stream
+        self._write = write or self._write_to_stream
         self._on_terminal = stream.isatty()
         self._next_line = time.monotonic() + PLAIN_LINE_S
         self._drawn = False
@@ -54,7 +57,7 @@ class LoadingBar:
             self._write("\033[K")
             self._drawn = False
 
-    def _write(self, text: str) -> None:
+    def _write_to_stream(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the reader of a pipe is gone; loading continues
             self._stream.write(text)
             self._stream.flush()

@@ -61,7 +61,8 @@ class StartResult:
 
 def measure_help_ms() -> float:
     began = time.monotonic()
-    subprocess.run([*_PROGRAM, "--help"], stdout=subprocess.DEVNULL, check=True)
+    command = [*python_command("paged_serve"), "--help"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, env=python_environment(), check=True)
     return _ms_since(began)
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import click
@@ -58,7 +59,7 @@ def serve(config: Config, without_effect: Sequence[str] = ()) -> int:
     raise_open_files_limit()
     url = http_url(config.server, http_socket)
     supervisor = Supervisor(config, http_socket)
-    bar = LoadingBar()
+    bar = LoadingBar(write=partial(lines.write, end=""))
 
     def show_banner(facts: dict[str, str]) -> None:
         bar.clear()

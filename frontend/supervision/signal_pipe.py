@@ -44,16 +44,18 @@ class SignalPipe:
         """Context in which signals only wake the loop. Main thread only.
 
         A SIGHUP that was ignored stays ignored, for nohup. SIGINT does not: shells ignore it in a script's background
-        processes (`&`), and `kill -INT` must still end a server.
+        processes (`&`), and `kill -INT` must still end a server. Nor does a signal that the parent has blocked.
         """
         handled = [
             number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         ]
         previous_fd = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         previous = {number: signal.signal(number, lambda *_: None) for number in handled}
+        previous_mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             yield
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             for number, handler in previous.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(previous_fd)

@@ -34,9 +34,9 @@ class StderrHandler(logging.Handler):
         except Exception:
             self.handleError(record)
 
-    def write(self, text: str) -> None:
-        """Write a text and a line break, after the lines logged so far."""
-        data = text.encode(errors="backslashreplace") + b"\n"
+    def write(self, text: str, end: str = "\n") -> None:
+        """Write a text and `end`, after the lines logged so far."""
+        data = (text + end).encode(errors="backslashreplace")
         self.acquire()
         try:
             self._put(data)

@@ -73,7 +73,12 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
     processes, all_children = [], []
     temporary = tmp_path_factory.mktemp("t")  # a short path, because it contains sockets
 
-    def start(config: Config = CONFIG, *, ignored: int = 0, **behaviours: Any) -> Started:
+    def start(config: Config = CONFIG, *, ignored: int = 0, blocked: int = 0, **behaviours: Any) -> Started:
+        def inherit() -> None:
+            if ignored:
+                signal.signal(ignored, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {blocked} - {0})
+
         process = subprocess.Popen(
             [sys.executable, str(FAKES / "supervise.py"), msgspec.json.encode(config).decode()],
             env={
@@ -85,7 +90,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=(lambda: signal.signal(ignored, signal.SIG_IGN)) if ignored else None,
+            preexec_fn=inherit if ignored or blocked else None,
         )
         processes.append(process)
         printed = json.loads(process.stdout.readline() or "{}")
@@ -153,6 +158,10 @@ def test_a_hangup_does_not_end_a_server_under_nohup(start):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert started.kill_and_time(signal.SIGTERM) < SOON_S
+
+
+def test_a_signal_that_the_parent_has_blocked_still_ends_a_server(start):
+    assert start(blocked=signal.SIGTERM).kill_and_time(signal.SIGTERM) < SOON_S
 
 
 def test_a_second_signal_ends_the_drain_at_once(start):

@@ -1,5 +1,6 @@
 """The listening socket: its address, its refusals, and the options that connections inherit."""
 
+import errno
 import select
 import socket
 import time
@@ -60,6 +61,15 @@ def test_a_port_in_use_is_refused_by_number_with_the_remedy():
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use.*--port"):
             listen.open_http_socket(ServerConfig(port=port))
+
+
+def test_a_kernel_without_ipv6_refuses_its_addresses_by_name(monkeypatch):
+    def without_ipv6(*arguments):
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    with pytest.raises(ConfigError, match=r"host ::1 is not an address of this machine.*--host"):
+        listen.open_http_socket(ServerConfig(host="::1", port=0))
 
 
 def test_a_public_host_needs_a_key():
