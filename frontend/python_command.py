@@ -13,3 +13,8 @@ def python_environment() -> dict[str, str]:
     """The environment of such a process: this one with this import path."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path}
+
+
+def loader_environment() -> dict[str, str]:
+    """Only what the dynamic linker may need to start this interpreter, as on clusters with environment modules."""
+    return {name: value for name in ("LD_LIBRARY_PATH",) if (value := os.environ.get(name))}

@@ -38,7 +38,7 @@ def list_reports(folder: Path | None) -> None:
     from ..supervision.flight_recorder.bundle import bundles_in, read_bundle
 
     if folder is None:
-        click.echo("reports are turned off by --dump-dir none")
+        click.echo("reports are turned off: --dump-dir is none, or this user has no home folder (set --dump-dir)")
         return
     paths = bundles_in(folder)
     if not paths:

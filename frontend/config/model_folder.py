@@ -19,7 +19,11 @@ from ..python_command import python_command, python_environment
 
 DEMO_MODEL_NAME = "demo"
 GGUF = ".gguf"
-WRITTEN = (("kv_tier", "dir"), ("model", "packed_weights_dir"), ("server", "store_responses"))
+WRITTEN = (  # layer of the configuration, field, option
+    ("kv_tier", "dir", "kv_tier_dir"),
+    ("model", "packed_weights_dir", "packed_weights_dir"),
+    ("server", "store_responses", "store_responses"),
+)
 _PART = r"[A-Za-z0-9][\w.-]*"
 _HUB_NAME = re.compile(rf"(?!.*\.gguf$){_PART}(/{_PART}(:{_PART})?)?|{_PART}/{_PART}(/{_PART})+\.gguf")
 
@@ -114,9 +118,14 @@ def _answer(module: str, *arguments: str) -> tuple[str, str]:
 
 
 def with_home_folders(config: Config) -> Config:
-    """`config` with the user's home folder in place of a "~", in the names of folders that are written."""
-    for layer, field in WRITTEN:
+    """`config` with the user's home folder in place of a "~", in the names of folders that are written.
+
+    Raises ConfigError if there is no home folder: a folder named "~" would be made in the current one.
+    """
+    for layer, field, option in WRITTEN:
         settings = getattr(config, layer)
         folder = os.path.expanduser(getattr(settings, field))
+        if folder.startswith("~/"):
+            raise ConfigError(f"{option}={folder}: this user has no home folder (set HOME, or give the whole path)")
         config = msgspec.structs.replace(config, **{layer: msgspec.structs.replace(settings, **{field: folder})})
     return config

@@ -14,6 +14,7 @@ import msgspec
 
 from paged_serve.protocol.process.lifeline import is_stopped, lifeline_pipe
 
+from ..python_command import loader_environment
 from .frames import receive_frame, send_frame
 
 ANSWERS_WITHIN_S = 5.0  # real time; then a halted process is replaced, and one that lacks processor time gets longer
@@ -25,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class HelperProcess:
-    """Runs `main` of a module in a process without an environment. Raises OSError when it cannot be started."""
+    """Runs `main` of a module in a process with hardly any environment. Raises OSError when it cannot be started."""
 
     def __init__(self, module: str):
         ours, theirs = socket.socketpair()
@@ -35,7 +36,9 @@ class HelperProcess:
         try:
             arguments = [*map(str, inherited), os.pathsep.join(sys.path)]
             command = [sys.executable, "-I", "-c", program, *arguments]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=inherited, env={})
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=inherited, env=loader_environment()
+            )
         except OSError:
             ours.close()
             os.close(self._lifeline)

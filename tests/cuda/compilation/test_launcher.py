@@ -216,6 +216,13 @@ def test_cubins_are_stored_in_the_cache_directory():
     assert cubin_folder(ModelConfig(cache_dir="/scratch")) == Path("/scratch/paged-serve/cubins")
 
 
+def test_a_user_without_a_home_folder_is_asked_for_a_cache_directory(monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(ConfigError, match="--cache-dir"):
+        cubin_folder(ModelConfig())
+
+
 def test_serving_on_a_cpu_never_imports_cupy():
     """The program runs a rank with its first steps, so later imports would be detected, too."""
     program = """

@@ -9,6 +9,7 @@ from paged_serve.frontend.config.llm_options import config_of
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.frontend.config.options import resolve
 from paged_serve.frontend.supervision.flight_recorder.bundle import dump_folder
+from paged_serve.protocol.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
@@ -26,6 +27,20 @@ def test_the_home_folder_is_put_in_place_of_a_tilde(monkeypatch, option, layer, 
     for given, expected in (("~/kept", "/home/me/kept"), ("kept", "kept"), ("", "")):
         for config in (with_local_model(resolve({option: given}, {}).config)[0], config_of("", {option: given})):
             assert getattr(getattr(config, layer), field) == expected
+
+
+@pytest.fixture
+def homeless(monkeypatch):
+    """A user that the system does not know, as in a container with `--user`, without HOME."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+
+
+def test_without_a_home_folder_none_is_made_in_the_current_one(homeless):
+    with pytest.raises(ConfigError, match="kv_tier_dir=~/kept: this user has no home folder"):
+        with_local_model(resolve({"kv_tier_dir": "~/kept"}, {}).config)
+    assert dump_folder("") is None
+    assert dump_folder("/var/lib") == Path("/var/lib/paged-serve/dumps")
 
 
 def test_reports_are_below_the_home_folder_too(monkeypatch):

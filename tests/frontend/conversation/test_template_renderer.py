@@ -89,11 +89,12 @@ def test_output_that_is_not_text_is_a_refusal(source):
     renderer.close()
 
 
-def test_a_helper_has_no_environment_and_few_rights(renderer, monkeypatch):
+def test_a_helper_has_few_rights_and_of_the_environment_only_the_folders_of_libraries(renderer, monkeypatch):
     monkeypatch.setenv("PAGED_SERVE_API_KEY", "secret")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
     renderer.start()
     (pid,) = pids(renderer)
-    assert Path(f"/proc/{pid}/environ").read_bytes() == b""
+    assert Path(f"/proc/{pid}/environ").read_bytes() == b"LD_LIBRARY_PATH=/opt/python/lib\0"
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
     )

@@ -1,5 +1,6 @@
 """Checks the requirements of our CUDA kernels; the checks take version numbers, so that tests need no GPU."""
 
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +13,11 @@ NAMES = {(9, 0): "sm_90a"}
 
 
 def cubin_folder(config: ModelConfig) -> Path:
-    return Path(config.cache_dir or "~/.cache").expanduser() / "paged-serve" / "cubins"
+    """The folder of compiled kernels. Raises ConfigError if it is below the home folder of a user who has none."""
+    folder = os.path.expanduser(config.cache_dir or "~/.cache")
+    if folder.startswith("~/"):
+        raise ConfigError(f"compiled kernels are kept in {folder}, but this user has no home folder; give --cache-dir")
+    return Path(folder) / "paged-serve" / "cubins"
 
 
 def import_cupy(torch_cuda: str | None) -> ModuleType:
