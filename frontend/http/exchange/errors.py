@@ -40,6 +40,7 @@ _TYPES = {
 
 
 CONTEXT_EXCEEDED = "context_length_exceeded"  # OpenAI's code, at which agents shorten their conversation
+NO_STORE = (b"cache-control", b"no-store")  # a cache in a proxy may ignore X-Api-Key, and serve an old /health
 DO_NOT_RETRY = [(b"x-should-retry", b"false")]  # OpenAI's clients retry after any 5xx; this time limit is over
 
 

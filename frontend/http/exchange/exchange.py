@@ -17,7 +17,7 @@ from ...buffer_budget import DEFAULT_MAX_BYTES, LARGEST_SHARE, BufferBudget, Lea
 from ...client.request_terms import MAX_TIMEOUT_S
 from .auth import NO_KEY, Tenant
 from .body import MAX_BODY_BYTES, read_body
-from .errors import Headers, HttpError, http_error
+from .errors import NO_STORE, Headers, HttpError, http_error
 from .memory_costs import DECODED_PER_BYTE
 from .wire_format import OPENAI, WireFormat
 
@@ -29,7 +29,6 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 JSON = [(b"content-type", b"application/json")]
 EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must not buffer a stream
 ]
 
@@ -212,5 +211,6 @@ class Exchange:
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
         request_id = [(name, self.request_id.encode()) for name in self.wire_format.request_id_headers]
-        named = [*headers, *self.page_headers, *request_id]
+        caching = [] if any(name == b"cache-control" for name, _ in headers) else [NO_STORE]
+        named = [*headers, *caching, *self.page_headers, *request_id]
         await self.send_event({"type": "http.response.start", "status": status, "headers": named})

@@ -8,7 +8,7 @@ import threading
 
 MAX_WAITING = 128  # connections; more stay in the listening socket's queue
 _MAX_HEAD_BYTES = 4096
-_ALIVE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_ALIVE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
 
 
 class EarlyHealth:

@@ -37,6 +37,16 @@ def test_models_version_and_health_are_served(folder):
     assert server.ask("GET", "/ping").status_code == 503
 
 
+def test_no_cache_may_store_an_answer(folder):
+    """A proxy's cache would show one key's answers to others, as it need not know X-Api-Key, and an old /health."""
+    server = Server(folder)
+    body = {"prompt": "a", "max_tokens": 1}
+    asked = [("GET", "/health", None), ("GET", "/v1/models", None), ("GET", "/v1/models/other", None)]
+    asked += [("POST", "/v1/completions", body), ("POST", "/v1/completions", {**body, "stream": True})]
+    assert {server.ask(*each).headers["cache-control"] for each in asked} == {"no-store"}
+    assert server.ask("GET", "/").headers["cache-control"] == "no-cache"  # the page's files are public
+
+
 @pytest.mark.parametrize("later", ["other: {{ messages[0].content }}", "{% if", ""])
 def test_a_frontend_that_is_replaced_has_the_chat_template_of_the_first(folder, tmp_path, later):
     file, run_dir = tmp_path / "mine.jinja", tmp_path / "run"
