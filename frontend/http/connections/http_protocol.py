@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...buffer_budget import RETRY_AFTER_S
 from ..anthropic.errors import wire_format
 from ..exchange.access_log import log_refused
-from ..exchange.errors import Headers, HttpError, retry_after
+from ..exchange.errors import NO_STORE, Headers, HttpError, retry_after
 from ..exchange.exchange import BODY_TAKEN, JSON
 from .close_delimited import close_delimited
 from .connection_buffers import ConnectionBuffers
@@ -16,7 +17,8 @@ from .connection_limit import MAX_REFUSED, ConnectionLimit
 from .cut_off import broken_when_cancelled
 from .early_answer import closing_early
 from .half_closed import HalfClosed
-from .request_host import fault_of_host, replace_host
+from .other_protocols import RequestParser, head_without_upgrade, other_protocol
+from .request_head import fault_of_head, replace_host
 
 MAX_HEADER_BYTES = 32 << 10
 MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body may come in chunks of a few bytes
@@ -43,6 +45,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = True  # or between two requests
     _drops_input = False  # incoming data is dropped
     _closes_early = False  # after an answer that does not wait for the body of its request
+    _repeats_head = False  # the parser has stopped at an Upgrade header and is going to begin again without it
+    _ignores_upgrade = False  # it has; no further request follows
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         **options: Any,
     ):
         super().__init__(*arguments, **options)
+        self.parser = RequestParser(self, self._without_upgrade)
         self._page_headers = page_headers
         self._connection_limit = connection_limit
         self._buffers = buffers
@@ -114,6 +119,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._stop_listening()
         if self._drops_input:
             return
+        if self._in_head and not self._framing_bytes and (fault := other_protocol(data)):
+            self._refuse(400, fault)
+            return
         self._framing_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._framing_bytes > MAX_HEADER_BYTES:
@@ -142,8 +150,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEADER_BYTES:
             return self._refuse_head()
-        if fault := self._fault_of_head():
+        if fault := fault_of_head(self.parser.get_http_version(), self.url, self.headers):
             return self._refuse(400, fault)
+        if self.parser.should_upgrade() and not self._ignores_upgrade:
+            self._repeats_head = True
+            return None
         replace_host(self.url, self.headers)
         self.expect_100_continue &= self.parser.get_http_version() == "1.1"  # 1.0 knows no interim responses
         self._expect(BODY_WITHIN_S)
@@ -160,18 +171,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._closes_early = not self._in_head and (cycle.waiting_for_100_continue or not cycle.keep_alive)
         return self._closes_early
 
-    def _fault_of_head(self) -> str:
-        """Why a proxy might read the head as a different request (request smuggling); "" when it is unambiguous."""
-        values = {name: value.strip().lower() for name, value in self.headers}
-        version, coding = self.parser.get_http_version(), values.get(b"transfer-encoding", b"chunked")
-        if version not in ("1.0", "1.1"):
-            return "This server speaks HTTP/1.1."
-        if coding != b"chunked" or (version == "1.0" and b"transfer-encoding" in values):
-            return "The only Transfer-Encoding here is chunked, in HTTP/1.1."
-        has_body = b"transfer-encoding" in values or values.get(b"content-length", b"0") != b"0"
-        if has_body and self.parser.should_upgrade():  # the parser would take the body for another protocol
-            return "This server does not change its protocol: use HTTP/1.1 without an Upgrade header."
-        return fault_of_host(version, self.url, self.headers)
+    def _without_upgrade(self) -> tuple[bytes, Any] | None:
+        """The head to parse instead of the one with an Upgrade header, and the parser for it; None if it is refused."""
+        if not self._repeats_head:
+            return None
+        self._repeats_head, self._ignores_upgrade, self._in_head = False, True, True
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        self.parser = httptools.HttpRequestParser(self)
+        return head_without_upgrade(method, self.url, version, self.headers), self.parser
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes -= len(body)
@@ -210,12 +217,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return True
 
     def on_message_complete(self) -> None:
-        if self._drops_input:
+        if self._drops_input or self._repeats_head:
             return
         self._expect(None)
         self._in_head, self._framing_bytes = True, 0
         super().on_message_complete()
-        if self.parser.should_upgrade():  # the Upgrade is ignored, and no further request may follow
+        if self._ignores_upgrade:  # a proxy might forward what follows as another protocol
             self._stop_listening()
         if not self._is_answering():
             self._rest()
@@ -276,7 +283,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             log_refused(self.client, status)
         body = wire_format(self._path(), {}).error_body(HttpError(status, message), "")
         origin = next((value for name, value in self.headers or () if name == b"origin"), b"").decode("latin-1")
-        named = [*JSON, *self._page_headers(origin), (b"connection", b"close"), *(headers or ())]
+        named = [*JSON, NO_STORE, *self._page_headers(origin), (b"connection", b"close"), *(headers or ())]
         named.append((b"content-length", b"%d" % len(body)))
         lines = b"".join(b"%s: %s\r\n" % each for each in named)
         self.transport.write(b"HTTP/1.1 %d Refused\r\n%s\r\n%s" % (status, lines, body))

@@ -66,6 +66,7 @@ def test_the_plain_forms_are_accepted(server, parts):
         (START, HOST, LENGTH, CHUNKED, b"\r\n", CHUNKS),
         (START, HOST, CHUNKED, LENGTH, b"\r\n", CHUNKS),
         (START, HOST, CHUNKED, CHUNKED, b"\r\n", CHUNKS),
+        (START, HOST, b"connection: upgrade\r\nupgrade: h2c\r\n", LENGTH, CHUNKED, b"\r\n", CHUNKS),
         *(
             (START, HOST, b"transfer-encoding: " + coding + b"\r\n\r\n", CHUNKS)
             for coding in (
@@ -89,7 +90,6 @@ def test_the_plain_forms_are_accepted(server, parts):
         *((START, HOST, CHUNKED, b"\r\n", size + CHUNKS[1:]) for size in (b"0xe", b"-e", b"e ", b"e;a\nb")),
         (START, HOST, CHUNKED, b"\r\n", CHUNKS.replace(b"}\r\n", b"}")),
         (START, HOST, CHUNKED, b"\r\n", CHUNKS[:-2] + b"content-length: 5\r\n\r\n"),
-        (START, HOST, b"connection: upgrade\r\nupgrade: h2c\r\n", LENGTH, b"\r\n", BODY),
         (b"GET /version\r\n\r\n",),
         (b"GET /version HTTP/2.0\r\n", HOST, b"\r\n"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",),
@@ -102,9 +102,16 @@ def test_ambiguous_framing_is_refused_and_nothing_behind_it_is_read(server, part
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == 400
 
 
-def test_nothing_is_read_behind_a_request_for_another_protocol(server):
-    first = b"GET /version HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n" + HOST + b"\r\n"
-    answer = ask(server, first, b"GET /v1/models HTTP/1.1\r\n", HOST, b"\r\n")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"GET /version HTTP/1.1\r\n", HOST, b"connection: upgrade\r\nupgrade: websocket\r\n\r\n"),
+        (START, HOST, b"connection: upgrade\r\nupgrade: h2c\r\n", LENGTH, b"\r\n", BODY),
+        (START, HOST, b"connection: upgrade\r\nupgrade: h2c\r\n", CHUNKED, b"\r\n", CHUNKS),
+    ],
+)
+def test_nothing_is_read_behind_a_request_for_another_protocol(server, parts):
+    answer = ask(server, *parts, b"GET /v1/models HTTP/1.1\r\n", HOST, b"\r\n")
     assert statuses(answer) == [200]
     assert b"connection: close" in answer
 

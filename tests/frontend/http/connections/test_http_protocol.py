@@ -237,3 +237,54 @@ def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_its_connection():
     assert body == b"data: 1\n\ndata: 2\n\n"
     chunked = exchange(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", application=stream)
     assert b"\r\n\r\n9\r\ndata: 1\n\n\r\n9\r\n" in chunked
+
+
+async def echo(_scope, receive, send):
+    body, more = b"", True
+    while more:
+        event = await receive()
+        body, more = body + event["body"], event["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"<%s>" % body})
+
+
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+WITH_LENGTH = b"POST / HTTP/1.1\r\n" + UPGRADE + b"host: localhost\r\ncontent-length: 4\r\n\r\nbody"
+IN_CHUNKS = WITH_LENGTH.replace(
+    b"content-length: 4\r\n\r\nbody", b"transfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("request_bytes", [WITH_LENGTH, IN_CHUNKS])
+@pytest.mark.parametrize("split", [None, 30, -16, -10, -4, -3])
+def test_a_body_behind_an_upgrade_header_which_javas_client_sends_is_read(request_bytes, split):
+    parts = [request_bytes[:split], request_bytes[split:]] if split else [request_bytes]
+    head, _, body = exchange(*parts, application=echo).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in head
+    assert b"<body>" in body
+
+
+def test_a_large_or_slow_head_with_an_upgrade_header_is_refused_like_any_other(monkeypatch):
+    monkeypatch.setattr(http_protocol, "BODY_WITHIN_S", 0.15)
+    for request_bytes, status in (
+        (WITH_LENGTH.replace(b"host:", b"x: " + b"x" * (33 << 10) + b"\r\nhost:"), 431),
+        (WITH_LENGTH.replace(b"host: localhost\r\n", b""), 400),
+        (WITH_LENGTH[:-1], 408),
+    ):
+        assert exchange(request_bytes, application=echo).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (bytes.fromhex("16030100dc010000d80303"), "TLS"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2"),
+        (b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n" + GET % 1, "the PROXY protocol"),
+        (b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x0c" + bytes(12) + GET % 1, "the PROXY protocol"),
+    ],
+)
+def test_a_connection_that_begins_with_another_protocol_is_told_so(start, name):
+    head, _, body = exchange(start).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["message"].startswith(f"The connection began with {name}")

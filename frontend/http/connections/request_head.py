@@ -1,4 +1,4 @@
-"""The host of a request by RFC 9112, 3.2: from its only Host header, or from the authority of an absolute URI."""
+"""Faults of a request's head. Its host is that of its only Host header, or of an absolute URI (RFC 9112, 3.2)."""
 
 import re
 
@@ -9,8 +9,21 @@ from ..exchange.errors import Headers
 _HOST = re.compile(rb"[!$&'()*+,;=A-Za-z0-9._~%:\[\]-]*")  # a name or an address, then perhaps a port; or nothing
 
 
-def fault_of_host(version: str, url: bytes, headers: Headers) -> str:
-    """Why the request's host is invalid; "" when it is valid. `version`: of HTTP, as in "1.1"."""
+def fault_of_head(version: str, url: bytes, headers: Headers) -> str:
+    """Why a proxy might read the head as a different request (request smuggling); "" when it is unambiguous.
+
+    `version`: of HTTP, as in "1.1".
+    """
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.0", "1.1"):
+        return "This server speaks HTTP/1.1."
+    if codings and (codings[-1] != b"chunked" or version == "1.0"):
+        return "The only Transfer-Encoding here is chunked, in HTTP/1.1."
+    return _fault_of_host(version, url, headers)
+
+
+def _fault_of_host(version: str, url: bytes, headers: Headers) -> str:
+    """Why the request's host is invalid; "" when it is valid."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         return f"The request has {len(hosts)} Host headers; in HTTP/1.1 it must have one."
