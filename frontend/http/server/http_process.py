@@ -30,7 +30,6 @@ from ...listen import open_unix
 from ...open_files import max_connections_for, raise_open_files_limit
 from ..connections.connection_buffers import ConnectionBuffers
 from ..connections.connection_limit import ConnectionLimit
-from ..connections.http_protocol import LimitedHttpProtocol
 from ..exchange.access_log import configure_access_log
 from ..exchange.auth import tenants_of
 from ..idempotency.other_frontends import REPLACED_WITHIN_S, OtherFrontends, PassedOn
@@ -64,12 +63,7 @@ class _Server(UvicornServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for link in self._early_health.leave():
-            await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, link)
-
-    def _new_connection(self) -> LimitedHttpProtocol:
-        make: Any = self.config.http_protocol_class
-        connection: LimitedHttpProtocol = make(self.config, self.server_state, self.lifespan.state)
-        return connection
+            await asyncio.get_running_loop().connect_accepted_socket(self.new_connection, link)
 
 
 class FrontendProcess:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from ...buffer_budget import DEFAULT_MAX_BYTES, BufferBudget
 from ..connections.connection_buffers import ConnectionBuffers
 from ..connections.connection_limit import ConnectionLimit
 from ..connections.http_protocol import LimitedHttpProtocol, PageHeaders, no_page_headers
+from .acceptor import Acceptor
 
 DATE_EVERY_S = 1.0  # the Date header's resolution
 KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that the proxy closes idle connections
@@ -43,6 +45,16 @@ def uvicorn_config(
 
 class UvicornServer(uvicorn.Server):
     """Serves until its task is cancelled."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        self.servers: list[Any] = [Acceptor(listener, self.new_connection) for listener in sockets or ()]
+        self.started = True
+
+    def new_connection(self) -> LimitedHttpProtocol:
+        make: Any = self.config.http_protocol_class
+        connection: LimitedHttpProtocol = make(self.config, self.server_state, self.lifespan.state)
+        return connection
 
     async def main_loop(self) -> None:
         """Sleep until cancelled; uvicorn's loop would check ten times per second whether to end."""
