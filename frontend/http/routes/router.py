@@ -66,6 +66,8 @@ class Router:
                     headers=[(b"allow", methods.encode())],
                 ) from None
             raise HttpError(404, f"There is no {path} here; {self._hint(path)}") from None
+        if "" in exchange.scope["path_params"].values():  # a slash at the end of another route
+            raise HttpError(404, f"There is no {path} here; {self._hint(path)}")
         spec: RouteSpec = exchange.scope["paged_serve.route"]
         self._service.check_task(path, spec.tasks)
         await spec.handler(self._service, exchange)

@@ -222,6 +222,12 @@ def test_a_404_names_the_nearest_route(folder, wrong, meant):
     assert (error["code"], error["message"]) == (404, f"There is no {wrong} here; did you mean {meant}?")
 
 
+@pytest.mark.parametrize("meant", ["/v1/models", "/v1/responses"])
+def test_a_slash_at_the_end_is_not_the_name_of_nothing(folder, meant):
+    error = Server(folder).ask("GET", f"{meant}/").json()["error"]
+    assert (error["code"], error["message"]) == (404, f"There is no {meant}/ here; did you mean {meant}?")
+
+
 def test_a_404_suggests_nothing_if_no_route_is_near(folder):
     server = Server(folder)
     for path in ("/v1/nothing", "/admin", "/v1/" + "x" * 5000):
