@@ -61,6 +61,7 @@ class Exchange:
     lease: Lease = field(default_factory=_own_lease)  # for the memory of the request
     status: int = 0  # 0: none has been sent
     page_headers: Headers = field(default_factory=list)  # of the answer, for the web page of the request
+    is_last: bool = False  # of its connection
     _body_taken: Callable[[], None] = field(init=False)
     _peeked: bytes | None = None
 
@@ -212,5 +213,6 @@ class Exchange:
         self.status = status
         request_id = [(name, self.request_id.encode()) for name in self.wire_format.request_id_headers]
         caching = [] if any(name == b"cache-control" for name, _ in headers) else [NO_STORE]
-        named = [*headers, *caching, *self.page_headers, *request_id]
+        ending = [(b"connection", b"close")] if self.is_last else []
+        named = [*headers, *caching, *ending, *self.page_headers, *request_id]
         await self.send_event({"type": "http.response.start", "status": status, "headers": named})

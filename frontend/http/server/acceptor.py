@@ -37,6 +37,17 @@ class Acceptor:
             self._loop.remove_reader(self._listener)
             self._listener.close()
 
+    def refuse(self) -> None:
+        """Have the kernel refuse connections, for all processes with this socket: a proxy then tries another server.
+
+        Otherwise it would accept them until the last process closes the socket, and break them then.
+        """
+        if not self._is_closed:
+            self._accept()
+            with contextlib.suppress(OSError):  # another process was faster
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self.close()
+
     async def wait_closed(self) -> None:
         """Wait for the connections that were just accepted."""
         await asyncio.gather(*self._tasks)
@@ -51,16 +62,19 @@ class Acceptor:
             try:
                 link, _ = self._listener.accept()
             except BlockingIOError:
-                return
+                return None
             except OSError as error:  # otherwise of that connection, whose peer has gone
+                if error.errno == errno.EINVAL:  # another process has called `refuse`
+                    return self.close()
                 if error.errno in _EXHAUSTED:
                     self._loop.remove_reader(self._listener)
                     self._loop.call_later(PAUSE_S, self._listen)
-                    return
+                    return None
             else:
                 task = self._loop.create_task(self._begin(link))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        return None
 
     def _measure_turn(self, began: float) -> None:
         self._turn_s = time.monotonic() - began

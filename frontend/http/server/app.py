@@ -72,6 +72,7 @@ class Application:
             return
         scope["path"] = self._without_root_path(scope["path"])
         exchange = Exchange(scope, receive, send)
+        exchange.is_last = self._admission.draining  # a proxy must not send another request on a connection that ends
         exchange.page_headers = self.page_headers(exchange.headers.get("origin", ""))
         exchange.wire_format = wire_format(exchange.path, exchange.headers)
         with self._buffers.lease() as exchange.lease:

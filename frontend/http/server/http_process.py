@@ -129,6 +129,8 @@ class FrontendProcess:
             for server in (self._server, self._sibling_server, self._admin.server):
                 server.should_exit = server.force_exit = True
             if self._stopped.is_set():
+                for acceptor in self._server.servers:
+                    acceptor.refuse()
                 await self._end_requests()
             if self._child.stop_requested:
                 self._break_connections()

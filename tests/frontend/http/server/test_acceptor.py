@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 
+import pytest
 import uvloop
 
 from paged_serve.frontend.http.server.acceptor import Acceptor
@@ -65,3 +66,20 @@ def test_a_server_without_a_free_file_pauses_and_accepts_again(monkeypatch):
     counts, turns = accepted(1, 3, busy_s=0.005)
     assert counts == [3]
     assert turns > 5  # it paused instead of trying in each turn
+
+
+def test_a_server_that_ends_refuses_connections_although_other_processes_have_the_socket():
+    async def talk() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            ending, other = (Acceptor(listener.dup(), asyncio.Protocol) for _ in range(2))
+            with socket.create_connection(listener.getsockname()):
+                ending.refuse()
+                await ending.wait_closed()
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(listener.getsockname())
+                await asyncio.sleep(0)
+            other.refuse()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(talk())

@@ -139,8 +139,10 @@ def test_a_request_that_is_itself_the_cause_of_its_failure_is_told_so():
 
 def test_draining_refuses_new_requests_and_signals_when_none_is_left(folder):
     server = Server(folder)
+    assert "connection" not in server.ask("GET", "/ready").headers
     server.admission.draining = True
     response = server.ask("POST", "/v1/completions", {"prompt": "x"})
+    assert response.headers["connection"] == "close"  # a request sent at the last moment would be lost
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
     assert server.ask("GET", "/ready").status_code == 503
     assert server.ask("GET", "/health").status_code == 200
