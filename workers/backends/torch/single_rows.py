@@ -1,7 +1,7 @@
 """Matrix products by torch, one row at a time: deterministic on a CPU without our kernels.
 
 A library chooses its kernel, and so the order of a sum, by the number of rows and by alignment: MKL's float32 product
-of one row depends on the weights' address modulo 16. Each row is therefore copied to newly allocated memory and
+of one row depends on the weights' address modulo 16. Each row is therefore copied to the start of a cache line and
 multiplied alone by weights that start on a cache line, so shape, alignment and kernel are always the same. The weights
 are read again for every row, which makes prompts and batches slow.
 """
@@ -21,5 +21,8 @@ def aligned(x: Tensor) -> Tensor:
 def linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x` [rows, in] times `weight` [out, in] transposed, plus `bias` [out]; a row's bits depend only on that row."""
     weight = aligned(weight)
-    rows = range(max(1, len(x)))  # without rows, one of no rows
-    return torch.cat([functional.linear(x[row : row + 1].clone(), weight, bias) for row in rows])
+    if len(x) < 2:
+        return functional.linear(x.clone(memory_format=torch.contiguous_format), weight, bias)
+    width, unit = x.shape[1], ALIGNMENT // x.element_size()
+    rows = x.new_empty(len(x), -(-width // unit) * unit)[:, :width].copy_(x)  # each row starts on a cache line
+    return torch.cat([functional.linear(row, weight, bias) for row in rows.split(1)])
