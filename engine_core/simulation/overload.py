@@ -27,6 +27,9 @@ from ..requests.request import Sequence
 
 CLIENT = b"client:0"
 EOS = 0
+ID_BYTES = 4  # of a packed token id
+# Prompts are parts of one text: to draw each of their tokens took a quarter of the time.
+TEXT = pack_ids(random.Random(0).choices(range(1, 1000), k=1 << 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,9 @@ class Overload:
         self._arrivals[index] = (at_s + rng.expovariate(source.per_s), index)
         request_id, allowed = len(self.sent) + 1, rng.randint(*source.allowed)
         request = self.sent[request_id] = SentRequest(source, at_s, rng.randint(1, allowed))
-        prompt = pack_ids(rng.randrange(1, 1000) for _ in range(rng.randint(*source.prompt)))
+        prompt_len = rng.randint(*source.prompt)
+        begin = ID_BYTES * rng.randrange(len(TEXT) // ID_BYTES - prompt_len)
+        prompt = TEXT[begin : begin + ID_BYTES * prompt_len]
         message = EngineCoreRequest(
             request_id,
             prompt,
@@ -147,7 +152,7 @@ class Overload:
             ttl_s=source.ttl_s,
         )
         tenant = self.engine.scheduler.shares.of(source.tenant, source.weight)
-        request.forecast_s = self.engine.admission.forecast.first_token_s(tenant, len(prompt) // 4)
+        request.forecast_s = self.engine.admission.forecast.first_token_s(tenant, prompt_len)
         self._receive(self.engine.add_request(CLIENT, message, at_s))
 
     def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -177,7 +182,7 @@ class Overload:
                 if request.first_token_s is None:
                     request.first_token_s = self.now - request.at_s
                 if output.finish_reason is not None:
-                    self.tokens[request.source.tenant] += output.position + len(output.token_ids) // 4
+                    self.tokens[request.source.tenant] += output.position + len(output.token_ids) // ID_BYTES
             self._receive(self.engine.outputs_received(CLIENT, 1))
 
     def rejected(self, reason: RejectReason) -> list[SentRequest]:

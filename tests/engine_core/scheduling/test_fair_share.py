@@ -85,7 +85,7 @@ def test_tenants_that_always_wait_get_shares_by_weight(seed):
         Source("heavy", 60, weight=3.0, **SHORT),
         Source("greedy", 300, **SHORT),
     )
-    world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(50)
+    world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(35)
     light, heavy, greedy = (world.tokens[source.tenant] for source in sources)
     assert light == pytest.approx(greedy, rel=0.1)
     assert heavy == pytest.approx(3 * light, rel=0.1)
@@ -93,7 +93,7 @@ def test_tenants_that_always_wait_get_shares_by_weight(seed):
 
 def test_a_tenant_that_needs_less_than_its_share_gets_all_that_it_needs():
     sources = (Source("greedy", 300, **SHORT), Source("modest", 2, **SHORT))
-    world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(25)
+    world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(20)
     modest = [asked for asked in world.sent.values() if asked.source.tenant == "modest"]
     assert len(modest) > 30
     assert all(asked.rejected is None for asked in modest)
@@ -162,20 +162,22 @@ def test_old_arrivals_do_not_count_towards_the_rate():
     assert rate.value(400.0) == rate.value(500.0)  # a clock that goes backwards changes nothing
 
 
-def p99_of_the_others(greedy_times, seed, each=8.0):
+def p99_of_the_others(greedy_times, seed, seconds, each=8.0):
     """Seconds to the first token for nine keys, while a tenth key sends `greedy_times` as many requests."""
     keys = [Source(str(index), each * (greedy_times if index == 0 else 1), allowed=(64, 64)) for index in range(10)]
     step_time = StepTime(0.002, 0.00002, 0.0002)  # 95 requests a second with 32 rows
-    world = Overload(seed, tuple(keys), step_time, max_num_seqs=32, max_num_queued_requests=64).run(60)
+    world = Overload(seed, tuple(keys), step_time, max_num_seqs=32, max_num_queued_requests=64).run(seconds)
     waits = sorted(a.first_token_s for a in world.sent.values() if a.source.tenant != "0" and a.first_token_s)
-    assert len(waits) > 4000
+    assert len(waits) > 66 * seconds
     return waits[int(0.99 * len(waits))]
 
 
-@pytest.mark.parametrize("seeds", [range(2, 3), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["1", "8"])
+@pytest.mark.parametrize(
+    ("seeds", "seconds"), [([3], 30), pytest.param(range(1, 9), 60, marks=pytest.mark.nightly)], ids=["1", "8"]
+)
 @pytest.mark.timeout(900)
-def test_one_greedy_key_of_ten_delays_no_other_beyond_the_target(seeds):
+def test_one_greedy_key_of_ten_delays_no_other_beyond_the_target(seeds, seconds):
     """At 84 % of the engine's capacity, within the target of 20 %; in virtual time, so equal on every machine."""
-    fair = [p99_of_the_others(1, seed) for seed in seeds]
-    greedy = [p99_of_the_others(10, seed) for seed in seeds]
+    fair = [p99_of_the_others(1, seed, seconds) for seed in seeds]
+    greedy = [p99_of_the_others(10, seed, seconds) for seed in seeds]
     assert sum(greedy) <= 1.2 * sum(fair), (fair, greedy)
