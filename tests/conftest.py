@@ -75,6 +75,22 @@ def pytest_collection(session):
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector, name, obj):
+    """Makes no items of nightly functions for a run without them: a seventh of all items, all to be deselected."""
+    if not name.startswith("test") or not leaves_out_nightly(collector.config):
+        return None
+    of_function = any(mark.name == "nightly" for mark in getattr(obj, "pytestmark", ()))
+    return [] if of_function or collector.get_closest_marker("nightly") else None
+
+
+def leaves_out_nightly(config):
+    """Whether -m has no nightly test; one that is named explicitly is an item all the same, for pytest to say so."""
+    expression = config.option.markexpr
+    is_left_out = "not nightly" in expression.split(" and ") and " or " not in expression
+    return is_left_out and not any("::" in argument for argument in config.args)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Mark the cases that --products omits as nightly; folders' own hooks have marked their nightly tests before."""
     products = config.getoption("products")
