@@ -22,6 +22,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _STATE = tempfile.TemporaryDirectory(prefix="paged-serve-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 
+# Tiny models are made once for all processes of a run: those that this one starts inherit the variable.
+if "PAGED_SERVE_TEST_CHECKPOINTS" not in os.environ:  # tests/workers/tiny_models/checkpoints.py
+    _CHECKPOINTS = tempfile.TemporaryDirectory(prefix="paged-serve-checkpoints-")
+    os.environ["PAGED_SERVE_TEST_CHECKPOINTS"] = _CHECKPOINTS.name
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

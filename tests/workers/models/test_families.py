@@ -68,10 +68,11 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
 )
 def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):
     model, prompt = reference(variant, tmp_path), random_tokens(70)
-    texts = [PagedLoop(ours(tmp_path, pool=pool)).greedy(prompt, 256, chunk=48) for pool in pools]
-    assert texts.count(texts[0]) == len(pools)
-    assert reference_continues(model, prompt, texts[0])
-    assert len(set(texts[0])) > 7, "the text repeats itself, so equality proves little"
+    text = PagedLoop(ours(tmp_path, pool=pools[-1])).greedy(prompt, 256, chunk=48)
+    for pool in pools[:-1]:  # torch, which is slow: beyond two tiles of keys and a window
+        assert PagedLoop(ours(tmp_path, pool=pool)).greedy(prompt, 80, chunk=48) == text[:80]
+    assert reference_continues(model, prompt, text)
+    assert len(set(text)) > 7, "the text repeats itself, so equality proves little"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -1,5 +1,8 @@
 """Tiny random models, written and run by transformers: the reference for our decoder."""
 
+import atexit
+import hashlib
+import os
 import shutil
 import tempfile
 import warnings
@@ -22,6 +25,7 @@ from .expert_variants import EXPERT_VARIANTS
 from .latent_variants import LATENT_VARIANTS
 from .recurrent_variants import RECURRENT_VARIANTS
 
+SHARED_FOLDER = "PAGED_SERVE_TEST_CHECKPOINTS"  # a variable
 SHAPE: dict[str, Any] = {
     "vocab_size": 199,
     "hidden_size": 64,
@@ -49,7 +53,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32) ->
 def write_checkpoint(
     variant: str, folder: Path, dtype: torch.dtype = torch.float32, fields: dict[str, Any] | None = None, **save: Any
 ) -> None:
-    """Write the variant's checkpoint in `dtype` to `folder`: a copy, as a process makes each only once.
+    """Write the variant's checkpoint in `dtype` to `folder`: a copy, as each is made only once.
 
     `fields` replace those of the variant's configuration; tuples stand for lists.
     """
@@ -57,14 +61,31 @@ def write_checkpoint(
 
 
 @cache
-def _home() -> tempfile.TemporaryDirectory[str]:
-    """Where the checkpoints of this process are, until it ends."""
-    return tempfile.TemporaryDirectory(prefix="paged-serve-checkpoints-")
+def _home() -> Path:
+    """Where checkpoints are, until the run of pytest ends (conftest.py), or otherwise this process."""
+    if shared := os.environ.get(SHARED_FOLDER):
+        return Path(shared)
+    own = tempfile.TemporaryDirectory(prefix="paged-serve-checkpoints-")
+    atexit.register(own.cleanup)
+    return Path(own.name)
 
 
-@cache
 def _made(variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...], **save: Any) -> Path:
-    folder = Path(tempfile.mkdtemp(dir=_home().name))
+    """The checkpoint's folder; of the processes that share the home, the first that needs it makes it."""
+    key = repr((variant, dtype, fields, sorted(save.items())))
+    folder = _home() / hashlib.sha256(key.encode()).hexdigest()
+    if not folder.exists():
+        new = Path(tempfile.mkdtemp(dir=_home()))
+        _make(new, variant, dtype, fields, **save)
+        try:
+            new.rename(folder)
+        except OSError:
+            if not folder.exists():  # another process was not faster
+                raise
+    return folder
+
+
+def _make(folder: Path, variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...], **save: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
@@ -90,7 +111,6 @@ def _made(variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...],
         model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
         randomise(model)
         model.to(dtype).save_pretrained(folder, **save)
-    return folder
 
 
 def _attention(variant: str) -> str:
