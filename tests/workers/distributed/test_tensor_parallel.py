@@ -59,10 +59,10 @@ def test_a_group_of_one_exchanges_nothing():
 def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
     """The vocabulary of 199 cannot be divided equally, and with four ranks each KV head is on two ranks."""
     write_checkpoint(variant, tmp_path)
-    expected = PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(50), 40)
+    expected = PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(50), 20)
 
     def work(group):
-        return PagedLoop(ours(tmp_path, group=group, pool=pool)).greedy(random_tokens(50), 40, chunk=20)
+        return PagedLoop(ours(tmp_path, group=group, pool=pool)).greedy(random_tokens(50), 20, chunk=20)
 
     assert on_ranks(size, tmp_path / "rendezvous", work) == [expected] * size
 
@@ -95,7 +95,7 @@ def prompt_and_answer(model):
         row_hidden = loop.hidden([(row, count)])
         hidden.append(row_hidden.clone())
     logits = model.logits(hidden[-1]).clone()
-    for _ in range(8):
+    for _ in range(4):
         row.token_ids.append(int(logits[-1].argmax()))
         hidden.append(loop.hidden([(row, 1)]).clone())
         logits = torch.cat([logits, model.logits(hidden[-1])])
