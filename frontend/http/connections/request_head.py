@@ -17,7 +17,7 @@ def fault_of_head(version: str, url: bytes, headers: Headers) -> str:
     codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
     if version not in ("1.0", "1.1"):
         return "This server speaks HTTP/1.1."
-    if codings and (codings[-1] != b"chunked" or version == "1.0"):
+    if codings and (codings != [b"chunked"] or version == "1.0"):
         return "The only Transfer-Encoding here is chunked, in HTTP/1.1."
     return _fault_of_host(version, url, headers)
 

@@ -25,4 +25,4 @@ def linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
         return functional.linear(x.clone(memory_format=torch.contiguous_format), weight, bias)
     width, unit = x.shape[1], ALIGNMENT // x.element_size()
     rows = x.new_empty(len(x), -(-width // unit) * unit)[:, :width].copy_(x)  # each row starts on a cache line
-    return torch.cat([functional.linear(row, weight, bias) for row in rows.split(1)])
+    return torch.cat([functional.linear(rows[i : i + 1], weight, bias) for i in range(len(x))])
