@@ -16,7 +16,7 @@ from .admin import ADMIN_ROUTES
 from .route_spec import RouteSpec
 from .stored.resume import resume_responses
 from .table import public_routes
-from .unsupported_routes import UNSUPPORTED_ROUTES
+from .unsupported_routes import reason_against
 
 MAX_COMPARED_CHARS = 64
 _NEAR = 0.7  # difflib's ratio: a letter or a part of the path may be wrong
@@ -54,10 +54,8 @@ class Router:
         try:
             await self._matcher(exchange.scope, exchange.receive, exchange.send_event)
         except HTTPException as error:
-            if path in UNSUPPORTED_ROUTES and path not in self._paths:  # a route's {id} may match it
-                raise HttpError(
-                    501, f"{path} is not served here: {UNSUPPORTED_ROUTES[path]}.", headers=DO_NOT_RETRY
-                ) from None
+            if (reason := reason_against(path)) and path not in self._paths:  # a route's {id} may match it
+                raise HttpError(501, f"{path} is not served here: {reason}.", headers=DO_NOT_RETRY) from None
             if error.status_code == 405:
                 methods = (error.headers or {}).get("Allow", "")
                 raise HttpError(

@@ -41,3 +41,8 @@ UNSUPPORTED_ROUTES = {
     "/slots": "the operator's /state shows what is running",
     "/props": "use /v1/models and /tokenizer_info",
 }
+
+
+def reason_against(path: str) -> str | None:
+    """Why `path`, or the collection of /v1 that it is in, is not served; None if it is not known."""
+    return UNSUPPORTED_ROUTES.get(path) or UNSUPPORTED_ROUTES.get("/".join(path.split("/")[:3]))

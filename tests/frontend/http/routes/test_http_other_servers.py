@@ -60,5 +60,12 @@ def test_an_unsupported_route_is_refused_with_the_reason(folder, path):
     assert response.headers["x-should-retry"] == "false"
 
 
+@pytest.mark.parametrize("path", ["/v1/conversations/c_1/items", "/v1/files/f_1", "/v1/batches/b_1/cancel"])
+def test_what_is_in_an_unsupported_collection_is_refused_with_its_reason(folder, path):
+    response = Server(folder).ask("GET", path)
+    assert response.status_code == 501
+    assert UNSUPPORTED_ROUTES["/".join(path.split("/")[:3])] in response.json()["error"]["message"]
+
+
 def test_no_route_is_both_served_and_refused():
     assert not set(UNSUPPORTED_ROUTES) & {spec.path for spec in ROUTES}
