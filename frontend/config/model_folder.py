@@ -14,6 +14,7 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.process.lifeline import lifeline_pipe
 
 from ..python_command import python_command, python_environment
 
@@ -108,9 +109,14 @@ def _made_of_gguf(file: Path, *, has_tokenizer: bool) -> str:
 
 
 def _answer(module: str, *arguments: str) -> tuple[str, str]:
-    """The folder that a helper process prints, or else the reason why there is none."""
-    command = python_command(module, *arguments)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=python_environment())
+    """The folder that a helper process prints, or else the reason why there is none. It ends with this process."""
+    lifeline = lifeline_pipe()
+    command, environment = python_command(module, str(lifeline[0]), *arguments), python_environment()
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, pass_fds=lifeline[:1])
+    finally:
+        for descriptor in lifeline:
+            os.close(descriptor)
     answer = done.stdout.strip().splitlines()
     if done.returncode == 0 and answer:
         return answer[-1], ""

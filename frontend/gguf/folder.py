@@ -18,6 +18,7 @@ from typing import Any
 
 from paged_serve import __version__
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.process.lifeline import arm_lifeline
 
 from .config_fields import config_fields
 from .model import GgufModel
@@ -79,11 +80,13 @@ def _remove_abandoned(root: Path) -> None:
 def main() -> int:
     from huggingface_hub.constants import HF_HOME
 
+    lifeline, file, *options = sys.argv[1:]
+    arm_lifeline(int(lifeline))
     try:
-        has_tokenizer = WITHOUT_TOKENIZER not in sys.argv[2:]
-        print(make_folder(Path(sys.argv[1]), Path(HF_HOME) / "paged-serve" / "gguf", has_tokenizer=has_tokenizer))
+        has_tokenizer = WITHOUT_TOKENIZER not in options
+        print(make_folder(Path(file), Path(HF_HOME) / "paged-serve" / "gguf", has_tokenizer=has_tokenizer))
     except Exception as error:  # the main function of this process: its parent gets one line for any error
-        named = "" if isinstance(error, ConfigError) else f"{sys.argv[1]} cannot be converted: {type(error).__name__}: "
+        named = "" if isinstance(error, ConfigError) else f"{file} cannot be converted: {type(error).__name__}: "
         print(f"{named}{' '.join(str(error).splitlines())}")
         return 1
     return 0

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.process.lifeline import arm_lifeline
 
 from .gguf_files import OTHERS, choose, patterns, split_name, tags
 
@@ -89,7 +90,8 @@ def explain(model: str, revision: str, error: Exception) -> str:
 
 
 def main() -> int:
-    model, revision = sys.argv[1:]
+    lifeline, model, revision = sys.argv[1:]
+    arm_lifeline(int(lifeline))
     print(f"looking for {model} on the Hugging Face hub", file=sys.stderr, flush=True)
     try:
         print(download(model, revision or None))

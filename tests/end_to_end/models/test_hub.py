@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
 import pytest
 
 from paged_serve.frontend.hub.cache import CachedModel
@@ -84,20 +86,39 @@ def hub() -> Iterator[str]:
         thread.join()
 
 
-def find(model: str, hub: str, cache: Path, revision: str = "") -> subprocess.CompletedProcess[str]:
-    program = (
-        "import sys; from paged_serve.frontend.config.model_folder import find_model_folder as f;"
-        "print(f(*sys.argv[1:]))"
-    )
-    environment = {
+FIND = (
+    "import sys; from paged_serve.frontend.config.model_folder import find_model_folder as f; print(f(*sys.argv[1:]))"
+)
+
+
+def variables(hub: str, cache: Path) -> dict[str, str]:
+    return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "HF_ENDPOINT": hub,
         "HF_HOME": str(cache),
         "HF_HUB_OFFLINE": "0",
     }
-    command = [sys.executable, "-c", program, model, revision]
+
+
+def find(model: str, hub: str, cache: Path, revision: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", FIND, model, revision]
+    environment = variables(hub, cache)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_download_ends_with_the_process_that_waits_for_it(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        environment = variables(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
+        with subprocess.Popen([sys.executable, "-c", FIND, "org/tiny"], env=environment) as waiting:
+            connection, _ = silent.accept()
+            downloads = psutil.Process(waiting.pid).children()
+            waiting.terminate()
+        _, alive = psutil.wait_procs(downloads, timeout=30)
+        connection.close()
+    assert len(downloads) == 1
+    assert alive == []
 
 
 def test_a_hub_name_is_downloaded_once_and_only_what_is_needed(hub, tmp_path):
