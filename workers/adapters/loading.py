@@ -13,6 +13,7 @@ from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAd
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT
 
 from ..distributed.device_thread import device_thread
+from ..distributed.threads import run_on
 from ..layers.adapters.sites import Adapters
 from .placing import PlacedAdapter, place_adapter
 
@@ -80,8 +81,7 @@ class AdapterLoading:
         os.close(self.fd)
 
     def _load_each(self) -> None:
-        if self._cpus:
-            os.sched_setaffinity(0, self._cpus)
+        run_on(self._cpus)
         while (order := self._orders.get()) is not None:
             assert self._adapters is not None
             started = time.monotonic()

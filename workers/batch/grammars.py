@@ -12,7 +12,6 @@ that it does not share, which reads the output again mask by mask; only a row th
 """
 
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.structured_outputs import Grammar
 
+from ..distributed.threads import run_on
 from .grammar_tokenizer import tokenizer_for_grammars
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Grammars:
             free[token // 32] &= ~np.uint32(1 << token % 32)
         self._free_bits = free.view(np.int32)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, "grammar", _run_on, (cpus,))
+        self._thread = ThreadPoolExecutor(1, "grammar", run_on, (cpus,))
         # A thread without a CPU of its own is of no use.
         self._threaded_rows = math.inf if len(cpus) == 1 else THREADED_BITS / vocab_size
         self._many_rows = max(self._threaded_rows, MANY_BITS / vocab_size)
@@ -259,11 +259,6 @@ def _bound(rows: Sequence[RowGrammar], new_tokens: NewTokens) -> list[RowGrammar
 
 def _unusual(rows: Sequence[RowGrammar]) -> list[RowGrammar]:
     return [row for row in rows if row.opens or row.matcher.is_error()]
-
-
-def _run_on(cpus: Collection[int]) -> None:
-    if cpus:
-        os.sched_setaffinity(0, cpus)
 
 
 def _reason(matcher: "LLMatcher") -> str:

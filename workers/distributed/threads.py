@@ -1,7 +1,8 @@
 """Chooses the number of threads of a rank, and their cores."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from paged_serve.protocol.messages.config import ParallelConfig
@@ -21,6 +22,16 @@ def usable_cpus(topology: Path = _TOPOLOGY) -> list[int]:
             core = str(cpu)
         first_of.setdefault(core, cpu)
     return list(first_of.values())
+
+
+def run_on(cpus: Collection[int]) -> None:
+    """Let the calling thread run on any of `cpus`, if there are any; it has inherited the one CPU of its parent.
+
+    A sandbox may refuse it, and a container may have lost these CPUs since: the thread then stays where it is.
+    """
+    if cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)
 
 
 def nodes_of_cpus(nodes: Path = _NODES) -> dict[int, int]:

@@ -27,6 +27,7 @@ from paged_serve.protocol.messages.loading.kv_tiers import (
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 
 from ..distributed.device_thread import device_thread
+from ..distributed.threads import run_on
 from .block_files import BlockFiles
 from .block_memory import BlockMemory
 from .checksum import Checksum
@@ -119,8 +120,7 @@ class Tier:
 
     def _serve(self, messages: "queue.SimpleQueue[tuple[ToWorkerTier, Event] | None]") -> None:
         try:
-            if self._cpus:
-                os.sched_setaffinity(0, self._cpus)  # of this thread; it has inherited the one core of its parent
+            run_on(self._cpus)
             mover = self._new_mover()
             if messages is self._stores:
                 self._open(mover)

@@ -1,5 +1,6 @@
 """The properties of the machine that a rank detects."""
 
+import errno
 import os
 
 import pytest
@@ -18,6 +19,7 @@ from paged_serve.workers.distributed.threads import (
     cpus_in,
     nodes_of_cpus,
     pinned_cpus,
+    run_on,
     shared_by_node,
     threads_of_rank,
     usable_cpus,
@@ -67,6 +69,15 @@ def test_one_hyperthread_of_each_core_is_used(tmp_path, monkeypatch):
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings + "\n")
     assert usable_cpus(tmp_path) == [0, 1, 6]
+
+
+def test_a_thread_stays_where_it_is_if_its_cpus_are_refused(monkeypatch):
+    def refused(pid, cpus):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refused)
+    run_on([1 << 10])
+    run_on([])
 
 
 def test_the_node_of_each_cpu_is_read_from_the_kernels_lists(tmp_path):
