@@ -11,7 +11,9 @@ one row may exhaust the limits of all. A row that fails while it shares a matche
 that it does not share, which reads the output again mask by mask; only a row that fails then has failed.
 """
 
+import contextlib
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +27,6 @@ from numpy.typing import NDArray
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.structured_outputs import Grammar
 
-from ..distributed.threads import run_on
 from .grammar_tokenizer import tokenizer_for_grammars
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Grammars:
             free[token // 32] &= ~np.uint32(1 << token % 32)
         self._free_bits = free.view(np.int32)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, "grammar", run_on, (cpus,))
+        self._thread = ThreadPoolExecutor(1, "grammar", _run_on, (cpus,))
         # A thread without a CPU of its own is of no use.
         self._threaded_rows = math.inf if len(cpus) == 1 else THREADED_BITS / vocab_size
         self._many_rows = max(self._threaded_rows, MANY_BITS / vocab_size)
@@ -259,6 +260,13 @@ def _bound(rows: Sequence[RowGrammar], new_tokens: NewTokens) -> list[RowGrammar
 
 def _unusual(rows: Sequence[RowGrammar]) -> list[RowGrammar]:
     return [row for row in rows if row.opens or row.matcher.is_error()]
+
+
+def _run_on(cpus: Collection[int]) -> None:
+    """Let the calling thread run on any of `cpus`; where that is refused it stays on the one of its parent."""
+    if cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)
 
 
 def _reason(matcher: "LLMatcher") -> str:

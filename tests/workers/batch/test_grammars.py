@@ -299,3 +299,8 @@ def test_a_token_of_a_row_that_has_ended_does_not_change_the_mask_of_the_next_re
     columns.start_masks(row)
     columns.await_masks(row)
     assert allowed_by(columns.masks[0]) == [5]
+
+
+def test_masks_are_computed_although_the_cpus_of_their_thread_are_refused(grammars):
+    elsewhere = Grammars(TOKENIZER, VOCAB_SIZE, EOS, [1 << 10])  # no machine has this one
+    assert allowed(elsewhere, elsewhere.prepare(JSON, [])) == allowed(grammars, grammars.prepare(JSON, []))
