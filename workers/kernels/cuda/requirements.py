@@ -13,7 +13,7 @@ NAMES = {(9, 0): "sm_90a"}
 
 
 def cubin_folder(config: ModelConfig) -> Path:
-    """The folder of compiled kernels. Raises ConfigError if it would be in a home folder that there is not."""
+    """The folder of compiled kernels. Raises ConfigError if it is below a home folder that is not known."""
     folder = os.path.expanduser(config.cache_dir or "~/.cache")
     if folder.startswith("~/"):
         raise ConfigError(f"compiled kernels are kept in {folder}, but this user has no home folder; give --cache-dir")
