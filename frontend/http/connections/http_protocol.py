@@ -280,7 +280,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             if self.cycle.response_started:
                 return self.transport.close()
         else:
-            log_refused(self.client, status)
+            log_refused(self.client, status, message)
         body = wire_format(self._path(), {}).error_body(HttpError(status, message), "")
         origin = next((value for name, value in self.headers or () if name == b"origin"), b"").decode("latin-1")
         named = [*JSON, NO_STORE, *self._page_headers(origin), (b"connection", b"close"), *(headers or ())]

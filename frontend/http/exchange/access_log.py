@@ -32,10 +32,10 @@ def log_answered(exchange: Exchange) -> None:
         _log(level, fields)
 
 
-def log_refused(client: Any, status: int) -> None:
+def log_refused(client: Any, status: int, why: str) -> None:
     """Log a connection whose bytes were not a request."""
     if log.isEnabledFor(logging.INFO):
-        _log(logging.INFO, {"status": status, "client": client_name(client)})
+        _log(logging.INFO, {"status": status, "client": client_name(client), "error": why})
 
 
 def client_name(address: Any) -> str:
@@ -43,5 +43,5 @@ def client_name(address: Any) -> str:
 
 
 def _log(level: int, fields: dict[str, Any]) -> None:
-    text = " ".join(f"{name}={value}" for name, value in fields.items())
+    text = " ".join(f"{name}={value!r}" if name == "error" else f"{name}={value}" for name, value in fields.items())
     log.log(level, "%s", text, extra={"fields": fields})

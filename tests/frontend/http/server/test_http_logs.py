@@ -47,10 +47,12 @@ def test_access_lines_can_be_turned_off(folder, lines):
     assert lines() == []
 
 
-def test_malformed_bytes_have_an_access_line(lines):
+def test_malformed_bytes_have_an_access_line_that_says_why(lines):
     exchange(b"nonsense\r\n\r\n")
-    (line,) = lines()
-    assert re.fullmatch(r"status=400 client=127\.0\.0\.1:\d+", line)
+    exchange(b"\x16\x03\x01 the rest of a TLS handshake")
+    nonsense, tls = lines()
+    assert re.fullmatch(r"status=400 client=127\.0\.0\.1:\d+ error='Invalid HTTP request received\.'", nonsense)
+    assert " error='The connection began with TLS, " in tls
 
 
 @pytest.mark.parametrize("stream", [b"true", b"false"])
