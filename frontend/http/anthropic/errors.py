@@ -7,9 +7,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..exchange.errors import HttpError
-from ..exchange.wire_format import OPENAI, WireFormat
+from ..exchange.wire_format import OLLAMA, OPENAI, WireFormat
 
 PATHS = ("/v1/messages", "/v1/streams/msg_")  # and all below them
+OLLAMAS_PATH = "/api/"  # nothing is served below it
 SHARED_PATH = "/v1/models"  # a header tells which API the client uses
 VERSION_HEADER = "anthropic-version"
 _TYPES = {
@@ -68,5 +69,7 @@ ANTHROPIC = WireFormat(
 
 def wire_format(path: str, headers: Mapping[str, str]) -> WireFormat:
     """The API of the client that requests this path."""
+    if path.startswith(OLLAMAS_PATH):
+        return OLLAMA
     is_shared = path.startswith(SHARED_PATH) and VERSION_HEADER in headers
     return ANTHROPIC if is_shared or path.startswith(PATHS) else OPENAI

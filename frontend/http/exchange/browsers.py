@@ -10,7 +10,7 @@ from .errors import Headers, HttpError
 
 MAX_AGE_S = 600  # how long a browser caches the answer to a preflight
 MAX_SHOWN_CHARS = 200
-EXPOSED = b"x-request-id, retry-after, retry-after-ms, x-should-retry"  # what pages may read
+EXPOSED = b"x-request-id, request-id, retry-after, retry-after-ms, x-should-retry"  # what pages may read
 _ALWAYS_ALLOWED = "Content-Type"  # every request with a body has this header
 _DEFAULT_PORTS = (("http://", ":80"), ("https://", ":443"))  # which browsers leave out
 _WORDS = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(, ?[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from .errors import HttpError, error_body
 from .sse import DONE, PING
 
@@ -23,3 +25,5 @@ class WireFormat:
 
 
 OPENAI = WireFormat(lambda error, request_id: error_body(error), b"data: ", DONE, PING)
+# Ollama's clients show the value of "error" as it is.
+OLLAMA = WireFormat(lambda error, request_id: msgspec.json.encode({"error": error.message}), b"data: ", DONE, PING)

@@ -6,6 +6,9 @@ _NO_SLEEP = "the server keeps its weights and its cache while it runs; stop it t
 _NO_TRAINING = "weights cannot be changed while the server runs; start it with the new ones"
 _NO_FILES = "files and batches are not stored; `paged-serve run-batch` answers a file of requests"
 _NO_IMAGES = f"there is no image cache, because {_NO_MEDIA}; the operator's port accepts the request without effect"
+_OLLAMA = "Ollama's API is not supported; use an OpenAI client with the base URL http://HOST:PORT/v1"
+_GOOGLE = "Google's API is not supported; use an OpenAI client with the base URL http://HOST:PORT/v1"
+_COHERE = "use /v1/chat/completions; of Cohere's API only /v2/embed and /v2/rerank are supported"
 _OPERATOR = "it is an operator's route; see --admin-port"
 
 UNSUPPORTED_ROUTES = {
@@ -20,6 +23,8 @@ UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/init_weight_transfer_engine", "/start_weight_update", "/update_weights"), _NO_TRAINING),
     **dict.fromkeys(("/finish_weight_update", "/update_weight_version", "/weight_info"), _NO_TRAINING),
     **dict.fromkeys(("/v1/files", "/v1/batches"), _NO_FILES),
+    **dict.fromkeys(("/v1/chat", "/v2/chat"), _COHERE),
+    "/v1/fim/completions": "use suffix of /v1/completions",
     **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), _NO_IMAGES),
     **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any OpenAPI viewer"),
     "/kv_event_sources": "--kv-events-endpoint names the address at which cache events are published",
@@ -41,8 +46,11 @@ UNSUPPORTED_ROUTES = {
     "/slots": "the operator's /state shows what is running",
     "/props": "use /v1/models and /tokenizer_info",
 }
+UNSUPPORTED_BELOW = {"/api/": _OLLAMA, "/v1beta/": _GOOGLE}  # all paths that begin so
 
 
 def reason_against(path: str) -> str | None:
     """Why `path`, or the collection of /v1 that it is in, is not served; None if it is not known."""
-    return UNSUPPORTED_ROUTES.get(path) or UNSUPPORTED_ROUTES.get("/".join(path.split("/")[:3]))
+    below = (reason for start, reason in UNSUPPORTED_BELOW.items() if path.startswith(start))
+    collection = "/".join(path.split("/")[:3])
+    return UNSUPPORTED_ROUTES.get(path) or UNSUPPORTED_ROUTES.get(collection) or next(below, None)

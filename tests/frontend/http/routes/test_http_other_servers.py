@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paged_serve.frontend.http.routes.table import ROUTES
-from paged_serve.frontend.http.routes.unsupported_routes import UNSUPPORTED_ROUTES
+from paged_serve.frontend.http.routes.unsupported_routes import UNSUPPORTED_BELOW, UNSUPPORTED_ROUTES
 
 from ...http_server import TEMPLATE, Server
 
@@ -49,7 +49,7 @@ def test_the_tokenizers_configuration_names_no_path(folder, tmp_path):
     "path",
     [
         *("/embeddings", "/reranking", "/v1/audio/transcriptions", "/sleep", "/start_profile"),
-        *("/v1/responses/compact", "/v1/conversations"),
+        *("/v1/responses/compact", "/v1/conversations", "/v2/chat"),
     ],
 )
 def test_an_unsupported_route_is_refused_with_the_reason(folder, path):
@@ -67,5 +67,20 @@ def test_what_is_in_an_unsupported_collection_is_refused_with_its_reason(folder,
     assert UNSUPPORTED_ROUTES["/".join(path.split("/")[:3])] in response.json()["error"]["message"]
 
 
+def test_ollamas_clients_get_the_reason_in_their_form(folder):
+    """They show the value of "error" as it is."""
+    response = Server(folder).ask("POST", "/api/chat", {"model": "small", "messages": []})
+    assert (response.status_code, response.headers["x-should-retry"]) == (501, "false")
+    assert response.json() == {"error": f"/api/chat is not served here: {UNSUPPORTED_BELOW['/api/']}."}
+
+
+def test_googles_clients_get_the_reason_for_every_model(folder):
+    path = "/v1beta/models/small:generateContent"
+    response = Server(folder).ask("POST", path, {})
+    assert response.status_code == 501
+    assert response.json()["error"]["message"] == f"{path} is not served here: {UNSUPPORTED_BELOW['/v1beta/']}."
+
+
 def test_no_route_is_both_served_and_refused():
     assert not set(UNSUPPORTED_ROUTES) & {spec.path for spec in ROUTES}
+    assert not [spec.path for spec in ROUTES if spec.path.startswith(tuple(UNSUPPORTED_BELOW))]

@@ -39,7 +39,7 @@ def test_a_preflight_of_an_allowed_page_is_answered_before_the_key(folder):
         "access-control-allow-origin": APP,
         "access-control-allow-methods": "POST",
         "access-control-allow-headers": PREFLIGHT["access-control-request-headers"],
-        "access-control-expose-headers": "x-request-id, retry-after, retry-after-ms, x-should-retry",
+        "access-control-expose-headers": "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry",
         "access-control-max-age": "600",
     }
     assert server.ask("POST", COMPLETIONS, {"prompt": "x"}, origin=APP).status_code == 401
