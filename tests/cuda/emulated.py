@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from paged_serve.workers.kernels.cuda.kernel import FOLDER, Grid, Kernel
@@ -102,11 +103,20 @@ class EmulatorLauncher:
         return library
 
     def _build(self, kernel: Kernel) -> Path:
-        options = [*self._options, *kernel.options]
-        key = key_of(included(self._folder, kernel.file) | set(EMULATOR.iterdir()), [kernel.file, *options])
-        command = [*options, "-include", str(precompiled_headers(self._options)), f"-I{EMULATOR}", f"-I{self._folder}"]
-        source, objects = str(self._folder / kernel.file), [str(path) for path in emulator_objects(self._options)]
-        return built(CACHE / f"{kernel.function}-{key}.so", [*command, "-shared", source, "-x", "none", *objects])
+        return (library_of_checkout if self._folder == FOLDER else library)(self._folder, kernel, self._options)
+
+
+def library(folder: Path, kernel: Kernel, options: tuple[str, ...]) -> Path:
+    """The kernel of the sources in `folder`, which is compiled now if it has not been."""
+    of_kernel = [*options, *kernel.options]
+    key = key_of(included(folder, kernel.file) | set(EMULATOR.iterdir()), [kernel.file, *of_kernel])
+    command = [*of_kernel, "-include", str(precompiled_headers(options)), f"-I{EMULATOR}", f"-I{folder}"]
+    source, objects = str(folder / kernel.file), [str(path) for path in emulator_objects(options)]
+    return built(CACHE / f"{kernel.function}-{key}.so", [*command, "-shared", source, "-x", "none", *objects])
+
+
+# Sources of the checkout do not change meanwhile; to read them for each launcher took longer than many tests.
+library_of_checkout = cache(library)
 
 
 def precompiled_headers(options: tuple[str, ...]) -> Path:
