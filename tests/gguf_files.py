@@ -177,16 +177,19 @@ def _rope_tensors(config: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: Any) -> None:
-    """Add `values` as blocks of `kind`; K-quants, which the package cannot write, become `random_blocks`."""
+    """Add `values` as blocks of `kind`; formats that the package cannot write become `random_blocks`."""
     if kind == Type.BF16:
         data = values.bfloat16().contiguous().view(torch.uint8).numpy()
     elif kind in FLOATS:
         data = values.to(FLOATS[kind]).numpy()
-    elif kind.name.endswith("_K"):
-        data = random_blocks(kind, tuple(values.shape))
     else:
-        data = gguf.quantize(values.float().numpy(), kind)
+        data = blocks_of(kind, values.float())
     writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def blocks_of(kind: Any, values: Tensor) -> np.ndarray:
+    cannot_be_written = kind.name.endswith("_K") or kind.name.startswith("IQ")
+    return random_blocks(kind, tuple(values.shape)) if cannot_be_written else gguf.quantize(values.numpy(), kind)
 
 
 def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -207,6 +210,8 @@ SCALES_AT = {
     "Q4_1": (0, 2),
     "Q5_0": (0,),
     "Q5_1": (0, 2),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q4_K": (0, 2),
@@ -219,6 +224,8 @@ SCALE_SIZES = {
     "Q4_1": 0.01,
     "Q5_0": 0.01,
     "Q5_1": 0.01,
+    "IQ4_NL": 0.001,
+    "IQ4_XS": 0.0001,
     "Q2_K": 0.01,
     "Q3_K": 0.003,
     "Q4_K": 0.0005,

@@ -49,5 +49,8 @@ BLOCK_FORMATS = {
     40: BlockFormat("NVFP4", 64, 36),
 }
 FLOAT_FORMATS = ("F32", "F16", "BF16")
-DEQUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
+DEQUANTIZED_FORMATS = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ4_NL", "IQ4_XS", "MXFP4"),
+)
 SUPPORTED_FORMATS = (*FLOAT_FORMATS, *DEQUANTIZED_FORMATS)

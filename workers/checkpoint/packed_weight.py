@@ -20,6 +20,8 @@ class WeightFormat(StrEnum):
     Q4_1 = "q4_1"
     Q5_0 = "q5_0"
     Q5_1 = "q5_1"
+    IQ4_NL = "iq4_nl"
+    IQ4_XS = "iq4_xs"
     Q2_K = "q2_k"
     Q3_K = "q3_k"
     Q4_K = "q4_k"
@@ -33,6 +35,8 @@ BLOCK_FORMATS = (
     WeightFormat.Q4_1,
     WeightFormat.Q5_0,
     WeightFormat.Q5_1,
+    WeightFormat.IQ4_NL,
+    WeightFormat.IQ4_XS,
     WeightFormat.Q2_K,
     WeightFormat.Q3_K,
     WeightFormat.Q4_K,

@@ -14,7 +14,7 @@ namespace {
 // The values of one output's block, from a panel's block.
 template <class Format> void read_block(const char* block, int output, float* values) {
   using Codes = typename Format::Codes;
-  constexpr int CENTRE = std::is_same_v<Codes, Bytes> ? 128 : Format::CENTRE;
+  constexpr int CENTRE = Codes::MOST < 128 ? Format::CENTRE : 128;
   const char* lanes = block + Format::HEADER + output / LANES * sizeof(I32);
   SliceScales<Format> scales;
   Format::scales(scales, 0, block);
@@ -53,6 +53,8 @@ void embed_q4_0(Pool* pool, const EmbedParams* p) { embed<Q4_0>(pool, *p); }
 void embed_q4_1(Pool* pool, const EmbedParams* p) { embed<Q4_1>(pool, *p); }
 void embed_q5_0(Pool* pool, const EmbedParams* p) { embed<Q5_0>(pool, *p); }
 void embed_q5_1(Pool* pool, const EmbedParams* p) { embed<Q5_1>(pool, *p); }
+void embed_iq4_nl(Pool* pool, const EmbedParams* p) { embed<IQ4_NL>(pool, *p); }
+void embed_iq4_xs(Pool* pool, const EmbedParams* p) { embed<IQ4_XS>(pool, *p); }
 void embed_q2_k(Pool* pool, const EmbedParams* p) { embed<Q2_K>(pool, *p); }
 void embed_q3_k(Pool* pool, const EmbedParams* p) { embed<Q3_K>(pool, *p); }
 void embed_q4_k(Pool* pool, const EmbedParams* p) { embed<Q4_K>(pool, *p); }

@@ -9,17 +9,20 @@
 //   Q4_1  32 inputs    d [64], m [64]                       octets [4][64]
 //   Q5_0  32 inputs    d [64]                               bits [64], octets [4][64]
 //   Q5_1  32 inputs    d [64], m [64]                       bits [64], octets [4][64]
+//   IQ4_NL  as Q4_0; codes stand for the numbers of a table
 //   Q2_K  256 inputs   d [64], dmin [64], nibbles [4][64]   16 groups of 16: pairs [64]
 //   Q3_K  256 inputs   d [64], fields [3][64]               16 groups of 16: pairs [64]; after all of them bits [8][64]
 //   Q4_K  256 inputs   d [64], dmin [64], fields [3][64]    8 groups of 32: octets [4][64]
 //   Q5_K  256 inputs   d [64], dmin [64], fields [3][64]    8 groups of 32: bits [64], octets [4][64]
 //   Q6_K  256 inputs   d [64], scales [16][64] int8         16 groups of 16: bits [64], octets [2][64]
+//   IQ4_XS  256 inputs d [64], pairs [64], nibbles [64]     8 groups of 32: octets [4][64]; codes as in IQ4_NL
 //
 // Words, octets and pairs have 32 bits: four codes of 8 bits, eight of 4, or sixteen of 2; code 4 * j + b is at bit 8 * b, or
 // in octets at 8 * b + 4 if j is odd, of octet j / 2, and in pairs at 8 * b + 2 * j. `bits` has the higher bits of a group: bit
 // 8 * b + j is that of code 4 * j + b (Q6_K: two bits at 8 * b + 2 * j); in Q3_K of two groups, of the second at 8 * b + 4 + j.
 // The words of `fields` have five fields of 6 bits each, scales and then minimums of eight groups, or scales of sixteen; the
-// sixteenth is in their last two bits. Those of `nibbles` have the scales and minimums of four groups in turn.
+// sixteenth is in their last two bits. The words of `nibbles` have the scales and minimums of four groups in turn; in IQ4_XS the
+// low bits of eight scales, whose high ones `pairs` has.
 #pragma once
 #include "blocks/parameters.h"
 #include "gemm/gemm.h"
@@ -81,6 +84,15 @@ struct PairsAndBits {
   }
 };
 
+struct TableCodes {  // numbers + 128
+  static constexpr int MOST = 255;
+  static constexpr size_t BYTES = Octets<32, 0>::BYTES;
+  static constexpr uint8_t NUMBERS[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+  static I32 bytes_of_group(const char* block, int g, int j) {
+    return look_up(NUMBERS, Octets<32, 0>::bytes(block + g * BYTES, j));
+  }
+};
+
 // Word j of group g of a block's codes, as bytes.
 template <class Codes> inline I32 bytes_of(const char* block, int g, int j) {
   if constexpr (requires { Codes::bytes_of_group(block, g, j); }) return Codes::bytes_of_group(block, g, j);
@@ -133,6 +145,32 @@ template <int HIGH> struct WithCentre {
 };
 using Q4_0 = WithCentre<0>;
 using Q5_0 = WithCentre<1>;
+
+struct IQ4_NL {
+  using Codes = TableCodes;
+  static constexpr int BLOCK = 32, BLOCK_BYTES = 18, GROUP = 32, CENTRE = Int8::OFFSET;
+  static constexpr bool HAS_LEAST = false;
+  static constexpr size_t HEADER = HALF_LINE;
+  static void scales(auto& to, int g, const char* block) { Q8_0::scales(to, g, block); }
+};
+
+struct IQ4_XS {
+  using Codes = TableCodes;
+  static constexpr int BLOCK = 256, BLOCK_BYTES = 136, GROUP = 32, CENTRE = Int8::OFFSET, SCALE_CENTRE = 32;
+  static constexpr bool HAS_LEAST = false;
+  static constexpr size_t HEADER = 2 * HALF_LINE + WORD_LINE;
+  static void scales(auto& to, int, const char* block) {
+    EACH(v, PANEL_VECTORS) {
+      const F32 d = halves(block, 0, v);
+      const I32 high = (I32)load_bf16((const uint16_t*)(block + HALF_LINE) + v * LANES);  // pairs in the upper half of a word
+      const I32 low = load_words(block + 2 * HALF_LINE + v * sizeof(I32));
+      EACH(g, 8) {
+        const I32 scale = ((low >> (4 * g)) & 15) | ((high >> (16 + 2 * g)) & 3) << 4;
+        store(to.scale[g] + v * LANES, d * to_float(scale - SCALE_CENTRE));
+      }
+    }
+  }
+};
 
 template <int HIGH> struct WithMinimum {
   using Codes = Octets<32, HIGH>;
@@ -221,4 +259,4 @@ template <class Format> constexpr int SLICE_BLOCKS = SLICE_INPUTS / Format::BLOC
 template <class... Formats> constexpr bool fill_their_bytes(size_t more = 0) {
   return ((Formats::HEADER + GROUPS_PER_BLOCK<Formats> * Formats::Codes::BYTES + more == PANEL_BLOCK_BYTES<Formats>) && ...);
 }
-static_assert(fill_their_bytes<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q4_K, Q5_K, Q6_K>() && fill_their_bytes<Q3_K>(8 * WORD_LINE));
+static_assert(fill_their_bytes<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, Q2_K, Q4_K, Q5_K, Q6_K>() && fill_their_bytes<Q3_K>(8 * WORD_LINE));

@@ -30,10 +30,12 @@ template <class F> constexpr bool ADDS_HALVES = requires { F::whole(I32{}); };
 template <class F> constexpr bool IN_PARTS = ADDS_HALVES<F> && MOST_ROWS<F> < MAX_ROWS;
 template <class F, int ROWS> constexpr int VECTORS = !IN_PARTS<F> ? STRIP<ROWS> : ROWS == 1 ? 4 : 2;  // of outputs
 
-// What multiplies one row by a format, and several.
-template <class Format> constexpr bool HAS_BYTES = std::is_same_v<typename Format::Codes, Bytes>;
-template <class Format> using OneRow = std::conditional_t<HAS_BYTES<Format>, Int8, SmallCodes<Format::Codes::MOST>>;
-template <class Format> using Rows = std::conditional_t<HAS_BYTES<Format>, WideInt8, OneRow<Format>>;
+// What multiplies one row by a format, and several; and the form of codes that several blocks of rows share.
+template <class Format> constexpr bool ARE_SMALL = Format::Codes::MOST < 128;
+template <class Format> using OneRow = std::conditional_t<ARE_SMALL<Format>, SmallCodes<Format::Codes::MOST>, Int8>;
+template <class Format> using Rows = std::conditional_t<ARE_SMALL<Format>, OneRow<Format>, WideInt8>;
+template <class Format> using Shared = std::conditional_t<ARE_SMALL<Format>, Expanded<Format::GROUP>, Bytes>;
+template <class Format> constexpr bool ARE_SHARED = std::is_same_v<typename Format::Codes, Shared<Format>>;
 
 // Whether one block of rows multiplies codes that it unpacks itself.
 template <class Format> constexpr bool IN_REGISTERS = requires(const char* lanes) { Format::Codes::word(lanes, 0); };
@@ -130,11 +132,11 @@ template <class F, class Format> class SlabProduct {
     for (int i = 0; i < count; i++) Format::scales(scales_, i * GROUPS_PER_BLOCK<Format>, blocks + i * BYTES);
     next_ = blocks + count * BYTES;
     if constexpr (IN_REGISTERS<Format>)
-      if (HAS_BYTES<Format> || rows_ <= MOST_ROWS<F>)
+      if (ARE_SHARED<Format> || rows_ <= MOST_ROWS<F>)
         return multiply<typename Format::Codes>(sums, blocks + Format::HEADER, BYTES, first, past);
-    if constexpr (!HAS_BYTES<Format>) {
+    if constexpr (!ARE_SHARED<Format>) {
       expand_slice<Format>(expanded_, blocks, count);
-      multiply<Expanded<Format::GROUP>>(sums, expanded_, GROUPS_PER_BLOCK<Format> * Expanded<Format::GROUP>::BYTES, first, past);
+      multiply<Shared<Format>>(sums, expanded_, GROUPS_PER_BLOCK<Format> * Shared<Format>::BYTES, first, past);
     }
   }
 
@@ -168,7 +170,7 @@ template <class F, class Format> class SlabProduct {
   const char* next_ = nullptr;  // the blocks after those of the slice
   int skipped_, first_row_, rows_;
   SliceScales<Format> scales_;
-  alignas(64) char expanded_[HAS_BYTES<Format> ? 64 : SLICE_INPUTS * PANEL];
+  alignas(64) char expanded_[ARE_SHARED<Format> ? 64 : SLICE_INPUTS * PANEL];
 };
 
 // Up to BLOCK_SLAB rows of `of`, from its row `first` on.
@@ -215,6 +217,8 @@ void gemm_q4_0(Pool* pool, const GemmBlocksParams* p) { dense<Q4_0>(pool, *p); }
 void gemm_q4_1(Pool* pool, const GemmBlocksParams* p) { dense<Q4_1>(pool, *p); }
 void gemm_q5_0(Pool* pool, const GemmBlocksParams* p) { dense<Q5_0>(pool, *p); }
 void gemm_q5_1(Pool* pool, const GemmBlocksParams* p) { dense<Q5_1>(pool, *p); }
+void gemm_iq4_nl(Pool* pool, const GemmBlocksParams* p) { dense<IQ4_NL>(pool, *p); }
+void gemm_iq4_xs(Pool* pool, const GemmBlocksParams* p) { dense<IQ4_XS>(pool, *p); }
 void gemm_q2_k(Pool* pool, const GemmBlocksParams* p) { dense<Q2_K>(pool, *p); }
 void gemm_q3_k(Pool* pool, const GemmBlocksParams* p) { dense<Q3_K>(pool, *p); }
 void gemm_q4_k(Pool* pool, const GemmBlocksParams* p) { dense<Q4_K>(pool, *p); }
@@ -225,6 +229,8 @@ void expert_gemm_q4_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<
 void expert_gemm_q4_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_1>(pool, *p); }
 void expert_gemm_q5_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_0>(pool, *p); }
 void expert_gemm_q5_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_1>(pool, *p); }
+void expert_gemm_iq4_nl(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<IQ4_NL>(pool, *p); }
+void expert_gemm_iq4_xs(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<IQ4_XS>(pool, *p); }
 void expert_gemm_q2_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q2_K>(pool, *p); }
 void expert_gemm_q3_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q3_K>(pool, *p); }
 void expert_gemm_q4_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_K>(pool, *p); }

@@ -122,6 +122,26 @@ template <> struct Source<Q5_1> {
   static void put(char* panel, int output, const uint8_t* block) { put_thirty_two<Q5_1, 2, true>(panel, output, block); }
 };
 
+template <> struct Source<IQ4_NL> {
+  static constexpr int HALVES[] = {0};
+  static void put(char* panel, int output, const uint8_t* block) { put_thirty_two<IQ4_NL, 1, false>(panel, output, block); }
+};
+
+template <> struct Source<IQ4_XS> {
+  static constexpr int HALVES[] = {0};
+  static void put(char* panel, int output, const uint8_t* block) {
+    put_half(panel, 0, output, block), put_half(panel, HALF_LINE, output, block + 2);
+    uint32_t low;
+    std::memcpy(&low, block + 4, sizeof low);
+    put_word(panel, 2 * HALF_LINE, output, low);
+    for (int g = 0; g < 8; g++) {
+      uint8_t codes[32];
+      for (int i = 0; i < 32; i++) codes[i] = block[8 + 16 * g + i % 16] >> (i / 16 * 4) & 15;
+      put_group(panel + IQ4_XS::HEADER + g * IQ4_XS::Codes::BYTES, output, codes, 32, 0);
+    }
+  }
+};
+
 template <> struct Source<Q2_K> {
   static constexpr int HALVES[] = {80, 82};
   static void put(char* panel, int output, const uint8_t* block) {
@@ -243,6 +263,8 @@ void pack_blocks(Pool* pool, const PackParams* p) {
     case BLOCKS_Q4_1: return pack<Q4_1>(pool, *p);
     case BLOCKS_Q5_0: return pack<Q5_0>(pool, *p);
     case BLOCKS_Q5_1: return pack<Q5_1>(pool, *p);
+    case BLOCKS_IQ4_NL: return pack<IQ4_NL>(pool, *p);
+    case BLOCKS_IQ4_XS: return pack<IQ4_XS>(pool, *p);
     case BLOCKS_Q2_K: return pack<Q2_K>(pool, *p);
     case BLOCKS_Q3_K: return pack<Q3_K>(pool, *p);
     case BLOCKS_Q4_K: return pack<Q4_K>(pool, *p);

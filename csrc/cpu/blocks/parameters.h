@@ -13,6 +13,8 @@ API void gemm_q4_0(Pool*, const GemmBlocksParams*);
 API void gemm_q4_1(Pool*, const GemmBlocksParams*);
 API void gemm_q5_0(Pool*, const GemmBlocksParams*);
 API void gemm_q5_1(Pool*, const GemmBlocksParams*);
+API void gemm_iq4_nl(Pool*, const GemmBlocksParams*);
+API void gemm_iq4_xs(Pool*, const GemmBlocksParams*);
 API void gemm_q2_k(Pool*, const GemmBlocksParams*);
 API void gemm_q3_k(Pool*, const GemmBlocksParams*);
 API void gemm_q4_k(Pool*, const GemmBlocksParams*);
@@ -29,6 +31,8 @@ API void expert_gemm_q4_0(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q4_1(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q5_0(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q5_1(Pool*, const ExpertGemmBlocksParams*);
+API void expert_gemm_iq4_nl(Pool*, const ExpertGemmBlocksParams*);
+API void expert_gemm_iq4_xs(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q2_k(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q3_k(Pool*, const ExpertGemmBlocksParams*);
 API void expert_gemm_q4_k(Pool*, const ExpertGemmBlocksParams*);
@@ -41,6 +45,8 @@ API void embed_q4_0(Pool*, const EmbedParams*);
 API void embed_q4_1(Pool*, const EmbedParams*);
 API void embed_q5_0(Pool*, const EmbedParams*);
 API void embed_q5_1(Pool*, const EmbedParams*);
+API void embed_iq4_nl(Pool*, const EmbedParams*);
+API void embed_iq4_xs(Pool*, const EmbedParams*);
 API void embed_q2_k(Pool*, const EmbedParams*);
 API void embed_q3_k(Pool*, const EmbedParams*);
 API void embed_q4_k(Pool*, const EmbedParams*);
@@ -49,6 +55,6 @@ API void embed_q6_k(Pool*, const EmbedParams*);
 
 // Rows of a file's blocks to panels; strides are in bytes, and `element` is a BlockFormat. pack_blocks.cpp.
 enum BlockFormat : int32_t {
-  BLOCKS_Q8_0, BLOCKS_Q4_0, BLOCKS_Q4_1, BLOCKS_Q5_0, BLOCKS_Q5_1, BLOCKS_Q2_K, BLOCKS_Q3_K, BLOCKS_Q4_K, BLOCKS_Q5_K, BLOCKS_Q6_K,
+  BLOCKS_Q8_0, BLOCKS_Q4_0, BLOCKS_Q4_1, BLOCKS_Q5_0, BLOCKS_Q5_1, BLOCKS_IQ4_NL, BLOCKS_IQ4_XS, BLOCKS_Q2_K, BLOCKS_Q3_K, BLOCKS_Q4_K, BLOCKS_Q5_K, BLOCKS_Q6_K,
 };
 API void pack_blocks(Pool*, const PackParams*);

@@ -104,6 +104,9 @@ inline float highest(F32 x) {
 inline I32 repeat_four(const void* p) {
   return (I32)_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p));
 }
+inline I32 look_up(const uint8_t (&table)[16], I32 bytes) {
+  return (I32)_mm256_shuffle_epi8((__m256i)repeat_four(table), (__m256i)bytes);
+}
 inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2]) {
   const __m256i a = (__m256i)load_words(at[0] + offset), b = (__m256i)load_words(at[1] + offset);
   x[0] = (I32)_mm256_permute2x128_si256(a, b, 0x20), x[1] = (I32)_mm256_permute2x128_si256(a, b, 0x31);

@@ -99,6 +99,9 @@ inline float highest(F32 x) {
 #undef OTHER_QUARTER
 
 inline I32 repeat_four(const void* p) { return (I32)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)p)); }
+inline I32 look_up(const uint8_t (&table)[16], I32 bytes) {
+  return (I32)_mm512_shuffle_epi8((__m512i)repeat_four(table), (__m512i)bytes);
+}
 inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2]) {
   const auto eight = [&](int i) { return _mm256_loadu_si256((const __m256i*)(at[i] + offset)); };
   const __m512i ab = _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(eight(0)), 0xf0, eight(1));

@@ -21,6 +21,7 @@
 //   sum, highest             over the lanes: halves, then halves of these; the last four as (0 + 2) + (1 + 3)
 //   eights                   eight words from each of LANES / 4 addresses; x[0] gets the first four of each, x[1] the others
 //   repeat_four              four words, repeated;  repeat_word: one word
+//   look_up                  the bytes of a table of 16, at the index in each byte
 //   interleave               alternates the 16-bit halves of two vectors: 2 * LANES in order, in two vectors
 //   load_u8, load_s8         LANES uint8_t or int8_t as F32;  store_s8: the lanes saturated to int8_t
 //   REGISTERS                the number of vector registers

@@ -100,6 +100,7 @@ inline float highest(F32 x) {
 }
 
 inline I32 repeat_four(const void* p) { return load_words(p); }
+inline I32 look_up(const uint8_t (&table)[16], I32 bytes) { return (I32)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)bytes); }
 inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2]) {
   EACH(half, 2) x[half] = load_words(at[0] + offset + half * sizeof(I32));
 }

@@ -116,6 +116,12 @@ inline float highest(F32 x) {
 }
 
 inline I32 repeat_four(const void* p) { return load_words(p); }
+inline I32 look_up(const uint8_t (&table)[16], I32 bytes) {
+  uint8_t each[sizeof bytes];
+  std::memcpy(each, &bytes, sizeof bytes);
+  for (uint8_t& byte : each) byte = table[byte];
+  return copied<I32>(each);
+}
 inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2]) {
   EACH(half, 2) x[half] = load_words(at[0] + offset + half * sizeof(I32));
 }

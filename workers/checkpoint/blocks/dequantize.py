@@ -15,6 +15,8 @@ PAIRS = (0, 2, 4, 6)
 BITS = (0, 1, 2, 3, 4, 5, 6, 7)
 # 4-bit floats times 2, by their code
 E2M1_TWICE = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)
+# The numbers of IQ4_NL and IQ4_XS, by their code
+IQ4_NUMBERS = tuple(map(float, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)))
 CENTRE_4, CENTRE_5, CENTRE_6 = 8, 16, 32  # codes of zero
 
 
@@ -107,6 +109,18 @@ def _q6_k(blocks: Tensor) -> Tensor:
     return (steps * codes.view(-1, 16, 16)).flatten(1)
 
 
+def _iq4_nl(blocks: Tensor) -> Tensor:
+    return _half(blocks, 0) * torch.tensor(IQ4_NUMBERS)[_fields(blocks[:, 2:18], NIBBLES, 16, 15).long()]
+
+
+def _iq4_xs(blocks: Tensor) -> Tensor:
+    """d; the high 2 bits of 8 scales, their low 4 bits; 256 codes of 4 bits."""
+    low, high = _fields(blocks[:, 4:8], NIBBLES, 1, 15), _fields(blocks[:, 2:4], PAIRS, 1, 3)
+    steps = _half(blocks, 0) * ((low | (high << 4)).float() - CENTRE_6)
+    numbers = torch.tensor(IQ4_NUMBERS)[_fields(blocks[:, 8:], NIBBLES, 16, 15).long()]
+    return (steps.unsqueeze(2) * numbers.view(-1, 8, 32)).flatten(1)
+
+
 def codes_of_mxfp4(blocks: Tensor) -> Tensor:
     """[blocks, 32] uint8, floats of 4 bits (e2m1): the first 16 in the low halves of the bytes."""
     return _fields(blocks[:, 1:17], NIBBLES, 16, 15)
@@ -134,5 +148,7 @@ DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
 }
