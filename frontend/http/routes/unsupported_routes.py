@@ -46,11 +46,15 @@ UNSUPPORTED_ROUTES = {
     "/slots": "the operator's /state shows what is running",
     "/props": "use /v1/models and /tokenizer_info",
 }
-UNSUPPORTED_BELOW = {"/api/": _OLLAMA, "/v1beta/": _GOOGLE}  # all paths that begin so
+_COLLECTIONS = ("/v1/conversations", "/v1/files", "/v1/batches", "/v1/assistants", "/v1/threads")
+UNSUPPORTED_BELOW = {  # all paths that begin so
+    "/api/": _OLLAMA,
+    "/v1beta/": _GOOGLE,
+    **{f"{path}/": UNSUPPORTED_ROUTES[path] for path in _COLLECTIONS},
+}
 
 
 def reason_against(path: str) -> str | None:
-    """Why `path`, or the collection of /v1 that it is in, is not served; None if it is not known."""
+    """Why `path`, or all that it is in, is not served; None if it is not known."""
     below = (reason for start, reason in UNSUPPORTED_BELOW.items() if path.startswith(start))
-    collection = "/".join(path.split("/")[:3])
-    return UNSUPPORTED_ROUTES.get(path) or UNSUPPORTED_ROUTES.get(collection) or next(below, None)
+    return UNSUPPORTED_ROUTES.get(path) or next(below, None)
