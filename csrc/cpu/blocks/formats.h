@@ -9,20 +9,21 @@
 //   Q4_1  32 inputs    d [64], m [64]                       octets [4][64]
 //   Q5_0  32 inputs    d [64]                               bits [64], octets [4][64]
 //   Q5_1  32 inputs    d [64], m [64]                       bits [64], octets [4][64]
-//   IQ4_NL  as Q4_0; codes stand for the numbers of a table
 //   Q2_K  256 inputs   d [64], dmin [64], nibbles [4][64]   16 groups of 16: pairs [64]
 //   Q3_K  256 inputs   d [64], fields [3][64]               16 groups of 16: pairs [64]; after all of them bits [8][64]
 //   Q4_K  256 inputs   d [64], dmin [64], fields [3][64]    8 groups of 32: octets [4][64]
 //   Q5_K  256 inputs   d [64], dmin [64], fields [3][64]    8 groups of 32: bits [64], octets [4][64]
 //   Q6_K  256 inputs   d [64], scales [16][64] int8         16 groups of 16: bits [64], octets [2][64]
-//   IQ4_XS  256 inputs d [64], pairs [64], nibbles [64]     8 groups of 32: octets [4][64]; codes as in IQ4_NL
+//
+//   IQ4_NL  32 inputs   d [64]                               octets [4][64]; codes are places in a table of numbers
+//   IQ4_XS  256 inputs  d [64], high [64], low [64]          8 groups of 32: the same
 //
 // Words, octets and pairs have 32 bits: four codes of 8 bits, eight of 4, or sixteen of 2; code 4 * j + b is at bit 8 * b, or
 // in octets at 8 * b + 4 if j is odd, of octet j / 2, and in pairs at 8 * b + 2 * j. `bits` has the higher bits of a group: bit
 // 8 * b + j is that of code 4 * j + b (Q6_K: two bits at 8 * b + 2 * j); in Q3_K of two groups, of the second at 8 * b + 4 + j.
 // The words of `fields` have five fields of 6 bits each, scales and then minimums of eight groups, or scales of sixteen; the
-// sixteenth is in their last two bits. The words of `nibbles` have the scales and minimums of four groups in turn; in IQ4_XS the
-// low bits of eight scales, whose high ones `pairs` has.
+// sixteenth is in their last two bits. The words of `nibbles` have the scales and minimums of four groups in turn. Of the scales of
+// eight groups `low` has four bits each, 32 for an output, and `high` the upper two, 16 for an output.
 #pragma once
 #include "blocks/parameters.h"
 #include "gemm/gemm.h"
