@@ -17,6 +17,7 @@ from ..text.tokenizer import Tokenizer, read_json
 from .template_process import Templates
 
 KEPT_TEMPLATE = "chat_template.jinja"
+OF_PROCESSOR = "chat_template.json"  # in models that also read images, instead of tokenizer_config.json
 
 
 def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Templates | None:
@@ -31,7 +32,7 @@ def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Tem
         more = sorted((path / "additional_chat_templates").glob("*.jinja"))
         source = {"default": _read(file)} | {other.stem: _read(other) for other in more}
     else:
-        source = _declared(path / "tokenizer_config.json")
+        source = _declared(path / "tokenizer_config.json") or _declared(path / OF_PROCESSOR)
     if source is None:
         return None
     return Templates({"default": source} if isinstance(source, str) else dict(source), tokenizer.special_tokens)
@@ -57,7 +58,7 @@ def kept_template(override: str, run_dir: str) -> str:
 
 
 def _declared(path: Path) -> str | dict[str, str] | None:
-    """`chat_template` of tokenizer_config.json: a template, or a list of named ones."""
+    """`chat_template` of the file: a template, or a list of named ones."""
     value = read_json(path).get("chat_template")
     if not isinstance(value, list):
         return value if isinstance(value, str) else None

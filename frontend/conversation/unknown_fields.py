@@ -26,7 +26,7 @@ _CHAT, _OF_CHATS = "/v1/chat/completions", "it applies to conversations"
 _SERVICE = "it is a feature of Anthropic's service"
 _NO_BEAMS = "beam search is available in /v1/chat/completions and /v1/completions"
 _ACTIVATION = "use_activation"
-_NO_MEDIA = "only text models are served"
+_NO_MEDIA = "only text is served"
 # Users know these fields from other servers: a reason helps more than a guess at a typo.
 UNSUPPORTED = {
     "activation": UnsupportedField(instead=_ACTIVATION),

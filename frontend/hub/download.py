@@ -15,8 +15,8 @@ NOT_IN_SUBFOLDERS = ["*/*.safetensors", "*/*.json", "*/*.py", "tokenizer*/*"]  #
 # What results depend on, of models without code of their own; a repository has some of them.
 NEEDED = [
     *("config.json", "generation_config.json", "quantize_config.json", "model*.safetensors*"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"),
-    *("modules.json", "*sentence*.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("*.jinja", "chat_template.json", "modules.json", "*sentence*.json"),
 ]
 MODULES = ["[0-9]_*/config.json", "[0-9]_*/*.safetensors"]  # of sentence-transformers
 

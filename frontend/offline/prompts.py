@@ -21,7 +21,7 @@ from .chat_message import ChatReading
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 _VLLM_KEYWORDS: dict[str, tuple[tuple[Any, ...], str]] = {  # keyword of vLLM: (accepted values, why no others are)
     "chat_template_content_format": (("auto", "string"), "a template gets the parts of a content as one text"),
-    "mm_processor_kwargs": (({},), "only text models are served"),
+    "mm_processor_kwargs": (({},), "only text is served"),
 }
 
 

@@ -19,8 +19,8 @@ OF_TOKENIZER = (
 )
 OF_MODEL = (
     *OF_TOKENIZER,
-    *("model.safetensors.index.json", "quantize_config.json", "hf_quant_config.json", "chat_template.jinja"),
-    *("modules.json", "config_sentence_transformers.json"),
+    *("model.safetensors.index.json", "quantize_config.json", "hf_quant_config.json"),
+    *("chat_template.jinja", "chat_template.json", "modules.json", "config_sentence_transformers.json"),
 )
 PATTERNS = ("*.safetensors", "*.gguf", "*.py", "sentence_*_config.json", "additional_chat_templates/*.jinja")
 OF_MODULES = ("*/config.json", "*/*.safetensors")  # of sentence-transformers, if the folder has modules.json

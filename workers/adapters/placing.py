@@ -15,6 +15,7 @@ from paged_serve.protocol.messages.loading.adapters import Adapter
 from ..checkpoint.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..checkpoint.conversion import check_finite
 from ..checkpoint.safetensors_files import Checkpoint
+from ..checkpoint.text_part import decoder_name, has_other_parts, is_of_text
 from ..distributed.huge_pages import allocate
 from ..layers.adapters.sites import Adapters, Site, SitePart
 from .peft_folder import ModuleMatrices, SavedWeight, read_peft_folder
@@ -35,6 +36,8 @@ def place_adapter(adapter: Adapter, adapters: Adapters) -> PlacedAdapter:
     """
     path = Path(adapter.path) / WEIGHTS_FILE
     modules, saved = read_peft_folder(adapter, adapters.max_rank)
+    if has_other_parts(adapters.folder):  # what an adapter changes in those has no effect on text
+        modules = {name: module for name, module in modules.items() if is_of_text(name)}
     found = _matched(path, modules, adapters.sites)
     for weight in saved:
         _check_unchanged(path, weight, adapters)
@@ -83,7 +86,8 @@ def _matched(
 
 
 def _aliases(name: str, is_table: bool) -> list[tuple[str, bool]]:
-    """The name, and the name without its first component: checkpoints saved without a head lack the model's prefix."""
+    """The name in a decoder, and without its first component: checkpoints saved without a head lack the prefix."""
+    name = decoder_name(name)
     _, _, rest = name.partition(".")
     return [(each, is_table) for each in (name, rest) if each]
 
@@ -103,7 +107,8 @@ def _check_unchanged(path: Path, weight: SavedWeight, adapters: Adapters) -> Non
     names = [f"{name}.weight" for name, _ in _aliases(weight.module, False)]
     if weight.module.rpartition(".")[2] == "lm_head":
         names += [f"{part.name}.weight" for site in adapters.sites if site.deltas.shape.is_table for part in site.parts]
-    name = next((each for each in names if base is not None and each in base.entries), None)
+    stored = {decoder_name(name): name for name in base.entries} if base is not None else {}
+    name = next((stored[each] for each in names if each in stored), None)
     shape, is_equal = tuple(weight.values.shape), False
     if base is not None and name is not None and tuple(base.entries[name].shape) == shape:
         is_equal = torch.equal(base.read(name, shape).to(adapters.dtype), weight.values.to(adapters.dtype))

@@ -10,10 +10,10 @@ import torch
 from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.json_file import read_json_file
 
 from .geometry import Activation
 from .recurrent.multipliers import PartMultipliers
+from .text_part import read_fields
 
 MAX_SIZE = 1 << 24  # more than any model has
 Size = Annotated[int, Meta(ge=-1, le=MAX_SIZE)]  # a value below 1 is reported by name later
@@ -143,16 +143,17 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_id: int | list[int] | None = None
 
 
-class _Architectures(msgspec.Struct, frozen=True):
-    architectures: list[str] | None = None
-
-
 def read_architectures(folder: Path) -> list[str]:
-    """The architectures in config.json; they decide the meaning of its other fields. Raises ConfigError."""
+    """The architectures in config.json; they decide the meaning of its other fields. Raises ConfigError.
+
+    Of a model that also reads images or audio, the architecture of its text part.
+    """
     path = folder / "config.json"
     if not path.is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json; give a local Hugging Face folder")
-    architectures = read_json_file(path, _Architectures).architectures
+    architectures = read_fields(folder).get("architectures")
+    if not isinstance(architectures, list | None) or not all(isinstance(name, str) for name in architectures or ()):
+        raise ConfigError(f"{path} cannot be used: architectures={architectures!r} must be a list of names")
     if not architectures:
         raise ConfigError(
             f"{path} names no architecture, by which the code for the model is chosen; set it, as in "
@@ -167,7 +168,7 @@ def read_hf_config(folder: Path, rename_fields: Callable[[dict[str, Any]], dict[
     Raises ConfigError naming the invalid field.
     """
     path = folder / "config.json"
-    found = read_json_file(path, dict[str, Any])
+    found = read_fields(folder)
     if infinite := [name for name, value in found.items() if name not in MAY_BE_INFINITE and not _is_finite(value)]:
         raise ConfigError(f"{path} cannot be used: {infinite[0]}={found[infinite[0]]!r} must be finite")
     fields = rename_fields(found)

@@ -48,7 +48,10 @@ class Checkpoint:
         self._parts: dict[str, StackedPart] = {}
         self._of_projection: dict[str, list[str]] = {}
         self._read_headers()
-        self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
+        self.total_bytes = self._sum_of_bytes()
+
+    def _sum_of_bytes(self) -> int:
+        return sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 
     def _read_headers(self) -> None:
         files = _files(self.folder)
@@ -65,6 +68,7 @@ class Checkpoint:
     def keep(self, beginnings: tuple[str, ...]) -> None:
         """Forget all tensors whose names begin otherwise: what is loaded does not need them."""
         self.entries = {name: entry for name, entry in self.entries.items() if name.startswith(beginnings)}
+        self.total_bytes = self._sum_of_bytes()
 
     def split(self, name: str, part: StackedPart) -> None:
         """From now on `name` is a part of a stacked tensor, and no tensor in a file."""

@@ -15,6 +15,7 @@ from ..checkpoint.conversion import NotFiniteError, find_not_finite
 from ..checkpoint.geometry import Geometry
 from ..checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ..checkpoint.hf_config import read_architectures
+from ..checkpoint.text_part import has_other_parts
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kernels.cpu.library import Pool
 from ..layers.adapters.sites import Adapters
@@ -68,6 +69,8 @@ def load_model(
     own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
     spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size)
     checkpoint = open_checkpoint(path, geometry.dtype)
+    if has_other_parts(path):
+        log.info("text is served alone: the model's parts for images or audio are not loaded")
     layers = family.layers_to_labels(geometry.head)
     labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
     head = pooling_head(path, spec, hidden_size, labels)

@@ -10,6 +10,8 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
+from ..checkpoint.text_part import read_fields
+
 SUPPORTED = (
     "compressed-tensors (W8A8 int8 or fp8 with dynamic activations per token; 4 or 8 bits, weight-only), gptq (4 or 8 "
     "bits), awq (4 bits) and fp8 (a scale per block of weights, dynamic activations)"
@@ -94,17 +96,15 @@ METHODS: dict[str, type[QuantizationConfig]] = {
 MXFP4 = "mxfp4"  # it has no settings: tensors of experts in 4-bit floats are known by their names, see mxfp4.py
 
 
-class _Folder(msgspec.Struct, frozen=True):
-    quantization_config: dict[str, Any] | None = None
-
-
 def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | None:
     """The method's name and its checked settings; None if the weights are not quantized.
 
     Raises ConfigError, naming the unsupported setting and the supported ones.
     """
     path = folder / "config.json"
-    found: dict[str, Any] | None = read_json_file(path, _Folder).quantization_config
+    found = read_fields(folder).get("quantization_config")
+    if not isinstance(found, dict | None):
+        raise ConfigError(f"{path}: quantization_config={found!r} must be an object")
     if found is None:
         path = folder / "quantize_config.json"  # GPTQ checkpoints of 2023 have their settings only here
         found = {"quant_method": "gptq", **read_json_file(path, dict[str, Any])} if path.is_file() else None

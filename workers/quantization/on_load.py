@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales
 from ..checkpoint.conversion import check_finite
-from ..checkpoint.fp8_codes import fp8_codes, fp8_scales
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart, check_cuts
 from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from ..kernels.cpu.library import Pool

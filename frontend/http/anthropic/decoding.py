@@ -12,7 +12,7 @@ from .schemas import CountTokensRequest
 Body = TypeVar("Body", bound=CountTokensRequest)
 
 _INSTEAD_OF_BLOCKS = {
-    "image": "images are not supported: only text models are served",
+    "image": "images are not supported: only text is served",
     "document": "documents are not supported; send the document's text",
     "search_result": "search results are not supported; send them as text",
 }

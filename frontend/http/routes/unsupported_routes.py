@@ -1,6 +1,6 @@
 """Routes of other servers that this one does not have, with the reason or the route to use instead."""
 
-_NO_MEDIA = "only text models are served"
+_NO_MEDIA = "only text is served"
 _PROFILE = "use py-spy or perf, which can profile every process of the server"
 _NO_SLEEP = "the server keeps its weights and its cache while it runs; stop it to free them"
 _NO_TRAINING = "weights cannot be changed while the server runs; start it with the new ones"

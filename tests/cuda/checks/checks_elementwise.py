@@ -6,7 +6,7 @@ steps, rounded once.
 
 import torch
 
-from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
+from paged_serve.workers.checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.layers.rotary import rotate
 

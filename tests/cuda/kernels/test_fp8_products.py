@@ -10,7 +10,7 @@ from paged_serve.workers.backends.cuda.fixed_rows import PRODUCT_ROWS
 from paged_serve.workers.backends.cuda.fp8_linear import Fp8Linear
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.backends.torch.quantized_linear import TorchFp8Linear
-from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
+from paged_serve.workers.checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.checkpoint.weight_forms import Fp8Weight
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.models.loading import load_model

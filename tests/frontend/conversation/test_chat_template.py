@@ -200,6 +200,8 @@ def tokenizer(tmp_path) -> Tokenizer:
 
 def test_the_template_comes_from_the_flag_then_the_file_then_the_config(tmp_path: Path, tokenizer):
     assert model_template(str(tmp_path), tokenizer) is None
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
+    assert model_template(str(tmp_path), tokenizer).sources == {"default": "processor"}
     config = {"chat_template": [{"name": "default", "template": "config"}, {"name": "tool_use", "template": "tool"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
 

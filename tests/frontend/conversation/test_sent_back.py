@@ -147,7 +147,7 @@ def test_function_calls_become_tool_calls(folder):
             "messages",
             "send only one",
         ),
-        ({"role": "assistant", "audio": {"id": "audio_1"}}, "messages[0].audio", "only text models"),
+        ({"role": "assistant", "audio": {"id": "audio_1"}}, "messages[0].audio", "only text"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages[0].content[0].type",
@@ -242,8 +242,8 @@ def test_fields_without_an_effect_are_accepted(folder, fields):
     ("field", "value", "reason"),
     [
         ("store", True, "answers are not stored"),
-        ("modalities", ["text", "audio"], "only text models"),
-        ("audio", {"voice": "alloy", "format": "wav"}, "only text models"),
+        ("modalities", ["text", "audio"], "only text"),
+        ("audio", {"voice": "alloy", "format": "wav"}, "only text"),
         ("moderation", {"model": "omni-moderation-latest"}, "no moderation model"),
         ("web_search_options", {}, "no access to the web"),
         ("enable_thinking", False, 'use chat_template_kwargs: {"enable_thinking": …}'),

@@ -97,7 +97,7 @@ def test_tokenization_kwargs_control_how_prompts_become_tokens(start):
     ("keywords", "words"),
     [
         ({"lora_request": "x"}, "lora_request is 'x'; pass LoRARequest"),
-        ({"mm_processor_kwargs": {"a": 1}}, "only text models are served; leave it out, or {} or None"),
+        ({"mm_processor_kwargs": {"a": 1}}, "only text is served; leave it out, or {} or None"),
         ({"chat_template_content_format": "openai"}, "as one text; leave it out, or 'auto' or 'string' or None"),
         ({"use_tdqm": False}, "did you mean use_tqdm?"),
     ],

@@ -13,7 +13,7 @@ from paged_serve.workers.backends.torch.quantized_linear import (
     quantize_rows,
     unpacked_pairs,
 )
-from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
+from paged_serve.workers.checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.checkpoint.weight_forms import Fp8Weight, Int8Weight
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.layers.embedding import TorchTable

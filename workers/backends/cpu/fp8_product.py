@@ -2,7 +2,7 @@
 
 import torch
 
-from ...checkpoint.fp8_codes import are_numbers
+from ...checkpoint.blocks.fp8_codes import are_numbers
 from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight
 from ...kernels.cpu.packing import WORD_INPUTS
 

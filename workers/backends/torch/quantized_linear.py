@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...checkpoint.fp8_codes import fp8_codes, fp8_scales
+from ...checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales
 from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight
 from ...layers.linear import Product, linear
 

@@ -1,1 +1,1 @@
-"""Matrices in the blocks of GGUF files, and the values of every block format. Open block_weight.py first."""
+"""Matrices in the blocks of GGUF files, values of every block format, codes of e4m3. Open block_weight.py first."""

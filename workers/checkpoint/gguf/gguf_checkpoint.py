@@ -13,6 +13,7 @@ from paged_serve.protocol.gguf.container import GgufFile, GgufTensor, check_part
 from ..blocks.dequantize import DEQUANTIZERS
 from ..conversion import converted
 from ..safetensors_files import Checkpoint, TensorEntry
+from ..text_part import beginnings_in
 from .expert_tensors import as_row, expert_tensors
 from .names import ROPE_TENSORS, TensorLayout, tensor_layout
 
@@ -27,8 +28,16 @@ def gguf_files(folder: Path) -> list[Path]:
 
 
 def open_checkpoint(folder: Path, dtype: torch.dtype) -> Checkpoint:
-    """The checkpoint in `folder`, of safetensors or of GGUF files; blocks of the latter are dequantized to `dtype`."""
-    return GgufCheckpoint(folder, dtype) if gguf_files(folder) else Checkpoint(folder)
+    """The checkpoint in `folder`, of safetensors or of GGUF files; blocks of the latter are dequantized to `dtype`.
+
+    Of a model that also reads images or audio, it holds the text part alone.
+    """
+    if gguf_files(folder):
+        return GgufCheckpoint(folder, dtype)
+    checkpoint = Checkpoint(folder)
+    if beginnings := beginnings_in(folder, checkpoint.entries):
+        checkpoint.keep(beginnings)
+    return checkpoint
 
 
 class GgufCheckpoint(Checkpoint):

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_chosen_layers
 from .family import biases_of_qkv, renamed
 from .qwen2 import QWEN2
@@ -36,4 +37,11 @@ QWEN2_MOE = replace(
     biases=biases_of_qkv,
     experts=experts,
 )
-QWEN3_MOE = replace(QWEN3, name="qwen3_moe", architectures=("Qwen3MoeForCausalLM",), config=config3, experts=experts)
+QWEN3_MOE = replace(
+    QWEN3,
+    name="qwen3_moe",
+    architectures=("Qwen3MoeForCausalLM",),
+    weight_names=WeightNames(experts=ExpertNames(are_transposed=None)),  # in published files of Qwen3-VL they are
+    config=config3,
+    experts=experts,
+)

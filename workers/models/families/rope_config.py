@@ -38,6 +38,8 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
     if not isinstance(parameters, dict):
         raise ConfigError(f"config.json: the rope parameters of a kind of layer are {parameters!r}, not an object")
     kind = _kind(parameters)
+    if kind == "mrope":  # of models that read images: the three positions of a token of text are the same
+        kind = "default"
     if kind not in ROPE_KINDS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}")
     known = {ours: parameters[theirs] for theirs, ours in ROPE_FIELDS.items() if parameters.get(theirs) is not None}

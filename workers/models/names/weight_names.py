@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...checkpoint.text_part import names_in
 from .recurrent_names import (
     GATED_DELTA_NAMES,
     MAMBA1_NAMES,
@@ -28,7 +29,7 @@ class ExpertNames:
     down: str = "model.layers.{}.mlp.experts.{}.down_proj"
     stacked_gate_up: str = "model.layers.{}.mlp.experts.gate_up_proj"
     stacked_down: str = "model.layers.{}.mlp.experts.down_proj"
-    are_transposed: bool = False  # matrices in stacked tensors are [in, out]
+    are_transposed: bool | None = False  # matrices in stacked tensors are [in, out]; None: if their shape says so
     are_interleaved: bool = False  # gate and up alternate in stacked tensors
     shared_gate: str = "model.layers.{}.mlp.shared_expert.gate_proj"
     shared_up: str = "model.layers.{}.mlp.shared_expert.up_proj"
@@ -102,7 +103,15 @@ class WeightNames:
     unused_prefixes: tuple[str, ...] = ()  # beginnings of others
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
-        """The names in this checkpoint. In a checkpoint saved without a head they lack the common prefix."""
+        """The names in this checkpoint. In a checkpoint saved without a head they lack the common prefix.
+
+        In a model that also reads images or audio they have one of its text part.
+        """
+        found = self
+        for usual, own in names_in(tensors):
+            found = found.begun(usual, own)
+        if found != self:
+            return found
         prefix = self.embedding.partition(".")[0] + "."
         if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
             return self
@@ -113,7 +122,8 @@ class WeightNames:
         names = ("experts", "short_convolution", "latent", "mamba1", "mamba2", "gated_delta")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items()}
-        return replace(self, **parts, **_begun(old, new, asdict(self)))
+        unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)
+        return replace(self, **parts, **_begun(old, new, asdict(self)), unused_prefixes=unused)
 
 
 def _begun(old: str, new: str, names: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,11 +135,14 @@ class FeedForwardReader(ProjectionReader):
         halves = ((0, None, 2), (1, None, 2)) if names.are_interleaved else ((0, size, 1), (size, 2 * size, 1))
         projections = [(names.gate, both, 2 * size, hidden, halves[0]), (names.up, both, 2 * size, hidden, halves[1])]
         projections.append((names.down, down, hidden, size, (0, None, 1)))
+        is_transposed, entry = names.are_transposed, self._checkpoint.entries.get(down)
+        if is_transposed is None:
+            is_transposed = entry is not None and entry.shape[1:] == [size, hidden]
         for name, stacked, outputs, inputs, rows in projections:
-            matrix = (inputs, outputs) if names.are_transposed else (outputs, inputs)
+            matrix = (inputs, outputs) if is_transposed else (outputs, inputs)
             for each in range(experts.count):
                 own = name.format(index, each)
-                part = StackedPart(stacked, (experts.count, *matrix), each, rows, names.are_transposed)
+                part = StackedPart(stacked, (experts.count, *matrix), each, rows, is_transposed)
                 self._checkpoint.split(f"{own}.weight", part)
                 biases = StackedPart(f"{stacked}_bias", (experts.count, outputs), each, rows, False)
                 self._checkpoint.split(f"{own}.bias", biases)

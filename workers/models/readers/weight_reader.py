@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...checkpoint.blocks.fp8_codes import are_numbers
 from ...checkpoint.conversion import check_finite, converted
-from ...checkpoint.fp8_codes import are_numbers
 from ...checkpoint.geometry import Geometry, NormKind
 from ...checkpoint.matrix_reader import MatrixPart, MatrixReader
 from ...checkpoint.safetensors_files import Checkpoint

@@ -1,0 +1,196 @@
+"""Models that also read images or audio are served by their text parts."""
+
+import json
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.backends.torch.backend import TorchBackend
+from paged_serve.workers.checkpoint.text_part import WHOLE_MODELS
+from paged_serve.workers.models.registry import read_geometry
+from paged_serve.workers.quantization.config import read_quantization_config
+
+from ..adapters.loaded import adapted, load, step_of
+from ..paged_loop import PagedLoop
+from ..tiny_models.checkpoints import ours, random_tokens, randomise
+from ..tiny_models.made_adapters import PREFIX, MadeAdapter, make_adapter, write_merged
+from ..tiny_models.text_part_variants import TEXT, VARIANTS
+
+PROMPT = random_tokens(100)
+
+
+def renamed(folder, names):
+    """Rename the tensors of `folder`: each beginning in `names` becomes the other."""
+    tensors, path = load_file(folder / "model.safetensors"), folder / "model.safetensors"
+    for old, new in names.items():
+        tensors = {re.sub(f"^{old}", new, name): each for name, each in tensors.items()}
+    save_file(tensors, path, {"format": "pt"})
+
+
+def make(name, folder):
+    """Write a random model of the variant to `folder`; returns its logits for PROMPT, [tokens, vocab] float32."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import transformers
+
+        text, other = VARIANTS[name]
+        beside = {"audio_config" if "Audio" in name or name == "Voxtral" else "vision_config": other}
+        config = getattr(transformers, f"{name}Config")(text_config=TEXT | text, **beside)
+        config._attn_implementation = "eager"
+        model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+        randomise(model)
+        model.save_pretrained(folder)
+        if name == "Kimi_K25":  # transformers writes layers of text as if they were of images
+            renamed(folder, {"language_model.model.blocks.": "language_model.model.layers."})
+        whole = model.language_model if name == "Llama4" else model  # Llama 4's output lacks a field without images
+        with torch.inference_mode():
+            return whole(torch.tensor([PROMPT])).logits[0]
+
+
+def logits(folder):
+    loop = PagedLoop(ours(folder, backend=TorchBackend()))
+    return loop.prefill(loop.row(PROMPT), chunk=64)
+
+
+def agree(found, expected):
+    return (found - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_float32_logits_of_text_agree_with_transformers(name, tmp_path):
+    expected = make(name, tmp_path)
+    assert agree(logits(tmp_path), expected)
+
+
+def test_every_architecture_is_compared_with_transformers_and_has_its_place_on_the_page_of_models():
+    page = (Path(__file__).parents[3] / "docs/models.md").read_text().partition("### Models that also read")[2]
+    cells = [line.split("|")[1] for line in page.partition("**Mixtures")[0].splitlines() if line.startswith("| `")]
+    listed = {name for cell in cells for name in cell.split("`")[1::2]}
+    assert {f"{name}ForConditionalGeneration" for name in listed | {"Kimi_K25"}} == WHOLE_MODELS.keys()
+    assert listed | {"Kimi_K25"} == VARIANTS.keys() | {"KimiK25"}  # two names of the same
+
+
+BOTH = {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
+PUBLISHED = {
+    "Mistral3": BOTH | {"model.vision_tower.": "vision_tower."},
+    "Qwen2_5_VL": {"model.language_model.": "model.", "model.visual.": "visual."},
+}
+
+
+@pytest.mark.parametrize("name", ["Mistral3", "Qwen2_5_VL"])
+def test_names_of_tensors_are_those_of_published_files_too(name, tmp_path):
+    expected = make(name, tmp_path)
+    before = load_file(tmp_path / "model.safetensors").keys()
+    renamed(tmp_path, PUBLISHED[name])
+    other = {new: old for old, new in PUBLISHED[name].items()}
+    if load_file(tmp_path / "model.safetensors").keys() == before:  # it was saved with these
+        renamed(tmp_path, other)
+    assert load_file(tmp_path / "model.safetensors").keys() != before
+    assert agree(logits(tmp_path), expected)
+
+
+def test_fields_of_text_may_be_beside_those_of_other_parts(tmp_path):
+    expected = make("Qwen2_5_VL", tmp_path)
+    path = tmp_path / "config.json"
+    fields = json.loads(path.read_text())
+    text = fields.pop("text_config")
+    rope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}, "rope_theta": 1e4}
+    del text["rope_parameters"]
+    path.write_text(json.dumps(text | rope | fields))
+    assert agree(logits(tmp_path), expected)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_stacked_experts_are_read_in_either_order(is_transposed, tmp_path):
+    expected = make("Qwen3VLMoe", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name, stacked in tensors.items():
+        if name.endswith("down_proj") and (stacked.shape[1] == 24) != is_transposed:
+            tensors[name] = stacked.transpose(1, 2).contiguous()
+        if name.endswith("gate_up_proj") and (stacked.shape[2] == 48) != is_transposed:
+            tensors[name] = stacked.transpose(1, 2).contiguous()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    assert agree(logits(tmp_path), expected)
+
+
+def test_quantization_settings_may_be_inside_those_of_text(tmp_path):
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+    write_config(tmp_path, "KimiK25ForConditionalGeneration", TEXT | {"quantization_config": settings})
+    found = read_quantization_config(tmp_path)
+    assert found is not None
+    assert (found[0], found[1].bits) == ("gptq", 4)
+
+
+PEFT_NAMES = {"as in the file": {}, "as in older versions": BOTH}
+
+
+@pytest.mark.parametrize("names", PEFT_NAMES.values(), ids=PEFT_NAMES)
+def test_an_adapter_changes_the_text_part_alone(names, tmp_path, pool):
+    base, adapter_folder = tmp_path / "base", tmp_path / "adapter"
+    make("Llava", base)
+    targets = ("layers.0.self_attn.q_proj", "layers.1.mlp.down_proj", "fc1")  # fc1: of images
+    adapter = make_adapter(adapter_folder, base, targets=targets)
+    merged = load(write_merged(tmp_path / "merged", base, adapter), pool)
+    path = adapter_folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    for old, new in names.items():
+        tensors = {name.replace(f"{PREFIX}{old}", f"{PREFIX}{new}"): each for name, each in tensors.items()}
+    save_file(tensors, path)
+    assert any("vision" in name for name in tensors)
+    found = PagedLoop(step_of(adapted(base, [MadeAdapter(adapter_folder, {})], pool), 1))
+    loop = PagedLoop(merged)
+    expected = loop.prefill(loop.row(PROMPT))
+    assert agree(found.prefill(found.row(PROMPT)), expected)
+    assert not agree(logits(base), expected)
+
+
+def write_config(folder: Path, name: str, text: object, **fields: object) -> None:
+    (folder / "config.json").write_text(json.dumps({"architectures": [name], "text_config": text, **fields}))
+
+
+def test_published_files_leave_fields_to_the_defaults_of_the_format(tmp_path):
+    rope = {"factor": 8.0, "rope_type": "linear"}
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+    text |= {"rope_scaling": rope, "sliding_window": 1024}
+    write_config(tmp_path, "Gemma3ForConditionalGeneration", text, eos_token_id=[1, 106], torch_dtype="bfloat16")
+    _, geometry = read_geometry(tmp_path)
+    assert (geometry.family, geometry.num_heads, geometry.num_kv_heads, geometry.head_dim) == ("gemma3", 8, 4, 256)
+    assert (geometry.vocab_size, geometry.dtype, geometry.eos_token_ids) == (262208, torch.bfloat16, (1, 106))
+    assert [rope.factor for rope in geometry.ropes[4:6]] == [1.0, 8.0]
+
+
+def test_what_the_whole_model_says_of_its_tables_and_dtype_counts(tmp_path):
+    text = TEXT | {"tie_word_embeddings": True, "dtype": "float32", "eos_token_id": 2}
+    whole = {"tie_word_embeddings": False, "dtype": "float16", "eos_token_id": 7}
+    write_config(tmp_path, "LlavaForConditionalGeneration", text, **whole)
+    _, geometry = read_geometry(tmp_path)
+    assert (geometry.tie_word_embeddings, geometry.dtype, geometry.eos_token_ids) == (False, torch.float16, (7,))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ({"model_type": "bark"}, "text_config.model_type='bark' is not supported in LlavaForConditionalGeneration"),
+        ([], r"text_config=\[\] must be an object"),
+        ({"model_type": "llama", "hidden_size": 0}, "hidden_size=0 must be at least 1"),
+    ],
+)
+def test_a_text_part_that_cannot_be_served_is_refused_by_its_field(text, message, tmp_path):
+    write_config(tmp_path, "LlavaForConditionalGeneration", text)
+    with pytest.raises(ConfigError, match=message):
+        read_geometry(tmp_path)
+
+
+def test_a_tensor_of_the_text_part_that_nothing_explains_is_refused(tmp_path):
+    make("Gemma3", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    inside = next(name for name in tensors if name.endswith("layers.1.mlp.up_proj.weight"))
+    tensors[inside.replace("up_proj", "side_proj")] = tensors[inside].clone()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"layers.1.mlp.side_proj.weight"):
+        ours(tmp_path)

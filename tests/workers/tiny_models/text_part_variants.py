@@ -1,0 +1,88 @@
+"""Tiny models that also read images or audio: the fields of their configurations, by the name of their classes."""
+
+from typing import Any
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+IMAGES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+PATCHES = {
+    "depth": 1,
+    "hidden_size": 16,
+    "embed_dim": 16,
+    "num_heads": 2,
+    "intermediate_size": 24,
+    "out_hidden_size": 64,
+    "fullatt_block_indexes": [0],
+    "deepstack_visual_indexes": [0],
+}
+CLIP, SIGLIP = IMAGES | {"model_type": "clip_vision_model"}, IMAGES | {"model_type": "siglip_vision_model"}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+
+def rotated(*sections: int, **fields: Any) -> dict[str, Any]:
+    """The rope of models with three positions for each token of an image, which pairs of a head divide."""
+    return {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": list(sections), **fields},
+        "head_dim": 16,
+    }
+
+
+HALF_ROTATED = rotated(1, 1, 2, partial_rotary_factor=0.5)
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 8,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+# by name: fields of text_config, and of vision_config or audio_config
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Gemma3": ({"head_dim": 16, "sliding_window": 32}, IMAGES),
+    "Mistral3": ({"model_type": "mistral", "head_dim": 16}, IMAGES | {"model_type": "pixtral", "head_dim": 8}),
+    "Llama4": ({"head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}, IMAGES),
+    "Qwen2VL": (rotated(2, 3, 3), PATCHES | {"hidden_size": 64}),
+    "Qwen2_5_VL": (rotated(2, 3, 3), PATCHES),
+    "Qwen3VL": (rotated(2, 3, 3), PATCHES),
+    "Qwen3VLMoe": (rotated(2, 3, 3) | EXPERTS | {"num_experts": 8}, PATCHES),
+    "Llava": ({"model_type": "llama"}, CLIP),
+    "LlavaNext": ({"model_type": "mistral"}, CLIP),
+    "LlavaOnevision": ({"model_type": "qwen2"}, SIGLIP),
+    "InternVL": ({"model_type": "qwen3", "head_dim": 16}, IMAGES),
+    "AyaVision": ({"model_type": "cohere2", "logit_scale": 1.0}, SIGLIP),
+    "Cohere2Vision": ({"model_type": "cohere2", "logit_scale": 1.0}, SIGLIP),
+    "Idefics3": ({"model_type": "llama"}, IMAGES),
+    "SmolVLM": ({"model_type": "llama"}, IMAGES),
+    "Lfm2Vl": (
+        {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]},
+        IMAGES | {"model_type": "siglip2_vision_model"},
+    ),
+    "Glm4v": (HALF_ROTATED, PATCHES),
+    "Glm46V": (HALF_ROTATED | {"model_type": "glm4v_text"}, PATCHES | {"model_type": "glm4v_vision"}),
+    "Glm4vMoe": (HALF_ROTATED | EXPERTS | {"n_routed_experts": 8}, PATCHES),
+    "Kimi_K25": (LATENT | EXPERTS | {"model_type": "deepseek_v3"}, IMAGES),
+    "Voxtral": ({"model_type": "llama"}, IMAGES),
+    "Qwen2Audio": (
+        {"model_type": "qwen2"},
+        {"d_model": 16, "encoder_ffn_dim": 24, "encoder_layers": 1, "encoder_attention_heads": 2},
+    ),
+}

@@ -1,0 +1,140 @@
+"""The text part of a model that also reads images or audio: its fields in config.json, and the names of its tensors."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.json_file import read_json_file
+
+LLAMA: Final = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+# of text_config.model_type: the architecture, and what published files leave to the defaults of the format
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cohere": ("CohereForCausalLM", {}),
+    "cohere2": ("Cohere2ForCausalLM", {}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", {}),
+    "gemma3_text": (
+        "Gemma3ForCausalLM",
+        {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072},
+    ),
+    "glm4v_moe_text": ("Glm4MoeForCausalLM", {"partial_rotary_factor": 0.5}),
+    "glm4v_text": ("Glm4ForCausalLM", {}),
+    "kimi_k2": ("DeepseekV3ForCausalLM", {}),
+    "lfm2": ("Lfm2ForCausalLM", {}),
+    "llama": ("LlamaForCausalLM", LLAMA | {"intermediate_size": 11008, "max_position_embeddings": 2048}),
+    "llama4_text": ("Llama4ForCausalLM", {}),
+    "mistral": (
+        "MistralForCausalLM",
+        LLAMA | {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+    ),
+    "qwen2": ("Qwen2ForCausalLM", {}),
+    "qwen2_5_vl_text": ("Qwen2ForCausalLM", {}),
+    "qwen2_vl_text": ("Qwen2ForCausalLM", {}),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {}),
+    "qwen3_vl_moe_text": ("Qwen3MoeForCausalLM", {"norm_topk_prob": True}),
+    "qwen3_vl_text": ("Qwen3ForCausalLM", {}),
+}
+# the whole model's architecture: the text_config.model_type that it has unless config.json says so
+WHOLE_MODELS: dict[str, str] = {
+    "AyaVisionForConditionalGeneration": "cohere2",
+    "Cohere2VisionForConditionalGeneration": "cohere2",
+    "Gemma3ForConditionalGeneration": "gemma3_text",
+    "Glm46VForConditionalGeneration": "glm4v_text",
+    "Glm4vForConditionalGeneration": "glm4v_text",
+    "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
+    "Idefics3ForConditionalGeneration": "llama",
+    "InternVLForConditionalGeneration": "qwen2",
+    "KimiK25ForConditionalGeneration": "kimi_k2",
+    "Kimi_K25ForConditionalGeneration": "kimi_k2",
+    "Lfm2VlForConditionalGeneration": "lfm2",
+    "Llama4ForConditionalGeneration": "llama4_text",
+    "LlavaForConditionalGeneration": "llama",
+    "LlavaNextForConditionalGeneration": "llama",
+    "LlavaOnevisionForConditionalGeneration": "qwen2",
+    "Mistral3ForConditionalGeneration": "mistral",
+    "Qwen2AudioForConditionalGeneration": "qwen2",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl_text",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl_text",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe_text",
+    "SmolVLMForConditionalGeneration": "llama",
+    "VoxtralForConditionalGeneration": "llama",
+}
+# Fields that count in the whole model's: text_config often has only the defaults of the format.
+OF_WHOLE: Final = ("tie_word_embeddings", "eos_token_id", "dtype", "torch_dtype", "quantization_config")
+USUAL: Final = "model."  # begins the names of a decoder's tensors
+HEAD: Final = "lm_head."
+# what they begin with in a whole model, and the beginning of the output head's tensors
+BEGINNINGS: Final = (
+    ("language_model.model.", "language_model.lm_head."),
+    ("model.language_model.", HEAD),
+    ("model.text_model.", HEAD),
+)
+BESIDE: Final = "mtp."  # layers for multi-token prediction, which are not inside
+
+
+def read_fields(folder: Path) -> dict[str, Any]:
+    """The fields of config.json, or of a model with other parts those of its text part. Raises ConfigError."""
+    fields = read_json_file(folder / "config.json", dict[str, Any])
+    return _text_fields(folder, fields) if _whole_model(fields) else fields
+
+
+def has_other_parts(folder: Path) -> bool:
+    """Whether the model in `folder` also reads images or audio. Raises ConfigError."""
+    return bool(_whole_model(read_json_file(folder / "config.json", dict[str, Any])))
+
+
+def beginnings_in(folder: Path, tensors: Collection[str]) -> tuple[str, ...]:
+    """What the names of the text part's tensors begin with; empty if the folder's model has no other parts."""
+    return (*_beginnings(tensors), BESIDE) if has_other_parts(folder) else ()
+
+
+def names_in(tensors: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Which beginnings of a decoder's names have others in `tensors`, and those."""
+    return tuple(zip((USUAL, HEAD), _beginnings(tensors), strict=True))
+
+
+def decoder_name(name: str) -> str:
+    """The name of a text part's tensor or module in a decoder of its own."""
+    for begun in BEGINNINGS:
+        for usual, own in zip((USUAL, HEAD), begun, strict=True):
+            if name.startswith(own):
+                return usual + name.removeprefix(own)
+    return name
+
+
+def is_of_text(module: str) -> bool:
+    """Whether a module of a model with other parts is in its text part."""
+    return decoder_name(module).startswith((f"{USUAL}layers.", f"{USUAL}embed_tokens", HEAD.removesuffix(".")))
+
+
+def _beginnings(tensors: Collection[str]) -> tuple[str, str]:
+    embeddings = ((begun, f"{begun[0]}embed_tokens.weight") for begun in BEGINNINGS)
+    return next((begun for begun, embedding in embeddings if embedding in tensors), (USUAL, HEAD))
+
+
+def _text_fields(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    text = fields.get("text_config")
+    if text is None:  # files of Qwen2-VL have the fields of its text beside those of its other parts
+        text = {"model_type": WHOLE_MODELS[_whole_model(fields)]} | {
+            name: value for name, value in fields.items() if name not in ("architectures", "model_type")
+        }
+    if not isinstance(text, dict):
+        raise ConfigError(f"{folder / 'config.json'}: text_config={text!r} must be an object")
+    kind = text.get("model_type") or WHOLE_MODELS[_whole_model(fields)]
+    if kind not in KINDS:
+        raise ConfigError(
+            f"{folder / 'config.json'}: text_config.model_type={kind!r} is not supported in {_whole_model(fields)}; "
+            f"supported: {', '.join(KINDS)}"
+        )
+    architecture, defaults = KINDS[kind]
+    of_whole = {name: fields[name] for name in OF_WHOLE if fields.get(name) is not None}
+    stated = {name: value for name, value in text.items() if value is not None}
+    return defaults | text | stated | of_whole | {"architectures": [architecture]}
+
+
+def _whole_model(fields: dict[str, Any]) -> str:
+    """The architecture of the whole, if it has a text part that can be served alone; otherwise ""."""
+    names = fields.get("architectures")
+    return next((name for name in names if name in WHOLE_MODELS), "") if isinstance(names, list) else ""
